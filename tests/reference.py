@@ -38,7 +38,7 @@ from tuning.spec.sampler_choice import SAMPLERS
 from tuning.spec.study_file import StudyFile
 from workbench.cli import app
 from workbench.export.targets import TARGETS
-from workbench.figures.schedule import schedule_series, schedule_svg
+from workbench.figures.anatomy.schedule import schedule_series, schedule_svg
 from workbench.text.control import Action
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"

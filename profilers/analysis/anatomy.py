@@ -9,7 +9,7 @@ import numpy as np
 from profilers.analysis.exposed import seconds_by_axis
 from profilers.analysis.pipeline import pipeline_of
 from profilers.analysis.statistics import warmup_steps
-from profilers.analysis.steps import JoinedSteps, gap_rows, rank_skew, slowest_seconds
+from profilers.analysis.steps import JoinedSteps, gap_rows, rank_skew, skew_row, slowest_seconds, work_seconds
 from profilers.model.rows import ClockRow
 from profilers.model.run_summary import RunFacts
 from profilers.records.reader import RunRecords
@@ -91,6 +91,7 @@ def _straggler(measured: JoinedSteps, records: RunRecords) -> dict[str, Any]:
         "slowest_rank": rank,
         "slowest_rank_host": hosts_of(records).get(rank),
         "slowest_rank_share": skew.share if len(measured.ranks) > 1 else None,
+        "skew": skew_row(work_seconds(measured), measured.ranks, measured.steps.tolist()),
     }
 
 

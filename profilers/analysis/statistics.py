@@ -1,10 +1,12 @@
 """Means with intervals from a moving-block bootstrap, because a step depends on the step before.
 
-How many steps a run needed to settle; pure. What is measured stays as it was configured.
+How many steps a run needed to settle, which values stand out, and what chance alone would do; pure. What is measured
+stays as it was configured.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -135,3 +137,25 @@ def _strangers(values: _Array, level: float, least: float) -> int:
     far = np.abs(values - level) > least
     most = far & (2 * np.cumsum(far) >= np.arange(1, len(far) + 1))
     return int(np.flatnonzero(most)[-1]) + 1 if most.any() else 0
+
+
+#: Values whose modified z-score is above this are outliers: Iglewicz and Hoaglin 1993, "How to detect and handle
+#: outliers", ASQC basic references in quality control 16, who write 0.6745 for the inverse of ``_NORMAL``.
+_FAR_SCORE = 3.5
+
+
+def far_above(values: Values) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which values lie far above the median: by the modified z-score (x - median) / (1.4826 MAD), above 3.5."""
+    level, deviation = _settled(_checked(values))
+    return np.asarray(np.asarray(values) - level > _FAR_SCORE * deviation)
+
+
+def chance(count: int, tries: int, probability: float) -> float:
+    """That something of this probability happens at least ``count`` times in so many tries that know nothing of each
+    other: the upper tail of the binomial distribution, exact. The probability is above 0 and below 1.
+    """
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, tries + 1)))])
+    found = np.arange(count, tries + 1)
+    ways = logs[tries] - logs[found] - logs[tries - found]
+    terms = ways + found * math.log(probability) + (tries - found) * math.log1p(-probability)
+    return min(1.0, float(np.exp(terms).sum()))

@@ -1,18 +1,19 @@
 """The step records of all ranks side by side (one row a rank, one column a step), and where their time goes. Pure.
 
-Phases of the slowest rank, skew between ranks, and gaps in which no named phase ran, the longest first.
+Phases of the slowest rank, skew between ranks and its kind, and gaps in which no named phase ran, the longest first.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from profilers.model.rows import GapRow
+from profilers.analysis.statistics import MINIMUM_STEPS, chance, far_above
+from profilers.model.rows import FIXED, ONE_OFF, ROTATING, GapRow, LateStep, SkewRow
 from profilers.records.schema import PHASES
 from profilers.records.table import Column, Table
 
@@ -123,6 +124,73 @@ def rank_skew(measured: JoinedSteps) -> Skew:
 
 #: Rows of a summary.
 MOST_ROWS = 5
+#: What comes in more of the steps than this is no exception.
+_MOST_LATE = 0.1
+#: Beside a worst one, an outlier that is less than this part as far above the median is noise.
+_LEAST_LATE = 0.1
+#: A rank is behind more often than by chance if that has a smaller probability, for any of the ranks.
+_SIGNIFICANCE = 0.01
+
+_Seconds = np.ndarray[Any, np.dtype[np.float64]]
+_Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def skew_row(seconds: _Seconds, ranks: Sequence[int], steps: Sequence[int]) -> SkewRow | None:
+    """The skew of [ranks, steps] and its kind; None with one rank, without a step, or if all are alike.
+
+    In each step one rank is the last, by so much behind the median of the others. What that costs in the mean step is
+    divided among three causes, and the largest is the kind. One-off is what steps that stand out lie above the median
+    step (:func:`~profilers.analysis.statistics.far_above`, and at least a tenth as far as the worst), if they are at
+    most a tenth of at least ten steps. Of all other steps, fixed is what they lose to ranks that are last more often
+    than chance would make them: a binomial test against 1 / ranks at 1 %, Bonferroni's correction for the ranks
+    included. Rotating is the rest.
+    """
+    if len(seconds) < 2 or not seconds.shape[1]:
+        return None
+    last, behind = seconds.argmax(axis=0), _behind_the_others(seconds)
+    if not behind.any():
+        return None
+    level, late = float(np.median(behind)), _late(behind)
+    usual = np.where(late, level, behind)
+    always = _more_often_than_chance(last[~late], len(seconds))
+    whole, by_them = behind[~late].sum(), behind[~late & np.isin(last, always)].sum()
+    parts = {
+        FIXED: float(usual.mean() * by_them / whole) if whole else 0.0,
+        ONE_OFF: float((behind - usual).mean()),
+    }
+    parts[ROTATING] = max(0.0, float(behind.mean()) - sum(parts.values()))
+    order = np.flatnonzero(late)[np.argsort(-behind[late])][:MOST_ROWS]
+    return SkewRow(
+        kind=max(parts, key=parts.__getitem__),
+        seconds=float(behind.mean()),
+        fixed_seconds=parts[FIXED],
+        rotating_seconds=parts[ROTATING],
+        one_off_seconds=parts[ONE_OFF],
+        ranks=[ranks[row] for row in always],
+        ranks_share=float(np.isin(last, always).mean()),
+        late_steps=int(late.sum()),
+        latest=[LateStep(int(steps[at]), ranks[last[at]], float(behind[at])) for at in order],
+    )
+
+
+def _behind_the_others(seconds: _Seconds) -> _Seconds:
+    """How much longer the last rank of each step takes than the median of the others."""
+    ordered = np.sort(seconds, axis=0)
+    return np.asarray(ordered[-1] - np.median(ordered[:-1], axis=0))
+
+
+def _late(behind: _Seconds) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    above = behind - np.median(behind)
+    late = far_above(behind) & (above >= _LEAST_LATE * above.max())
+    rare = len(behind) >= MINIMUM_STEPS and late.sum() <= _MOST_LATE * len(behind)
+    return late if rare else np.zeros_like(late)
+
+
+def _more_often_than_chance(last: _Rows, ranks: int) -> list[int]:
+    """Rows that are last so often, the most frequent first."""
+    counts = np.bincount(last, minlength=ranks)
+    likely = [row for row in np.argsort(-counts, kind="stable").tolist() if counts[row] * ranks > len(last)]
+    return [row for row in likely if ranks * chance(int(counts[row]), len(last), 1 / ranks) < _SIGNIFICANCE]
 
 
 class _Gap(NamedTuple):

@@ -41,6 +41,40 @@ class ClockRow:
     error_seconds: float
 
 
+#: Kinds of skew: the same ranks are behind, another one each time, or one now and then.
+FIXED, ROTATING, ONE_OFF = "fixed", "rotating", "one-off"
+
+
+@dataclass(frozen=True, slots=True)
+class LateStep:
+    """A step in which a rank was far behind: by so many seconds behind the median of the others."""
+
+    step: int
+    rank: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SkewRow:
+    """By how much the last rank of a step is behind the median of the others in what it computes itself, in the mean
+    step, and of which kind that is: ``fixed``, ``rotating`` or ``one-off``, whichever part is the largest.
+
+    The three parts sum to ``seconds``. ``ranks`` are last more often than by chance, in ``ranks_share`` of the steps
+    together. ``late_steps`` stand out, and ``latest`` are the worst of them. How it is divided:
+    ``profilers/analysis/steps.py``.
+    """
+
+    kind: str
+    seconds: float
+    fixed_seconds: float
+    rotating_seconds: float
+    one_off_seconds: float
+    ranks: list[int] = field(default_factory=list)
+    ranks_share: float = 0.0
+    late_steps: int = 0
+    latest: list[LateStep] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class GapRow:
     """Time between two named phases in which nothing named ran; ``seconds`` are per step and rank.

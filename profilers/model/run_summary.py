@@ -23,6 +23,7 @@ from profilers.model.rows import (
     PlanRow,
     QualityRow,
     Resumed,
+    SkewRow,
 )
 from profilers.model.verdict import Episode, Setting, Verdict
 
@@ -244,6 +245,8 @@ class RunSummary:
     #: Its host, and the share of steps in which it is the busiest; None with one rank.
     slowest_rank_host: str | None = None
     slowest_rank_share: float | None = None
+    #: Whether the same ranks are behind, another one each time, or one now and then; None with one rank.
+    skew: SkewRow | None = None
     #: Environment variables that the run asked for, and whether they took effect.
     environment: list[EnvironmentRow] = field(default_factory=list)
     dropped_records: int = 0

@@ -44,6 +44,8 @@ class Verdict:
     peak_fraction: float | None = None
     knobs: list[str] = field(default_factory=list)
     gain: Gain | None = None
+    #: Of a straggler: ``fixed``, ``rotating`` or ``one-off``.
+    kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profilers.analysis.steps import WORK, rank_skew
+from profilers.analysis.steps import WORK, rank_skew, skew_row
 from profilers.gpu.rank_gpus import GpuReadings
+from profilers.model.rows import FIXED, ONE_OFF, ROTATING, SkewRow
 from profilers.model.verdict import Gain, Verdict, keys_in
 from profilers.verdicts.evidence import Numbers, RuleInputs, percent, seconds
 from profilers.verdicts.machine import idlest_gpu
 
 _DATA = "put data.path on a faster disk, or read less on each rank with a larger parallel.dp"
 _HOST = "do more per operation: a larger batch.micro_batch, compile, or a smaller parallel.tp"
-#: The same rank has to be the slowest in this part of the steps to be called the straggler.
+#: A rank that is the slowest in this part of the steps is the straggler, be they too few to rule out chance.
 SAME_FRACTION = 0.75
 #: A stage is slow if each of its ranks is behind by this part of the slowest rank's delay.
 _STAGE_FRACTION = 0.5
@@ -69,7 +70,8 @@ def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning:
 class _Slowest:
     """The slowest rank: how far it is behind the median of the others, in which phase, and in which part of the steps.
 
-    ``stage`` is its place in the pipeline, if all ranks at that place are behind.
+    ``stage`` is its place in the pipeline, if all ranks at that place are behind. ``skew`` says whether it is always
+    the same rank; None if all ranks are alike.
     """
 
     rank: int
@@ -77,41 +79,26 @@ class _Slowest:
     steps_fraction: float
     phase: str
     stage: int | None
+    skew: SkewRow | None
 
     @property
-    def is_same(self) -> bool:
-        """Whether it is the same rank in most steps."""
-        return self.steps_fraction >= SAME_FRACTION
+    def kind(self) -> str:
+        """Of its skew; one that is the slowest in most steps is the same one, be the steps too few to prove it."""
+        if self.skew is None or self.steps_fraction >= SAME_FRACTION:
+            return ONE_OFF if self.skew is not None and self.skew.kind == ONE_OFF else FIXED
+        return self.skew.kind
 
 
 def straggler(inputs: RuleInputs) -> Verdict:
-    """How far the slowest rank is behind the median of the others in what it computes; there are at least two."""
+    """How far the slowest rank is behind the median of the others in what it computes, and of which kind that is:
+    fixed, rotating or one-off; there are at least two.
+    """
     slowest = _slowest(inputs)
     share, host = slowest.seconds / inputs.step_seconds, inputs.hosts.get(slowest.rank)
-    delay, often = (
-        f"{seconds(slowest.seconds)} ({percent(share)} of a mean step)",
-        percent(slowest.steps_fraction),
+    evidence = _EVIDENCE[slowest.kind](
+        inputs, slowest, f"{seconds(slowest.seconds)} ({percent(share)} of a mean step)"
     )
-    stage = "" if slowest.stage is None else f", at position {slowest.stage} of the pipeline,"
-    evidence = (
-        f"{inputs.place(slowest.rank)}{stage} takes {delay} longer than the median of the others, mostly in "
-        f"{slowest.phase}; it is the slowest in {often} of the steps"
-    )
-    if not slowest.is_same:
-        evidence = (
-            f"the slowest rank of a step takes {delay} longer than the median rank; it is a different one each time: "
-            f"rank {slowest.rank} by the mean over steps, and in {often} of them"
-        )
-        knob = "check what else runs on the hosts; a larger batch.micro_batch evens out random delays"
-        knobs = ["batch.micro_batch"]
-    elif slowest.stage is not None:
-        knob = "give that position fewer layers with schedule.stage_layers, or use more stages with schedule.chunks"
-        knobs = ["schedule.stage_layers", "schedule.chunks"]
-    else:
-        where = host or "its host"
-        knob = f"check the clocks of {where} and what else runs there, or leave it out with a smaller parallel.dp"
-        knobs = ["parallel.dp"]
-    others = "of the others" if slowest.is_same else "rank"
+    knob = _knob(slowest, host)
     return Verdict(
         name="straggler",
         evidence=evidence,
@@ -122,23 +109,83 @@ def straggler(inputs: RuleInputs) -> Verdict:
         seconds=slowest.seconds,
         rank=slowest.rank,
         host=host,
-        knobs=knobs,
-        gain=Gain(share, f"(slowest rank - median {others}) / step, if it was no slower"),
+        knobs=keys_in(knob),
+        gain=Gain(share, _GAINS[slowest.kind]),
+        kind=slowest.kind,
     )
+
+
+def _fixed(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
+    stage = "" if slowest.stage is None else f", at position {slowest.stage} of the pipeline,"
+    often = percent(slowest.steps_fraction)
+    text = (
+        f"{inputs.place(slowest.rank)}{stage} takes {delay} longer than the median of the others, mostly in "
+        f"{slowest.phase}; it is the slowest in {often} of the steps"
+    )
+    others = [rank for rank in (slowest.skew.ranks if slowest.skew else []) if rank != slowest.rank]
+    named = ", ".join(map(str, others[:_NAMED_RANKS])) + ("..." if len(others) > _NAMED_RANKS else "")
+    return text + (
+        f"; rank{'s' * (len(others) > 1)} {named} more often than by chance, too" if others else ""
+    )
+
+
+def _rotating(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
+    return (
+        f"the slowest rank of a step takes {delay} longer than the median of the others; it is a different one each "
+        f"time: rank {slowest.rank} by the mean over steps, and in {percent(slowest.steps_fraction)} of them"
+    )
+
+
+def _one_off(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
+    assert slowest.skew is not None
+    worst, count = slowest.skew.latest[0], slowest.skew.late_steps
+    return (
+        f"a rank is far behind now and then, in {count:,} of {len(inputs.measured.steps):,} steps: that is {delay}; "
+        f"worst: {inputs.place(worst.rank)} in step {worst.step:,}, {seconds(worst.seconds)} behind the others"
+    )
+
+
+_NAMED_RANKS = 4
+_EVIDENCE = {FIXED: _fixed, ROTATING: _rotating, ONE_OFF: _one_off}
+_OTHERS = "(slowest rank - median of the others) / step, if it was no slower"
+_GAINS = {
+    FIXED: _OTHERS,
+    ROTATING: _OTHERS,
+    ONE_OFF: "what the steps that stand out lie above the median step / step, if they were like it",
+}
+
+
+def _knob(slowest: _Slowest, host: str | None) -> str:
+    if slowest.kind == ONE_OFF:
+        return (
+            "look at what ran on the host in those steps; record them with profile.collectives, and keep "
+            "checkpoint.every_steps and train.validate_every rare if they coincide"
+        )
+    if slowest.kind == ROTATING:
+        return "check what else runs on the hosts; a larger batch.micro_batch evens out random delays"
+    if slowest.stage is not None:
+        return "give that position fewer layers with schedule.stage_layers, or use more stages with schedule.chunks"
+    where = host or "its host"
+    return f"check the clocks of {where} and what else runs there, or leave it out with a smaller parallel.dp"
 
 
 def _slowest(inputs: RuleInputs) -> _Slowest:
     work, skew = inputs.seconds(*WORK), rank_skew(inputs.measured)
-    row, same = skew.row, skew.share >= SAME_FRACTION
-    behind = _behind(work, row) if same else work.max(axis=0) - np.median(work, axis=0)
+    row, kind = skew.row, skew_row(work, inputs.ranks, inputs.measured.steps.tolist())
     by_phase = {phase: float(_behind(inputs.seconds(phase), row).mean()) for phase in WORK}
-    return _Slowest(
+    found = _Slowest(
         rank=inputs.ranks[row],
-        seconds=max(0.0, float(behind.mean())),
+        seconds=max(0.0, float(_behind(work, row).mean())),
         steps_fraction=skew.share,
         phase=max(by_phase, key=by_phase.__getitem__),
         stage=_slow_stage(inputs, inputs.ranks[row]),
+        skew=kind,
     )
+    if kind is None or found.kind == FIXED:
+        return found
+    if found.kind == ROTATING:
+        return replace(found, seconds=kind.seconds)
+    return replace(found, seconds=kind.one_off_seconds, rank=kind.latest[0].rank)
 
 
 def _behind(work: Numbers, row: int) -> Numbers:

@@ -101,14 +101,17 @@ def predict(
 
 
 def _forecast(prediction: Forecast, where: Placed | None, json: bool) -> int:
+    from tuning.predict.placement.traffic_map import traffic_of
     from workbench.text.output import emit_json, result_console
 
+    traffic = traffic_of(prediction.config, prediction.target)
     if json:
-        emit_json(prediction.as_dict() | {"placement": where and where.as_dict()})
+        told = {"placement": where and where.as_dict(), "traffic": traffic and traffic.as_dict()}
+        emit_json(prediction.as_dict() | told)
     else:
         from workbench.terminal.prediction import print_forecast
 
-        print_forecast(result_console(), prediction, where)
+        print_forecast(result_console(), prediction, where, traffic)
     return 0
 
 
@@ -173,10 +176,6 @@ def _report_prediction(config: RunConfig, dry_run_result: DryRun, json: bool) ->
         print_dry_run(result_console(), config, dry_run_result)
 
 
-#: Of a model without a file: mixed precision, and sequences as the papers on its sizes take them.
-_BATCH, _SEQUENCE = 1024, 2048
-
-
 def plan(
     home: Home,
     config: Annotated[
@@ -195,7 +194,7 @@ def plan(
         typer.Option(
             "--global-batch",
             min=1,
-            help=f"Sequences per step; default without a file: {_BATCH:,}.",
+            help="Sequences per step; default without a file: 1,024.",
         ),
     ] = None,
     sequence: Annotated[
@@ -203,7 +202,7 @@ def plan(
         typer.Option(
             "--sequence",
             min=2,
-            help=f"Tokens per sequence; default without a file: {_SEQUENCE:,}.",
+            help="Tokens per sequence; default without a file: 2,048.",
         ),
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Number of layouts to show.")] = 10,
@@ -220,19 +219,22 @@ def plan(
     )
     target = target_of(home, cluster, nodes, ranks if cluster else None, not without_runs)
     planned = plans.plan(question, target, top, ranks if nodes is None else None)
-    _report_plan(planned, json)
+    _report_plan(planned, None if cluster else home, json)
     return 0 if planned.best else 1
 
 
-def _report_plan(planned: Planned, json: bool) -> None:
+def _report_plan(planned: Planned, home: Path | None, json: bool) -> None:
+    """With how predictions held here, if it is for this machine, whose ``home`` has the runs."""
+    from workbench.analysis.planning import record_of_home
     from workbench.text.output import emit_json, result_console
 
+    record = None if home is None else record_of_home(home)
     if json:
-        emit_json(planned.as_dict())
+        emit_json(planned.as_dict() | {"measured": record and record.as_dict()})
     else:
         from workbench.terminal.plan import print_plan
 
-        print_plan(result_console(), planned)
+        print_plan(result_console(), planned, record)
 
 
 def _configuration_of(
@@ -240,27 +242,13 @@ def _configuration_of(
 ) -> tuple[RunConfig, int | None]:
     """A file's configuration with what was given beside it, and a study's ranks; else a named model's."""
     from engine.config.errors import InputError
+    from workbench.analysis.planning import of_model
     from workbench.home.inputs import planned
 
     if path is None and "model.preset" not in overrides:
         raise InputError("plan", None, "give a configuration or a study, or a model with --model")
-    config, ranks = planned(path, sets) if path else (_of_model(sets), None)
+    config, ranks = planned(path, sets) if path else (of_model(sets), None)
     return config.with_values(overrides), ranks
-
-
-def _of_model(sets: list[str]) -> RunConfig:
-    from engine.config.run_config import parse
-    from workbench.home.inputs import assignments, set_dotted
-
-    tree: dict[str, Any] = {
-        "data": {"sequence_length": _SEQUENCE},
-        "batch": {"global_batch": _BATCH},
-        "precision": "bf16",
-        "memory": {"parameters": "bf16"},
-    }
-    for key, value in assignments(sets).items():
-        set_dotted(tree, key, value)
-    return parse(tree)
 
 
 def schedule(
@@ -272,14 +260,14 @@ def schedule(
     json: Json = False,
 ) -> int:
     """Show a pipeline schedule: each rank's list of actions, its bubble, and what it keeps in memory."""
-    from workbench.figures.schedule import series_of
+    from workbench.figures.anatomy.schedule import series_of
     from workbench.text.output import emit_json
 
     chosen = _plan(kind, ranks, chunks, micro_batches)
     series = series_of(chosen)
     lists = {f"rank {rank}": chosen.written(rank) for rank in range(ranks)}
     if svg is not None:
-        from workbench.figures.schedule import schedule_svg
+        from workbench.figures.anatomy.schedule import schedule_svg
 
         svg.write_text(schedule_svg(series), encoding="utf-8")
     if json:

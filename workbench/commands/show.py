@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from workbench.commands.options import Home, Id, Json
+
+if TYPE_CHECKING:
+    from workbench.home.resolve import Target
 
 _SHOWN_RUNS = 40
 _SHOWN_TRIALS = 100
@@ -49,6 +52,22 @@ def show(
             help="Apply another threshold to a run's verdicts, for example bubble=0.1. May be given several times.",
         ),
     ] = None,
+    step: Annotated[
+        int | None, typer.Option("--step", min=0, help="Show all ranks of a run in one step instead.")
+    ] = None,
+    rank: Annotated[
+        int | None,
+        typer.Option("--rank", min=0, help="With --step: the collectives of this rank in that step."),
+    ] = None,
+    call: Annotated[
+        str | None,
+        typer.Option(
+            "--call",
+            metavar="AXIS.OPERATION.NUMBER",
+            help="With --rank: one of them, for example dp.all_reduce.0, on all ranks of its group.",
+        ),
+    ] = None,
+    *,
     everything: Annotated[bool, typer.Option("--all", help="All trials of a study, not only 100.")] = False,
     json: Json = False,
 ) -> int:
@@ -57,6 +76,8 @@ def show(
     from workbench.home.resolve import resolve
 
     target = resolve(home, identity)
+    if step is not None or rank is not None or call is not None:
+        return _show_step(target, step, rank, call, json)
     if target.kind == "study":
         if threshold:
             raise InputError(
@@ -93,9 +114,30 @@ def _print_lists(runs: list[Any], studies: list[Any], shown: int) -> None:
         print_runs(console, runs[:shown], len(runs) - len(runs[:shown]))
 
 
+def _show_step(target: Target, step: int | None, rank: int | None, call: str | None, json: bool) -> int:
+    from engine.config.errors import InputError
+    from workbench.records import drill
+    from workbench.terminal.drill import print_step
+    from workbench.text.output import emit_json, result_console
+
+    if target.kind == "study":
+        raise InputError(drill.STEP, step, "only a run has steps; give one of the study's runs")
+    if step is None:
+        raise InputError(drill.STEP, None, f"{drill.RANK} and {drill.CALL} are of one step: say which")
+    if rank is None and call is not None:
+        raise InputError(drill.RANK, None, f"{drill.CALL} is a call of one rank: say which")
+    view = drill.step_view(target.folder, step, rank, call)
+    if json:
+        emit_json(view.as_dict())
+    else:
+        print_step(result_console(), view, call is not None)
+    return 0
+
+
 def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
     from engine.run import run_folder
     from workbench.analysis.verdicts import rejudged
+    from workbench.figures.cluster.roofline import roofline_note, roofline_of
     from workbench.home import runs
     from workbench.home.runs import with_numbers_so_far
     from workbench.terminal.run import print_run
@@ -104,10 +146,13 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
     view = with_numbers_so_far(runs.load(folder))
     if thresholds:
         view = rejudged(view, thresholds, run_folder.read_json(folder / run_folder.CONFIG))
+    reached = roofline_of(view.folder, view.summary)
     if json:
-        emit_json(runs.document(view))
+        emit_json(runs.document(view) | {"roofline": reached and reached.as_dict()})
     else:
         print_run(result_console(), view)
+        if reached is not None:
+            result_console().print(roofline_note(reached), markup=False, soft_wrap=True)
     return 0
 
 

@@ -19,7 +19,8 @@ from workbench.figures.steps import (
     RankSeries,
 )
 
-#: Okabe and Ito's colours, told apart with any colour vision; a phase has the same one everywhere.
+#: Okabe and Ito's colours with a darker grey, which nobody takes for the bubble's pink: told apart with any colour
+#: vision (``tests/workbench/figures/test_colours.py``). A phase has the same one everywhere, and nothing else has it.
 PHASE_COLORS = {
     "data": "#E69F00",
     "forward": "#56B4E9",
@@ -27,11 +28,11 @@ PHASE_COLORS = {
     "communication_exposed": "#D55E00",
     "bubble": "#CC79A7",
     "optimizer": "#009E73",
-    "other": "#9AA3AF",
+    "other": "#6B7280",
 }
 PHASE_NAMES = {phase: phase for phase in PHASES} | {"communication_exposed": "exposed communication"}
 #: Paul Tol's bright scheme, for ranks and GPUs.
-LINE_COLORS = ("#4477AA", "#EE6677", "#3DA35D", "#CCBB44", "#66CCEE", "#AA3377", "#999933", "#BBBBBB")
+LINE_COLORS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#999933", "#BBBBBB")
 NEUTRAL = "#6E7B95"
 HIDDEN_COMMUNICATION = "#F0B08A"
 SINCE_START = "seconds since the start"
@@ -106,7 +107,7 @@ def empty(drawing: go.Figure, text: str) -> go.Figure:
         xref="paper",
         yref="paper",
         showarrow=False,
-        font={"size": 14, "color": NEUTRAL},
+        font={"size": 14},  # in the page's own colour: no grey is read well on both backgrounds
     )
     blank = BARE | {"showticklabels": False, "range": [0, 1], "title": {"text": ""}}
     return drawing.update_xaxes(blank).update_yaxes(blank)

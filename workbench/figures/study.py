@@ -279,7 +279,7 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
             drawing.add_hline(
                 y=value,
                 line={"dash": "dot", "color": color, "width": 1.5},
-                annotation={"text": name, "font": {"size": 11, "color": color}, "align": "left"},
+                annotation={"text": name, "font": {"size": 11}, "align": "left"},
                 annotation_position="right",
             )
             drawing.update_layout(margin_r=106 if again else 62)  # the words stand beside the points

@@ -5,11 +5,13 @@ In a home folder with nothing in it a page that shows what is there gives the co
 
 from __future__ import annotations
 
-#: Title -> file in this folder; the address of a page is its title in lower case, and the first one opens.
+#: Title -> file in this folder or one in it; a page's address is its title in lower case, and the first one opens.
 PAGES: dict[str, str] = {
     "Runs": "runs.py",
     "Live": "live.py",
+    "Steps": "run/anatomy/drill.py",
     "Tune": "tune.py",
+    "Plan": "cluster/plan.py",
     "Export": "export.py",
-    "Machine": "machine.py",
+    "Machine": "cluster/machine.py",
 }

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tuning.predict.answer import Forecast
-from tuning.predict.plan.families import Family
 from tuning.predict.plan.plans import Planned
+from tuning.predict.plan.track_record import Record
 from workbench.terminal.prediction import layout, placement_settings, probability
+from workbench.text import plan as plan_text
 from workbench.text import words
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_AXES = {
-    "zero_stage": "ZeRO",
-    "micro_batch": "micro-batch",
-    "chunks": "stages a rank",
-    "recompute": "recompute",
-}
 _TERMS = {
     "tensor_parallel": "tp",
     "context_parallel": "cp",
@@ -33,8 +27,8 @@ _TERMS = {
 _FRONT = 12
 
 
-def print_plan(console: Console, found: Planned) -> None:
-    """The best, the pareto, and a line for each family that was not taken."""
+def print_plan(console: Console, found: Planned, record: Record | None = None) -> None:
+    """The best, the pareto, a line for each family that was not taken, and how predictions of this machine held."""
     for line in _head(found):
         console.print(line, markup=False, soft_wrap=True)
     console.print(
@@ -46,8 +40,11 @@ def print_plan(console: Console, found: Planned) -> None:
         console.print(_tight(found.tight), markup=False, soft_wrap=True)
     console.print(_table("Layouts that trade time for memory", _thinned(found.pareto)))
     console.print("Why not:")
-    for line in _families(found.families):
-        console.print(f"  {line}", markup=False, soft_wrap=True)
+    for refused in plan_text.why_not(found.families):
+        name = f"{refused.axis} {refused.values}:"
+        console.print(f"  {name:<24}{refused.reason}", markup=False, soft_wrap=True)
+    if record is not None:
+        console.print(plan_text.held(record), markup=False, soft_wrap=True)
     for note in found.best[0].notes if found.best else found.target.notes:
         console.print(f"  {note}", markup=False, soft_wrap=True, style="dim")
 
@@ -124,16 +121,3 @@ def _thinned(rows: Sequence[Forecast]) -> Sequence[Forecast]:
     if len(rows) <= _FRONT:
         return rows
     return [rows[round(place * (len(rows) - 1) / (_FRONT - 1))] for place in range(_FRONT)]
-
-
-def _families(families: Sequence[Family]) -> Iterator[str]:
-    """Neighbours that are refused for one reason in one line; the best need none."""
-    for (axis, reason), group in groupby(families, lambda family: (family.axis, family.reason)):
-        alike = list(group)
-        if alike[0].verdict != "best":
-            name = f"{_AXES.get(axis, axis)} {_span([family.value for family in alike])}"
-            yield f"{name + ':':<24}{reason}"
-
-
-def _span(values: Sequence[str]) -> str:
-    return ", ".join(values) if len(values) <= 2 else f"{values[0]} ... {values[-1]}"

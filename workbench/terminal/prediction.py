@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from engine.footprint.flops import parameters, workload_of
 from tuning.predict.answer import WORDS, Change, Forecast
 from tuning.predict.placement.place import Placed
+from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.why_not import WhyNot
 from workbench.text import words
+from workbench.text.plan import traffic as traffic_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,14 +83,20 @@ _LOSSY = 0.01
 _BAR = 30
 
 
-def print_forecast(console: Console, found: Forecast, where: Placed | None = None) -> None:
-    """Time, memory, what the step is made of, what would change it, where ranks belong, and what to know of numbers."""
+def print_forecast(
+    console: Console, found: Forecast, where: Placed | None = None, traffic: TrafficMap | None = None
+) -> None:
+    """Time, memory, what the step is made of, what would change it, where ranks belong, what goes over links, and what
+    to know of numbers.
+    """
     _head(console, found)
     console.print(_breakdown(found))
     for line in _changes(found):
         _line(console, line)
     for line in lines(where):
         _line(console, line)
+    if traffic is not None:
+        _line(console, traffic_line(traffic))
     _notes(console, found.notes)
 
 

@@ -30,7 +30,7 @@ def print_run(console: Console, view: RunView) -> None:
     for label, text in _lines(view):
         console.print(f"  {label:<{_LABEL_WIDTH}}{text}", markup=False, soft_wrap=True)
     if view.summary and (rows := view.summary.communication):
-        console.print(_table("communication per step and rank", run_text.communication_columns(rows)))
+        console.print(column_table("communication per step and rank", run_text.communication_columns(rows)))
         for reason in run_text.missing_reasons(rows, view.summary):
             console.print(f"  {reason}", markup=False, soft_wrap=True, style="dim")
     for answer in written(view.orders):
@@ -98,7 +98,8 @@ def _placement(rows: list[dict[str, Any]]) -> str:
     return ", ".join(parts) + (f", and {more:,} more (--json)" if more else "")
 
 
-def _table(title: str, columns: Sequence[Column]) -> Table:
+def column_table(title: str, columns: Sequence[Column]) -> Table:
+    """Quantities as text, numbers on the right."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from profilers.model.rows import ClockRow, GapRow, PipelineRow
+from profilers.model.rows import FIXED, ONE_OFF, ROTATING, ClockRow, GapRow, PipelineRow, SkewRow
 from profilers.model.run_summary import RunSummary
 from workbench.text import words
 from workbench.text.quantities import COUNT, MILLISECONDS, Column
@@ -61,8 +61,45 @@ def straggler(summary: RunSummary) -> str:
     return f"{place[0].upper()}{place[1:]} computes longest, by {skew} of a mean step; it does in {share} of the steps."
 
 
+#: Kind of skew -> what it means.
+KINDS_OF_SKEW = {
+    FIXED: "the same ranks are behind, more often than by chance",
+    ROTATING: "another rank is behind each time",
+    ONE_OFF: "a rank is far behind in a few steps",
+}
+#: How the kinds are told apart, for whoever asks.
+SKEW_HELP = (
+    "In each step one rank is last, by so much behind the median of the others. What steps that stand out (modified "
+    "z-score above 3.5, at most a tenth of the steps) lie above the median step is one-off. Of the others, what is "
+    "lost to ranks that are last more often than by chance (binomial test at 1 %, corrected for the number of ranks) "
+    "is fixed. The rest is rotating. Steps in a row are not independent: a busy minute of a host can look fixed."
+)
+
+
+def skew(row: SkewRow) -> str:
+    """Of which kind it is, what each kind costs, and who."""
+    parts = {FIXED: row.fixed_seconds, ROTATING: row.rotating_seconds, ONE_OFF: row.one_off_seconds}
+    each = ", ".join(f"{kind} {words.seconds(seconds)}" for kind, seconds in parts.items())
+    who = ""
+    if row.ranks:
+        named = words.ranks(row.ranks)
+        ranks, are = ("Rank", "is") if len(row.ranks) == 1 else ("Ranks", "are")
+        who += f" {ranks} {named} {are} last in {words.percent(row.ranks_share)} of the steps."
+    if row.latest:
+        worst = row.latest[0]
+        steps = "1 step stands" if row.late_steps == 1 else f"{row.late_steps:,} steps stand"
+        worst_of = f"rank {worst.rank:,} in step {worst.step:,}, {words.seconds(worst.seconds)} behind"
+        who += f" {steps} out; worst: {worst_of}."
+    return (
+        f"The skew is {row.kind}: {KINDS_OF_SKEW[row.kind]}. The last rank is {words.seconds(row.seconds)} behind the "
+        f"median of the others in the mean step: {each}.{who}"
+    )
+
+
 def anatomy(summary: RunSummary) -> Iterator[str]:
-    """One line each for the bubble, the warm-up and the clocks."""
+    """One line each for the kind of skew, the bubble, the warm-up and the clocks."""
+    if summary.skew is not None:
+        yield skew(summary.skew)
     if summary.pipeline is not None:
         yield _bubble(summary.pipeline)
     if summary.warmup_steps is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -227,3 +229,37 @@ def test_verdicts_of_older_versions_are_read() -> None:
     found = RunSummary.from_dict(head | {"verdicts": [old]})
     assert found.verdicts == [Verdict("communication_exposed", "27% of the step", 0.2, "overlap.bucket_mb")]
     assert found.findings == []
+
+
+def planted(folder: Path, slow: Callable[[int, int], float], steps: int = 60) -> RunSummary:
+    """Four ranks of 1 s, give or take 1 ms; ``slow(rank, step)`` seconds more."""
+    drawn = random.Random(0)
+    for rank in range(4):
+        with RecordWriter(folder, f"rank-{rank}") as writer:
+            writer.event("environment", host=f"node-{rank}")
+            for step in range(steps):
+                forward = 1.0 + drawn.gauss(0, 0.001) + slow(rank, step)
+                writer.write(step_sample(step, forward=forward, communication_exposed=0.1))
+    return summary(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "slow", "said", "seconds", "rank"),
+    [
+        ("fixed", lambda rank, _: 0.3 * (rank == 2), "rank 2 on node-2 takes", 0.3, 2),
+        ("rotating", lambda rank, step: 0.3 * (step % 4 == rank), "a different one each time", 0.3, None),
+        ("one-off", lambda rank, step: 18.0 * ((rank, step) == (3, 41)), "in 1 of 60 steps", 0.3, 3),
+    ],
+)
+def test_a_planted_straggler_has_its_kind_in_verdict_and_summary(
+    tmp_path: Path, kind: str, slow: Callable[[int, int], float], said: str, seconds: float, rank: int | None
+) -> None:
+    found = planted(tmp_path, slow)
+    verdict, skew = named(found, "straggler"), found.as_dict()["skew"]
+    assert (verdict.kind, skew["kind"]) == (kind, kind)
+    assert said in verdict.evidence
+    assert verdict.seconds == pytest.approx(seconds, abs=0.005)
+    assert rank is None or verdict.rank == rank
+    if kind == "one-off":
+        assert "worst: rank 3 on node-3 in step 41, 18.00 s behind" in verdict.evidence
+        assert [(late["step"], late["rank"]) for late in skew["latest"]] == [(41, 3)]

@@ -12,7 +12,7 @@ from engine.schedules.registry import KINDS, plan
 from tests import reference
 from tests.support.runs import small
 from tests.workbench.conftest import Run
-from workbench.figures.schedule import schedule, schedule_series, schedule_svg, series_of_run
+from workbench.figures.anatomy.schedule import schedule, schedule_series, schedule_svg, series_of_run
 
 
 def shown(kind: str) -> int:

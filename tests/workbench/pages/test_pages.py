@@ -18,7 +18,7 @@ from workbench.pages import navigation
 from workbench.pages.study import details, transfer
 
 ROOT = Path(__file__).parents[3]
-PAGES = [path.removesuffix(".py") for path in navigation.PAGES.values()]
+PAGES = [title.lower() for title in navigation.PAGES]
 
 
 def run_names(home: Path) -> list[str]:
@@ -37,6 +37,7 @@ def all_names(home: Path) -> list[str]:
 CHOSEN = {
     "runs": ("id", all_names),
     "live": ("run", run_names),
+    "steps": ("run", run_names),
     "tune": ("study", study_names),
     "export": ("export", all_names),
     "machine": ("machine", lambda home: []),
@@ -47,7 +48,8 @@ def visit(page: str, **query: str) -> AppTest:
     app = AppTest.from_file(str(ROOT / "workbench" / "pages" / "main.py"), default_timeout=60).run()
     for name, value in query.items():
         app.query_params[name] = value
-    return app.switch_page(f"{page}.py").run()
+    paths = {title.lower(): path for title, path in navigation.PAGES.items()}
+    return app.switch_page(paths[page]).run()
 
 
 def texts(app: AppTest) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from profilers.model.rows import ClockRow, PipelineRow
+from profilers.model.rows import ClockRow, LateStep, PipelineRow, SkewRow
 from profilers.model.run_summary import RunSummary
 from workbench.text import step
 
@@ -47,3 +47,14 @@ def test_the_anatomy_in_words() -> None:
     assert warmup == "Warm-up: 4 steps left out, 6 by their times."
     assert told == "Clocks: rank 1 is +2,000.000 ms from rank 0, the largest; known within 0.500 ms."
     assert list(step.anatomy(summary())) == []
+
+
+def test_a_skew_says_its_kind_what_each_costs_and_who() -> None:
+    row = SkewRow("fixed", 0.012, 0.009, 0.002, 0.001, [5, 4], 0.95, 2, [LateStep(1200, 7, 0.4)])
+    assert step.skew(row) == (
+        "The skew is fixed: the same ranks are behind, more often than by chance. The last rank is 12.0 ms behind the "
+        "median of the others in the mean step: fixed 9.0 ms, rotating 2.0 ms, one-off 1.0 ms. Ranks 4, 5 are last in "
+        "95 % of the steps. 2 steps stand out; worst: rank 7 in step 1,200, 400.0 ms behind."
+    )
+    other = SkewRow("rotating", 0.012, 0.0, 0.012, 0.0)
+    assert step.skew(other).endswith("fixed 0.0 ms, rotating 12.0 ms, one-off 0.0 ms.")

@@ -109,7 +109,7 @@ def many(configs: Sequence[RunConfig], target: Target, limit_seconds: float) -> 
         if where is None:
             found.append(None)
             continue
-        links = known.setdefault(where, known.get(where) or _links(config, target))
+        links = known.setdefault(where, known.get(where) or links_of(config, target))
         found.append(_place(config, target, links, where, limit_seconds / len(configs)))
     return found
 
@@ -123,7 +123,12 @@ def _where(config: RunConfig, target: Target) -> str | None:
     return f"a lab of {shape}" if here and shape is not None and len(shape.islands) > 1 else None
 
 
-def _links(config: RunConfig, target: Target) -> Links:
+def links_of(config: RunConfig, target: Target) -> Links:
+    """What joins each two devices of a configuration's ranks: of its lab, else of the cluster.
+
+    Raises:
+        InputError: there are several groups of nodes and no link that joins them.
+    """
     shape = shape_of(config.lab)
     if len(target.cluster.groups) > 1 or shape is None:
         return of_cluster(target.cluster)

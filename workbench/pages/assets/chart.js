@@ -69,9 +69,18 @@ async function draw(plot) {
     const Plotly = await loadPlotly();
     if (plot.isConnected && plot.clientWidth > 0) {
       await Plotly.react(plot, plot.figure.data, themed(plot.figure.layout, plot), CONFIG);
+      listenForClicks(plot);
     }
   } catch (error) {
     plot.textContent = `This chart cannot be drawn: ${error.message}`;
+  }
+}
+
+// A click on a point is told to Python: its x and what the figure says of it. Only where somebody asked for it.
+function listenForClicks(plot) {
+  if (plot.clicked && !plot.listening) {
+    plot.listening = true;
+    plot.on("plotly_click", ({ points: [point] }) => plot.clicked({ x: point.x, about: point.customdata ?? null }));
   }
 }
 
@@ -95,6 +104,8 @@ export default function (component) {
   const first = plot.figure === undefined;
   plot.figure = structuredClone(data);
   plot.setAttribute("aria-label", data.alt);
+  plot.clicked = data.clickable ? (point) => component.setTriggerValue("clicked", point) : null;
+  plot.classList.toggle("workbench-clickable", Boolean(data.clickable));
   plot.forget = first ? watched(plot) : plot.forget;
   draw(plot);
   return () => plot.forget();

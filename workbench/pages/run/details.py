@@ -10,11 +10,12 @@ from engine.run import run_folder
 from engine.run.outcome import RecordedOutcome
 from profilers.model.run_summary import RunSummary
 from workbench.figures import base, steps
+from workbench.figures.cluster import roofline
 from workbench.home import runs
 from workbench.home.runs import RunView
 from workbench.pages.navigation import PAGES
 from workbench.pages.run import collectives, commands, gpus, host, quality, settings, verdicts
-from workbench.pages.run import steps as run_steps
+from workbench.pages.run.anatomy import steps as run_steps
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import badge, home, metrics, number_table, snapshot, summary_of
 from workbench.records.live_snapshot import Snapshot
@@ -29,6 +30,7 @@ VIEWS = (
     "Step time",
     "Anatomy",
     "Collectives",
+    "Roofline",
     "Loss and memory",
     "Host",
     "GPUs",
@@ -61,23 +63,25 @@ def details(run_id: str) -> None:
         collectives.draw_collectives(records, summary)
         collectives.draw_plans(view.plans)
     with views[3]:
+        _roofline(view, summary)
+    with views[4]:
         _loss_and_memory(records, summary)
         if view.job is None:
             quality.draw(view, summary)
             host.draw_memory(records.config, summary.peak_memory_bytes)
         _checkpoints(summary)
-    with views[4]:
+    with views[5]:
         host.draw_host(records)
         if view.job is None:
             commands.draw_commands(view)
-    with views[5]:
-        gpus.draw(records, summary)
     with views[6]:
+        gpus.draw(records, summary)
+    with views[7]:
         if view.job is None:
             commands.draw_trace(view)
         else:
             st.caption("The ranks of a foreign job take no orders, and so none for a trace.")
-    with views[7]:
+    with views[8]:
         if view.job is None:
             commands.draw_live_settings(view)
         settings.draw_environment(summary)
@@ -85,7 +89,7 @@ def details(run_id: str) -> None:
             settings.draw_configuration(records.config)
         else:
             settings.draw_job(view.job)
-    with views[8]:
+    with views[9]:
         _logs(run_id)
 
 
@@ -101,11 +105,12 @@ def _headline(view: RunView) -> None:
         st.markdown(f"**`{view.id}`**", width="content")
         if study:
             name = f"{study} · trial {view.labels.get('trial', '?')}"
-            st.badge(name, icon=":material/tune:", color="violet")
+            st.page_link(PAGES["Tune"], label=name, icon=":material/tune:", query_params={"study": study})
         st.badge(words.layout(view.layout), icon=":material/grid_view:", color="blue")
         if backend:
             st.caption(f"{backend}: {view.status.backend_reason}", width="content")
         st.page_link(PAGES["Live"], label="Live", icon=":material/monitoring:", query_params={"run": view.id})
+        st.page_link(PAGES["Steps"], label="Steps", icon=":material/grid_on:", query_params={"run": view.id})
         st.page_link(
             PAGES["Export"], label="Export", icon=":material/ios_share:", query_params={"export": view.id}
         )
@@ -150,6 +155,15 @@ def _numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
             "MFU not known" if mfu is None else f"MFU {words.percent(mfu, 1)}",
         ),
     }
+
+
+def _roofline(view: RunView, summary: RunSummary) -> None:
+    series = roofline.roofline_of(view.folder, summary)
+    if series is None:
+        st.caption("Nothing was measured that could be compared with this machine's calibration.")
+        return
+    chart(roofline.draw(series, view.id), "run-roofline", "Products on the roofline, and collectives by size")
+    st.caption(f":material/info: {words.escaped(roofline.roofline_note(series))}", help=roofline.HELP)
 
 
 def _loss_and_memory(records: Snapshot, summary: RunSummary) -> None:

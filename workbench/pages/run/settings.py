@@ -12,7 +12,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, flatten, parse
 from engine.run.run_folder import ForeignJob
 from profilers.model.run_summary import RunSummary
-from workbench.figures.schedule import schedule, series_of_run
+from workbench.figures.anatomy.schedule import schedule, series_of_run
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import number_table, table
 from workbench.text import run as run_text

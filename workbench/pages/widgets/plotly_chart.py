@@ -7,6 +7,7 @@ and forgets the zoom. Here the same Plotly, from the installed package, is told 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import plotly
 import plotly.graph_objects as go
@@ -20,8 +21,11 @@ _ONE_DAY = {"Cache-Control": "public, max-age=86400"}
 
 _component = st.components.v2.component(
     "workbench-chart",
-    html='<div class="workbench-chart" role="img"></div>',
-    css=".workbench-chart { width: 100%; height: 100%; }",
+    html='<div class="workbench-chart" role="figure"></div>',
+    css=(
+        ".workbench-chart { width: 100%; height: 100%; } "
+        ".workbench-clickable .nsewdrag { cursor: pointer !important; }"
+    ),
     js=_SCRIPT,
     isolate_styles=False,
 )
@@ -37,7 +41,25 @@ ROUTE = Route("/workbench/plotly.min.js", _plotly_source)
 
 def chart(drawing: go.Figure, key: str, alt: str) -> None:
     """Draw a figure, or redraw the one that has this key; ``alt`` says what it is to those who cannot see it."""
+    _component(key=key, data=_spec(drawing, alt), height=int(drawing.layout.height))
+
+
+class Clicked(NamedTuple):
+    """A point that was clicked: where it is, and its ``customdata``."""
+
+    x: Any
+    about: Any
+
+
+def clickable_chart(drawing: go.Figure, key: str, alt: str) -> Clicked | None:
+    """The same, and the point that was clicked, once."""
+    spec = _spec(drawing, alt) | {"clickable": True}
+    told = _component(key=key, data=spec, height=int(drawing.layout.height), on_clicked_change=lambda: None)
+    point = told.get("clicked")
+    return Clicked(point.get("x"), point.get("about")) if isinstance(point, dict) else None
+
+
+def _spec(drawing: go.Figure, alt: str) -> dict[str, Any]:
     figure = drawing.to_plotly_json()
     figure["layout"].pop("template", None)
-    spec = {"data": figure["data"], "layout": figure["layout"], "alt": alt}
-    _component(key=key, data=spec, height=int(drawing.layout.height))
+    return {"data": figure["data"], "layout": figure["layout"], "alt": alt}

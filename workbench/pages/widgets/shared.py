@@ -16,7 +16,7 @@ from workbench.home.store import RunRow, Store, StudyRow
 from workbench.pages.navigation import PAGES
 from workbench.records.live_snapshot import LiveRuns, Snapshot
 from workbench.services.running import RunningSummaries
-from workbench.text import words
+from workbench.text import helps, words
 from workbench.text.quantities import Column
 
 ASSETS = Path(__file__).parents[1] / "assets"
@@ -152,11 +152,11 @@ def badge(state: str | None, label: str | None = None) -> None:
 
 
 def metrics(values: Mapping[str, tuple[str, str]], key: str) -> None:
-    """A row of tiles: label -> (value, a quiet line below it)."""
+    """A row of tiles: label -> (value, a quiet line below it), each with what its number is."""
     with st.container(key=key):
         for column, (label, (value, below)) in zip(st.columns(len(values)), values.items(), strict=True):
             with column.container(border=True, gap="xxsmall"):
-                st.metric(label, value)
+                st.metric(label, value, help=helps.of_tile(label))
                 st.caption(below or "&nbsp;")
 
 

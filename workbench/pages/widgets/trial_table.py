@@ -19,10 +19,11 @@ from workbench.analysis.studies import FollowedStudies, FollowedStudy, StudySnap
 from workbench.figures import study as study_figures
 from workbench.figures.search.thinning import thinned
 from workbench.figures.study import TrialSeries, trial_series
-from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.navigation import PAGES
+from workbench.pages.widgets.plotly_chart import clickable_chart
 from workbench.pages.widgets.shared import home, table_height
 from workbench.text import words
-from workbench.text.study import CHOICES, NEWEST, SHOWN, as_csv, window
+from workbench.text.study import CHOICES, NEWEST, SHOWN, all_rows, as_csv, window
 
 SHOWN_ROWS = 12
 TOKENS = Aim()
@@ -54,7 +55,9 @@ def _followed_studies() -> FollowedStudies:
 
 
 def trial_chart(study: StudySnapshot, key: str) -> None:
-    """Each trial with its interval; of thousands as many as can be told apart, and what that leaves out."""
+    """Each trial with its interval; of thousands as many as can be told apart, and what that leaves out. A click on a
+    trial leads to its run.
+    """
     name, aim = study.view.name, study.result.aim
 
     def draw() -> tuple[TrialSeries, go.Figure]:
@@ -62,9 +65,29 @@ def trial_chart(study: StudySnapshot, key: str) -> None:
         return series, study_figures.trials(series, name, aim)
 
     series, drawing = followed(name).more("trial-chart", study.document, draw)
-    chart(drawing, key, f"{aim.title}, with intervals")
+    clicked = clickable_chart(drawing, key, f"{aim.title}, with intervals")
+    if clicked is not None:
+        _open_run(study, clicked.x)
     if series.note:
         st.caption(series.note)
+
+
+def _open_run(study: StudySnapshot, number: object) -> None:
+    """To the page of a trial's run; what has none, or none any more, says so."""
+    trial = next((row for row in all_rows(study.result) if row.number == number), None)
+    if trial is None:
+        return
+    if trial.run and (home() / trial.run).is_dir():
+        st.switch_page(PAGES["Runs"], query_params={"id": trial.run})
+    why = (
+        f"its run {trial.run} is not in this home any more"
+        if trial.run
+        else trial.reason or "it was never started"
+    )
+    # A part that is drawn again each second keeps no other message.
+    st.toast(
+        words.escaped(f"Trial {trial.number:,}: {why}."), icon=":material/link_off:", duration="infinite"
+    )
 
 
 def trials_table(

@@ -30,8 +30,9 @@ from tuning.predict.simulation.simulate import among, step_of
 from tuning.predict.simulation.step_result import Simulated, memory_of
 from tuning.predict.traffic.calls import Traffic
 from tuning.predict.traffic.rank import Pipeline, traffic_of
-from workbench.figures import base, lanes
+from workbench.figures import base
 from workbench.figures import steps as series
+from workbench.figures.anatomy import lanes
 from workbench.home import runs
 from workbench.records.live_snapshot import LiveRun
 from workbench.terminal import run as render

@@ -13,10 +13,11 @@ import streamlit as st
 from engine.run import run_folder
 from profilers.model.rows import ChangeRow
 from profilers.model.run_summary import RunSummary
-from workbench.figures import base, lanes, steps
-from workbench.figures.lanes import lanes_note
+from workbench.figures import base, steps
+from workbench.figures.anatomy import lanes
+from workbench.figures.anatomy.lanes import lanes_note
 from workbench.figures.steps import RANKS
-from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.plotly_chart import chart, clickable_chart
 from workbench.pages.widgets.shared import home, number_table
 from workbench.records import archive
 from workbench.records.live_snapshot import Snapshot
@@ -86,6 +87,31 @@ def _one_step(folder: Path, snapshot: Snapshot) -> None:
         lanes.lanes(timeline, f"{snapshot.id}-{step}"), "run-lanes", "Phases, actions and collectives by rank"
     )
     st.caption(f":material/schedule: {lanes_note(timeline)}")
+
+
+def draw_lanes(snapshot: Snapshot, step: int, rank: int | None) -> None:
+    """The lanes of a step: those of a rank come first. A click on a call leads to it; on another bar, to its rank."""
+    folder = home() / snapshot.id / run_folder.RECORDS
+    kept, ranks = _steps(folder)
+    if step not in kept:
+        near = sorted(sorted(kept, key=lambda other: abs(other - step))[:3])
+        instead = f"; the nearest that were: {', '.join(map(words.number, near))}" if near else ""
+        st.caption(f":material/info: The phases of this step were not kept as spans{instead}.")
+        return
+    first = [] if rank is None or rank not in ranks else [rank]
+    shown = [*first, *(other for other in ranks if other not in first)][:RANKS]
+    timeline = _lanes(folder, step, tuple(sorted(shown)))
+    drawing = lanes.lanes(timeline, f"{snapshot.id}-{step}")
+    clicked = clickable_chart(drawing, "steps-lanes", "Phases, actions and collectives by rank")
+    if clicked and isinstance(clicked.about, list):
+        number, _, call = clicked.about
+        st.query_params["rank"] = str(number)
+        if call:
+            st.query_params["call"] = call
+        else:
+            st.query_params.pop("call", None)
+        st.rerun()
+    st.caption(f":material/schedule: {lanes_note(timeline)} Click on a call to see it on all its ranks.")
 
 
 def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[ChangeRow]) -> None:

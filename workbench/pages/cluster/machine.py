@@ -12,6 +12,7 @@ from engine.run.calibration import fingerprint, store
 from engine.run.calibration.table import Calibration, Curve
 from workbench.figures import calibration
 from workbench.home.calibrations import found_here, segments, size
+from workbench.pages.cluster import measuring
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import guarded, heading, home, table
 from workbench.selftest import results
@@ -42,6 +43,8 @@ def _draw() -> None:
     else:
         _state(stored, latest)
         _calibration_charts(latest)
+    measuring.calibrate()
+    measuring.doctor()
     _selftest()
     with st.expander("This machine's fingerprint", expanded=latest is None):
         _fingerprint(fingerprint.here(), stored.stale)
@@ -141,7 +144,7 @@ def _selftest() -> None:
         _no_selftest()
         return
     folder, last = newest
-    st.subheader("Selftest", anchor=False)
+    st.header("Selftest", anchor=False)
     _selftest_state(last)
     if last.checks:
         _checks(sorted(last.checks, key=lambda row: row.outcome != "fail"))
@@ -195,13 +198,13 @@ def _evidence(folder: Path) -> str:
 def _fingerprint(now: fingerprint.Fingerprint, stale: Calibration | None) -> None:
     parts = now.as_dict()
     columns = {
-        "": [_NAMES.get(name, name.replace("_", " ")) for name in parts],
+        "part": [_NAMES.get(name, name.replace("_", " ")) for name in parts],
         "now": [_part(part) for part in parts.values()],
     }
     if stale is not None:
         columns["when it was calibrated"] = [_part(part) for part in stale.fingerprint.as_dict().values()]
     # What differs from machine to machine is longer than its name: a GPU with its clocks takes a line.
-    table(columns, "machine-fingerprint", {"": st.column_config.TextColumn(width="small")})
+    table(columns, "machine-fingerprint", {"part": st.column_config.TextColumn(width="small")})
 
 
 def _part(value: object) -> str:

@@ -5,9 +5,11 @@ The numbers behind a drawing of a pipeline schedule: one bar for each action of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import plotly.graph_objects as go
 
 from engine.config.layout import accumulation
@@ -15,7 +17,11 @@ from engine.config.run_config import RunConfig
 from engine.schedules.actions import Costs, Plan, Work
 from engine.schedules.registry import plan
 from engine.schedules.simulate import in_flight, simulate
+from profilers.analysis.anatomy import clocks_of
+from profilers.records.reader import RunRecords
+from profilers.steps.clock_offset import ClockOffset
 from workbench.figures.base import PHASE_COLORS, figure
+from workbench.figures.steps import MILLI
 
 #: A backward takes twice a forward's time; split, each part takes as long as a forward.
 USUAL = Costs(forward=1.0, backward=2.0, input=1.0, weight=1.0)
@@ -105,8 +111,8 @@ def series_of(chosen: Plan) -> ScheduleSeries:
 COLORS = {
     Work.FORWARD: PHASE_COLORS["forward"],
     Work.BACKWARD: PHASE_COLORS["backward"],
-    Work.INPUT: "#2F8F83",
-    Work.WEIGHT: PHASE_COLORS["data"],
+    Work.INPUT: "#882255",
+    Work.WEIGHT: "#DDCC77",
 }
 #: How much white the last chunk's colour gets, and the brightness from which text on it is black.
 WHITEST, BRIGHT = 0.6, 0.42
@@ -155,6 +161,84 @@ def _ink(color: str) -> str:
 
 def _parts(color: str) -> list[int]:
     return [int(color[place : place + 2], 16) for place in (1, 3, 5)]
+
+
+class TimedSeries(NamedTuple):
+    """A schedule whose actions took seconds: ``bars`` are in milliseconds since the first of them began."""
+
+    title: str
+    ranks: int
+    chunks: int
+    bars: list[Bar]
+
+    @property
+    def milliseconds(self) -> float:
+        """From the first action to the end of the last."""
+        return max((bar.start + bar.length for bar in self.bars), default=0.0)
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Idle over ranks times the whole length."""
+        return 1.0 - sum(bar.length for bar in self.bars) / (self.ranks * self.milliseconds)
+
+
+class Timed(NamedTuple):
+    """An action of a rank of the pipeline, in seconds."""
+
+    rank: int
+    work: Work
+    micro_batch: int
+    stage: int
+    start: float
+    length: float
+
+
+def timed_series(title: str, chosen: Plan, actions: Sequence[Timed]) -> TimedSeries:
+    """Of actions that ran, or were simulated; ``chosen`` says which chunk of a rank a stage is."""
+    origin = min((action.start for action in actions), default=0.0)
+    bars = [
+        Bar(
+            action.rank,
+            action.work,
+            action.micro_batch,
+            action.stage,
+            chosen.stages_of(action.rank).index(action.stage),
+            (action.start - origin) * MILLI,
+            action.length * MILLI,
+        )
+        for action in actions
+    ]
+    return TimedSeries(title, chosen.ranks, chosen.chunks, bars)
+
+
+def measured_actions(records: RunRecords, step: int, pipeline: Sequence[int]) -> list[Timed]:
+    """What the ranks of a pipeline did in a step, by the clock of rank 0; empty if one of them recorded nothing."""
+    clocks, found = clocks_of(records), list[Timed]()
+    for place, rank in enumerate(pipeline):
+        table = records.table(rank, "action")
+        at = np.flatnonzero(np.ma.getdata(table.column("step")) == step)
+        if not len(at):
+            return []
+        rows: list[Any] = [row for row in table.part(int(at[0]), int(at[-1]) + 1).rows() if row.step == step]  # type: ignore[union-attr]
+        starts = clocks.get(rank, ClockOffset()).aligned(np.array([row.start_unix for row in rows]))
+        found += [
+            Timed(place, Work(row.work), row.micro_batch, row.stage, start, row.seconds)
+            for row, start in zip(rows, starts.tolist(), strict=True)
+        ]
+    return found
+
+
+def timed(series: TimedSeries, longest: float, revision: str = "") -> go.Figure:
+    """The same on an axis of milliseconds up to ``longest``, so that drawings below each other compare."""
+    height = 110 + 30 * series.ranks
+    share = f"bubble {100 * series.bubble_fraction:.0f} %, {series.milliseconds:,.1f} ms"
+    drawing = figure(f"{series.title}: {share}", "ms", "rank", revision, height)
+    for work, name in WORDS.items():
+        bars = [bar for bar in series.bars if bar.work is work]
+        if bars:
+            drawing.add_bar(**_bars(bars, series.chunks), name=name, marker_line_width=0)
+    drawing.update_layout(barmode="overlay", bargap=0.12).update_xaxes(range=[0, longest * 1.01])
+    return drawing.update_yaxes(autorange="reversed", dtick=1)
 
 
 def schedule_svg(series: ScheduleSeries) -> str:

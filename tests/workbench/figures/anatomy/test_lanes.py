@@ -10,8 +10,9 @@ from profilers.records.schema import ActionSample, SpanSample
 from profilers.records.writer import RecordWriter
 from tests.support.approximate import about
 from tests.support.samples import comm_sample, step_sample
-from workbench.figures import lanes, steps
-from workbench.figures.lanes import lanes_note
+from workbench.figures import steps
+from workbench.figures.anatomy import lanes
+from workbench.figures.anatomy.lanes import lanes_note
 
 BEGIN = 1_700_000_000.0
 AHEAD = 5.0

@@ -13,9 +13,11 @@ import plotly.graph_objects as go
 
 from engine.schedules.actions import Work
 from profilers.analysis.anatomy import clocks_of
+from profilers.collectives.meeting import CallKey
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table
 from profilers.steps.clock_offset import ClockOffset
+from workbench.figures.anatomy.schedule import COLORS, WORDS
 from workbench.figures.base import (
     BARE,
     HIDDEN_COMMUNICATION,
@@ -25,7 +27,6 @@ from workbench.figures.base import (
     empty,
     figure,
 )
-from workbench.figures.schedule import COLORS, WORDS
 from workbench.figures.steps import MILLI, RANKS, SkewSeries
 
 #: Bars of a drawing; where there are more, neighbours of one kind are drawn as one.
@@ -51,6 +52,8 @@ class LaneBar(NamedTuple):
     text: str = ""
     about: str = ""
     spans: int = 1
+    #: Of a call: its place among those of its step, as in a link.
+    call: str = ""
 
 
 class LaneSeries(NamedTuple):
@@ -130,13 +133,17 @@ def _actions(rank: int, rows: Iterable[tuple[Any, float]]) -> Iterator[LaneBar]:
 
 def _calls(rank: int, rows: Iterable[tuple[Any, float]]) -> Iterator[LaneBar]:
     """A pipeline's messages are left out: when one was under way is not known, only when it was posted and taken."""
+    counts: dict[tuple[str, str], int] = {}
     for row, start in rows:
-        if row.seconds is not None and (row.axis, row.operation) not in _MESSAGES:
+        kind = row.axis, row.operation
+        counts[kind] = counts.get(kind, -1) + 1
+        if row.seconds is not None and kind not in _MESSAGES:
             waited = (
                 "" if row.exposed_seconds is None else f", waited for {row.exposed_seconds * MILLI:,.2f} ms"
             )
             about = f"{row.operation}, {row.bytes / 1e6:,.2f} MB{waited}"
-            yield LaneBar(rank, CALL, row.axis, start * MILLI, row.seconds * MILLI, "", about)
+            key = CallKey(*kind, counts[kind]).written()
+            yield LaneBar(rank, CALL, row.axis, start * MILLI, row.seconds * MILLI, "", about, call=key)
 
 
 def _few(bars: list[LaneBar], length: float) -> list[LaneBar]:
@@ -161,7 +168,7 @@ def _merged(bars: Iterable[LaneBar], gap: float) -> list[LaneBar]:
             end = max(one.start + one.length, bar.start + bar.length)
             count = one.spans + bar.spans
             made[place] = one._replace(
-                length=end - one.start, spans=count, text="", about=f"{count:,} close together"
+                length=end - one.start, spans=count, text="", about=f"{count:,} close together", call=""
             )
         else:
             last[key] = len(made)
@@ -230,7 +237,7 @@ def _trace(
         "textangle": 0,
         "constraintext": "both",
         "marker": {"color": look.color, "line": {"width": 0}},
-        "customdata": [[bar.rank, f"<br>{bar.about}" if bar.about else ""] for bar in bars],
+        "customdata": [[bar.rank, f"<br>{bar.about}" if bar.about else "", bar.call] for bar in bars],
         "hovertemplate": "rank %{customdata[0]}: %{x:,.2f} ms from %{base:,.2f} ms on%{customdata[1]}"
         "<extra>%{fullData.name}</extra>",
     }

@@ -1,0 +1,110 @@
+"""Page Plan: a named cluster, a typed one, this machine, wrong input, and the schedules of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.run import run_folder
+from engine.run.calibration import store
+from engine.session import Session
+from tests.support.engine import calibrations
+from tests.support.runs import execute, small
+from tests.workbench.conftest import Run
+from tests.workbench.pages.test_pages import charts, texts, visit
+from workbench.pages.cluster.plan import EXAMPLE
+
+
+def table(app: Any, column: str) -> Any:
+    return next(one.value for one in app.dataframe if column in one.value)
+
+
+def test_a_named_cluster_has_the_layouts_of_the_command(home: Path, command: Run) -> None:
+    app = visit("plan", cluster="dgx-a100", nodes="2", model="350m", batch="64", sequence="1024")
+    assert not app.exception
+    best = table(app, "step, s")
+    same = "--model 350m --cluster dgx-a100 --nodes 2 --global-batch 64 --sequence 1024"
+    told = command("plan", *same.split(), "--json").document
+    assert best["step, s"].tolist() == pytest.approx([row["step_seconds"]["median"] for row in told["best"]])
+    assert best["dp"].tolist() == [row["layout"]["dp"] for row in told["best"]]
+    reasons = {family["reason"] for family in told["families"] if family["verdict"] != "best"}
+    assert set(table(app, "why not")["why not"]) == reasons
+    assert {"Sent in a step, from row to column"} <= set(charts(app))
+    assert app.code[-1].value == f"workbench plan {same}"
+    assert told["measured"] is None
+
+
+def test_a_typed_cluster_is_planned_for_and_a_wrong_one_is_refused(home: Path) -> None:
+    app = visit("plan", cluster="typed below", model="350m", batch="64")
+    assert not app.exception
+    assert app.text_area(key="plan-typed").value == EXAMPLE
+    assert "350m on 32 x h100-sxm (ours)" in texts(app)
+    app.text_area(key="plan-typed").set_value(EXAMPLE.replace("devices_per_node", "devices")).run()
+    assert not app.exception
+    assert any("devices" in error.value for error in app.error)
+    app.text_area(key="plan-typed").set_value('measured = "/etc/passwd"\n' + EXAMPLE).run()
+    assert any("names a file" in error.value for error in app.error)
+
+
+def test_a_machine_without_a_calibration_says_what_to_do(home: Path) -> None:
+    app = visit("plan", cluster="this machine")
+    assert not app.exception
+    assert any("workbench calibrate" in error.value for error in app.error)
+
+
+def test_an_address_that_nobody_wrote_is_said(home: Path) -> None:
+    app = visit("plan", cluster="mars", nodes="x", model="350m", batch="64")
+    assert not app.exception
+    assert "Cluster mars in the link is not known here." in texts(app)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A real pipeline run on a machine with a calibration by formula."""
+    home = tmp_path_factory.mktemp("home")
+    store.save(home, calibrations.calibration((2,)))
+    with Session(home) as session:
+        outcome, summary = execute(session, small(parallel__pp=2, train__steps=10, train__warmup=2))
+    assert outcome.good
+    return home, summary.id
+
+
+def test_a_run_has_its_schedule_planned_and_measured(
+    trained: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKBENCH_HOME", str(trained[0]))
+    app = visit("plan", cluster="dgx-a100", model="350m", batch="64")
+    assert not app.exception
+    titles = [title.partition(":")[0] for title in charts(app)]
+    assert {"Planned", "Measured"} <= set(titles)
+    drawn = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
+    measured = next(one for one in drawn if one["layout"]["title"]["text"].startswith("Measured"))
+    planned = next(one for one in drawn if one["layout"]["title"]["text"].startswith("Planned"))
+    assert sum(len(trace["x"]) for trace in measured["data"]) == sum(
+        len(trace["x"]) for trace in planned["data"]
+    )
+    assert measured["layout"]["xaxis"]["range"] == planned["layout"]["xaxis"]["range"]
+
+
+def test_this_machine_compares_predictions_with_what_ran(
+    trained: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, command: Run
+) -> None:
+    """The calibration by formula is of one rank's products: a run of one rank can be predicted."""
+    home, _ = trained
+    with Session(home) as session:
+        outcome, summary = execute(session, small(train__steps=10, train__warmup=2))
+    assert outcome.good
+    monkeypatch.setenv("WORKBENCH_HOME", str(home))
+    told = command("plan", home / summary.id / run_folder.CONFIG, "--home", home, "--json").document[
+        "measured"
+    ]
+    row = next(row for row in told["rows"] if summary.id in row["runs"])
+    assert summary.step_seconds is not None
+    assert row["measured_seconds"] == pytest.approx(summary.step_seconds.mean, rel=0.5)
+    app = visit("plan", cluster="this machine", model="tiny", batch="8", sequence="64")
+    assert not app.exception
+    assert summary.id in list(table(app, "measured over predicted")["newest run"])
+    assert "Predicted against measured, " in texts(app)

@@ -1,0 +1,59 @@
+"""Every page in a real browser, in both themes: axe finds nothing that keeps people with a screen reader or poor sight
+from using it. Charts are pictures with a name; their numbers stand in tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.support.workbench.skewed_run import write_skewed
+from tests.workbench.pages.conftest import Visit
+from tests.workbench.pages.homes import full_home
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+CALL = "step=16&rank=0&call=dp.all_reduce.0"
+ADDRESSES = {
+    "runs": "/?id={run}",
+    "live": "/live",
+    "steps": f"/steps?run={{run}}&{CALL}",
+    "tune": "/tune",
+    "new study": "/tune?view=new",
+    "plan": "/plan?cluster=dgx-a100&nodes=2&model=350m&batch=64",
+    "export": "/export",
+    "machine": "/machine",
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory, serve: Callable[[Path], str]) -> tuple[str, str]:
+    """A server for a home with everything in it, and a run with a call to look at."""
+    home = tmp_path_factory.mktemp("access")
+    full_home(home)
+    return serve(home), write_skewed(home, lambda rank, step: 0.08 * ((rank, step) == (2, 16)))
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", ADDRESSES)
+def test_axe_finds_nothing(
+    places: tuple[str, str], visit: Callable[[str], Visit], page: str, scheme: str
+) -> None:
+    server, run = places
+    tab = visit(scheme)
+    tab.open(server + ADDRESSES[page].format(run=run))
+    found = Axe().run(tab.page).response
+    assert len(found["passes"]) > 15, "axe looked at nothing"
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]] == []
+
+
+def test_axe_would_find_a_pale_text(visit: Callable[[str], Visit]) -> None:
+    tab = visit("light")
+    tab.page.set_content(
+        '<html lang="en"><title>x</title><main><h1 style="color:#aaa">pale</h1></main></html>'
+    )
+    assert "color-contrast" in [one["id"] for one in Axe().run(tab.page).response["violations"]]

@@ -1,0 +1,26 @@
+"""Every tile of a run, of Live and of a study says what its number is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.workbench.pages.homes import full_home
+from tests.workbench.pages.test_pages import visit
+from workbench.text import helps
+
+
+@pytest.mark.parametrize("page", ["runs", "live", "tune"])
+def test_every_tile_has_help(home: Path, page: str) -> None:
+    full_home(home)
+    tiles = visit(page).metric
+    assert len(tiles) >= 4
+    assert [tile.label for tile in tiles if not tile.help] == []
+
+
+def test_what_follows_a_comma_is_no_part_of_the_name() -> None:
+    assert helps.of_tile("Best, measured again, tokens/s") == helps.STUDY["Best"]
+    assert helps.of_tile("Step time, mean") == helps.RUN["Step time, mean"] != helps.of_tile("Step time")
+    assert helps.of_tile("Peak memory") == helps.RUN["Peak memory"]
+    assert helps.of_tile("Happiness") is None

@@ -1,0 +1,121 @@
+"""Which rank stands where, and what goes from one device to another in a step, axis by axis.
+
+Collectives go in rings and all-to-alls by pairs, as placements are priced (``cost``); a pipeline's messages go to the
+next stage and back. Payloads are those of the rank that sends most (``link_traffic``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.config.errors import InputError
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from tuning.predict.placement.cost import AXES, GROUPS, turns
+from tuning.predict.placement.link_traffic import volumes_of
+from tuning.predict.placement.links import Floats, Links
+from tuning.predict.placement.place import links_of
+from tuning.predict.target import Target
+
+#: A matrix of more devices than this is not made.
+MOST_DEVICES = 1_024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrafficMap:
+    """``device_of`` says for each rank where it stands, ``links`` on which node that is and what joins it to others.
+
+    ``bytes_`` are [devices, devices] a step, from row to column, of each axis that sends something.
+    """
+
+    device_of: tuple[int, ...]
+    links: Links
+    bytes_: dict[str, Floats]
+
+    @property
+    def nodes(self) -> list[int]:
+        """Numbers of the nodes, ascending."""
+        return sorted(set(self.links.nodes))
+
+    def between_nodes(self, axis: str | None = None) -> Floats:
+        """Bytes a step from node to node, of one axis or of all; what stays on a node is on the diagonal."""
+        places = np.searchsorted(self.nodes, self.links.nodes)
+        whole = np.zeros((len(self.nodes), len(self.nodes)))
+        for name, matrix in self.bytes_.items():
+            if axis in (None, name):
+                np.add.at(whole, (places[:, None], places), matrix)
+        return whole
+
+    def rates(self) -> Floats:
+        """Bytes/s of one device from node to node: between the first two devices that differ, NaN where none do."""
+        nodes = np.array(self.links.nodes)
+        found = np.full((len(self.nodes), len(self.nodes)), np.nan)
+        for row, one in enumerate(self.nodes):
+            for column, other in enumerate(self.nodes):
+                sources, targets = np.flatnonzero(nodes == one), np.flatnonzero(nodes == other)
+                target = targets[targets != sources[0]][:1]
+                if len(target):
+                    found[row, column] = self.links.bytes_per_second[sources[0], target[0]]
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values: bytes a step."""
+        axes = {}
+        for axis, matrix in self.bytes_.items():
+            nodes = self.between_nodes(axis)
+            axes[axis] = {
+                "bytes_of_a_rank": float(matrix.sum(axis=1).max()),
+                "bytes_between_nodes": float(nodes.sum() - np.trace(nodes)),
+                "bytes": float(nodes.sum()),
+            }
+        return {
+            "device_of_rank": list(self.device_of),
+            "node_of_device": list(self.links.nodes),
+            "axes": axes,
+            "between_nodes_bytes": self.between_nodes().tolist(),
+        }
+
+
+def traffic_map(config: RunConfig, target: Target) -> TrafficMap:
+    """Of a configuration's ranks on a target's devices, placed as it says.
+
+    Raises:
+        InputError: there are more than ``MOST_DEVICES``, or not as many devices as ranks.
+    """
+    layout = layout_of(config)
+    count = layout.world_size
+    if count > MOST_DEVICES:
+        raise InputError(
+            "world size", count, f"links are mapped for up to {MOST_DEVICES:,} devices; use fewer nodes"
+        )
+    target = target.at(config)
+    target.check(count)
+    links, volumes = links_of(config, target), volumes_of(config)
+    device_of = np.array(config.parallel.placement or range(count))
+    found: dict[str, Floats] = {}
+    for axis in AXES:
+        matrix = np.zeros((links.devices, links.devices))
+        if axis in GROUPS:
+            for turn in turns(layout, axis, getattr(volumes, axis)):
+                np.add.at(
+                    matrix, (device_of[turn.sources], device_of[turn.targets]), turn.bytes_ * turn.times
+                )
+        else:
+            stages = np.arange(count).reshape(layout.pp, -1)
+            for one, other in itertools.pairwise(stages):
+                for source, sink in ((one, other), (other, one)):
+                    np.add.at(
+                        matrix, (device_of[source], device_of[sink]), volumes.pp.bytes_ * volumes.pp.calls
+                    )
+        if matrix.any():
+            found[axis] = matrix
+    return TrafficMap(tuple(device_of.tolist()), links, found)
+
+
+def traffic_of(config: RunConfig, target: Target) -> TrafficMap | None:
+    """The same; None where there are more devices than are mapped, or a single one."""
+    return traffic_map(config, target) if 1 < layout_of(config).world_size <= MOST_DEVICES else None

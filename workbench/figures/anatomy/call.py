@@ -1,0 +1,46 @@
+"""One call of a collective: from when each rank issued it, and from when on it could run. No numbers are made here."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from profilers.collectives.meeting import Meeting
+from workbench.figures.base import NEUTRAL, PHASE_COLORS, empty, figure
+from workbench.figures.steps import MILLI
+
+_ROW, _FRAME = 26, 150
+_MOST_PIXELS = 900
+
+
+def call(meeting: Meeting, revision: str = "") -> go.Figure:
+    """One row a rank: a pale bar while it waited for the last one, a full one from then on."""
+    title = f"{meeting.operation} · {meeting.axis}, call {meeting.number:,} of step {meeting.step:,}"
+    height = min(_MOST_PIXELS, _FRAME + _ROW * max(2, len(meeting.ranks)))
+    drawing = figure(title, "ms since the step began", "", revision, height)
+    ended = [one for one in meeting.ranks if one.ended is not None]
+    if not ended:
+        return empty(drawing, "it had not ended on any rank when the step was written")
+    names = [f"rank {one.rank}" + (" (last)" if one.rank == meeting.last_rank else "") for one in ended]
+    waits = [one.waited_seconds or 0.0 for one in ended]
+    bars = {
+        f"waits for rank {meeting.last_rank}": ([one.issued for one in ended], waits, NEUTRAL, 0.45),
+        "runs": (
+            [one.issued + waited for one, waited in zip(ended, waits, strict=True)],
+            [(one.ended or 0.0) - one.issued - waited for one, waited in zip(ended, waits, strict=True)],
+            PHASE_COLORS["communication_exposed"],
+            1.0,
+        ),
+    }
+    for name, (base, length, color, opacity) in bars.items():
+        drawing.add_bar(
+            orientation="h",
+            name=name,
+            y=names,
+            base=[start * MILLI for start in base],
+            x=[seconds * MILLI for seconds in length],
+            customdata=[one.rank for one in ended],
+            marker={"color": color, "opacity": opacity, "line": {"width": 0}},
+            hovertemplate="%{x:,.3f} ms from %{base:,.3f} ms on<extra>%{fullData.name}</extra>",
+        )
+    drawing.update_layout(barmode="overlay", hovermode="closest")
+    return drawing.update_yaxes(autorange="reversed", showgrid=False, automargin=True)

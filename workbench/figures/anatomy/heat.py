@@ -1,0 +1,157 @@
+"""Ranks by steps as a heat map: the numbers of one metric, then the drawing. Pure.
+
+Of many ranks on several hosts a row is a host first, with the largest value of its ranks; of many steps a column is
+several, with the largest value among them. So nothing that stands out is lost, and a cell knows its rank and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+
+from profilers.analysis.steps import WORK
+from profilers.records.schema import PHASES
+from workbench.figures.base import PHASE_NAMES, empty, figure
+from workbench.figures.steps import MILLI
+from workbench.records.columns import Array, Columns, common_steps, rows_of
+
+#: Above this many ranks on several hosts, hosts come first.
+MANY_RANKS = 16
+#: Columns of a drawing.
+MOST_COLUMNS = 200
+OWN_WORK, STEP = "own work", "step time"
+#: Name of a metric -> the fields of a step's record that it is the sum of.
+METRICS: dict[str, tuple[str, ...]] = {
+    OWN_WORK: tuple(f"{phase}_seconds" for phase in WORK),
+    STEP: ("step_seconds",),
+    **{PHASE_NAMES[phase]: (f"{phase}_seconds",) for phase in PHASES},
+}
+#: Dark to bright in grey and for any colour vision: Nuñez, Anderton and Renslow 2018, PLOS ONE 13(7), e0199239.
+SEQUENTIAL = "Cividis"
+#: Blue is ahead, orange-brown behind: ends that everybody tells apart, as in the colours of the phases.
+DIVERGING = ((0.0, "#0072B2"), (0.5, "#F4F4F4"), (1.0, "#B34700"))
+
+
+class Metric(NamedTuple):
+    """A metric of the steps that all ranks recorded: seconds [ranks, steps], NaN where it is not known."""
+
+    name: str
+    ranks: list[int]
+    steps: Array
+    seconds: Array
+
+    def known(self) -> Metric:
+        """Only the steps of which every rank knows it."""
+        wanted = np.isfinite(self.seconds).all(axis=0)
+        return self._replace(steps=self.steps[wanted], seconds=self.seconds[:, wanted])
+
+    def beside_median(self) -> Metric:
+        """Each rank's seconds beyond the median rank of the step."""
+        return self._replace(seconds=self.seconds - np.median(self.seconds, axis=0))
+
+
+class HeatSeries(NamedTuple):
+    """A cell's milliseconds, and whose they are: ``places`` holds the rank and the step. None where nothing is known.
+
+    A row of several ranks has the title of their host, ``by_host``. ``relative``: beside the median rank.
+    """
+
+    metric: str
+    titles: list[str]
+    steps: list[int]
+    milliseconds: list[list[float | None]]
+    places: list[list[tuple[int, int]]]
+    steps_per_column: int
+    relative: bool
+    by_host: bool = False
+
+
+def metric_of(steps: Mapping[int, Columns], name: str, measured: bool = False) -> Metric:
+    """One of ``METRICS`` for the steps that every rank has written; only ``measured`` ones if asked."""
+    written = {rank: columns for rank, columns in sorted(steps.items()) if len(columns.get("step", ()))}
+    common = common_steps([columns["step"] for columns in written.values()])
+    if not written or not len(common):
+        return Metric(name, list(written), np.empty(0, np.int64), np.empty((len(written), 0)))
+    places = {rank: rows_of(columns["step"], common) for rank, columns in written.items()}
+    seconds = np.stack(
+        [sum(columns[field][places[rank]] for field in METRICS[name]) for rank, columns in written.items()]
+    )
+    found = Metric(name, list(written), common, np.asarray(seconds, dtype=float))
+    if not measured:
+        return found
+    first = next(iter(written))
+    wanted = np.asarray(written[first]["measured"][places[first]], dtype=bool)
+    return found._replace(steps=common[wanted], seconds=found.seconds[:, wanted])
+
+
+def rows_by_host(ranks: Sequence[int], hosts: Mapping[int, str]) -> dict[str, list[int]]:
+    """Ranks by host, in the order of their first ranks; those of an unknown host are together."""
+    found: dict[str, list[int]] = {}
+    for rank in ranks:
+        found.setdefault(hosts.get(rank, "unknown host"), []).append(rank)
+    return found
+
+
+def heat_series(metric: Metric, rows: Mapping[str, Sequence[int]], relative: bool = False) -> HeatSeries:
+    """``rows`` maps a row's title to its ranks; of each cell the largest value counts: that is what is looked for."""
+    shown = metric.beside_median() if relative and len(metric.ranks) > 1 else metric
+    per_column = max(1, -(-len(shown.steps) // MOST_COLUMNS))
+    starts = range(0, len(shown.steps), per_column)
+    numbers, places = [], []
+    for members in rows.values():
+        own = np.array([metric.ranks.index(rank) for rank in members])
+        cells = [_largest(shown, own, start, start + per_column) for start in starts]
+        numbers.append([cell[0] for cell in cells])
+        places.append([cell[1] for cell in cells])
+    steps = [int(shown.steps[start]) for start in starts]
+    by_host = any(len(members) > 1 for members in rows.values())
+    return HeatSeries(metric.name, list(rows), steps, numbers, places, per_column, relative, by_host)
+
+
+def _largest(metric: Metric, own: Array, start: int, stop: int) -> tuple[float | None, tuple[int, int]]:
+    cell = metric.seconds[own, start:stop]
+    known = np.where(np.isfinite(cell), cell, -np.inf)
+    row, column = np.unravel_index(int(known.argmax()), known.shape)
+    value = float(cell[row, column])
+    place = metric.ranks[int(own[row])], int(metric.steps[start + int(column)])
+    return (value * MILLI if np.isfinite(value) else None), place
+
+
+_ROW, _FRAME = 22, 132
+_MOST_PIXELS = 900
+
+
+def heat(series: HeatSeries, revision: str = "") -> go.Figure:
+    """Bright is long; beside the median, brown is behind it and blue ahead."""
+    beside, rows = " beside the median rank" if series.relative else "", "host" if series.by_host else "rank"
+    title = f"{series.metric[:1].upper()}{series.metric[1:]}{beside}, by {rows} and step"
+    height = min(_MOST_PIXELS, _FRAME + _ROW * max(3, len(series.titles)))
+    drawing = figure(title, _steps_title(series), "", revision, height)
+    if not any(value is not None for row in series.milliseconds for value in row):
+        return empty(drawing, "no step was recorded in detail yet")
+    drawing.add_heatmap(
+        x=series.steps,
+        y=series.titles,
+        z=series.milliseconds,
+        customdata=[[list(place) for place in row] for row in series.places],
+        hovertemplate="rank %{customdata[0]}, step %{customdata[1]}: %{z:,.2f} ms<extra></extra>",
+        colorbar={"title": {"text": "ms", "side": "top"}, "thickness": 12, "outlinewidth": 0},
+        **_colours(series),
+    )
+    drawing.update_layout(hovermode="closest", margin_t=40)
+    return drawing.update_yaxes(autorange="reversed", showgrid=False, automargin=True, type="category")
+
+
+def _steps_title(series: HeatSeries) -> str:
+    each = series.steps_per_column
+    return "step" if each == 1 else f"step; a column is {each:,} of them, with the largest value among them"
+
+
+def _colours(series: HeatSeries) -> dict[str, Any]:
+    if not series.relative:
+        return {"colorscale": SEQUENTIAL}
+    most = max(abs(value) for row in series.milliseconds for value in row if value is not None) or 1.0
+    return {"colorscale": DIVERGING, "zmin": -most, "zmax": most}

@@ -1,0 +1,131 @@
+"""What the command line measures and examines, started from here and watched: ``calibrate`` and ``doctor``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import streamlit as st
+
+from workbench.pages.widgets.shared import guarded, home, pressed, run_rows
+from workbench.services import jobs
+from workbench.services.jobs import Job
+from workbench.text import words
+
+WATCH_SECONDS = 1.0
+_LINES = 8
+_STATUS = {"ok": "✓ ok", "missing": "✗ missing", "note": "– note"}
+
+
+def _newest(command: str) -> Job | None:
+    return next((job for job in jobs.listed(home()) if job.arguments[:1] == (command,)), None)
+
+
+def calibrate() -> None:
+    """A form while nothing is measured; else how far it is, and a button to stop it."""
+    job = _newest("calibrate")
+    if job is not None and job.alive:
+        st.fragment(_watch, run_every=WATCH_SECONDS)("calibrate")
+        return
+    with st.expander("Calibrate this machine", icon=":material/straighten:", key="machine-calibrate"):
+        guarded(_calibrate_form)
+        if job is not None and (problem := _problem(job)):
+            st.error(words.escaped(problem), icon=":material/error:")
+
+
+def _calibrate_form() -> None:
+    busy = [row.id for row in run_rows() if row.state in ("starting", "running")]
+    if busy:
+        names = ", ".join(busy[:3])
+        st.warning(f"Ranks train now ({names}): they would disturb it.", icon=":material/warning:")
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        ranks = st.number_input(
+            "Ranks",
+            min_value=1,
+            value=None,
+            step=1,
+            key="machine-calibrate-ranks",
+            width=180,
+            placeholder="as many as suit",
+            help="Without a number one per GPU, or one per core, from 4 to 8.",
+        )
+        quick = st.toggle(
+            "quick", key="machine-calibrate-quick", help="Fewer sizes, with less time for each."
+        )
+        clicked = pressed(st.button, "Calibrate", "machine-calibrate-start", type="primary")
+    if clicked:
+        more = ([] if ranks is None else ["--ranks", str(ranks)]) + (["--quick"] if quick else [])
+        jobs.start(home(), ["calibrate", *more])
+        st.rerun()
+
+
+def _watch(command: str) -> None:
+    """Drawn again each second; the whole page once it has ended."""
+    job = _newest(command)
+    if job is None or not job.alive:
+        st.rerun()
+        return
+    with st.container(border=True, key=f"machine-{command}-running"):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.badge("running", icon=":material/progress_activity:", color="blue")
+            text = f"`workbench {' '.join(job.arguments)}`, started {words.ago(job.started_unix)}"
+            st.markdown(text, width="content")
+            if pressed(st.button, "Stop", f"machine-{command}-stop", icon=":material/stop:"):
+                jobs.interrupt(job)
+        lines = [line for line in jobs.last_lines(job.log, _LINES) if line.strip()]
+        st.code("\n".join(lines) or "starting ...", language=None)
+
+
+def _problem(job: Job) -> str:
+    """The line with which it refused or failed; empty if there is none."""
+    errors = [line for line in jobs.last_lines(job.log) if line.startswith("error:")]
+    return errors[-1].removeprefix("error: ") if errors else ""
+
+
+def doctor() -> None:
+    """What this machine can do, examined in a process of its own, since torch is asked, too."""
+    st.header("Doctor", anchor=False)
+    job = _newest("doctor")
+    if job is not None and job.alive:
+        st.fragment(_watch, run_every=WATCH_SECONDS)("doctor")
+        return
+    label = "Examine this machine" if job is None else "Examine again"
+    if pressed(st.button, label, "machine-doctor", icon=":material/stethoscope:"):
+        guarded(_start_doctor)
+    if job is not None:
+        _checks(job)
+
+
+def _start_doctor() -> None:
+    jobs.start(home(), ["doctor", "--json"])
+    st.rerun()
+
+
+def _checks(job: Job) -> None:
+    found = _document(job)
+    if found is None:
+        st.error(words.escaped(jobs.last_error(job)), icon=":material/error:")
+        return
+    checks = found["checks"]
+    with st.container(key="machine-doctor-checks"):
+        st.table(
+            {
+                "status": [_STATUS.get(check["status"], check["status"]) for check in checks],
+                "what": [words.escaped(check["name"]) for check in checks],
+                "found": [words.escaped(str(check["value"])) for check in checks],
+                "why": [words.escaped(check["why"]) for check in checks],
+            },
+            border="horizontal",
+            hide_index=True,
+        )
+    st.caption(f"Examined {words.ago(job.started_unix)}.")
+
+
+def _document(job: Job) -> dict[str, Any] | None:
+    """The JSON that it printed; other lines may stand around it."""
+    try:
+        text = job.log.read_text("utf-8", "replace")
+        found = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("checks"), list) else None

@@ -1,0 +1,247 @@
+"""Page Plan: the best layouts of a model on a cluster, why not others, and which rank stands where.
+
+The address holds what was asked, so that a plan can be sent to somebody; a typed cluster stays in the browser.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import streamlit as st
+
+from engine.config.layout import layout_of
+from engine.config.presets import PRESETS
+from tuning.predict.answer import Forecast
+from tuning.predict.cluster import catalogue
+from tuning.predict.placement.traffic_map import TrafficMap, traffic_of
+from tuning.predict.plan import plans
+from tuning.predict.plan.plans import Planned
+from tuning.predict.plan.track_record import Record
+from tuning.predict.target import Target
+from workbench.analysis import planning
+from workbench.figures.cluster import placement
+from workbench.home.calibrations import target_of
+from workbench.pages.cluster import schedules
+from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.shared import guarded, heading, home, number_table, table
+from workbench.text import plan as plan_text
+from workbench.text import words
+
+HERE, TYPED = "this machine", "typed below"
+MODEL = "7b"
+FRESH_SECONDS = 30.0
+EXAMPLE = """\
+name = "ours"
+
+[[groups]]
+accelerator = "h100-sxm"
+devices_per_node = 8
+nodes = 4
+network = "InfiniBand NDR"
+inside = {bytes_per_second = 450e9, alpha_seconds = 3e-6}
+between = {bytes_per_second_per_node = 400e9, alpha_seconds = 5e-6}
+"""
+
+
+class Asked(NamedTuple):
+    """A question: a cluster, its nodes (0: as many as it has, else one), a model, sequences a step and their length."""
+
+    cluster: str
+    nodes: int
+    model: str
+    batch: int
+    sequence: int
+    text: str
+
+
+def page() -> None:
+    """The question, its answer, and the schedules of runs."""
+    heading(
+        "Plan",
+        "The best layouts of a model on a cluster that one may not have, as `workbench plan` finds them.",
+    )
+    asked = _form()
+    guarded(lambda: _answer(asked))
+    guarded(schedules.draw)
+
+
+def _form() -> Asked:
+    clusters = [HERE, *catalogue.names(), TYPED]
+    with st.container(border=True, key="plan-form"):
+        first, second = st.columns([1.2, 2])
+        with first:
+            cluster = _choice(
+                "Cluster", "cluster", clusters, "dgx-h100", "Named clusters have figures with sources."
+            )
+            model = _choice("Model", "model", list(PRESETS), MODEL, "A model by name.")
+        with second, st.container(horizontal=True, vertical_alignment="bottom"):
+            nodes = _number(
+                "Nodes", "nodes", 1, "Of the cluster; this machine and a typed one say themselves."
+            )
+            batch = _number("Sequences a step", "batch", planning.BATCH, "The global batch.")
+            sequence = _number("Tokens a sequence", "sequence", planning.SEQUENCE, "Its length.", least=2)
+        text = (
+            st.text_area("Cluster, as TOML", EXAMPLE, key="plan-typed", height=260)
+            if cluster == TYPED
+            else ""
+        )
+    return Asked(cluster, nodes, model, batch, sequence, text)
+
+
+def _choice(label: str, name: str, options: list[str], first: str, about: str) -> str:
+    """A chooser whose value is in the address."""
+    linked = st.query_params.get(name, first)
+    if linked not in options:
+        st.warning(
+            words.escaped(f"{label} {linked} in the link is not known here."), icon=":material/link_off:"
+        )
+        linked = first
+    key = f"plan-{name}"
+    st.session_state[key] = linked
+    chosen: str = st.selectbox(label, options, key=key, help=about, on_change=lambda: _to_link(name, key))
+    return chosen
+
+
+def _number(label: str, name: str, first: int, about: str, least: int = 1) -> int:
+    linked = st.query_params.get(name, "")
+    key = f"plan-{name}"
+    st.session_state[key] = max(least, int(linked)) if linked.isdecimal() else first
+    number: int = st.number_input(
+        label, min_value=least, step=1, key=key, width=150, help=about, on_change=lambda: _to_link(name, key)
+    )
+    return number
+
+
+def _to_link(name: str, key: str) -> None:
+    st.query_params[name] = str(st.session_state[key])
+
+
+@st.cache_data(ttl=600, max_entries=16, show_spinner="Looking through all legal layouts ...")
+def _planned(asked: Asked, home_folder: Path) -> Planned:
+    question = planning.of_model([]).with_values(
+        {
+            "model.preset": asked.model,
+            "batch.global_batch": asked.batch,
+            "data.sequence_length": asked.sequence,
+        }
+    )
+    return plans.plan(question, _target(asked, home_folder))
+
+
+def _target(asked: Asked, home_folder: Path) -> Target:
+    if asked.cluster == TYPED:
+        return planning.typed_target(asked.text)
+    if asked.cluster == HERE:
+        return target_of(home_folder, None, None, None)
+    return target_of(home_folder, asked.cluster, asked.nodes, None)
+
+
+@st.cache_data(ttl=FRESH_SECONDS, show_spinner=False)
+def _record(home_folder: Path) -> Record:
+    return planning.record_of_home(home_folder)
+
+
+def _answer(asked: Asked) -> None:
+    planned = _planned(asked, home())
+    record = _record(home()) if asked.cluster == HERE else None
+    cluster = planned.target.cluster
+    said = (
+        f"{asked.model} on {cluster.size:,} x {planned.target.group.accelerator.name} ({cluster.name}), "
+        f"{planned.config.precision}: {planned.looked_at:,} legal layouts, {planned.safe:,} fit safely."
+    )
+    st.caption(words.escaped(said))
+    if not planned.best:
+        st.warning(
+            "No layout fits safely: use more nodes or a smaller model.",
+            icon=":material/memory:",
+        )
+    else:
+        st.markdown("**Fastest layouts that fit**, one for each combination of dp, tp, pp and ZeRO stage")
+        number_table(plan_text.layout_columns(planned.best, record), "plan-best")
+    _others(planned)
+    if planned.best:
+        _place(planned)
+    if record is not None:
+        _held(record)
+    _command(asked)
+
+
+def _others(planned: Planned) -> None:
+    with st.expander("Why not other layouts, and what would save memory", expanded=not planned.best):
+        lines = plan_text.why_not(planned.families)
+        table(
+            {
+                "axis": [line.axis for line in lines],
+                "values": [line.values for line in lines],
+                "why not": [line.reason for line in lines],
+            },
+            "plan-why-not",
+        )
+        if planned.pareto:
+            st.markdown("**Layouts that trade time for memory**")
+            number_table(plan_text.layout_columns(planned.pareto, None), "plan-pareto")
+        for note in planned.best[0].notes if planned.best else planned.target.notes:
+            st.caption(f":material/info: {words.escaped(note)}")
+
+
+def _place(planned: Planned) -> None:
+    """Ranks on hosts and what goes between them, of one of the best layouts."""
+    st.header("Ranks on hosts", anchor=False, divider=True)
+    names = [_name(row) for row in planned.best]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        chosen = st.selectbox("Layout", names, key="plan-layout", width=420)
+        row = planned.best[names.index(chosen) if chosen in names else 0]
+        found = traffic_of(row.config, row.target)
+        if found is None:
+            st.caption(
+                "A single device sends nothing, and more than 1,024 are not mapped: choose fewer nodes."
+            )
+            return
+        axes = list(found.bytes_) or ["dp"]
+        axis = st.segmented_control(
+            "Axis", axes, default=axes[0], required=True, key=f"plan-axis-{'-'.join(axes)}"
+        )
+    _maps(row, found, axis or axes[0])
+
+
+def _name(row: Forecast) -> str:
+    return f"{words.layout(layout_of(row.config).as_dict())}, {words.seconds(row.step_seconds.median)} a step"
+
+
+def _maps(row: Forecast, found: TrafficMap, axis: str) -> None:
+    left, right = st.columns([1.3, 1])
+    with left:
+        series = placement.map_series(row.config, found, axis)
+        chart(
+            placement.rank_map(series, axis),
+            "plan-map",
+            f"Which rank stands on which node, by group of {axis}",
+        )
+        st.caption("In a cell: rank · its group. Ranks of one group send to each other.")
+    with right:
+        links = placement.link_series(found, axis)
+        chart(
+            placement.link_matrix(links, axis), "plan-links", f"Bytes of {axis} from node to node in a step"
+        )
+    st.caption(f":material/cable: {words.escaped(plan_text.traffic(found))}")
+
+
+def _held(record: Record) -> None:
+    st.header("Predicted against measured", anchor=False, divider=True)
+    st.caption(words.escaped(plan_text.held(record)), help=plan_text.HELD)
+    if record.rows:
+        number_table(plan_text.held_columns(record.rows), "plan-held")
+
+
+def _command(asked: Asked) -> None:
+    """The same on the command line; a typed cluster is a file there."""
+    where = {HERE: "", TYPED: " --cluster FILE.toml"}.get(
+        asked.cluster, f" --cluster {asked.cluster} --nodes {asked.nodes}"
+    )
+    sizes = f"--global-batch {asked.batch} --sequence {asked.sequence}"
+    st.code(f"workbench plan --model {asked.model}{where} {sizes}", language="bash")
+
+
+if __name__ == "__main__":
+    page()

@@ -1,0 +1,133 @@
+"""The schedule of a run that has a pipeline: planned, simulated and measured, one under the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from engine.config.errors import InputError
+from engine.config.layout import accumulation, layout_of
+from engine.config.run_config import RunConfig, parse
+from engine.run import run_folder
+from engine.schedules.actions import Costs, Plan, Work
+from engine.schedules.registry import plan
+from engine.schedules.simulate import simulate
+from tuning.predict.simulation.simulate import simulate_config
+from workbench.figures.anatomy.schedule import Timed, TimedSeries, measured_actions, timed, timed_series
+from workbench.home.calibrations import target_of
+from workbench.pages.run.settings import MOST_ACTIONS
+from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.shared import home, run_rows, snapshot
+from workbench.records import archive
+from workbench.text import words
+
+#: A step in the middle has neither warm-up nor end.
+_NEWEST_RUNS = 100
+HELP = (
+    "Planned: the list of actions at the costs that were measured, without any transfer. Simulated: the same with what "
+    "this machine's calibration says of links, event by event. Measured: the actions of the first pipeline as they ran."
+)
+
+
+def draw() -> None:
+    """Nothing to choose where no run has a pipeline."""
+    rows = [row for row in run_rows() if (row.layout or {}).get("pp", 1) > 1][:_NEWEST_RUNS]
+    st.header("Schedules", anchor=False, divider=True)
+    if not rows:
+        st.caption(
+            "No run of this home has a pipeline: its schedule would be here, planned, simulated and measured."
+        )
+        return
+    chosen = st.selectbox("Run with a pipeline", [row.id for row in rows], key="plan-schedule-run", width=420)
+    _schedules(chosen)
+
+
+def _schedules(run: str) -> None:
+    config = _config(snapshot(run).config)
+    if config is None:
+        st.caption("The configuration of this run cannot be read.")
+        return
+    chosen = plan(config.schedule.kind, config.parallel.pp, config.schedule.chunks, accumulation(config))
+    measured, step = _measured(run, config, chosen)
+    if measured is None or len(measured.bars) > MOST_ACTIONS:
+        st.caption("No step of this run has all actions of its first pipeline, or more than can be drawn.")
+        return
+    simulated = _simulated(config, chosen)
+    series = [
+        _planned(chosen, measured),
+        *([simulated] if isinstance(simulated, TimedSeries) else []),
+        measured,
+    ]
+    longest = max(one.milliseconds for one in series)
+    for place, one in enumerate(series):
+        chart(
+            timed(one, longest, f"{run}-{place}"),
+            f"plan-schedule-{place}",
+            f"{one.title}: actions of each rank",
+        )
+    st.caption(f":material/schedule: Step {step:,} of {run}.", help=HELP)
+    if isinstance(simulated, str):
+        st.caption(f":material/info: Not simulated: {words.escaped(simulated)}.")
+
+
+def _config(tree: Mapping[str, Any]) -> RunConfig | None:
+    try:
+        return parse(dict(tree))
+    except (InputError, ValueError):
+        return None
+
+
+def _measured(run: str, config: RunConfig, chosen: Plan) -> tuple[TimedSeries | None, int]:
+    """Of the step in the middle of those whose actions were recorded."""
+    records = archive.records(Path(home()) / run / run_folder.RECORDS)
+    pipeline = layout_of(config).groups("pp")[0]
+    steps = np.unique(np.ma.getdata(records.table(pipeline[0], "action").column("step")))
+    if not len(steps):
+        return None, 0
+    step = int(steps[len(steps) // 2])
+    actions = measured_actions(records, step, pipeline)
+    return (timed_series("Measured", chosen, actions), step) if actions else (None, step)
+
+
+def _planned(chosen: Plan, measured: TimedSeries) -> TimedSeries:
+    """At the median of what was measured of each kind of work, in seconds."""
+
+    def median(work: Work, otherwise: float) -> float:
+        own = [bar.length / 1e3 for bar in measured.bars if bar.work is work]
+        return float(np.median(own)) if own else otherwise
+
+    forward = median(Work.FORWARD, 0.0)
+    backward = median(Work.BACKWARD, 0.0)
+    costs = Costs(forward, backward, median(Work.INPUT, backward / 2), median(Work.WEIGHT, backward / 2))
+    actions = [
+        Timed(rank, action.work, action.micro_batch, action.stage, start, end - start)
+        for rank, spans in enumerate(simulate(chosen, costs).spans)
+        for action, start, end in spans
+    ]
+    return timed_series("Planned", chosen, actions)
+
+
+def _simulated(config: RunConfig, chosen: Plan) -> TimedSeries | str:
+    """Of this machine; or why it cannot be."""
+    try:
+        target = target_of(home(), None, None, layout_of(config).world_size).at(config)
+        found = simulate_config(config, target)
+    except InputError as error:
+        return error.remedy
+    actions = [
+        Timed(
+            place,
+            span.action.work,
+            span.action.micro_batch,
+            span.action.stage,
+            span.start,
+            span.end - span.start,
+        )
+        for place in range(chosen.ranks)
+        for span in found.spans(place * found.step.replicas)
+    ]
+    return timed_series("Simulated", chosen, actions)

@@ -1,0 +1,315 @@
+"""Page Steps: from a run to a step, a rank and one call of a collective; each place has a link.
+
+The address says what is shown: a choice changes it, and the page is drawn from it. So a link, a reload and the
+browser's back and forward buttons all lead to the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import streamlit as st
+
+from engine.config.errors import InputError
+from profilers.analysis.steps import skew_row
+from profilers.collectives.meeting import Meeting
+from profilers.model.rows import SkewRow
+from workbench.figures.anatomy import call as call_figure
+from workbench.figures.anatomy import heat
+from workbench.home.store import RunRow
+from workbench.pages.navigation import PAGES
+from workbench.pages.run.anatomy.steps import draw_lanes
+from workbench.pages.widgets.plotly_chart import clickable_chart
+from workbench.pages.widgets.shared import (
+    from_link,
+    guarded,
+    heading,
+    home,
+    nothing_yet,
+    number_table,
+    run_rows,
+    snapshot,
+    to_link,
+    within_reach,
+)
+from workbench.records import drill
+from workbench.records.drill import StepView
+from workbench.records.live_snapshot import Snapshot
+from workbench.text import drill as drill_text
+from workbench.text import step as step_text
+from workbench.text import words
+from workbench.text.quantities import Column
+
+EVERY_RANK, BY_HOST = "all ranks", "by host"
+#: Places of the address, each within the one before it.
+_DEEPER = ("step", "rank", "call")
+
+
+def page() -> None:
+    """A run on top, then a part for each place that the address names."""
+    rows = run_rows()
+    title, chooser = st.columns([5, 4], vertical_alignment="bottom")
+    with title:
+        heading(
+            "Steps",
+            "From a run to a step, to a rank, to one call of a collective. The address is a link to it.",
+        )
+    if not rows:
+        nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
+        return
+    with chooser:
+        run = _chosen_run(rows)
+    guarded(lambda: _draw(next(row for row in rows if row.id == run)))
+
+
+def _chosen_run(rows: list[RunRow]) -> str:
+    ids = within_reach("run", [row.id for row in rows])
+    from_link("run", ids)
+    chosen = st.selectbox("Run", ids, key="run", on_change=lambda: _go(step=None))
+    to_link("run", chosen)
+    return chosen
+
+
+def _go(**places: object) -> None:
+    """To a place of the address; those within it are left."""
+    for name, value in places.items():
+        for deeper in _DEEPER[_DEEPER.index(name) :] if name in _DEEPER else (name,):
+            st.query_params.pop(deeper, None)
+        if value is not None:
+            st.query_params[name] = str(value)
+
+
+def _draw(row: RunRow) -> None:
+    records = snapshot(row.id)
+    step, rank = _number("step"), _number("rank")
+    _path(row, step, rank)
+    if not any(len(columns.get("step", ())) for columns in records.steps.values()):
+        st.info("No step of this run was recorded yet.", icon=":material/hourglass_top:")
+        return
+    _heat_map(records)
+    if step is not None:
+        _one_step(records, step, rank)
+
+
+def _number(name: str) -> int | None:
+    """A number in the address; what is none there is said, and left out."""
+    text = st.query_params.get(name)
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    _gone(f"{name} {text} in the link is no number")
+    return None
+
+
+def _gone(text: str) -> None:
+    st.warning(words.escaped(f"{text[:1].upper()}{text[1:]}."), icon=":material/link_off:")
+
+
+def _path(row: RunRow, step: int | None, rank: int | None) -> None:
+    """The way back: the study, the run, and each place on the way here."""
+    here, call = PAGES["Steps"], st.query_params.get("call")
+    with st.container(horizontal=True, vertical_alignment="center", key="steps-path"):
+        if row.study:
+            study = {"study": row.study}
+            st.page_link(PAGES["Tune"], label=row.study, icon=":material/tune:", query_params=study)
+        st.page_link(PAGES["Runs"], label=row.id, icon=":material/play_circle:", query_params={"id": row.id})
+        place: dict[str, str] = {"run": row.id}
+        st.page_link(here, label="all steps", icon=":material/grid_on:", query_params=place)
+        named = (("step", step), ("rank", rank), ("call", call))
+        for name, value in [found for found in named if found[1] is not None]:
+            place = place | {name: str(value)}
+            label = f"{name} {value:,}" if isinstance(value, int) else str(value)
+            st.page_link(here, label=label, icon=":material/chevron_right:", query_params=place)
+
+
+def _heat_map(records: Snapshot) -> None:
+    with st.container(horizontal=True, vertical_alignment="bottom", key="steps-choice"):
+        name = _choice("Metric", "metric", list(heat.METRICS), heat.OWN_WORK, "What a cell shows.")
+        rows = _rows(records)
+        relative = st.toggle(
+            "beside the median rank",
+            key="steps-relative",
+            disabled=len(records.steps) < 2,
+            help="Shows each rank's time beyond the median rank of the same step: who is behind.",
+        )
+        st.number_input(
+            "Step",
+            min_value=0,
+            value=_number("step"),
+            key=f"steps-number-{st.query_params.get('step')}",
+            width=140,
+            placeholder="go to",
+            on_change=_typed_step,
+        )
+    metric = heat.metric_of(records.steps, name)
+    drawing = heat.heat(
+        heat.heat_series(metric, rows, relative), f"{records.id}-{name}-{relative}-{len(rows)}"
+    )
+    clicked = clickable_chart(drawing, "steps-heat", f"{name} of each rank in each step")
+    if clicked and isinstance(clicked.about, list):
+        _go(step=int(clicked.about[1]))
+        _go(rank=int(clicked.about[0]))
+        st.rerun()
+    st.caption(f":material/person_alert: {_skew(records, name)}", help=step_text.SKEW_HELP)
+    st.caption(":material/touch_app: Click on a cell to see that rank in that step, or type a step.")
+
+
+def _typed_step() -> None:
+    _go(step=st.session_state.get(f"steps-number-{st.query_params.get('step')}"))
+
+
+def _choice(label: str, name: str, options: list[str], first: str, about: str) -> str:
+    """A chooser whose value is in the address, unless it is the first one."""
+    linked = st.query_params.get(name, first)
+    if linked not in options:
+        _gone(f"{name} {linked} in the link is not known here")
+        linked = first
+    key = f"steps-{name}"
+    st.session_state[key] = linked
+
+    def changed() -> None:
+        value = st.session_state[key]
+        _go(**{name: None if value == first else value})
+
+    chosen: str = st.selectbox(label, options, key=key, width=220, help=about, on_change=changed)
+    return chosen
+
+
+def _rows(records: Snapshot) -> dict[str, list[int]]:
+    """Titles of rows and their ranks: hosts first where there are many ranks on several."""
+    ranks = sorted(records.steps)
+    by_host = heat.rows_by_host(ranks, records.rank_hosts)
+    each = {f"rank {rank}": [rank] for rank in ranks}
+    if len(by_host) < 2:
+        return each
+    first = BY_HOST if len(ranks) > heat.MANY_RANKS else EVERY_RANK
+    options = [first, EVERY_RANK if first == BY_HOST else BY_HOST, *by_host]
+    chosen = _choice(
+        "Rows", "rows", options, first, "Hosts, of which a row shows the largest value, or ranks."
+    )
+    if chosen == BY_HOST:
+        return by_host
+    return each if chosen == EVERY_RANK else {f"rank {rank}": [rank] for rank in by_host[chosen]}
+
+
+def _skew(records: Snapshot, name: str) -> str:
+    """Of which kind the skew in a metric is, over the measured steps; of all, while none is measured."""
+    if len(records.steps) < 2:
+        return "A single rank has no skew."
+    found = _kind(records, name, True) or _kind(records, name, False)
+    return (
+        "No skew was recorded in this metric."
+        if found is None
+        else f"{name.capitalize()}: {_small(step_text.skew(found))}"
+    )
+
+
+def _small(text: str) -> str:
+    return f"{text[:1].lower()}{text[1:]}"
+
+
+def _kind(records: Snapshot, name: str, measured: bool) -> SkewRow | None:
+    metric = heat.metric_of(records.steps, name, measured).known()
+    return skew_row(metric.seconds, metric.ranks, metric.steps.tolist())
+
+
+def _one_step(records: Snapshot, step: int, rank: int | None) -> None:
+    try:
+        view = drill.step_view(home() / records.id, step)
+    except InputError as error:
+        _gone(f"step {step:,}: {error.remedy}")
+        return
+    st.header(f"Step {step:,}", anchor=False, divider=True)
+    columns = drill_text.step_columns(view.ranks)
+    numbers = [row.rank for row in view.ranks]
+    _pick(columns, "steps-ranks", lambda at: _go(rank=numbers[at]), f"{records.id}-{step}")
+    st.caption(":material/touch_app: Choose a rank in the table to see the calls of its collectives.")
+    draw_lanes(records, step, rank)
+    if rank is not None:
+        _one_rank(records, view, rank)
+
+
+def _pick(columns: list[Column], key: str, go: Callable[[int], None], place: str) -> None:
+    """A table of quantities in which a row leads somewhere."""
+    shown = {column.title: column.numbers for column in columns if any(v is not None for v in column.numbers)}
+    config = {
+        column.title: st.column_config.NumberColumn(format=column.unit.format, help=column.note)
+        for column in columns
+        if column.unit
+    }
+    name = f"{key}-{place}"
+
+    def chosen() -> None:
+        rows = st.session_state[name]["selection"]["rows"]
+        if rows:
+            go(rows[0])
+
+    st.dataframe(
+        shown,
+        key=name,
+        hide_index=True,
+        column_config=config,
+        placeholder=words.NOTHING,
+        height=360 if len(next(iter(shown.values()))) > 9 else "content",
+        on_select=chosen,
+        selection_mode="single-row",
+    )
+
+
+def _one_rank(records: Snapshot, view: StepView, rank: int) -> None:
+    try:
+        found = drill.step_view(home() / records.id, view.step, rank)
+    except InputError as error:
+        _gone(f"rank {rank:,}: {error.remedy}")
+        return
+    st.header(f"Collectives of rank {rank:,} in step {view.step:,}", anchor=False, divider=True)
+    if not found.calls:
+        st.caption(_no_calls(records, found))
+    else:
+        keys = [one.key.written() for one in found.calls]
+        columns = drill_text.call_columns(found.calls, rank)
+        _pick(columns, "steps-calls", lambda at: _go(call=keys[at]), f"{records.id}-{view.step}-{rank}")
+        st.caption(":material/touch_app: Choose a call in the table to see it on all its ranks.")
+    if (asked := st.query_params.get("call")) is not None:
+        _one_call(records, view, rank, asked)
+
+
+def _no_calls(records: Snapshot, found: StepView) -> str:
+    own = next(row for row in found.ranks if row.rank == found.rank)
+    if len(records.steps) == 1:
+        return "A single rank sends nothing."
+    return (
+        "No collective was recorded in this step: messages between two ranks are not matched."
+        if own.phases
+        else "This step was not recorded in detail (profile.budget)."
+    )
+
+
+def _one_call(records: Snapshot, view: StepView, rank: int, asked: str) -> None:
+    try:
+        (found,) = drill.step_view(home() / records.id, view.step, rank, asked).calls
+    except InputError as error:
+        _gone(f"call {asked}: {error.remedy}")
+        return
+    hosts: Mapping[int, str | None] = {row.rank: row.host for row in view.ranks}
+    _draw_call(found, rank, hosts)
+
+
+def _draw_call(found: Meeting, rank: int, hosts: Mapping[int, Any]) -> None:
+    title = f"Call {found.number:,} of {found.operation} on {found.axis}"
+    st.header(words.escaped(title), anchor=False, divider=True)
+    st.markdown(f":material/schedule: {words.escaped(drill_text.meeting(found, rank))}")
+    left, right = st.columns([1.3, 1])
+    with left:
+        drawing = call_figure.call(found, found.key.written())
+        clicked = clickable_chart(drawing, "steps-call", f"{title}: waiting and running on each rank")
+        if clicked and isinstance(clicked.about, int):
+            st.query_params["rank"] = str(clicked.about)
+            st.rerun()
+    with right:
+        number_table(drill_text.meeting_columns(found, hosts), "steps-call-table")
+    st.caption(f":material/info: {drill_text.meeting_note(found)}")
+
+
+if __name__ == "__main__":
+    page()

@@ -1,0 +1,142 @@
+"""From a run to one of its steps, to a rank, and to one call of a collective. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from engine.config import run_config
+from engine.config.errors import InputError
+from engine.lifecycle import setting_of
+from engine.run import run_folder
+from profilers.analysis.anatomy import clocks_of, hosts_of
+from profilers.analysis.steps import WORK
+from profilers.collectives.meeting import CallKey, Meeting, call_key, meetings
+from profilers.records.reader import RunRecords
+from profilers.records.schema import PHASES
+from workbench.records import archive
+
+#: Options of ``show`` that lead to these places.
+STEP, RANK, CALL = "--step", "--rank", "--call"
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """One rank in a step: seconds by phase, empty of a step that it did not record in detail.
+
+    ``work_seconds`` is forward, backward and optimizer; ``behind_seconds`` by how much that is above the median of the
+    other ranks, None with one rank.
+    """
+
+    rank: int
+    host: str | None
+    step_seconds: float
+    measured: bool
+    phases: dict[str, float] = field(default_factory=dict)
+    work_seconds: float | None = None
+    behind_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step: all ranks, and of the rank that was asked for the calls of its collectives, all or one."""
+
+    run: str
+    step: int
+    ranks: list[RankStep]
+    rank: int | None = None
+    calls: list[Meeting] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain, for JSON."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+def step_view(folder: Path, step: int, rank: int | None = None, call: str | None = None) -> StepView:
+    """What is recorded of a step, of a rank's calls in it, and of one call.
+
+    Raises:
+        InputError: the run has no such step, rank or call, or nothing of it was recorded.
+    """
+    records = archive.records(folder / run_folder.RECORDS)
+    ranks = ranks_of(records, step)
+    if not ranks:
+        raise InputError(STEP, step, _no_step(records))
+    if rank is None:
+        return StepView(folder.name, step, ranks)
+    if rank not in {one.rank for one in ranks}:
+        first, last = ranks[0].rank, ranks[-1].rank
+        raise InputError(
+            RANK, rank, f"no such rank recorded step {step:,}; those that did: {first} to {last}"
+        )
+    groups = groups_of(run_folder.read_json(folder / run_folder.CONFIG))
+    calls = meetings(records, step, rank, groups, clocks_of(records))
+    if call is not None:
+        calls = [_call(calls, call, step, rank)]
+    return StepView(folder.name, step, ranks, rank, calls)
+
+
+def _call(calls: Sequence[Meeting], text: str, step: int, rank: int) -> Meeting:
+    key = call_key(text)
+    found = next((one for one in calls if one.key == key), None)
+    if found is not None:
+        return found
+    if not calls:
+        remedy = f"no collective was recorded of rank {rank:,} in step {step:,} (profile.collectives, profile.budget)"
+    elif key is None:
+        remedy = f"write it as AXIS.OPERATION.NUMBER, for example {calls[0].key.written()}"
+    else:
+        kinds = {(one.axis, one.operation): one.number + 1 for one in calls}
+        held = [CallKey(*kind, count - 1).written() for kind, count in kinds.items()]
+        remedy = f"rank {rank:,} made others in step {step:,}, up to {', '.join(held)}"
+    raise InputError(CALL, text, remedy)
+
+
+def _no_step(records: RunRecords) -> str:
+    numbers = [np.ma.getdata(records.table(rank, "step").column("step")) for rank in records.ranks()]
+    numbers = [found for found in numbers if len(found)]
+    if not numbers:
+        return "no step of this run was recorded"
+    first, last = min(found.min() for found in numbers), max(found.max() for found in numbers)
+    return f"not recorded; there are steps {first:,} to {last:,}"
+
+
+def ranks_of(records: RunRecords, step: int) -> list[RankStep]:
+    """The ranks that recorded a step; if one did twice, the later record counts."""
+    hosts, found = hosts_of(records), []
+    for rank in records.ranks():
+        table = records.table(rank, "step")
+        places = np.flatnonzero(np.ma.getdata(table.column("step")) == step)
+        if len(places):
+            row: Any = table.part(int(places[-1]), int(places[-1]) + 1).rows()[0]
+            seconds = {phase: getattr(row, f"{phase}_seconds") for phase in PHASES}
+            phases = {phase: value for phase, value in seconds.items() if value is not None}
+            work = sum(phases[phase] for phase in WORK) if phases else None
+            found.append(RankStep(rank, hosts.get(rank), row.step_seconds, row.measured, phases, work))
+    return _beside(found)
+
+
+def _beside(rows: Sequence[RankStep]) -> list[RankStep]:
+    """With how far each is behind the median of the others."""
+    known = {row.rank: row.work_seconds for row in rows if row.work_seconds is not None}
+    made = []
+    for row in rows:
+        others = [seconds for rank, seconds in known.items() if rank != row.rank]
+        own = row.work_seconds
+        behind = None if own is None or not others else own - float(np.median(others))
+        made.append(replace(row, behind_seconds=behind))
+    return made
+
+
+def groups_of(config: Mapping[str, Any] | None) -> dict[str, list[list[int]]]:
+    """The ranks that meet on each axis; empty where a run has no configuration of ours, which stands for all ranks."""
+    try:
+        return dict(setting_of(run_config.parse(dict(config))).groups) if config else {}
+    except (InputError, ValueError):
+        return {}

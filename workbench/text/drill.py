@@ -1,0 +1,112 @@
+"""A step of all ranks, the calls of one of them, and one call, as tables and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from profilers.collectives.meeting import Meeting
+from profilers.records.schema import PHASES
+from workbench.records.drill import RankStep
+from workbench.text import words
+from workbench.text.quantities import COUNT, MEGABYTES, MILLISECONDS, Column
+
+_FINELY = MILLISECONDS._replace(format="%,.3f")
+#: Said of times in a step.
+SINCE = "Since the step began on the first of these ranks, by the clock of rank 0."
+ISSUED = f"When the rank called it; on a GPU, when its stream came to it. {SINCE}"
+CAN_RUN = f"When the last rank of the group had issued it, too. {SINCE}"
+WAITED = (
+    "From when this rank issued it until the last one did, or until its own call ended if that was sooner."
+)
+STOOD = "The part of the call in which the main thread stood still: the rest was hidden behind computation."
+BEHIND = "Forward, backward and optimizer beyond the median of the other ranks."
+
+
+def step_columns(rows: Sequence[RankStep]) -> list[Column]:
+    """One line a rank; phases that no rank spent time in are left out."""
+    used = [phase for phase in PHASES if any(row.phases.get(phase) for row in rows)]
+    return [
+        Column("rank", [row.rank for row in rows], COUNT),
+        Column("host", [row.host for row in rows]),
+        Column("step", [row.step_seconds for row in rows], MILLISECONDS),
+        Column(
+            "own work", [row.work_seconds for row in rows], MILLISECONDS, "Forward, backward and optimizer."
+        ),
+        Column("behind the others", [row.behind_seconds for row in rows], MILLISECONDS, BEHIND),
+        *(
+            Column(words.spoken(phase), [row.phases.get(phase) for row in rows], MILLISECONDS)
+            for phase in used
+        ),
+    ]
+
+
+def call_columns(calls: Sequence[Meeting], rank: int) -> list[Column]:
+    """One line for each call of a rank."""
+    own = [call.of(rank) for call in calls]
+    return [
+        Column("axis", [call.axis for call in calls]),
+        Column("operation", [call.operation for call in calls]),
+        Column(
+            "number",
+            [call.number for call in calls],
+            COUNT,
+            "From 0 on, of this operation and axis in the step.",
+        ),
+        Column("bytes", [call.bytes for call in calls], MEGABYTES),
+        Column("issued", [one.issued for one in own], _FINELY, ISSUED),
+        Column("could run", [call.began for call in calls], _FINELY, CAN_RUN),
+        Column("ended", [one.ended for one in own], _FINELY, SINCE),
+        Column("waited for others", [one.waited_seconds for one in own], _FINELY, WAITED),
+        Column("last rank", [call.last_rank for call in calls], COUNT, "The one that issued it last."),
+        Column("stood still", [one.exposed_seconds for one in own], _FINELY, STOOD),
+    ]
+
+
+def meeting_columns(call: Meeting, hosts: Mapping[int, str | None]) -> list[Column]:
+    """One line for each rank of a call."""
+    return [
+        Column("rank", [one.rank for one in call.ranks], COUNT),
+        Column("host", [hosts.get(one.rank) for one in call.ranks]),
+        Column("issued", [one.issued for one in call.ranks], _FINELY, ISSUED),
+        Column("waited for others", [one.waited_seconds for one in call.ranks], _FINELY, WAITED),
+        Column("ended", [one.ended for one in call.ranks], _FINELY, SINCE),
+        Column("stood still", [one.exposed_seconds for one in call.ranks], _FINELY, STOOD),
+    ]
+
+
+def meeting(call: Meeting, rank: int) -> str:
+    """When a rank issued a call, for whom it waited, and when it ran."""
+    own = call.of(rank)
+    issued = f"Rank {rank:,} issued it {_ms(own.issued)} into the step"
+    if own.ended is None:
+        return f"{issued}; it had not ended when the step was written."
+    if len(call.ranks) == 1:
+        return f"{issued} and was through at {_ms(own.ended)}; no other rank of its group recorded this call."
+    if rank == call.last_rank:
+        waited = (
+            f"as the last of {len(call.ranks):,} ranks: the first had waited for {_ms(call.late_seconds)}"
+        )
+    elif own.waited_seconds and own.waited_seconds > call.clock_error_seconds:
+        waited = f"and waited {_ms(own.waited_seconds)} for rank {call.last_rank:,}, the last to come"
+    else:
+        waited = "and did not have to wait for another rank"
+    ran = max(0.0, own.ended - max(call.began, own.issued))
+    still = (
+        "" if own.exposed_seconds is None else f"; its main thread stood still for {_ms(own.exposed_seconds)}"
+    )
+    return f"{issued}, {waited}. From then on it ran for {_ms(ran)}, until {_ms(own.ended)}{still}."
+
+
+def meeting_note(call: Meeting) -> str:
+    """How far to trust the times, and who is missing."""
+    clocks = (
+        f"Clocks of these ranks are aligned within {_ms(call.clock_error_seconds)}."
+        if call.clock_error_seconds
+        else "All these ranks read one clock."
+    )
+    gone = f" Ranks without a record of this call: {words.ranks(call.missing)}." if call.missing else ""
+    return f"{clocks}{gone}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3f} ms"

@@ -1,0 +1,37 @@
+"""What each number on a tile is, how it is taken, and how far to trust it; ``docs/profiles.md`` has more."""
+
+from __future__ import annotations
+
+#: Tile of a run, ended or going -> what one should know of it.
+RUN = {
+    "Tokens/s": "Tokens of a step over the mean wall time of measured steps, or of whole rounds of an outer loop. "
+    "Below it the 95 % interval of a moving-block bootstrap: neighbouring steps depend on each other.",
+    "Step time, mean": "Wall time of a step and what comes before it, the mean over ranks; warm-up does not count.",
+    "Step time": "Wall time of a step of the slowest rank, the mean of the last steps.",
+    "Communication": "The share of the step in which a rank's main thread stood and waited for a collective, the mean "
+    "over ranks. What was hidden behind computation is not in it; waits for a pipeline's messages are the bubble.",
+    "Peak memory": "The largest peak of a rank: resident memory on a CPU, torch's allocator on a GPU, whose context "
+    "and NCCL's buffers come on top.",
+    "Memory, largest rank": "The largest peak of a rank so far: resident memory on a CPU, torch's allocator on a GPU.",
+    "Last loss": "Nats per token on the training text of the last step, the mean over ranks that know it. One step "
+    "says little; the validation loss is on text that was held out.",
+    "Loss": "Nats per token on the training text of the last step, the mean over ranks that know it.",
+    "Parameters": "Of the whole model, with input and output embeddings. MFU: model FLOPs without recomputation over "
+    "the peak of all devices (arXiv 2204.02311, appendix B).",
+    "Step": "Steps that the slowest rank has ended, of those asked for.",
+}
+#: Tile of a study.
+STUDY = {
+    "Trials": "Trials that have ended, failed ones too, of those that the budget allows. Windows that measured one "
+    "again are not trials.",
+    "Best": "The winner's value as it was measured again where that was done, else as it was searched.",
+    "Baseline": "The point that everything is compared with: measured like any other trial.",
+    "Gain": "The best over the baseline, with the 95 % interval of what was measured again; a search alone flatters "
+    "its winner.",
+}
+
+
+def of_tile(label: str) -> str | None:
+    """What a tile's number is; None if nobody wrote it down. What follows a comma is a unit, or how it was taken."""
+    known = RUN | STUDY
+    return known.get(label) or known.get(label.partition(",")[0])

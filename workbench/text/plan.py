@@ -1,0 +1,129 @@
+"""A plan as tables and sentences: layouts, why not others, what goes over links, and how predictions held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from tuning.predict.answer import Forecast
+from tuning.predict.placement.traffic_map import TrafficMap
+from tuning.predict.plan.families import Family
+from tuning.predict.plan.track_record import Held, Record, measured_of
+from workbench.text import words
+from workbench.text.quantities import COUNT, MILLISECONDS, PERCENT, RATIO, SECONDS, Column
+
+AXES = {
+    "zero_stage": "ZeRO",
+    "micro_batch": "micro-batch",
+    "chunks": "stages a rank",
+    "recompute": "recompute",
+}
+RANGE = "Holds 9 of 10 measurements, as far as those that were held out tell."
+HELD = "Predicted from the calibration alone, without what these runs taught the predictions since."
+
+
+class WhyNot(NamedTuple):
+    """Neighbouring values of an axis that are refused for one reason."""
+
+    axis: str
+    values: str
+    reason: str
+
+
+def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Column]:
+    """One line a layout, with what was measured of it wherever it was."""
+    held = [measured_of(record, row) if record else None for row in rows]
+    parallel = [row.config.parallel for row in rows]
+    return [
+        Column("dp", [one.dp for one in parallel], COUNT),
+        Column("tp", [one.tp for one in parallel], COUNT),
+        Column("pp", [one.pp for one in parallel], COUNT),
+        Column("ZeRO", [one.zero_stage for one in parallel], COUNT),
+        Column("micro-batch", [row.config.batch.micro_batch for row in rows], COUNT),
+        Column("stages a rank", [row.config.schedule.chunks for row in rows], COUNT),
+        Column("recompute", [row.config.memory.recompute for row in rows]),
+        Column(
+            "step", [row.step_seconds.median for row in rows], SECONDS._replace(format="%,.3f"), "Predicted."
+        ),
+        Column(
+            "90 %", [words.around(row.step_seconds.low, row.step_seconds.high) for row in rows], None, RANGE
+        ),
+        Column(
+            "measured",
+            [one and one.measured_seconds for one in held],
+            SECONDS._replace(format="%,.3f"),
+            "The mean step of runs of this home with this configuration.",
+        ),
+        Column("MFU", [row.mfu for row in rows], PERCENT, "Model FLOPs over the peak of all devices."),
+        Column(
+            "memory",
+            [row.memory_bytes.median / row.target.memory_bytes for row in rows],
+            PERCENT,
+            "Of the fullest device, predicted.",
+        ),
+        Column(
+            "too much",
+            [row.out_of_memory_probability for row in rows],
+            PERCENT,
+            "The probability that a rank runs out of memory.",
+        ),
+        Column("mostly", [", ".join(one.words for one in row.limits[:2]) for row in rows]),
+    ]
+
+
+def why_not(families: Sequence[Family]) -> list[WhyNot]:
+    """One line for neighbours that are refused for one reason; the best need none."""
+    found = []
+    for (axis, reason), group in groupby(families, lambda family: (family.axis, family.reason)):
+        alike = list(group)
+        if alike[0].verdict != "best":
+            found.append(WhyNot(AXES.get(axis, axis), _span([family.value for family in alike]), reason))
+    return found
+
+
+def _span(values: Sequence[str]) -> str:
+    return ", ".join(values) if len(values) <= 2 else f"{values[0]} ... {values[-1]}"
+
+
+def held(record: Record) -> str:
+    """How predictions of this machine held, in one line."""
+    if not record.rows:
+        return f"Predicted against measured: {record.reason}."
+    inside = sum(row.inside for row in record.rows)
+    errors = [abs(row.ratio - 1) for row in record.rows]
+    many = words.several(len(record.rows), "configurations")
+    return (
+        f"Predicted against measured, {many} that ran here: {inside} of {len(record.rows)} within the range; "
+        f"median error {words.percent(float(np.median(errors)))}, by the calibration alone."
+    )
+
+
+def held_columns(rows: Sequence[Held]) -> list[Column]:
+    """One line for each configuration that ran."""
+    return [
+        Column("newest run", [row.runs[0] for row in rows]),
+        Column("runs", [len(row.runs) for row in rows], COUNT),
+        Column("layout", [words.layout(row.layout) for row in rows]),
+        Column("model", [row.values["model.preset"] for row in rows]),
+        Column(
+            "measured", [row.measured_seconds for row in rows], MILLISECONDS, "The mean step of these runs."
+        ),
+        Column("predicted", [row.predicted_seconds for row in rows], MILLISECONDS, HELD),
+        Column("from", [row.low_seconds for row in rows], MILLISECONDS, RANGE),
+        Column("to", [row.high_seconds for row in rows], MILLISECONDS, RANGE),
+        Column("measured over predicted", [row.ratio for row in rows], RATIO),
+        Column("within", ["yes" if row.inside else "no" for row in rows]),
+    ]
+
+
+def traffic(found: TrafficMap) -> str:
+    """What a rank sends on each axis, and how much of it leaves its node."""
+    parts = []
+    for axis, told in found.as_dict()["axes"].items():
+        share = told["bytes_between_nodes"] / told["bytes"]
+        parts.append(f"{axis} {words.gib(told['bytes_of_a_rank'])} ({words.percent(share)} between nodes)")
+    each = ", ".join(parts) or "nothing"
+    return f"Sent by the busiest rank in a step, by formula: {each}."
