@@ -27,6 +27,7 @@ UNTYPED = {
         (
             "engine.run.run_folder.read_json",
             "engine.run.run_folder.write_json",
+            "tuning.spec.trainers.sweep.study_of_sweep",
             "tuning.storage.study_folder.parts",
         ),
         "any JSON document, as a file has it: a type of its own takes it up",

@@ -6,9 +6,8 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
@@ -18,7 +17,7 @@ _POLL_SECONDS = 0.25
 
 
 @contextlib.contextmanager
-def listening(asked: Callable[[], bool], path: Path, about: Callable[[], dict[str, Any]]) -> Iterator[None]:
+def listening(asked: Callable[[], bool], path: Path, about: Callable[[], Mapping[str, object]]) -> Iterator[None]:
     """While inside, whoever asks gets this rank's last collectives in a file, whatever the main thread waits for."""
     over = threading.Event()
     thread = threading.Thread(target=_listen, args=(over, asked, path, about), name="flight", daemon=True)
@@ -31,14 +30,14 @@ def listening(asked: Callable[[], bool], path: Path, about: Callable[[], dict[st
 
 
 def _listen(
-    over: threading.Event, asked: Callable[[], bool], path: Path, about: Callable[[], dict[str, Any]]
+    over: threading.Event, asked: Callable[[], bool], path: Path, about: Callable[[], Mapping[str, object]]
 ) -> None:
     while not over.wait(_POLL_SECONDS):
         if asked():
             with contextlib.suppress(OSError):  # a full disk: the launcher says that this rank left nothing
                 path.parent.mkdir(exist_ok=True)
                 scratch = path.with_name(f".{path.name}.{os.getpid()}")
-                scratch.write_text(json.dumps(about() | {"dumps": _dumps()}), encoding="utf-8")
+                scratch.write_text(json.dumps({**about(), "dumps": _dumps()}), encoding="utf-8")
                 scratch.replace(path)
             return
 
