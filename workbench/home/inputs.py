@@ -292,8 +292,9 @@ def _check_startable(file: StudyFile) -> None:
     from engine.launch.lab import lab
     from engine.run.devices import selection
     from tuning.execution import preflight
-    from tuning.spec import sampler_choice
+    from tuning.spec import sampler_choice, terms
 
+    terms.check_idle(file.search_space)
     sampler_choice.check(file.sampler, file.search_space)
     _check_comparable(file)
     if file.simulate is not None:

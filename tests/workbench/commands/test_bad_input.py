@@ -77,6 +77,15 @@ STUDIES = {
     "a number for a section": ({"name": "a", "base": {"model": 5}}, ["base.model=5: must be a section"]),
     "text for a number": ({"name": "a", "ranks": "two"}, ["ranks='two': must be a whole number (usual: 1)"]),
     "a number for text": ({"name": 5}, ["name=5: must be text, in quotes"]),
+    "a value twice": (
+        {"name": "a", "ranks": 2, "space": {"parallel.tp": [1, 1, 2]}},
+        ["space.parallel.tp=[1, 1, 2]: 1 is given twice; give each value once"],
+    ),
+    "a count twice": ({"name": "a", "space": {"ranks": [2, 2]}}, ["space.ranks=[2, 2]: 2 is given twice"]),
+    "rounds of no outer loop": (
+        {"name": "a", "ranks": 2, "space": {"outer.period": [2, 4]}},
+        ["space.outer.period='2, 4': acts nowhere in this space; give an outer.method"],
+    ),
 }
 
 
