@@ -243,6 +243,7 @@ def _gain(result: StudyResult) -> tuple[str, str]:
     if not gain:
         return words.NOTHING, "nothing to compare yet"
     if best and baseline and best.config == baseline.config:
-        return words.NOTHING, "the baseline itself is the best"
+        undecided = " · undecided" if gain.verdict == "undecided" else ""
+        return words.NOTHING, f"the baseline itself is the best{undecided}"
     between = words.interval(gain.low, gain.high, 2)
     return f"{gain.ratio:.2f} x", " · ".join(part for part in (between, gain.verdict) if part)
