@@ -124,6 +124,13 @@ def test_the_baseline_itself_can_be_best() -> None:
     )
 
 
+def test_of_a_baseline_that_wins_it_is_said_how_many_others_were_measured_again() -> None:
+    """Two others were measured and one of them again, which is a tenth slower in every window."""
+    found = result(compared(0.9, 1010.0, third=500.0), FILE)
+    assert found["best"]["trial"] == found["baseline"]["trial"] == 0
+    assert "none of 2 others was faster, 1 of them measured again; the nearest" in found["result_line"]
+
+
 def test_nothing_measured_is_said_plainly() -> None:
     state = folded(lines(0, BASELINE, None, outcome="oom", reason="rank 0 ran out of memory"))
     found = result(state, FILE)
