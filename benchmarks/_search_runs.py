@@ -22,8 +22,10 @@ from tuning.predict.model.constants import Constants
 from tuning.search import acquisition
 from tuning.search.surrogate import Belief, Seen
 
-#: What a prior has never seen: the cell that it is asked about, or any cell of that model's size.
-Unseen = Literal["cell", "size"]
+#: What a prior has never seen: the cell that it is asked about, any cell of that model's size, on that number of nodes,
+#: or of either.
+Unseen = Literal["cell", "size", "nodes", "size and nodes"]
+#: What is unseen, the model and the number of nodes; "" or 0 where it does not matter.
 Split: TypeAlias = tuple[Unseen, str, int]
 #: A result of one seed: for each cell its score, failing share, and what was said where nothing ran.
 Result: TypeAlias = dict[str, dict[str, Any]]
@@ -36,14 +38,13 @@ class Replayed:
     def __init__(self, table: Path, known: dict[str, Any], folds: Path | None = None) -> None:
         self.cells = replay.cells(playbook.trials(table))
         self.shipped = Physics.of(playbook.trials())
-        self._known, self._folds = known, folds
+        self.known, self._folds = known, folds
 
     def training(self, split: Split) -> NDArray[np.intp]:
         """Rows of the shipped table that a prior may be fitted to."""
         unseen, model, nodes = split
-        out = self.shipped.trials["model"] == model
-        if unseen == "cell":
-            out &= self.shipped.trials["nodes"] == nodes
+        sizes, counts = self.shipped.trials["model"] == model, self.shipped.trials["nodes"] == nodes
+        out = sizes & counts if unseen == "cell" else sizes | counts
         return np.flatnonzero(~out)
 
     def drawn(self, split: Split, seed: int) -> NDArray[np.intp]:
@@ -67,15 +68,16 @@ class Replayed:
     def _near(self, split: Split) -> Constants:
         rows = self.training(split)
         name = "-".join(map(str, split)) if len(rows) < len(self.shipped.trials["model"]) else "all"
-        if name not in self._known:
-            self._known[name] = asdict(physics.learned(self.shipped, rows).constants)
-        return Constants(**self._known[name])
+        if name not in self.known:
+            self.known[name] = asdict(physics.learned(self.shipped, rows).constants)
+        return Constants(**self.known[name])
 
     def folds(self, unseen: Unseen) -> Iterator[tuple[Split, list[Recorded]]]:
         """Every split with the cells that it is asked about."""
         groups: dict[Split, list[Recorded]] = {}
         for cell in self.cells:
-            split: Split = (unseen, cell.model, cell.nodes if unseen == "cell" else 0)
+            model, nodes = "" if unseen == "nodes" else cell.model, 0 if unseen == "size" else cell.nodes
+            split: Split = (unseen, model, nodes)
             groups.setdefault(split, []).append(cell)
         yield from groups.items()
 

@@ -1,6 +1,6 @@
 """``examples/frontier*.yaml`` on the model of Frontier: what each search ends at, beside the authors' own layout.
 
-    python -m benchmarks.frontier_search [--seeds 5] [--trials 120] [--save]
+    python -m benchmarks.frontier_search [--seeds 5] [--trials 120] [--minutes 9] [--save]
 
 Each search is the command line's, played on closed forms (``simulate: {cluster: frontier}``): nothing here was measured
 on Frontier. Searches have the example's own number of trials. A layout's MFU is the prediction, without the noise that
@@ -11,18 +11,24 @@ prints.
 What mattered is told of one longer search, of ``--trials``: importance by PED-ANOVA and by fANOVA, shares of one; its
 mean SHAP effect on the value, in percent of the value; and on the chance to fail, in percentage points. A search of so
 few trials in a space so large sees some values of a knob only in trials that failed: then only the last column can
-tell.
+tell. What is done is kept until the formulas change: the same command goes on where it stopped.
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
+import hashlib
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks import _frontier as frontier
 from benchmarks import _table as table
@@ -163,25 +169,71 @@ def mattered(model: str, trials: int, home: Path) -> list[list[str]]:
     return of_knobs(model, ran(["sensitivity", study, "--method", "shap"], home))
 
 
+def formulas() -> str:
+    """A mark that changes with what is predicted of the authors' layouts."""
+    found = [foreseen(example(model), published(model)) for model in FILES]
+    told = [[one.mfu, *one.step_seconds, *one.memory_bytes] for one in found]
+    return hashlib.sha256(np.array(told).round(6).tobytes()).hexdigest()[:16]
+
+
+class Kept:
+    """Lines of both tables in a file, by what they are of; those of other formulas are dropped."""
+
+    def __init__(self, path: Path, mark: str) -> None:
+        self._path = path
+        held = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        self._held: Document = held if held.get("formulas") == mark else {"formulas": mark}
+
+    def lines(self, name: str, make: Callable[[], list[list[str]]] | None) -> list[list[str]]:
+        """What is kept under a name, else made and kept; none where neither is."""
+        if name not in self._held and make is not None:
+            self._held[name] = make()
+            self._path.write_text(json.dumps(self._held, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+            print(f"{name}: {self._held[name]}", file=sys.stderr)
+        found: list[list[str]] = self._held.get(name, [])
+        return found
+
+
+def one_search(model: str, seed: int) -> list[list[str]]:
+    """The line of a search."""
+    with tempfile.TemporaryDirectory() as home:
+        return [of_search(model, seed, searched(model, Path(home), seed=seed))]
+
+
+def one_longer(model: str, trials: int) -> list[list[str]]:
+    """Lines of the knobs of a longer search."""
+    with tempfile.TemporaryDirectory() as home:
+        return mattered(model, trials, Path(home))
+
+
+def collected(kept: Kept, options: argparse.Namespace) -> tuple[list[list[str]], list[list[str]], bool]:
+    """Lines of searches and of knobs, made while there is time; and whether all are there."""
+    end, searches, knobs = time.monotonic() + 60 * options.minutes, list[list[str]](), list[list[str]]()
+    wanted = [(model, seed) for model in FILES for seed in range(options.seeds)]
+    for model, seed in wanted:
+        make = functools.partial(one_search, model, seed) if time.monotonic() < end else None
+        searches += kept.lines(f"{model}, seed {seed}", make)
+    for model in FILES:
+        make = functools.partial(one_longer, model, options.trials) if time.monotonic() < end else None
+        knobs += kept.lines(f"{model}, {options.trials} trials", make)
+    return searches, knobs, len(searches) == len(wanted) and {line[0] for line in knobs} == {*FILES}
+
+
 def main() -> None:
-    """Search, and print both tables."""
+    """Search what is missing, and print both tables."""
     arguments = table.parser(__doc__)
     arguments.add_argument("--seeds", type=int, default=5, help="searches of each model")
     arguments.add_argument("--trials", type=int, default=120, help="of the search that tells what mattered")
+    arguments.add_argument("--minutes", type=float, default=9.0, help="after which no search begins")
     options = arguments.parse_args()
-    searches, knobs = list[list[str]](), list[list[str]]()
-    for model in FILES:
-        with tempfile.TemporaryDirectory() as home:
-            for seed in range(options.seeds):
-                searches.append(of_search(model, seed, searched(model, Path(home), seed=seed)))
-                print(searches[-1], file=sys.stderr)
-        with tempfile.TemporaryDirectory() as home:
-            knobs += mattered(model, options.trials, Path(home))
+    searches, knobs, done = collected(Kept(table.RESULTS / f"{NAME}.json", formulas()), options)
     title = "Searches in the manner of the Frontier paper, simulated"
-    text = table.show(NAME, title, SEARCHES, searches, options.save)
+    text = table.show(NAME, title, SEARCHES, searches, options.save and done)
     lines = ["| " + " | ".join(row) + " |" for row in (KNOBS, ["---"] * len(KNOBS), *knobs)]
     print("\n".join(lines))
-    if options.save:
+    if not done:
+        print("the time is over; the same command goes on")
+    elif options.save:
         (table.RESULTS / f"{NAME}.md").write_text("\n".join([text, *lines, ""]), encoding="utf-8")
 
 

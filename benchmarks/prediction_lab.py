@@ -14,7 +14,6 @@ FLOPs at one rate + bytes on the wire / the link's rate, whose one rate is the m
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -166,15 +165,11 @@ def layout(config: RunConfig) -> str:
 def show(kept: Path, save: bool) -> None:
     """Fit, predict, compare."""
     known, scored = (lab.trials_of(kept, part) for part in ("fit", "score"))
-    begun = time.perf_counter()
     constants = lab_steps.calibrate(known, cores())
-    fitting = time.perf_counter() - begun
     found = {name: predict(scored) for name, predict in predictors(known, constants).items()}
     title = f"Predicted and measured steps: {lab.RANKS} gloo ranks on {cores()} cores, a host of the lab each"
     text = table.show(NAME, title, HEADER, scores(scored, found), save)
-    said = (
-        f"Constants were fitted to {len(known)} trials of other layouts in {fitting:.0f} s; none is scored.\n"
-    )
+    said = f"Constants were fitted to {len(known)} trials of other layouts; none is scored.\n"
     ours = found["events on shared cores"].tolist()
     lines = [OF_TRIALS, ["---"] * len(OF_TRIALS), *map(one, scored, ours)]
     rows = "\n".join("| " + " | ".join(line) + " |" for line in lines)

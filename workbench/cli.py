@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
-from engine.config.errors import InputError, WorkbenchError
+from engine.config.errors import InputError, WorkbenchError, remedy_of
 from workbench.commands import (
     analyse,
     control,
@@ -125,7 +126,7 @@ def run(arguments: list[str]) -> int:
         say(f"error: {one_line(str(error))}")
         return ENDED_BADLY
     except typer.TyperException as error:
-        message = one_line(error.format_message())
+        message = one_line(usage(error))
         if message:  # without one, it was the help that was shown
             say(f"error: {message}")
         return error.exit_code
@@ -136,6 +137,16 @@ def run(arguments: list[str]) -> int:
     if isinstance(code, train.JobCode):
         return code
     return code if code in (GOOD, ENDED_BADLY, WRONG_INPUT) else ENDED_BADLY
+
+
+def usage(error: typer.TyperException) -> str:
+    """What is wrong with a command's arguments: of a value the option, the value and what it must be."""
+    option, cause = getattr(error, "param", None), error.__cause__
+    if option is None or not isinstance(cause, ValidationError):
+        return error.format_message()
+    problem = cause.errors()[0]
+    name = max(option.opts, key=len) if option.opts else option.human_readable_name
+    return str(InputError(name, problem["input"], remedy_of(problem)))
 
 
 def one_line(text: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class WorkbenchError(Exception):
     """Base of every error that is shown as one line instead of a traceback."""
@@ -21,3 +24,39 @@ class LayoutError(InputError):
 
 class RankError(WorkbenchError):
     """A rank ended badly; carries an ending and the rank that caused it."""
+
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "bool": "true or false",
+    "string": "text, in quotes",
+    "list": "a list, e.g. [first, second]",
+    "tuple": "a list, e.g. [first, second]",
+    "dict": "a section with keys of its own",
+    "model": "a section with keys of its own",
+}
+_ENDS = {
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "below {lt:g}",
+    "less_than_equal": "at most {le:g}",
+}
+_SHOULD = "Input should be "
+
+
+def remedy_of(problem: Mapping[str, Any]) -> str:
+    """What a value must be instead, from one of pydantic's errors: ``must be a whole number``."""
+    kind, told = str(problem["type"]), str(problem["msg"])
+    if kind in _ENDS:
+        return "must be " + _ENDS[kind].format_map(problem["ctx"])
+    known = next((words for begin, words in _KINDS.items() if _is(kind, begin)), None)
+    if known:
+        return f"must be {known}"
+    return told.removeprefix("Value error, ").replace(_SHOULD, "must be ", 1)
+
+
+def _is(kind: str, begin: str) -> bool:
+    """Whether an error's kind (int_type, int_parsing, int_from_float) is about values of a type."""
+    return kind == begin or kind.rpartition("_")[0] in (begin, f"{begin}_from", f"{begin}_attributes")

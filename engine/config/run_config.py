@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from engine.config.environment import Environment
-from engine.config.errors import InputError
+from engine.config.errors import InputError, remedy_of
 from engine.config.sections import (
     Batch,
     Checkpoint,
@@ -36,6 +38,8 @@ TrainerValues = dict[
 ]
 #: Of so many keys all are named where one is unknown.
 _MOST_LISTED = 30
+#: How pydantic's kinds of errors end that are about a value's type.
+_WRONG_TYPE = ("_type", "_parsing", "_from_float")
 
 
 class RunConfig(Section):
@@ -149,10 +153,21 @@ def input_error(error: ValidationError, root: type[BaseModel]) -> InputError:
     path = _path(first["loc"], root)
     if first["type"] == "missing":
         return InputError(".".join(path), None, "is missing")
-    remedy = first["msg"]
-    if first["type"] == "extra_forbidden":
-        remedy = f"unknown key; known here: {_listed(path[-1], sorted(_fields_at(root, path[:-1])))}"
-    return InputError(".".join(path) or "config", first["input"], remedy)
+    return InputError(".".join(path) or "config", first["input"], _remedy(first, path, root))
+
+
+def _remedy(problem: ErrorDetails, path: list[str], root: type[BaseModel]) -> str:
+    if problem["type"] == "extra_forbidden":
+        if len(path) == 1 and "base" in root.model_fields and path[0] in RunConfig.model_fields:
+            return f"belongs under base, as in base: {{{path[0]}: ..}}"
+        return f"unknown key; known here: {_listed(path[-1], sorted(_fields_at(root, path[:-1])))}"
+    remedy, keys = remedy_of(problem), _fields_at(root, path)
+    if keys and problem["type"].startswith(("model", "dict")):
+        return f"{remedy}: {_listed('', keys)}"
+    field = _field_at(root, path)
+    usual = field.get_default() if field and not field.is_required() else None
+    is_plain = isinstance(usual, bool | int | float | str) and problem["type"].endswith(_WRONG_TYPE)
+    return f"{remedy} (usual: {json.dumps(usual)})" if is_plain else remedy
 
 
 def _path(place: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
@@ -175,6 +190,13 @@ def _fields_at(root: type[BaseModel], path: list[str]) -> list[str]:
     for part in path:
         here = [section for each in here for section in _sections(each, part)]
     return [name for each in here for name in each.model_fields]
+
+
+def _field_at(root: type[BaseModel], path: list[str]) -> FieldInfo | None:
+    here = [root]
+    for part in path[:-1]:
+        here = [section for each in here for section in _sections(each, part)]
+    return next((each.model_fields[path[-1]] for each in here if path[-1] in each.model_fields), None)
 
 
 def _sections(owner: type[BaseModel], key: str) -> list[type[BaseModel]]:

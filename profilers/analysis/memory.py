@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from profilers.model.rows import GpuRow
 from profilers.model.run_summary import MemoryRow
@@ -63,10 +64,19 @@ def with_outside(rows: Sequence[MemoryRow], gpus: Sequence[GpuRow]) -> list[Memo
     return found
 
 
+def reached(peaks: NDArray[Any]) -> int:
+    """The first of a rank's records in which its highest peak counts as reached; of those without a peak none does.
+
+    ``peaks`` [records]: the highest so far, masked or NaN where a record has none.
+    """
+    known: NDArray[Any] = np.ma.filled(np.ma.asarray(peaks, float), np.nan)
+    return int(np.flatnonzero(known >= REACHED * np.nanmax(known))[0])
+
+
 def _row(rank: int, table: Table, column: str) -> MemoryRow:
     peaks, phases = table.column(column), table.column("phase")
     highest = int(peaks.max())
-    at = int(np.flatnonzero(np.ma.filled(peaks >= REACHED * highest, False))[0])
+    at = reached(peaks)
     return MemoryRow(
         rank=rank,
         kind=KINDS[column],

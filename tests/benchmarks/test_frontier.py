@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,3 +107,13 @@ def test_the_authors_layout_is_a_legal_point_that_fits(model: str) -> None:
     assert found.out_of_memory_probability < 0.05
     ends = [4 / 3 * found.mfu * found.step_seconds.median / one for one in found.step_seconds]
     assert ends[2] < frontier.figures("pct_of_peak")[model] / 100 < ends[1]
+
+
+def test_searches_are_kept_until_the_formulas_change(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    kept = search.Kept(path, "one")
+    assert kept.lines("22B, seed 0", None) == []
+    assert kept.lines("22B, seed 0", lambda: [["22B", "0"]]) == [["22B", "0"]]
+    again = search.Kept(path, "one")
+    assert again.lines("22B, seed 0", lambda: [["made", "anew"]]) == [["22B", "0"]]
+    assert search.Kept(path, "other").lines("22B, seed 0", None) == []

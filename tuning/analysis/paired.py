@@ -79,15 +79,23 @@ class Lead:
 
     @property
     def probability(self) -> float | None:
-        """That it is ahead: Student's t for the rounds so far, with nothing known before; None of fewer than two."""
+        """That it is ahead, of the kind of the interval: by the effect sizes that this bets on, after any number of
+        rounds; None of fewer than two.
+
+        With a difference from N(0, ``EFFECT`` s²), and s of any size alike likely, the posterior of the difference is
+        Student's t with ``rounds`` degrees of freedom (Murphy 2007, "Conjugate Bayesian analysis of the Gaussian
+        distribution", section 6).
+        """
         if self.rounds < 2:
             return None
-        if self.deviation == 0:
-            return 0.5 if self.middle == 0 else float(self.middle > 0)
+        if self.middle == 0:
+            return 0.5
         from scipy.special import stdtr  # takes 0.2 s to load, and most commands need none of it
 
-        score = self.middle * math.sqrt(self.rounds) / self.deviation
-        return float(stdtr(self.rounds - 1, score))
+        weight = self.rounds + 1 / EFFECT
+        squares = (self.rounds - 1) * self.deviation**2 + self.middle**2 * self.rounds / (EFFECT * weight)
+        score = self.middle * self.rounds**1.5 / math.sqrt(weight * squares)
+        return float(stdtr(self.rounds, score))
 
     def more_rounds(self, margin: float) -> int | None:
         """How many more rounds would decide, if the difference and its noise stay as they are; None if none would."""
@@ -127,6 +135,12 @@ def _lead(rounds: int, middle: float, deviation: float, error: float) -> Lead:
     if rounds < 2 or math.isinf(reached):
         return Lead(rounds, middle, deviation if rounds > 1 else math.inf, math.inf, error)
     return Lead(rounds, middle, deviation, reached * deviation, error)
+
+
+@lru_cache(maxsize=64)
+def fewest(error: float) -> int:
+    """Rounds of which there is an interval."""
+    return next(rounds for rounds in range(2, _FORESEEN) if not math.isinf(reach(rounds, error)))
 
 
 @lru_cache(maxsize=4096)

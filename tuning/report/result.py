@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from engine.run.outcome import GOOD
 from profilers.analysis.statistics import Interval
-from tuning.analysis import conditions, confirmation, leaderboard
+from tuning.analysis import conditions, confirmation, leaderboard, paired
 from tuning.analysis.comparison import Comparison, compare
 from tuning.analysis.confirmation import Arm, Confirmed
 from tuning.analysis.leaderboard import Standing
@@ -81,7 +81,10 @@ def _outlook(state: StudyState, found: Confirmed, file: StudyFile) -> Outlook | 
     """What it would take to tell the fastest from the baseline; where that is told, from the others that are open."""
     undecided = found.undecided
     asked = [found.baseline] if found.baseline in undecided else list(undecided)
-    needed = [found.lead(arm).more_rounds(file.equal_within) for arm in asked]
+    leads = [found.lead(arm) for arm in asked]
+    single = any(lead.rounds < 2 for lead in leads)
+    fewest = paired.fewest(found.error)
+    needed = [fewest - lead.rounds if single else lead.more_rounds(file.equal_within) for lead in leads]
     rounds = [count for count in needed if count is not None]
     if not rounds or len(rounds) < len(needed):
         return None
@@ -93,6 +96,7 @@ def _outlook(state: StudyState, found: Confirmed, file: StudyFile) -> Outlook | 
         rounds=more,
         seconds=more * sum(fmean(run.seconds for run in arm.again) for arm in arms),
         confirm_repeats=math.ceil(total / len(found.arms)),
+        at_least=single,
     )
 
 

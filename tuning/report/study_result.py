@@ -195,13 +195,15 @@ class ArmRow:
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """What it would take to tell the fastest from ``trials``, if difference and noise stay as they are: so many more
-    ``rounds``, which take so many seconds and this ``confirm_repeats``.
+    ``rounds``, which take so many seconds and this ``confirm_repeats``. ``at_least``: a single round does not tell the
+    noise, so these are the rounds from which on there is an interval.
     """
 
     trials: list[int]
     rounds: int
     seconds: float
     confirm_repeats: int
+    at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,10 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     usual = "plain data parallel" if document.ranks > 1 else "the base configuration"
     yardstick = "what the run began with" if (state.file or {}).get("live") else usual
     if best.config == baseline.config:
-        return f"{yardstick} itself{_others(document, best)}{_not_told(document)}{_outlook(document)}"
+        undecided = "undecided: " if gain.verdict == "undecided" else ""
+        return (
+            f"{undecided}{yardstick} itself{_others(document, best)}{_not_told(document)}{_outlook(document)}"
+        )
     objective = document.aim.objective
     if gain.low is None and objective.single:
         once = "a run gives one value and no interval: undecided until both are measured again"
@@ -138,17 +141,25 @@ def _not_told(document: StudyResult) -> str:
 
 
 def _outlook(document: StudyResult) -> str:
-    """What it would take to decide about the best; empty while that goes on, and where it is decided."""
-    rounds, gain = document.confirmation_rounds, document.gain
-    if rounds is None or gain is None or gain.verdict != "undecided" or _goes_on(document):
+    """What it would take to decide about the best; empty while somebody works on it, and where it is decided."""
+    rounds, gain, interrupted = document.confirmation_rounds, document.gain, document.state == "interrupted"
+    if (
+        rounds is None
+        or gain is None
+        or gain.verdict != "undecided"
+        or (_goes_on(document) and not interrupted)
+    ):
         return ""
     outlook = rounds.outlook
     if rounds.over:
         return f"; {rounds.over}"
     if outlook is None:
         return f"; {len(rounds.order)} windows were too few to tell: raise confirm_repeats"
-    more = f"confirm_repeats: {outlook.confirm_repeats}"
-    return f"; about {_duration(outlook.seconds)} more would decide ({more})"
+    left = interrupted and outlook.confirm_repeats * len(rounds.arms) <= (rounds.allowed or 0.0)
+    how = "the same command goes on" if left else f"confirm_repeats: {outlook.confirm_repeats}"
+    if outlook.at_least:
+        return f"; an interval needs at least {_duration(outlook.seconds)} more ({how})"
+    return f"; about {_duration(outlook.seconds)} more would decide ({how})"
 
 
 def _duration(seconds: float) -> str:

@@ -47,6 +47,11 @@ class Fanova:
     #: Whether all trees were grown.
     complete: bool = False
 
+    @property
+    def told(self) -> bool:
+        """Whether it says anything of a knob."""
+        return self.values is not None
+
 
 @dataclass(frozen=True, slots=True)
 class ValueEffect:
@@ -143,6 +148,11 @@ class Shap:
     dependence: list[PredictedKnob] = field(default_factory=list)
     neighbours: list[PredictedNeighbour] = field(default_factory=list)
     complete: bool = True
+
+    @property
+    def told(self) -> bool:
+        """Whether it says anything of a knob."""
+        return self.value.knobs is not None or self.failure.knobs is not None
 
 
 #: Of the files; those of another version are not read.

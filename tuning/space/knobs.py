@@ -9,7 +9,7 @@ from typing import Any
 from engine.config.environment import SECTION, VARIABLES, silent
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import KNOBS, facts_of
-from engine.config.knobs.facts import AUTO, Search
+from engine.config.knobs.facts import AUTO, UNSAID, Search
 from engine.config.run_config import RunConfig
 
 #: What a study can turn though a run's configuration has no such key: the number of ranks, and of micro-batches a step.
@@ -97,7 +97,15 @@ def _parse_knob(key: str, value: Any, base: RunConfig) -> Knob:
     if not value:
         raise InputError(f"space.{key}", value, "no choices; give at least one, or leave the key out")
     choices = [_normal(key, choice, base) for choice in value]
-    return Knob(key, tuple(dict.fromkeys(choices)))
+    return Knob(key, _distinct(key, value, choices))
+
+
+def _distinct(key: str, given: list[Any], choices: list[Any]) -> tuple[Any, ...]:
+    """The choices; one that stands there twice is likelier a slip of another value than a wish."""
+    twice = next((choice for place, choice in enumerate(choices) if choice in choices[:place]), UNSAID)
+    if twice is not UNSAID:
+        raise InputError(f"space.{key}", given, f"{twice!r} is given twice; give each value once")
+    return tuple(choices)
 
 
 def _counts(key: str, value: Any) -> Knob:
@@ -105,7 +113,7 @@ def _counts(key: str, value: Any) -> Knob:
     good = isinstance(value, list) and value and all(type(one) is int and one > 0 for one in value)
     if not good:
         raise InputError(f"space.{key}", value, "give a list of whole numbers above 0")
-    return Knob(key, tuple(dict.fromkeys(value)))
+    return Knob(key, _distinct(key, value, value))
 
 
 def _check_key(key: str, value: Any, base: RunConfig) -> None:

@@ -144,6 +144,14 @@ class Space(Points):
         """How many combinations there are before any rule, ranges on a small grid; what does not act does not count."""
         return count_combinations(self, self._cases)
 
+    @cached_property
+    def idle(self) -> tuple[str, ...]:
+        """Knobs that act at no point: the same runs come out, whatever their values."""
+        free = (knob.key for knob in self.free_knobs if len(knob.grid()) > 1)
+        return tuple(
+            key for key in free if not any(acts(key, self.base_values | case) for case in self._cases)
+        )
+
     @property
     def is_listed(self) -> bool:
         """Whether the space is small enough for its legal points to be listed."""

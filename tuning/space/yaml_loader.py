@@ -36,3 +36,10 @@ StrictLoader.add_implicit_resolver(
     re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
     list("-+0123456789."),
 )
+
+
+def place(error: yaml.YAMLError) -> str:
+    """What is wrong with a text, and on which line and column."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or " ".join(str(error).split())
+    return f"{problem} (line {mark.line + 1}, column {mark.column + 1})" if mark else str(problem)

@@ -24,7 +24,7 @@ from tuning.space import rounds
 from tuning.space.equal_text import GLOBAL_BATCH
 from tuning.space.knobs import STUDY_KEYS, Knob, default_space, left_alone, parse_space, space_note
 from tuning.space.space import Space
-from tuning.space.yaml_loader import StrictLoader
+from tuning.space.yaml_loader import StrictLoader, place
 from tuning.spec import sampler_choice, terms
 from tuning.spec.objectives import Aim, Name
 from tuning.spec.terms import (  # fmt: skip
@@ -347,8 +347,7 @@ def _tree(text: str, path: Path) -> Any:
     try:
         tree = yaml.load(text, StrictLoader)
     except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise InputError("study", str(path), f"is not valid YAML ({reason})") from None
+        raise InputError("study", str(path), f"is not valid YAML: {place(error)}") from None
     if not isinstance(tree, dict):
         remedy = "does not describe a study; it needs at least a name, e.g. name: first"
         raise InputError("study", str(path), remedy)

@@ -21,6 +21,7 @@ from engine.run.outcome import Ending, RunOutcome
 from profilers.model.environment import without_effect
 from profilers.model.run_summary import RunSummary
 from tuning.space.knobs import STUDY_KEYS, Knob
+from tuning.space.space import Space
 from tuning.spec.trainers import registry
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -245,6 +246,18 @@ def check_environment_here(config: RunConfig, knobs: Sequence[Knob], ranks: int,
     if found:
         chosen = selection.choose(config, ranks)
         _refuse(found, chosen.kind, most_ranks(knobs, ranks), f" ({chosen.reason})")
+
+
+def check_idle(space: Space) -> None:
+    """Details of an outer loop are turned only where there can be one.
+
+    Raises:
+        InputError: no point of the space has an outer method that would ask for them.
+    """
+    for key in space.idle:
+        if key.startswith("outer."):
+            remedy = "acts nowhere in this space; give an outer.method that has it, in space or base, or leave it out"
+            raise InputError(f"space.{key}", str(space.by_key[key]), remedy)
 
 
 def environment_settings(config: RunConfig, knobs: Sequence[Knob]) -> dict[str, object]:

@@ -161,7 +161,9 @@ def _chosen_for(found: Source) -> str:
     again = next((entry for entry in entries if entry.trial == row.number), None)
     if again is not None and again.value != row.value:
         low, high = aim.bounds(again.low, again.high)
-        between = f" (95 %: {text(low)} to {text(high)})" if low is not None and high is not None else ""
+        between = (
+            f" (95 % of runs: {text(low)} to {text(high)})" if low is not None and high is not None else ""
+        )
         value = f": {aim.words(again.value)}{between}, measured again; {aim.words(row.value)} in the search"
     others = [name for name in study.objectives if name != aim.name]
     beside = f", beside {' and '.join(others)}" if others else ""

@@ -18,6 +18,7 @@ import plotly.graph_objects as go
 from engine.config.errors import InputError
 from engine.config.network import Shape, shape_of
 from engine.config.run_config import parse
+from profilers.analysis.memory import reached
 from workbench.figures.base import (
     LINE_COLORS,
     NEUTRAL,
@@ -293,16 +294,16 @@ def memory_series(memory: Mapping[int, Columns], start_unix: float) -> MemorySer
 
 
 def _peak(rank: int, columns: Columns, field: str, start_unix: float) -> Peak | None:
-    """The first record that has a rank's highest peak."""
+    """A rank's highest peak, and the record in which it counts as reached, as in a run's summary."""
     peaks = np.asarray(columns[field], dtype=float)
     if not np.isfinite(peaks).any():
         return None
-    at = int(np.nanargmax(peaks))
+    at = reached(peaks)
     phases = columns.get("phase")
     return Peak(
         rank,
         float(columns["time_unix"][at] - start_unix),
-        float(peaks[at]) / GIB,
+        float(np.nanmax(peaks)) / GIB,
         int(columns["step"][at]),
         "" if phases is None else str(phases[at]),
     )

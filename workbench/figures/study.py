@@ -274,15 +274,17 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
         return empty(drawing, "no trial has been proposed yet")
     again = ",<br>measured again" if series.again else ""
     lines = ((f"baseline{again}", series.baseline, NEUTRAL), (f"best{again}", series.confirmed, BEST))
-    for name, value, color in lines:
-        if value is not None:
-            drawing.add_hline(
-                y=value,
-                line={"dash": "dot", "color": color, "width": 1.5},
-                annotation={"text": name, "font": {"size": 11}, "align": "left"},
-                annotation_position="right",
-            )
-            drawing.update_layout(margin_r=106 if again else 62)  # the words stand beside the points
+    levels = sorted((value, name, color) for name, value, color in lines if value is not None)
+    for place, (value, name, color) in enumerate(levels):
+        # Of two the upper words stand above their line and the lower ones below, or near values would overprint them.
+        anchor = "middle" if len(levels) == 1 else ("top", "bottom")[place]
+        drawing.add_hline(
+            y=value,
+            line={"dash": "dot", "color": color, "width": 1.5},
+            annotation={"text": name, "font": {"size": 11}, "align": "left", "yanchor": anchor},
+            annotation_position="right",
+        )
+        drawing.update_layout(margin_r=106 if again else 62)  # the words stand beside the points
     drawing.add_scatter(
         x=series.best_numbers,
         y=series.best_values,

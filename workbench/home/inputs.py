@@ -16,7 +16,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load
 from engine.config.validation import live_changes, rules
 from engine.run import run_folder
-from tuning.space.yaml_loader import StrictLoader
+from tuning.space.yaml_loader import StrictLoader, place
 from workbench.text.output import say
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def read_tree(path: Path, field: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InputError(field, str(path), "is not a text file; give a YAML or JSON file") from None
     except yaml.YAMLError as error:
-        raise InputError(field, str(path), f"is not valid YAML: {_where(error)}") from None
+        raise InputError(field, str(path), f"is not valid YAML: {place(error)}") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -222,13 +222,7 @@ def _assignment(text: str) -> tuple[str, Any]:
     try:
         return key.strip(), yaml.load(value, StrictLoader)
     except yaml.YAMLError as error:
-        raise InputError(key.strip(), value, f"is not a YAML value: {_where(error)}") from None
-
-
-def _where(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or " ".join(str(error).split())
-    return f"{problem} (line {mark.line + 1}, column {mark.column + 1})" if mark else str(problem)
+        raise InputError(key.strip(), value, f"is not a YAML value: {place(error)}") from None
 
 
 def _with_absolute_data(config: RunConfig) -> RunConfig:
@@ -298,8 +292,9 @@ def _check_startable(file: StudyFile) -> None:
     from engine.launch.lab import lab
     from engine.run.devices import selection
     from tuning.execution import preflight
-    from tuning.spec import sampler_choice
+    from tuning.spec import sampler_choice, terms
 
+    terms.check_idle(file.search_space)
     sampler_choice.check(file.sampler, file.search_space)
     _check_comparable(file)
     if file.simulate is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuning.sensitivity.effects import Neighbour
-from tuning.sensitivity.outcomes import KnobEffect, PairEffect
+from tuning.sensitivity.outcomes import Fanova, KnobEffect, PairEffect, Shap
 from workbench.text import words
 
 _WAYS = {"up": "more as it grows", "down": "less as it grows", "mixed": "either way", "none": "no difference"}
@@ -19,6 +19,11 @@ def direction(row: KnobEffect) -> str:
         return _WAYS[row.direction]
     most = max(row.values, key=lambda at: at.effect)
     return f"most with {words.choice(row.key, most.value)}"
+
+
+def ended(found: Fanova | Shap | None) -> str:
+    """What became of a method that has run: a study may be too small for it to say anything."""
+    return "computed" if found is not None and found.told else "tells nothing of these trials"
 
 
 def pair(row: PairEffect) -> str:

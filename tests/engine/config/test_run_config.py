@@ -16,13 +16,13 @@ from engine.config.run_config import load, parse
     [
         ({"parallel": {"dpp": 2}}, "parallel.dpp", "unknown key; known here: cp, cp_method, dp"),
         ({"colour": 1}, "colour", "unknown key"),
-        ({"parallel": {"dp": "two"}}, "parallel.dp", "valid integer"),
-        ({"parallel": {"dp": 0}}, "parallel.dp", "greater than or equal to 1"),
+        ({"parallel": {"dp": "two"}}, "parallel.dp", "whole number"),
+        ({"parallel": {"dp": 0}}, "parallel.dp", "at least 1"),
         ({"precision": "fp8"}, "precision", "'fp32' or 'bf16'"),
-        ({"compression": {"ratio": 1.5}}, "compression.ratio", "less than or equal to 1"),
-        ({"train": {"steps": True}}, "train.steps", "valid integer"),
-        ({"data": 5}, "data", "valid dictionary"),
-        ([], "config", "valid dictionary"),
+        ({"compression": {"ratio": 1.5}}, "compression.ratio", "at most 1"),
+        ({"train": {"steps": True}}, "train.steps", "whole number"),
+        ({"data": 5}, "data", "section with keys of its own"),
+        ([], "config", "section with keys of its own"),
     ],
 )
 def test_bad_input_is_one_line_with_field_value_and_remedy(tree: object, field: str, words: str) -> None:

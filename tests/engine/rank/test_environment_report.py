@@ -36,7 +36,7 @@ TINY = {"model__layers": 1, "data__sequence_length": 16, "train__steps": 2, "tra
     [
         ({"NCL_ALGO": "Ring"}, "environment.NCL_ALGO", "unknown key; known here: NCCL_ALGO"),
         ({"NCCL_ALGO": "Star"}, "environment.NCCL_ALGO", "'Ring', 'Tree'"),
-        ({"OMP_NUM_THREADS": "2"}, "environment.OMP_NUM_THREADS", "valid integer"),
+        ({"OMP_NUM_THREADS": "2"}, "environment.OMP_NUM_THREADS", "whole number"),
         ({"GLOO_SOCKET_IFNAME": "lo"}, "environment.GLOO_SOCKET_IFNAME", "unknown key"),
     ],
 )

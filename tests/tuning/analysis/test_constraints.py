@@ -167,10 +167,10 @@ def test_a_study_finds_what_reaches_a_loss_soonest(folder: Path) -> None:
     [
         ({"objective": "time_to_loss"}, "objective", "has no loss to reach"),
         ({"objective": {"time_to_loss": 2.5}}, "base.train.validate_every", "1 would do"),
-        ({"objective": {"time_to_loss": 0}, "every": 2}, "target_loss", "greater than 0"),
+        ({"objective": {"time_to_loss": 0}, "every": 2}, "target_loss", "above 0"),
         ({"objective": {"time": 2}}, "objective", "'peak_memory_bytes' or 'time_to_loss'"),
         ({"target_loss": 2.5}, "target_loss", "needs objective"),
-        ({"quality": {"max_loss_increase": -1}}, "quality.max_loss_increase", "greater than or equal to 0"),
+        ({"quality": {"max_loss_increase": -1}}, "quality.max_loss_increase", "at least 0"),
         ({"quality": {"limit": 1}}, "quality.max_loss_increase", "is missing"),
         (
             {"quality": {"max_loss_increase": 0.1}, "loss_guard": {"threshold": 0.3}},

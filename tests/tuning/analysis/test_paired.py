@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from profilers.analysis.statistics import Interval
 from tests.support.drawn import SEED
-from tuning.analysis.paired import EFFECT, Lead, lead, reach, verdict
+from tuning.analysis.paired import EFFECT, Lead, fewest, lead, reach, verdict
 
 
 @pytest.mark.parametrize(("rounds", "error"), [(5, 0.05), (8, 0.05 / 3), (30, 0.05), (120, 0.025)])
@@ -102,9 +102,35 @@ def test_the_forecast_of_rounds_is_when_it_is_decided(middle: float) -> None:
     assert after(rounds + int(0.8 * more)).verdict(0.03) == "undecided" or more < 5
 
 
-def test_how_likely_the_leader_is_ahead() -> None:
-    assert lead({0: 0.0, 1: 0.0}, {0: 0.0, 1: 0.0}, 0.05).probability == 0.5
-    values = {place: 0.01 * place for place in range(8)}
+@pytest.mark.parametrize("rounds", [2, 5, 40])
+@pytest.mark.parametrize("effect", [-0.4, 0.1, 0.9])
+def test_how_likely_the_leader_is_ahead_by_the_interval_s_own_bet(rounds: int, effect: float) -> None:
+    """The part above 0 of the likelihoods of all effect sizes, each weighted as the interval bets on it."""
+    values = {place: 0.03 * (effect + (-1) ** place) for place in range(rounds)}
     ahead = lead(values, dict.fromkeys(values, 0.0), 0.05)
-    expected = stats.ttest_1samp(list(values.values()), 0.0, alternative="greater").pvalue
-    assert ahead.probability == pytest.approx(1 - expected)
+    score = float(stats.ttest_1samp(list(values.values()), 0.0).statistic)
+
+    def weighed(size: float) -> float:
+        likelihood = stats.nct.pdf(score, rounds - 1, size * math.sqrt(rounds))
+        return float(likelihood * stats.norm.pdf(size, scale=math.sqrt(EFFECT)))
+
+    above, below = (integrate.quad(weighed, *ends)[0] for ends in ((0, 8), (-8, 0)))
+    assert ahead.probability == pytest.approx(above / (above + below), abs=1e-5)
+
+
+def test_where_rounds_say_nothing_or_all_the_same() -> None:
+    assert lead({0: 0.0, 1: 0.0}, {0: 0.0, 1: 0.0}, 0.05).probability == 0.5
+    assert lead({0: 0.5}, {0: 0.0}, 0.05).probability is None
+    alike = [
+        lead(dict.fromkeys(range(count), 0.1), dict.fromkeys(range(count), 0.0), 0.05) for count in (2, 9)
+    ]
+    few, many = (one.probability or 0.0 for one in alike)
+    assert 0.9 < few < 0.95 and many > 0.9999
+    assert fewest(0.05) == 5 and alike[0].interval.low is None
+
+
+def test_a_decided_lead_is_likely() -> None:
+    """Where an interval just leaves 1 the probability is no less than its level."""
+    for rounds in (5, 12, 100):
+        decided = Lead(rounds, reach(rounds, 0.05) * 0.02, 0.02, reach(rounds, 0.05) * 0.02, 0.05)
+        assert (decided.probability or 0.0) > 0.97

@@ -55,16 +55,20 @@ def points(file: StudyFile) -> tuple[dict[str, Any], dict[str, Any]]:
 BASELINE, OTHER = points(FILE)
 
 
-def compared(ratio: float, searched: float = 1200.0, rounds: int = 8) -> StudyState:
+def compared(
+    ratio: float, searched: float = 1200.0, rounds: int = 8, third: float | None = None
+) -> StudyState:
     """Baseline 1000, then another that was ``searched`` and is ``ratio`` times as fast in ``rounds`` of windows,
-    of which the study looks at no more than it needs.
+    of which the study looks at no more than it needs; and a ``third`` of the search alone.
     """
     parts = [lines(0, BASELINE, 1000.0), lines(1, OTHER, searched)]
+    if third is not None:
+        parts.append(lines(2, FILE.search_space.completed({"batch.micro_batch": 1}), third))
     for place in range(rounds):
         for arm in (0, 1) if place % 2 == 0 else (1, 0):
             value = (1000.0 * ratio if arm else 1002.0) * (1 + 0.002 * ((7 * place + 3 * arm) % 5 - 2))
             point = OTHER if arm else BASELINE
-            again = {"source": "confirm", "confirms": arm, "round": place, "window": 8}
+            again = {"source": "confirm", "confirms": arm, "round": place, "window": 8, "seconds": 2.5}
             parts.append(lines(len(parts), point, value, **again))
     return folded(*parts)
 
@@ -118,6 +122,13 @@ def test_the_baseline_itself_can_be_best() -> None:
     assert (
         "plain data parallel itself: the one other was not faster; the nearest, dp=2" in found["result_line"]
     )
+
+
+def test_of_a_baseline_that_wins_it_is_said_how_many_others_were_measured_again() -> None:
+    """Two others were measured and one of them again, which is a tenth slower in every window."""
+    found = result(compared(0.9, 1010.0, third=500.0), FILE)
+    assert found["best"]["trial"] == found["baseline"]["trial"] == 0
+    assert "none of 2 others was faster, 1 of them measured again; the nearest" in found["result_line"]
 
 
 def test_nothing_measured_is_said_plainly() -> None:
@@ -264,6 +275,26 @@ def test_one_round_has_no_probability() -> None:
     found = result(compared(1.4, rounds=1), FILE, "interrupted")
     assert found["recommended"]["probability"] is None and "%" not in found["recommended"]["why"]
     assert "by a single round" in found["recommended"]["why"]
+
+
+def test_an_interrupted_confirmation_of_one_round_says_what_more_it_takes() -> None:
+    """An interval needs five rounds; each of the two arms takes 2.5 s in one."""
+    state = compared(1.4, rounds=1)
+    found = result(state, FILE, "interrupted")
+    outlook = found["confirmation_rounds"]["outlook"]
+    assert (outlook["at_least"], outlook["rounds"], outlook["seconds"]) == (True, 4, 4 * (2.5 + 2.5))
+    needs = (
+        "from too few rounds for an interval; an interval needs at least 20 s more (the same command goes on)"
+    )
+    assert needs in found["result_line"]
+    assert "needs at least" not in result(state, FILE, "running")["result_line"]
+
+
+@pytest.mark.parametrize(("repeats", "how"), [(3, "the same command goes on"), (1, "confirm_repeats: ")])
+def test_an_interrupted_confirmation_goes_on_where_its_budget_allows(repeats: int, how: str) -> None:
+    file = study(confirm_repeats=repeats)
+    found = result(compared(1.4, rounds=1), file, "interrupted")
+    assert f"more ({how}" in found["result_line"]
 
 
 def test_neighbours_are_compared_with_runs_of_their_own_time() -> None:

@@ -157,7 +157,7 @@ def test_a_point_by_hand_is_completed_from_the_baseline() -> None:
         ({"parallel.dp": 2}, "must be the study's 4 ranks"),
         ({"batch.micro_batch": 3}, "not in the space (1, 2, 4, 8, 16)"),
         ({"batch.micro_batch": 16}, "must divide"),
-        ({"batch.micro_batch": "two"}, "valid integer"),
+        ({"batch.micro_batch": "two"}, "whole number"),
         ({"train.steps": 3}, "not turned by this study"),
     ],
 )

@@ -45,8 +45,8 @@ def test_thresholds_are_changed_at_reading(command: Run, furnished: Furnished) -
     ("text", "words"),
     [
         ("bubbl=0.1", ("bubbl=0.1", "known here: bubble, clock")),
-        ("bubble=2", ("less than or equal to 1",)),
-        ("bubble=ten", ("valid number",)),
+        ("bubble=2", ("at most 1",)),
+        ("bubble=ten", ("must be a number",)),
         ("bubble", ("NAME=FRACTION", "straggler")),
     ],
 )

@@ -25,9 +25,14 @@ def write(folder: Path, tree: Any, name: str = "run.yaml") -> Path:
 TREES = {
     "unknown section": ({"modle": {}}, ["modle", "known here", "parallel"]),
     "unknown key": ({"parallel": {"tpp": 2}}, ["parallel.tpp=2", "zero_stage"]),
-    "wrong type": ({"parallel": {"tp": "two"}}, ["parallel.tp='two'", "integer"]),
-    "out of range": ({"train": {"steps": 0}}, ["train.steps=0"]),
-    "unknown choice": ({"precision": "fp8"}, ["precision='fp8'", "bf16"]),
+    "wrong type": ({"parallel": {"tp": "two"}}, ["parallel.tp='two'", "must be a whole number (usual: 1)"]),
+    "a number for a section": ({"model": 5}, ["model=5", "a section with keys of its own: preset, layers"]),
+    "text for a list": ({"schedule": {"stage_layers": "abc"}}, ["stage_layers='abc'", "must be a list"]),
+    "a number for text": ({"model": {"preset": 4}}, ["preset=4", 'must be text, in quotes (usual: "tiny")']),
+    "text for a switch": ({"compile": "yep"}, ["compile='yep'", "must be true or false (usual: false)"]),
+    "too small": ({"overlap": {"bucket_mb": -1}}, ["bucket_mb=-1", "must be above 0"]),
+    "out of range": ({"train": {"steps": 0}}, ["train.steps=0", "must be at least 1"]),
+    "unknown choice": ({"precision": "fp8"}, ["precision='fp8'", "must be 'fp32' or 'bf16'"]),
     "unknown preset": ({"model": {"preset": "huge"}}, ["model.preset='huge'", "tiny"]),
     "world size": ({"parallel": {"dp": 2, "world_size": 3}}, ["parallel.world_size=3", "multiply"]),
     "heads": ({"parallel": {"tp": 3}}, ["parallel.tp=3", "heads=4", "2 or 4"]),
@@ -49,7 +54,7 @@ def test_a_file_that_describes_no_run(name: str, command: Run, tmp_path: Path, h
 SETS = {
     "no equals sign": ("parallel.tp", ["--set='parallel.tp'", "key=value"]),
     "unknown key": ("parallel.tpp=2", ["parallel.tpp=2", "known here"]),
-    "text for a number": ("parallel.tp=two", ["parallel.tp='two'"]),
+    "text for a number": ("train.steps=abc", ["train.steps='abc': must be a whole number (usual: 24)"]),
     "no section": ("precision.bits=8", ["precision.bits=8", "no keys of its own"]),
     "not YAML": ("parallel.tp=[1", ["parallel.tp='[1'", "not a YAML value"]),
 }
@@ -61,6 +66,40 @@ def test_a_set_that_cannot_be(name: str, command: Run, tmp_path: Path) -> None:
     path = write(tmp_path, GOOD | {"precision": "fp32"})
     command("train", path, "--set", text).refused(*words)
     command("train", path, "train.seed=1", text).refused(*words)
+
+
+STUDIES = {
+    "malformed": ("name: [a\n b: {", ["not valid YAML: expected ',' or ']'", "line 2, column 3"]),
+    "a section of a run": (
+        {"name": "a", "model": 5},
+        ["model=5: belongs under base, as in base: {model: ..}"],
+    ),
+    "a number for a section": ({"name": "a", "base": {"model": 5}}, ["base.model=5: must be a section"]),
+    "text for a number": ({"name": "a", "ranks": "two"}, ["ranks='two': must be a whole number (usual: 1)"]),
+    "a number for text": ({"name": 5}, ["name=5: must be text, in quotes"]),
+    "a value twice": (
+        {"name": "a", "ranks": 2, "space": {"parallel.tp": [1, 1, 2]}},
+        ["space.parallel.tp=[1, 1, 2]: 1 is given twice; give each value once"],
+    ),
+    "a count twice": ({"name": "a", "space": {"ranks": [2, 2]}}, ["space.ranks=[2, 2]: 2 is given twice"]),
+    "rounds of no outer loop": (
+        {"name": "a", "ranks": 2, "space": {"outer.period": [2, 4]}},
+        ["space.outer.period='2, 4': acts nowhere in this space; give an outer.method"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_file_that_describes_no_study(name: str, command: Run, tmp_path: Path) -> None:
+    tree, words = STUDIES[name]
+    command("tune", write(tmp_path, tree)).refused(*words)
+
+
+def test_options_out_of_range(command: Run, tmp_path: Path) -> None:
+    command("ui", "--port", "99999999").refused("--port='99999999': must be at most 65535")
+    command("ui", "--port", "abc").refused("--port='abc': must be a whole number")
+    study = write(tmp_path, {"name": "a"})
+    command("tune", study, "--trials", "0").refused("--trials='0': must be at least 1")
 
 
 def test_a_config_that_cannot_be_read(command: Run, tmp_path: Path) -> None:

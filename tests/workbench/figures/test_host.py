@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from profilers.analysis.memory import memory_rows
+from profilers.records.reader import RunRecords
+from profilers.records.writer import RecordWriter
+from tests.support.samples import memory_sample
 from workbench.figures import host as host_figures
 from workbench.figures.host import (
     OTHERS,
@@ -125,6 +130,24 @@ def test_the_peak_of_memory_has_a_rank_a_step_and_a_phase() -> None:
     assert found.lines[1].x == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert found.peak == Peak(1, 3.0, 3.0, 1, "backward")
     assert found.peak.text == "peak 3.000 GiB: rank 1, backward of step 1"
+
+
+def test_the_peak_is_reached_in_the_phase_that_the_summary_names(tmp_path: Path) -> None:
+    """What creeps up by less than a hundredth later says nothing of a phase, on the run's page and on Live."""
+    columns = memory(1, 199, 200)
+    found = memory_series({0: columns}, START)
+    assert found.peak == Peak(0, 1.0, 200.0, 0, "backward")
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        for step, phase, peak in zip(
+            columns["step"], columns["phase"], columns["peak_rss_bytes"], strict=True
+        ):
+            writer.write(memory_sample(step=int(step), phase=str(phase), peak_rss_bytes=int(peak)))
+    (told,) = memory_rows(RunRecords(tmp_path))
+    assert (told.phase, told.step, told.peak_bytes / 2**30) == (
+        found.peak.phase,
+        found.peak.step,
+        found.peak.gib,
+    )
 
 
 def test_memory_is_the_allocators_where_there_is_one() -> None:

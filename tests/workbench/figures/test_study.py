@@ -98,6 +98,17 @@ def test_what_was_measured_again_is_labelled_apart_from_the_search() -> None:
     assert "best of the search so far" in [trace.name for trace in drawing.data]
 
 
+@pytest.mark.parametrize("ratio", [1.001, 0.999])
+def test_words_of_two_levels_stand_apart_however_near_these_are(ratio: float) -> None:
+    """The upper ones end at their line and the lower ones begin at theirs."""
+    series = trial_series(result(compared(1.1), FILE))._replace(baseline=1000.0, confirmed=1000.0 * ratio)
+    levels = [one for one in trials(series).layout.annotations if "measured again" in one.text]
+    lower, upper = sorted(levels, key=lambda one: float(one.y))
+    assert (lower.yanchor, upper.yanchor, lower.y < upper.y) == ("top", "bottom", True)
+    alone = trials(series._replace(confirmed=None)).layout.annotations
+    assert [one.yanchor for one in alone] == ["middle"]
+
+
 def test_the_course_of_a_confirmation_ends_with_what_the_study_claims() -> None:
     """The last point of the fastest and its interval are the gain of the document; before there are rounds enough it
     has no interval.

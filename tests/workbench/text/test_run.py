@@ -5,6 +5,7 @@ from __future__ import annotations
 from profilers.analysis.communication import message_seconds_reason
 from profilers.model.rows import GpuRow
 from profilers.model.run_summary import CommunicationRow, RunSummary
+from workbench.pages.run.details import numbers
 from workbench.text import run
 from workbench.text.quantities import MILLISECONDS, Column
 
@@ -30,6 +31,20 @@ def test_utilizations_stand_beside_the_peak_they_are_of() -> None:
         "514 TFLOP of the model per step, 510 TFLOP/s; MFU 51.5 %, HFU 65.0 % "
         "(989.5 TFLOP/s a device: dense bf16, a datasheet)"
     )
+
+
+def test_tokens_a_second_of_a_whole_run_are_over_all_its_time() -> None:
+    """1,280 tokens in 6.4 s are 200 a second, beside 320 in the steps that were measured."""
+    found = KNOWN | {"tokens_per_second": 320.0, "wall_seconds": 6.4, "tokens_per_wall_second": 1280 / 6.4}
+    assert run.speed(RunSummary.from_dict(found)) == "320 tokens/s; 200 over all 6.40 s since it began"
+    none = KNOWN | {"tokens_per_second_reason": "no measured step"}
+    assert run.speed(RunSummary.from_dict(none)) == "not known: no measured step"
+
+
+def test_a_tile_has_the_last_loss_that_was_told() -> None:
+    tile = numbers(RunSummary.from_dict(KNOWN | {"losses": [3.5, 2.25, None], "validation_loss": 2.5}))
+    assert tile["Last loss"] == ("2.2500", "validation 2.5000")
+    assert numbers(RunSummary.from_dict(KNOWN))["Last loss"][1] == "no validation loss"
 
 
 def test_without_a_peak_the_reason_stands_there() -> None:
@@ -61,7 +76,7 @@ def test_a_gpu_in_one_line() -> None:
     assert run.gpu(GpuRow(0, 10)) == "no reading"
 
 
-def test_a_column_has_one_name_as_text_and_as_numbers() -> None:
+def test_a_column_has_one_name_as_text_and_asnumbers() -> None:
     column = Column("exposed", [0.0123, None], MILLISECONDS)
     assert (column.title, column.texts) == ("exposed, ms", ["12.3 ms", "—"])
     assert column.numbers == [12.3, None]

@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
+from scipy import stats
 
 from engine.run import run_folder
 from tests.support.studies.fake import study
@@ -105,3 +107,20 @@ def test_a_clear_winner_is_exported_as_the_best(command: Run, tmp_path: Path) ->
     write(home, rerun(searched(1000.0, 1500.0), {0: 1000.0, 1: 1500.0}))
     done = command("export", FILE.name, "--to", "torchrun", "--out", tmp_path / "out", "--home", home)
     assert "exporting its best run run-1" in done.err
+
+
+def test_the_readme_of_an_export_has_the_value_measured_again_beside_that_of_the_search(
+    command: Run, tmp_path: Path
+) -> None:
+    """Where another run falls, by scipy: Student's t around the mean of the windows' logarithms."""
+    home, state = tmp_path / "home", rerun(searched(1000.0, 1500.0), {0: 1000.0, 1: 1300.0})
+    write(home, state)
+    command("export", FILE.name, "--to", "torchrun", "--out", tmp_path / "out", "--home", home)
+    logs = np.log([one.value for one in state.trials if one.confirms == 1 and one.value])
+    error = logs.std(ddof=1) * np.sqrt(1 + 1 / len(logs))
+    low, high = np.exp(stats.t.interval(0.95, len(logs) - 1, logs.mean(), error))
+    expected = (
+        f"`tokens_per_second`: {np.exp(logs.mean()):,.0f} tokens/s (95 % of runs: {low:,.0f} to {high:,.0f}), "
+        "measured again; 1,500 tokens/s in the search"
+    )
+    assert f"- Objective of its study: {expected}" in (tmp_path / "out" / "README.md").read_text("utf-8")

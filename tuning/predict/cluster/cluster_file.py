@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, remedy_of
 from tuning.predict.cluster.csv_table import GIGA, read
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link, Measured
 
@@ -100,7 +100,7 @@ def parse(values: Mapping[str, Any]) -> ClusterFile:
 def _input_error(error: ValidationError) -> InputError:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or "cluster"
-    remedy = first["msg"]
+    remedy = remedy_of(first)
     if first["type"] == "extra_forbidden":
         remedy = f"unknown key; known here: {', '.join(sorted(_keys(first['loc'][:-1])))}"
     return InputError(where, None if first["type"] == "missing" else first["input"], remedy)

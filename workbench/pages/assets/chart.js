@@ -64,11 +64,36 @@ function themed(layout, element) {
   };
 }
 
+// Pixels between a title and its legend.
+const GAP = 4;
+
+function roomier(layout, more) {
+  return { ...layout, margin: { ...layout.margin, t: layout.margin.t + more } };
+}
+
+// How far the legend reaches over the title: it grows upwards, by a row for every few words more or pixels less.
+function overlap(plot) {
+  const [title, legend] = [".g-gtitle", ".legend"].map((name) => plot.querySelector(name)?.getBoundingClientRect());
+  return title?.height && legend?.height ? Math.ceil(title.bottom - legend.top) : 0;
+}
+
+async function react(Plotly, plot) {
+  const { data, layout } = plot.figure;
+  const width = plot.clientWidth;
+  const room = plot.room?.width === width ? plot.room.more : 0;
+  await Plotly.react(plot, data, roomier(themed(layout, plot), room), CONFIG);
+  const over = overlap(plot);
+  if (over > 0) {
+    plot.room = { width, more: room + over + GAP };
+    await Plotly.react(plot, data, roomier(themed(layout, plot), plot.room.more), CONFIG);
+  }
+}
+
 async function draw(plot) {
   try {
     const Plotly = await loadPlotly();
     if (plot.isConnected && plot.clientWidth > 0) {
-      await Plotly.react(plot, plot.figure.data, themed(plot.figure.layout, plot), CONFIG);
+      await react(Plotly, plot);
       listenForClicks(plot);
     }
   } catch (error) {

@@ -51,7 +51,7 @@ def details(run_id: str) -> None:
         with st.container(horizontal=True, vertical_alignment="center", key="run-so-far"):
             st.caption(f":material/hourglass_top: {run_text.so_far(summary)}", width="content")
             st.button("Update", icon=":material/refresh:", type="tertiary", key="run-update")
-    metrics(_numbers(summary), "run-numbers")
+    metrics(numbers(summary), "run-numbers")
     verdicts.draw(run_id, summary, records.config)
     views = st.tabs(VIEWS, key="run-view")
     with views[0]:
@@ -129,7 +129,8 @@ def _ending(view: RunView) -> None:
         st.code("\n".join(view.last_lines), language=None)
 
 
-def _numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
+def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
+    """The tiles of a run."""
     step, rates = summary.step_seconds, summary.tokens_per_second_interval
     phases = with_between(summary.phases, summary.between_seconds or 0.0)
     exposed = phases["communication_exposed"] / sum(phases.values()) if phases else None

@@ -218,9 +218,8 @@ def _why_it_wins(why: Why) -> None:
 def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
     """The tiles of a study."""
     aim, failed = result.aim, sum(row.failed for row in result.trials)
-    again = ", measured again" if result.confirmation_rounds else ""
     tiles = {
-        f"{name}{again}, {aim.unit}": (text(aim.shown(entry.value)), _around(entry, result))
+        f"{name}, {aim.unit}": (text(aim.shown(entry.value)), _around(entry, result))
         if entry
         else (words.NOTHING, "")
         for name, entry in (("Best", result.best), ("Baseline", result.baseline))
@@ -234,8 +233,9 @@ def _around(entry: Entry, result: StudyResult) -> str:
     """The interval of a value: of one that was measured again, where another run falls."""
     bounds = words.around(*result.aim.bounds(entry.low, entry.high))
     arms = result.confirmation_rounds.arms if result.confirmation_rounds else []
-    again = bounds and entry.trial in [arm.trial for arm in arms]
-    return f"95 % of runs: {bounds}" if again else bounds
+    if entry.trial not in [arm.trial for arm in arms]:
+        return bounds
+    return f"measured again, 95 % of runs: {bounds}" if bounds else "measured again"
 
 
 def _gain(result: StudyResult) -> tuple[str, str]:
@@ -243,6 +243,7 @@ def _gain(result: StudyResult) -> tuple[str, str]:
     if not gain:
         return words.NOTHING, "nothing to compare yet"
     if best and baseline and best.config == baseline.config:
-        return words.NOTHING, "the baseline itself is the best"
+        undecided = " · undecided" if gain.verdict == "undecided" else ""
+        return words.NOTHING, f"the baseline itself is the best{undecided}"
     between = words.interval(gain.low, gain.high, 2)
     return f"{gain.ratio:.2f} x", " · ".join(part for part in (between, gain.verdict) if part)

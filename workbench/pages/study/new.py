@@ -140,6 +140,7 @@ def _checked(tree: dict[str, Any]) -> StudyFile | None:
 
 def _check_here(file: StudyFile) -> None:
     """What else the command line would refuse on this machine."""
+    terms.check_idle(file.search_space)
     selection.choose(file.config, file.ranks)
     terms.check_environment_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     if file.side_by_side is not None and file.side_by_side > 1:

@@ -16,7 +16,7 @@ from workbench.pages.widgets.shared import guarded, home, pressed, table
 from workbench.pages.widgets.trial_table import followed
 from workbench.services import jobs
 from workbench.text import words
-from workbench.text.sensitivity import loss, stands
+from workbench.text.sensitivity import ended, loss, stands
 
 REFRESH_SECONDS = 1.0
 #: What fANOVA has by then is kept.
@@ -74,7 +74,7 @@ def _buttons(name: str, found: Sensitivity, was_moving: bool) -> None:
             answer: Answer[Fanova | Shap] = found.fanova if method == "fanova" else found.shap
             done = answer.found is not None and not answer.note
             off = moving or done or bool(needed(method))
-            label = f"{NAMES[method]}: computed" if done else f"Compute {NAMES[method]}"
+            label = f"{NAMES[method]}: {ended(answer.found)}" if done else f"Compute {NAMES[method]}"
             if pressed(st.button, label, f"ask-{method}", icon=":material/calculate:", disabled=off):
                 asked = ["sensitivity", name, "--method", method, "--limit", str(LIMIT_SECONDS)]
                 jobs.start(home(), asked)

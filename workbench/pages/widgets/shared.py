@@ -152,10 +152,12 @@ def badge(state: str | None, label: str | None = None) -> None:
 
 
 def metrics(values: Mapping[str, tuple[str, str]], key: str) -> None:
-    """A row of tiles: label -> (value, a quiet line below it), each with what its number is."""
-    with st.container(key=key):
-        for column, (label, (value, below)) in zip(st.columns(len(values)), values.items(), strict=True):
-            with column.container(border=True, gap="xxsmall"):
+    """Tiles: label -> (value, a quiet line below it), each with what its number is. A row of them, or as many rows as
+    their words need.
+    """
+    with st.container(key=key, horizontal=True):
+        for label, (value, below) in values.items():
+            with st.container(border=True, gap="xxsmall", height="stretch"):
                 st.metric(label, value, help=helps.of_tile(label))
                 st.caption(below or "&nbsp;")
 

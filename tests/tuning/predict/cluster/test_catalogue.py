@@ -169,7 +169,7 @@ def test_a_file_describes_islands_on_different_networks(tmp_path: Path) -> None:
         ),
         ("[across]", "[acros]", r"acros=.*known here: accelerators, across"),
         ("memory_bandwidth = 5e11", "", r"accelerators.ours.memory_bandwidth: Field required"),
-        ("nodes = 2", "nodes = 0", r"groups.0.nodes=0: Input should be greater than or equal to 1"),
+        ("nodes = 2", "nodes = 0", r"groups.0.nodes=0: must be at least 1"),
         ("nodes = 2", 'nodes = "two"', r"groups.0.nodes='two'"),
         ("nodes = 2", "", r"islands.groups.0.nodes: is missing"),
         ("inside.bytes_per_second = 50e9", "", r"islands.groups.1.inside.bytes_per_second: no source"),

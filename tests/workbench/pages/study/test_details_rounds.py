@@ -14,7 +14,9 @@ from tests.tuning.analysis.test_confirmation import DEEP, rerun, searched, trial
 from tests.workbench.pages.test_pages import texts, visit
 from tests.workbench.text.test_study import FILE, TIED, write
 from tuning.report.result import result
+from workbench.pages.study.details import numbers
 from workbench.services import jobs
+from workbench.text import words
 
 EARLY = "stopped early: could not reach the leader, after 5 steps at most 700 tokens/s"
 
@@ -53,3 +55,14 @@ def test_what_is_undecided_can_be_decided_from_the_page(home: Path, monkeypatch:
     button.click().run()
     assert [arguments[-1] for arguments in asked] == [f"confirm_repeats={rounds.outlook.confirm_repeats}"]
     assert "it is not told from trial 1" in texts(app).replace("\\", "")
+
+
+def test_a_baseline_that_may_be_beaten_is_called_undecided_in_tile_and_line() -> None:
+    file = study(trials=2, confirm_repeats=3)
+    found = result(rerun(searched(1000.0, 1020.0), {0: 1000.0, 1: 1030.0}, file, wild), file)
+    assert found.best and found.baseline and found.best.config == found.baseline.config
+    assert found.result_lines[1].startswith("undecided: ")
+    assert numbers(found)["Gain"] == (words.NOTHING, "the baseline itself is the best · undecided")
+    sure = result(searched(1000.0, 700.0), file)
+    assert not sure.result_lines[1].startswith("undecided")
+    assert numbers(sure)["Gain"][1] == "the baseline itself is the best"

@@ -79,9 +79,7 @@ def test_a_knob_without_values_says_so_beside_it(home: Path) -> None:
     assert app.button(key="start").disabled
 
 
-@pytest.mark.parametrize(
-    ("value", "words"), [("many", "valid integer"), (0, "greater than or equal to 1"), (1, None)]
-)
+@pytest.mark.parametrize(("value", "words"), [("many", "whole number"), (0, "at least 1"), (1, None)])
 def test_a_wrong_value_has_one_clear_line(value: object, words: str | None) -> None:
     found = new_knobs.problem(THREADS, [None, value], RunConfig())
     assert found is None if words is None else found and words in found and "\n" not in found

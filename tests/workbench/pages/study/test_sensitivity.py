@@ -51,7 +51,17 @@ def test_the_section_draws_what_is_known(home: Path) -> None:
     neighbours = app.dataframe[-1].value
     assert {"knob", "loses, %", "based on"} <= set(neighbours.columns)
     assert app.button(key="ask-shap").disabled  # there already
+    assert app.button(key="ask-shap").label == "SHAP: computed"
     assert not app.button(key="ask-fanova").disabled
+
+
+def test_a_study_too_small_for_a_method_is_not_called_computed(home: Path) -> None:
+    folder = known.write(home, 12)
+    job.write(folder, 12, modelled(known.state(12), known.file(), lambda *_: None))
+    app = visit("runs", id=known.NAME)
+    assert not app.exception
+    assert app.button(key="ask-shap").label == "SHAP: tells nothing of these trials"
+    assert app.button(key="ask-shap").disabled
 
 
 def test_a_button_starts_the_command_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
