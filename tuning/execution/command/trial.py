@@ -269,12 +269,13 @@ def put_in_place(wanted: Invocation, place: Path, values: Mapping[str, object]) 
     run_folder.write_json(place / VALUES, {"number": 0, "values": dict(values)})
     if wanted.arguments:
         run_folder.write_json(place / ARGUMENTS_FILE, dict(wanted.arguments))
-    words = list(wanted.words)
+    places = {}
     for number, (word, document) in enumerate(wanted.files.items()):
         path = place / f"{number}-{Path(word).name}"
         path.write_text(json.dumps(document, indent=2).replace(FOLDER, str(place)) + "\n", encoding="utf-8")
-        words = [str(path) if one == word else one for one in words]
-    return replace(wanted, words=tuple(word.replace(FOLDER, str(place)) for word in words), files={})
+        places[word] = str(path)
+    words = (word.replace(FOLDER, str(place)) for word in wanted.naming(places))
+    return replace(wanted, words=tuple(words), files={})
 
 
 def _changed_words(today: Invocation, given: Invocation) -> frozenset[str]:
