@@ -149,7 +149,7 @@ class Trial:
                 processes.stop(PATIENCE_SECONDS)
                 return RunOutcome(Ending.COMPLETED)
             if end is not None:
-                return self._ended(end, kernel.count() > killed_before)
+                return self._ended(end, killed_before)
             if (early := self._asked(should_stop())) is not None:
                 processes.stop(PATIENCE_SECONDS)
                 return early
@@ -212,13 +212,17 @@ class Trial:
             return RunOutcome(Ending.TIMED_OUT, words, None, None, last)
         return None
 
-    def _ended(self, end: Exit, kernel_killed: bool) -> RunOutcome:
+    def _ended(self, end: Exit, killed_before: int) -> RunOutcome:
         """Of a trainer that ended by itself; one that was nearly through counts."""
         train = self._config.train
         least = train.warmup + max(3, (train.steps - train.warmup) // 2)
         if end.code == 0 and self.steps >= least:
             return RunOutcome(Ending.COMPLETED, f"the trainer ended by itself after {self.steps} steps")
-        return verdict.ended(end, list(self._tail), self.steps, kernel_killed and end.code != 0)
+
+        def killed(pid: int | None) -> bool:
+            return kernel.count() > killed_before if pid is None else kernel.was_killed(pid, killed_before)
+
+        return verdict.ended(end, list(self._tail), self.steps, killed)
 
     def _note_ranks(self, missing: Mapping[int, str]) -> None:
         for rank, word in missing.items():
