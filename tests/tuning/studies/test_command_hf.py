@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -75,6 +77,17 @@ def test_from_the_command_to_one_that_is_told_apart(torchrun: Path, tmp_path: Pa
     assert not [note for note in summary.notes if "did not get" in note]
     assert not (tmp_path / "output").exists()  # trials write nothing where the training does
     assert not left()
+
+
+def test_the_time_of_a_step_is_that_of_the_trainer(torchrun: Path, tmp_path: Path) -> None:
+    """Its own clock beside ours, which sees lines come in; both medians, as either may be held up now and then."""
+    home, noted = tmp_path / "home", tmp_path / "times"
+    file = study(torchrun, home, before=f"STEP_TIMES={noted} ", space={"trainer.recompute": [False, True]})
+    outcome, summary = CommandTrials(home, file)(file.config, {"purpose": "sampler"}, lambda: False)
+    assert outcome.ending is Ending.COMPLETED and summary.step_seconds is not None
+    ends = [float(line) for line in noted.read_text().split()][3:14]
+    theirs = median(after - before for before, after in pairwise(ends))
+    assert summary.step_seconds.median == pytest.approx(theirs, rel=0.15)
 
 
 @pytest.mark.parametrize(
