@@ -95,6 +95,10 @@ def test_torchtitan_keeps_the_global_batch_when_its_data_ranks_change() -> None:
     assert "--training.global_batch_size 8" in text and "--parallelism.tensor_parallel_degree=4" in text
     assert "no multiple" in found.refusal({"tensor_parallel": 1, "micro_batch": 4})
     assert tuned("torchrun -m torchtitan.train").offered == {}
+    saves = tuned(f"{TITAN} --checkpoint.enable")
+    assert (
+        "--checkpoint.enable" in saves.with_values({}).text and "--checkpoint" not in saves.for_trial({}).text
+    )
 
 
 def test_accumulation_follows_the_micro_batch_of_hugging_face() -> None:
