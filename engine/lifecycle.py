@@ -210,7 +210,7 @@ def summary_of(
         layout=where.as_dict(),
         world_size=where.world_size,
         backend=backend,
-        tokens_per_step=config.tokens_per_step or 0,
+        tokens_per_step=config.tokens_per_step,
         model_flops_per_step=flops.model_flops_per_step(work) if work else None,
         peak_flops_per_second=peak,
         peak_source=peak_source,

@@ -134,7 +134,7 @@ def _no_rate(mean: float | None, facts: RunFacts, period: int, steps: int) -> st
         return _no_round(period, steps)
     if facts.tokens_per_step is None:
         return "the job does not tell the tokens of a step (profilers.recording(tokens=...))"
-    return None if facts.tokens_per_step else "nobody told how many tokens a step of this trainer has"
+    return None
 
 
 def _no_round(period: int, steps: int) -> str:
@@ -162,8 +162,7 @@ def _times(amount: int | None, count: int) -> int | None:
 
 
 def _rate(amount: float | None, seconds: float | None) -> float | None:
-    """None of nothing, too: 0 tokens are those of a trainer that told of none."""
-    return amount / seconds if amount and seconds else None
+    return amount / seconds if amount is not None and seconds else None
 
 
 def _utilization(seconds: float | None, facts: RunFacts) -> dict[str, Any]:

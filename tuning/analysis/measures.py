@@ -30,7 +30,7 @@ def measure(summary: RunSummary, aim: Aim) -> Measure | None:
     if aim.objective.single:
         natural = _single(summary, aim)
         return None if not natural else Measure(aim.kept(natural), None, None, [aim.kept(natural)])
-    if aim.name == "step_seconds" and not summary.tokens_per_step:
+    if aim.name == "step_seconds" and summary.tokens_per_step is None:
         return _of_steps(summary, aim)
     scale = _scale(summary, aim)
     if not scale or not summary.tokens_per_second or summary.tokens_per_step is None:

@@ -96,7 +96,7 @@ def measured(
         "conditions": conditions.of_run(summary),
     }
     short = aim.target_loss is not None and seconds_to_loss(summary, aim.target_loss) is None
-    has_rate = summary.tokens_per_second is not None or not summary.tokens_per_step
+    has_rate = summary.tokens_per_second is not None or summary.tokens_per_step is None
     good = outcome.good and has_rate and not short
     found = measure(summary, aim) if good else None
     if found is None:

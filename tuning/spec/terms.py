@@ -118,13 +118,15 @@ class Command(Section):
     """A trainer that is started anew for each trial (``docs/command.md``): the ``command``, the ``kind`` of trainer
     that it starts, by default what its arguments tell, and the ``directory`` it starts in, by default the one that the
     study is started in. ``arguments`` are options by the NAME of ``trainer.NAME``, where they are not called so.
-    ``steps`` says where its steps are read, if not as the kind has it.
+    ``steps`` says where its steps are read, if not as the kind has it. ``documents`` are the JSON files of settings
+    that the command names, as they were when the study began.
     """
 
     command: str
     kind: Annotated[str, OneOf(registry.names)] = "auto"
     directory: str | None = None
     arguments: dict[str, str] = Field(default_factory=dict)
+    documents: dict[str, dict[str, Any]] = Field(default_factory=dict)
     steps: StepSource | None = None
 
 

@@ -36,7 +36,7 @@ def of_study(file: StudyFile | None, result: StudyResult) -> CommandReport | Non
     if result.best is None:
         return report
     best = command.with_values(file.search_space.config(result.best.config).trainer)
-    files = {word: dict(tree) for word, tree in best.files.items()}
+    files = {word: dict(tree) for word, tree in best.files.items() if tree != command.today.files.get(word)}
     return CommandReport(report.trainer, report.today, report.directory, best.text, files or None)
 
 

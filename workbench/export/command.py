@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 from engine.config.errors import InputError
@@ -26,8 +25,8 @@ here="$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"
 cd -- {directory}
 exec {command} "$@"
 """
-#: Stands for this folder in a word until the words are quoted.
-_HERE = '"$here"'
+#: Stands for the export's folder in a word until the words are quoted.
+_HERE = "\0here/"
 
 
 def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
@@ -70,13 +69,14 @@ def _study(view: RunView, name: str) -> study_file.StudyFile:
 def _command(found: Invocation) -> str:
     """Its words for a shell; what stands in a file of the export names it there."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in found.variables.items()]
-    words = [_word(word, found) for word in replace(found, variables={}).words]
+    there = {word: f"{_HERE}{Path(word).name}" for word in found.files}
+    words = [_word(word) for word in found.naming(there)]
     return " ".join([*(["env"] if variables else []), *variables, *words])
 
 
-def _word(word: str, found: Invocation) -> str:
-    if word in found.files:
-        return f"{_HERE}/{shlex.quote(Path(word).name)}"
-    if word.startswith(f"{FOLDER}/"):
-        return f"{_HERE}/{shlex.quote(word.removeprefix(f'{FOLDER}/'))}"
-    return shlex.quote(word)
+def _word(word: str) -> str:
+    """Quoted, but for the folder of the export where it stands in a word."""
+    before, here, after = word.replace(f"{FOLDER}/", _HERE).partition(_HERE)
+    if not here:
+        return shlex.quote(word)
+    return f'{shlex.quote(before) if before else ""}"$here"/{shlex.quote(after)}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tuning.spec.study_file import StudyFile
+from tuning.spec.trainers.invocation import FOLDER
 from tuning.spec.trainers.tuned_command import PREFIX, TunedCommand
 
 
@@ -35,7 +36,7 @@ def plan_lines(file: StudyFile) -> list[str]:
     turned = [f"  {knob.key} = {knob}{_today(file, knob.key)}" for knob in file.knobs]
     return [
         f"study {file.name}: {command.kind.title} on {ranks} rank{'s' * (ranks > 1)}, aims at {file.objective}",
-        f"trial 0, the command as it is: {command.for_trial(file.config.trainer).text}",
+        f"trial 0, the command as it is: {_shown(command.for_trial(file.config.trainer).text)}",
         f"then at most {file.trials - 1} others, {train.steps} steps each, {train.warmup} of them warm-up, which turn:",
         *turned,
         "another space: --set 'space.trainer.NAME=[..]'; steps: --set base.train.steps=N",
@@ -45,6 +46,11 @@ def plan_lines(file: StudyFile) -> list[str]:
 def _command(file: StudyFile) -> TunedCommand:
     assert file.command is not None
     return file.command
+
+
+def _shown(text: str) -> str:
+    """For people: each trial has a folder of its own in its run's."""
+    return text.replace(FOLDER, "RUN/trainer")
 
 
 def _today(file: StudyFile, key: str) -> str:

@@ -149,7 +149,7 @@ class Trial:
                 processes.stop(PATIENCE_SECONDS)
                 return RunOutcome(Ending.COMPLETED)
             if end is not None:
-                return self._ended(end, kernel.count() > killed_before)
+                return self._ended(end, killed_before)
             if (early := self._asked(should_stop())) is not None:
                 processes.stop(PATIENCE_SECONDS)
                 return early
@@ -212,13 +212,17 @@ class Trial:
             return RunOutcome(Ending.TIMED_OUT, words, None, None, last)
         return None
 
-    def _ended(self, end: Exit, kernel_killed: bool) -> RunOutcome:
+    def _ended(self, end: Exit, killed_before: int) -> RunOutcome:
         """Of a trainer that ended by itself; one that was nearly through counts."""
         train = self._config.train
         least = train.warmup + max(3, (train.steps - train.warmup) // 2)
         if end.code == 0 and self.steps >= least:
             return RunOutcome(Ending.COMPLETED, f"the trainer ended by itself after {self.steps} steps")
-        return verdict.ended(end, list(self._tail), self.steps, kernel_killed and end.code != 0)
+
+        def killed(pid: int | None) -> bool:
+            return kernel.count() > killed_before if pid is None else kernel.was_killed(pid, killed_before)
+
+        return verdict.ended(end, list(self._tail), self.steps, killed)
 
     def _note_ranks(self, missing: Mapping[int, str]) -> None:
         for rank, word in missing.items():
@@ -269,12 +273,13 @@ def put_in_place(wanted: Invocation, place: Path, values: Mapping[str, object]) 
     run_folder.write_json(place / VALUES, {"number": 0, "values": dict(values)})
     if wanted.arguments:
         run_folder.write_json(place / ARGUMENTS_FILE, dict(wanted.arguments))
-    words = list(wanted.words)
+    places = {}
     for number, (word, document) in enumerate(wanted.files.items()):
         path = place / f"{number}-{Path(word).name}"
         path.write_text(json.dumps(document, indent=2).replace(FOLDER, str(place)) + "\n", encoding="utf-8")
-        words = [str(path) if one == word else one for one in words]
-    return replace(wanted, words=tuple(word.replace(FOLDER, str(place)) for word in words), files={})
+        places[word] = str(path)
+    words = (word.replace(FOLDER, str(place)) for word in wanted.naming(places))
+    return replace(wanted, words=tuple(words), files={})
 
 
 def _changed_words(today: Invocation, given: Invocation) -> frozenset[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.run.outcome import Ending, RunOutcome
 from tuning.execution.command.process import Exit
@@ -28,24 +28,25 @@ _REFUSED = re.compile(
 )
 _ERROR = re.compile(r"^(?:\[[^\]]*\]:\s*)?(?P<words>(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt)\b.*)$")
 _SAID_NO = ("ValueError", "AssertionError", "TypeError", "NotImplementedError")
-_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
+_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)")
+_KERNEL = "the kernel killed the trainer's process for want of memory"
 _SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 _OF_A_LAUNCHER = ("ChildFailedError", "CalledProcessError", "SignalException")
 
 
-def ended(end: Exit, lines: Sequence[str], steps: int, killed_for_memory: bool) -> RunOutcome:
-    """Of a trainer that ended by itself after so many recorded steps, fewer than were asked for."""
+def ended(
+    end: Exit, lines: Sequence[str], steps: int, killed_for_memory: Callable[[int | None], bool]
+) -> RunOutcome:
+    """Of a trainer that ended by itself after so many recorded steps, fewer than were asked for. The kernel is asked
+    whether it killed a process for want of memory, by its number if that is known.
+    """
     last = tuple(lines[-KEPT_LINES:])
     if end.code == 0:
         return _without_failure(end, last, steps)
-    rank, code = _failed_rank(lines, end.code)
+    rank, code, pid = _failed_rank(lines, end.code)
     cause = next((line.strip() for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
-    if cause or killed_for_memory:
-        words = (
-            f"the trainer ran out of memory: {cause}"
-            if cause
-            else "the kernel killed a rank for want of memory"
-        )
+    if cause or (code == -signal.SIGKILL and killed_for_memory(pid)):
+        words = f"the trainer ran out of memory: {cause}" if cause else _KERNEL
         return RunOutcome(Ending.OOM, _cut(words), rank, None, last)
     where = f", after {steps} steps" if steps else ", before its first step"
     said = refused(lines)
@@ -106,11 +107,12 @@ def _without_failure(end: Exit, last: tuple[str, ...], steps: int) -> RunOutcome
     )
 
 
-def _failed_rank(lines: Sequence[str], code: int | None) -> tuple[int | None, int | None]:
+def _failed_rank(lines: Sequence[str], code: int | None) -> tuple[int | None, int | None, int | None]:
+    """Rank, exit code and process of the first that failed, as far as they are told."""
     for line in lines:
         if found := _FAILED.search(line):
-            return int(found["rank"]), int(found["code"])
-    return None, code
+            return int(found["rank"]), int(found["code"]), int(found["pid"])
+    return None, code, None
 
 
 def _kind(words: str) -> str:

@@ -113,5 +113,6 @@ DEEPSPEED = TrainerKind(
         THREADS,
     ),
     for_trials=_ds_for_trials,
+    settings=lambda command: (zero_file(command),),
     variables=EVERY_STEP,
 )

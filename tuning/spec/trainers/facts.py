@@ -84,7 +84,7 @@ class TrainerKind:
     """A trainer. ``knows`` tells whether a command starts it. ``pinned`` makes explicit what has to stay the same when
     others turn, such as the global batch; ``for_trials`` has it tell of each step and keep its hands off checkpoints:
     the winner's training sees nothing of it but what is pinned. ``variables`` are set for trials. ``tokens`` are those
-    of a step.
+    of a step. ``settings`` are words of a command that name JSON files of settings.
     """
 
     name: str
@@ -96,6 +96,7 @@ class TrainerKind:
     for_trials: Callable[[Invocation], Invocation] = _as_it_is
     variables: Mapping[str, str] = field(default_factory=dict)
     tokens: Callable[[Invocation], Tokens] = _no_tokens
+    settings: Callable[[Invocation], Sequence[str | None]] = lambda command: ()
 
     def argument(self, name: str) -> Argument | None:
         """The argument of that name."""

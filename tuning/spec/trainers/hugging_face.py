@@ -118,6 +118,7 @@ HUGGING_FACE = TrainerKind(
     for_trials=_hf_for_trials,
     variables=EVERY_STEP,
     tokens=_hf_tokens,
+    settings=lambda command: (command.json_argument, zero_file(command)),
 )
 
 

@@ -123,6 +123,10 @@ class Invocation:
             inner[name] = value
         return replace(self, files=dict(self.files) | {word: tree})
 
+    def naming(self, places: Mapping[str, str]) -> tuple[str, ...]:
+        """Its words with other names of files, also as the value of an option."""
+        return tuple(_renamed(word, places) for word in self.words)
+
     @property
     def json_argument(self) -> str | None:
         """The JSON file that is a script's only argument, as Hugging Face's parser takes it."""
@@ -263,6 +267,11 @@ def listed(words: Sequence[str]) -> str:
 
 def _quoted(word: str) -> str:
     return word if word in MACROS or FOLDER in word else shlex.quote(word)
+
+
+def _renamed(word: str, places: Mapping[str, str]) -> str:
+    option, equals, value = word.partition("=")
+    return f"{option}={places[value]}" if equals and value in places else places.get(word, word)
 
 
 def _alike(flag: str) -> str:

@@ -10,6 +10,7 @@ from tuning.spec.trainers.invocation import Invocation
 
 _LOCAL, _WHOLE = "--training.local_batch_size", "--training.global_batch_size"
 _TITAN_TP = "--parallelism.tensor_parallel_degree"
+_SAVES = "--checkpoint.enable"
 _RESHARD = "--parallelism.fsdp_reshard_after_forward"
 
 
@@ -82,6 +83,6 @@ TORCHTITAN = TrainerKind(
         ),
     ),
     pinned=_titan_pinned,
-    for_trials=lambda command: command.with_value("--metrics.log_freq", 1),
+    for_trials=lambda command: command.with_value("--metrics.log_freq", 1).with_switch(_SAVES, False),
     tokens=_titan_tokens,
 )

@@ -32,7 +32,10 @@ class TunedCommand:
         where = section.get("directory")
         self._directory = Path(where).expanduser().absolute() if where else Path.cwd()
         #: As somebody typed it.
-        self.today = invocation.parse(str(section.get("command", "")), self._directory)
+        self.today = replace(
+            invocation.parse(str(section.get("command", "")), self._directory),
+            files=section.get("documents") or {},
+        )
         self.kind = kind_of(self.today, str(section.get("kind") or "auto"))
         self._options: Mapping[str, str] = section.get("arguments") or {}
         self._steps: Mapping[str, Any] = section.get("steps") or {}
@@ -41,6 +44,12 @@ class TunedCommand:
     def directory(self) -> str:
         """Where it starts."""
         return str(self._directory)
+
+    @property
+    def documents(self) -> dict[str, Any]:
+        """The JSON files of settings that it names: a study keeps them, whatever becomes of the files."""
+        words = [word for word in self.kind.settings(self.today) if word is not None]
+        return {word: dict(self.today.document(word) or {}) for word in words}
 
     @cached_property
     def offered(self) -> dict[str, list[Value]]:
@@ -149,7 +158,9 @@ def filled(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, usual in _USUAL_BASE.items():
         base[name] = usual | (base.get(name) or {})
     told = _with_tokens(tuned, base)
-    known = {"kind": tuned.kind.name, "directory": tuned.directory}
+    known: dict[str, Any] = {"kind": tuned.kind.name, "directory": tuned.directory}
+    if documents := tuned.documents:
+        known["documents"] = documents
     objective = "tokens_per_second" if told else "step_seconds"
     # Each window of the rounds starts the trainer anew: fewer leaders are measured again than of ranks that are warm.
     usual = {"objective": objective, "confirm_runners_up": 1}

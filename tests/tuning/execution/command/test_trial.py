@@ -87,7 +87,7 @@ def test_steps_are_read_as_each_trainer_tells_of_them(tmp_path: Path, prints: st
         steps = [3.0 / loss for loss in summary.losses]
         assert steps == pytest.approx([round(step) for step in steps], rel=1e-3) and steps == sorted(steps)
     assert summary.tokens_per_second is None
-    assert "how many tokens" in str(summary.tokens_per_second_reason)
+    assert "tokens of a step" in str(summary.tokens_per_second_reason)
     assert run_folder.RunStatus.of(only_run(home)).state == "ended"
     assert not left(home)
 

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from engine.config.errors import InputError
+from tuning.execution.command.trial import put_in_place
+from tuning.spec.study_file import parse
 from tuning.spec.trainers import registry
 from tuning.spec.trainers.facts import Argument, TrainerKind, line
 from tuning.spec.trainers.tuned_command import TunedCommand
@@ -92,6 +95,10 @@ def test_torchtitan_keeps_the_global_batch_when_its_data_ranks_change() -> None:
     assert "--training.global_batch_size 8" in text and "--parallelism.tensor_parallel_degree=4" in text
     assert "no multiple" in found.refusal({"tensor_parallel": 1, "micro_batch": 4})
     assert tuned("torchrun -m torchtitan.train").offered == {}
+    saves = tuned(f"{TITAN} --checkpoint.enable")
+    assert (
+        "--checkpoint.enable" in saves.with_values({}).text and "--checkpoint" not in saves.for_trial({}).text
+    )
 
 
 def test_accumulation_follows_the_micro_batch_of_hugging_face() -> None:
@@ -132,6 +139,23 @@ def test_what_stands_in_a_json_file_is_turned_there(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(auto))
     again = tuned("deepspeed --num_gpus 2 t.py --deepspeed_config ds.json", directory=str(tmp_path))
     assert "micro_batch" not in again.offered
+
+
+def test_a_study_keeps_the_settings_that_a_file_had(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"zero_optimization": {"stage": 1}}))
+    command = "deepspeed --num_gpus 2 t.py --deepspeed_config=ds.json"
+    file = parse({"name": "s", "trainer": {"command": command, "directory": str(tmp_path)}})
+    path.unlink()
+    again = parse(yaml.safe_load(file.text))
+    assert again.fingerprint() == file.fingerprint() and again.command is not None
+    found = again.command.with_values({"zero_stage": 3})
+    assert found.text == command and found.files["ds.json"] == {"zero_optimization": {"stage": 3}}
+    place = tmp_path / "place"
+    given = put_in_place(again.command.for_trial({"zero_stage": 2}), place, {"zero_stage": 2})
+    assert given.words[-1] == f"--deepspeed_config={place}/0-ds.json"
+    tree = json.loads((place / "0-ds.json").read_text())
+    assert tree == {"zero_optimization": {"stage": 2}, "steps_per_print": 1}
 
 
 def test_threads_are_a_variable_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
