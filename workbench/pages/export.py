@@ -139,7 +139,7 @@ def _files(exported: Bundle) -> None:
     for view, (name, text) in zip(views, exported.files.items(), strict=False):
         with view:
             language = LANGUAGES.get(name.rpartition(".")[2])
-            st.code(text, language=language, line_numbers=True, height=420, wrap_lines=True)
+            st.code(text, language=language, line_numbers=True, wrap_lines=True)
     with views[-1]:
         flat = flatten(json.loads(exported.files.get(PROVENANCE, "{}")))
         scalars = {key: value for key, value in flat.items() if not isinstance(value, list | dict)}

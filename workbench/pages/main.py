@@ -4,9 +4,13 @@ import streamlit as st
 
 from workbench.pages.navigation import PAGES
 from workbench.pages.widgets.shared import ASSETS
+from workbench.pages.widgets.trial_table import OPEN_RUN
 
 #: Streamlit's colours of code are too pale for 4.5:1 in the light theme, and no option of a theme sets them.
-_CODE = "<style>.stCode .token { color: inherit !important; } .stCode .token.property { font-weight: 600; }</style>"
+_CODE = """<style>
+.stCode .token, .stCode .linenumber { color: inherit !important; }
+.stCode .token.property { font-weight: 600; }
+</style>"""
 
 
 def main() -> None:
@@ -19,7 +23,10 @@ def main() -> None:
         st.Page(path, title=name, url_path=name.lower(), default=place == 0)
         for place, (name, path) in enumerate(PAGES.items())
     ]
-    st.navigation(pages, position="top").run()
+    page = st.navigation(pages, position="top")
+    if run := st.session_state.pop(OPEN_RUN, None):
+        st.switch_page(PAGES["Runs"], query_params={"id": run})
+    page.run()
 
 
 if __name__ == "__main__":

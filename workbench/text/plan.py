@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -125,5 +125,19 @@ def traffic(found: TrafficMap) -> str:
     for axis, told in found.as_dict()["axes"].items():
         share = told["bytes_between_nodes"] / told["bytes"]
         parts.append(f"{axis} {words.gib(told['bytes_of_a_rank'])} ({words.percent(share)} between nodes)")
-    each = ", ".join(parts) or "nothing"
-    return f"Sent by the busiest rank in a step, by formula: {each}."
+    each, rates = ", ".join(parts) or "nothing", found.rates()
+    inside, across = np.diag(rates), rates[~np.eye(len(rates), dtype=bool)]
+    known = (("inside a node", inside), ("between nodes", across))
+    links = [f"{_span_of(own)} {where}" for where, own in known if np.isfinite(own).any()]
+    carries = f" A device's link carries {', '.join(links)}." if links else ""
+    return f"Sent by the busiest rank in a step, by formula: {each}.{carries}"
+
+
+def _span_of(rates: np.ndarray[Any, Any]) -> str:
+    """The slowest and the fastest link."""
+    slowest, fastest = np.nanmin(rates), np.nanmax(rates)
+    return (
+        f"{slowest / 1e9:,.1f} GB/s"
+        if slowest == fastest
+        else f"{slowest / 1e9:,.1f} to {fastest / 1e9:,.1f} GB/s"
+    )

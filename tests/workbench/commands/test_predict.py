@@ -283,3 +283,29 @@ def test_clusters_that_are_wrong(command: Run, tmp_path: Path) -> None:
     file.write_text('[[groups]]\naccelerator = "a100-80gb"\ndevices_per_node = 8\nnetwork = "n"\n')
     refused("ours.groups.0.nodes", "is missing", asked=("--cluster", file))
     refused("ours.groups.0.between", asked=("--cluster", file, "--nodes", "2"))
+
+
+def test_what_goes_over_links_is_told(command: Run) -> None:
+    """Two nodes of eight: tp stays inside, dp crosses; by hand a ring of two ranks sends what it reduces."""
+    sets = [*LARGE, "parallel.pp=1", "parallel.dp=2", "parallel.tp=8"]
+    asked = ("predict", EXAMPLE, *sets, "--cluster", "dgx-a100", "--nodes", 2)
+    traffic = command(*asked, "--json").document["traffic"]
+    assert traffic["node_of_device"] == [0] * 8 + [1] * 8
+    axes = traffic["axes"]
+    assert axes["tp"]["bytes_between_nodes"] == 0
+    assert axes["dp"]["bytes_between_nodes"] == pytest.approx(axes["dp"]["bytes"])
+    assert axes["dp"]["bytes"] == pytest.approx(16 * axes["dp"]["bytes_of_a_rank"])
+    whole = traffic["between_nodes_bytes"]
+    assert whole[0][1] + whole[1][0] == pytest.approx(axes["dp"]["bytes"])
+    assert traffic["device_bytes_per_second"][0][1] == 25e9, "200 Gbit/s a device, as the catalogue has it"
+    said = command(*asked).out
+    assert "Sent by the busiest rank in a step, by formula: dp" in said
+    assert "A device's link carries 300.0 GB/s inside a node, 25.0 GB/s between nodes." in said
+
+
+def test_one_device_sends_nothing(command: Run) -> None:
+    sets = [*LARGE, "parallel.dp=1", "parallel.tp=1", "parallel.pp=1", "model.preset=350m"]
+    assert (
+        command("predict", EXAMPLE, *sets, "--cluster", "mi300x-node", "--json").document.get("traffic")
+        is None
+    )

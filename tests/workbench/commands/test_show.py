@@ -145,3 +145,16 @@ def test_a_closed_pipe_is_no_crash(furnished: Furnished) -> None:
     shell = f"{sys.executable} -m workbench ls --json --home '{furnished.home}' | head -1"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+def test_a_run_has_what_it_reached_of_its_machine(command: Run, furnished: Furnished) -> None:
+    run = next(path for path in furnished.home.iterdir() if path.name.endswith("-a7e2"))
+    asked = ("show", run.name, "--home", furnished.home)
+    told = command(*asked, "--json").document
+    reached = told["roofline"]
+    assert reached["reason"] == "recorded without a reference to a calibration"
+    names = {one["name"] for one in reached["collectives"]}
+    assert names == {
+        f"{row['operation']} · {row['axis']}" for row in told["communication"] if row["bus_bandwidth"]
+    }
+    assert "No roof for products: recorded without a reference to a calibration" in command(*asked).out

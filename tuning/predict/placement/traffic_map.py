@@ -63,7 +63,7 @@ class TrafficMap:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values: bytes a step."""
+        """Plain values: bytes a step, and bytes/s of one device's link from node to node."""
         axes = {}
         for axis, matrix in self.bytes_.items():
             nodes = self.between_nodes(axis)
@@ -77,6 +77,9 @@ class TrafficMap:
             "node_of_device": list(self.links.nodes),
             "axes": axes,
             "between_nodes_bytes": self.between_nodes().tolist(),
+            "device_bytes_per_second": [
+                [None if np.isnan(rate) else rate for rate in row] for row in self.rates().tolist()
+            ],
         }
 
 

@@ -19,7 +19,6 @@ from workbench.analysis.studies import FollowedStudies, FollowedStudy, StudySnap
 from workbench.figures import study as study_figures
 from workbench.figures.search.thinning import thinned
 from workbench.figures.study import TrialSeries, trial_series
-from workbench.pages.navigation import PAGES
 from workbench.pages.widgets.plotly_chart import clickable_chart
 from workbench.pages.widgets.shared import home, table_height
 from workbench.text import words
@@ -27,6 +26,8 @@ from workbench.text.study import CHOICES, NEWEST, SHOWN, all_rows, as_csv, windo
 
 SHOWN_ROWS = 12
 TOKENS = Aim()
+#: The run whose page is shown next: somebody clicked on its trial.
+OPEN_RUN = "open-run"
 _VALUES = {
     "tokens/s": st.column_config.NumberColumn(width=74, format="%,.0f"),
     "s": st.column_config.NumberColumn(width=74, format="%,.1f"),
@@ -78,7 +79,9 @@ def _open_run(study: StudySnapshot, number: object) -> None:
     if trial is None:
         return
     if trial.run and (home() / trial.run).is_dir():
-        st.switch_page(PAGES["Runs"], query_params={"id": trial.run})
+        # A part of a page that leaves it is drawn again by its timer, in the place of the page that it left for.
+        st.session_state[OPEN_RUN] = trial.run
+        st.rerun()
     why = (
         f"its run {trial.run} is not in this home any more"
         if trial.run

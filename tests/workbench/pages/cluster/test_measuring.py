@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.run import ownership, run_folder
 from tests.support.waiting import wait_until
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
@@ -34,12 +36,10 @@ def started(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return asked
 
 
-def job(home: Path, arguments: list[str], text: str = "", pid: int = 0) -> Job:
-    """A job that has ended, unless it is given a process that runs."""
-    from engine.run import ownership, run_folder
-
+def job(home: Path, arguments: list[str], text: str = "", goes_on: bool = False) -> Job:
+    """A job that has ended, or is this process."""
     folder = jobs.new_folder(home)
-    owner = dict(ownership.identity(pid)) if pid else {"pid": 0, "start_time": 0.0}
+    owner = dict(ownership.identity(os.getpid())) | ({} if goes_on else {"start_time": 0.0})
     (folder / jobs.LOG).write_text(text, "utf-8")
     told = {"id": folder.name, "arguments": arguments, "started_unix": time.time(), "owner": owner}
     run_folder.write_json(folder / jobs.RECORD, told)
@@ -58,11 +58,9 @@ def test_calibration_starts_with_what_was_asked_for(home: Path, started: list[li
 def test_a_calibration_that_goes_on_is_watched_and_can_be_stopped(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
     stopped: list[str] = []
     monkeypatch.setattr(jobs, "interrupt", lambda one: stopped.append(one.id))
-    own = job(home, ["calibrate", "--quick"], "all_reduce among 2 ranks: 3 of 9 sizes\n", pid=os.getpid())
+    own = job(home, ["calibrate", "--quick"], "all_reduce among 2 ranks: 3 of 9 sizes\n", goes_on=True)
     app = visit("machine")
     assert not app.exception
     assert "all_reduce among 2 ranks: 3 of 9 sizes" in [code.value for code in app.code]
@@ -87,7 +85,8 @@ def test_the_doctor_s_checks_are_a_table(home: Path, started: list[list[str]]) -
     app = visit("machine")
     app.button(key="machine-doctor").click().run()
     assert started == [["doctor", "--json"]]
-    job(home, ["doctor", "--json"], "a line before\n" + json.dumps({"checks": CHECKS}) + "\n")
+    (own,) = jobs.listed(home)
+    own.log.write_text("a line before\n" + json.dumps({"checks": CHECKS}) + "\n", "utf-8")
     shown = visit("machine")
     assert not shown.exception
     table = next(one.value for one in shown.table if "why" in one.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from engine.run import run_folder
 from engine.run.calibration import store
+from engine.run.calibration.table import Calibration
 from engine.session import Session
 from tests.support.engine import calibrations
 from tests.support.runs import execute, small
@@ -61,11 +63,21 @@ def test_an_address_that_nobody_wrote_is_said(home: Path) -> None:
     assert "Cluster mars in the link is not known here." in texts(app)
 
 
+def two_ranks() -> Calibration:
+    """One rank alone, and two that share what is 1.6 times as much."""
+    found = calibrations.calibration((2,))
+    both = (
+        calibrations.curve("gemm", "fp32", 2, [calibrations.point(1024, 2 * 1024**3 / 8e10)]),
+        calibrations.curve("memory", "copy", 2, [calibrations.point(2**27, 2 * 2**27 / 1.6e10)]),
+    )
+    return replace(found, curves=(*found.curves, *both))
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A real pipeline run on a machine with a calibration by formula."""
     home = tmp_path_factory.mktemp("home")
-    store.save(home, calibrations.calibration((2,)))
+    store.save(home, two_ranks())
     with Session(home) as session:
         outcome, summary = execute(session, small(parallel__pp=2, train__steps=10, train__warmup=2))
     assert outcome.good
@@ -79,7 +91,7 @@ def test_a_run_has_its_schedule_planned_and_measured(
     app = visit("plan", cluster="dgx-a100", model="350m", batch="64")
     assert not app.exception
     titles = [title.partition(":")[0] for title in charts(app)]
-    assert {"Planned", "Measured"} <= set(titles)
+    assert titles[-3:] == ["Planned", "Simulated", "Measured"]
     drawn = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
     measured = next(one for one in drawn if one["layout"]["title"]["text"].startswith("Measured"))
     planned = next(one for one in drawn if one["layout"]["title"]["text"].startswith("Planned"))
@@ -92,7 +104,6 @@ def test_a_run_has_its_schedule_planned_and_measured(
 def test_this_machine_compares_predictions_with_what_ran(
     trained: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, command: Run
 ) -> None:
-    """The calibration by formula is of one rank's products: a run of one rank can be predicted."""
     home, _ = trained
     with Session(home) as session:
         outcome, summary = execute(session, small(train__steps=10, train__warmup=2))

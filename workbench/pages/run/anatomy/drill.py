@@ -141,6 +141,8 @@ def _heat_map(records: Snapshot) -> None:
             placeholder="go to",
             on_change=_typed_step,
         )
+        if records.running:
+            st.button("Update", icon=":material/refresh:", type="tertiary", key="steps-update")
     metric = heat.metric_of(records.steps, name)
     drawing = heat.heat(
         heat.heat_series(metric, rows, relative), f"{records.id}-{name}-{relative}-{len(rows)}"

@@ -94,6 +94,7 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_came(home: Path) -> None:
     app = visit("steps", run=running)
     assert not app.exception
     assert max(heat(app)["x"]) == 69
+    assert "steps-update" in [button.key for button in app.button]
 
 
 @pytest.mark.parametrize(

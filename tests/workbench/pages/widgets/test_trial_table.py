@@ -1,0 +1,52 @@
+"""A click on a trial leads to its run; a trial without one, or whose run is gone, says so."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import streamlit as st
+
+from tests.workbench.pages.homes import full_home
+from workbench.pages.widgets import trial_table
+
+
+class RerunError(Exception):
+    """The page is run again."""
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the page says, and a place for its state."""
+    told: list[str] = []
+    state: dict[str, Any] = {}
+
+    def rerun() -> None:
+        raise RerunError(state.get(trial_table.OPEN_RUN))
+
+    monkeypatch.setattr(st, "toast", lambda text, **about: told.append(text))
+    monkeypatch.setattr(st, "session_state", state)
+    monkeypatch.setattr(st, "rerun", rerun)
+    return told
+
+
+def test_a_trial_leads_to_its_run_until_that_is_gone(home: Path, said: list[str]) -> None:
+    full_home(home)
+    study = trial_table.study("quickstart")
+    trial = next(row for row in study.result.trials if row.run)
+    with pytest.raises(RerunError, match=str(trial.run)):
+        trial_table._open_run(study, trial.number)
+    assert said == []
+    shutil.rmtree(home / str(trial.run))
+    trial_table._open_run(study, trial.number)
+    assert len(said) == 1
+    assert "is not in this home any more" in said[0]
+
+
+def test_a_place_without_a_trial_leads_nowhere(home: Path, said: list[str]) -> None:
+    full_home(home)
+    trial_table._open_run(trial_table.study("quickstart"), 9_999)
+    trial_table._open_run(trial_table.study("quickstart"), None)
+    assert said == []
