@@ -67,7 +67,7 @@ lock: ## write requirements.lock anew from pyproject.toml (with python3.11, the 
 	cp "$$fresh/lock" requirements.lock
 
 clean: ## remove the virtual environment and the caches, never the runs
-	rm -rf .venv .compat build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .compat .targets build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last: without it a half-made environment is thrown away and made anew.

@@ -37,6 +37,9 @@ from tuning.spec.objectives import KNOWN as OBJECTIVES
 from tuning.spec.sampler_choice import SAMPLERS
 from tuning.spec.study_file import StudyFile
 from workbench.cli import app
+from workbench.export.mapping.documents import known as documents_known
+from workbench.export.mapping.elsewhere import settings as export_settings
+from workbench.export.mapping.rows import Level
 from workbench.export.targets import TARGETS
 from workbench.figures.anatomy.schedule import schedule_series, schedule_svg
 from workbench.text.control import Action
@@ -301,6 +304,43 @@ def names() -> str:
     )
 
 
+def exports() -> str:
+    """Settings by targets, and each target's table."""
+    formats = [target.format for target in TARGETS if target.format is not None]
+    marks = {Level.EXPRESSED: "yes", Level.EQUIVALENT: "near", Level.NOT: ""}
+    matrix = [
+        (f"`{setting}`", *(marks[form.row(setting).level] for form in formats))
+        for setting in export_settings()
+    ]
+    parts = [
+        "What a configuration's settings are in other trainers' files, from the tables that write and read them.",
+        "*yes*: it is said. *near*: an equivalent, or some of its values. Empty: not expressible. `torchrun`, `slurm` "
+        "and `k8s` take the exact configuration. What an export cannot say is in its list of losses.",
+        table(("setting", *(form.name for form in formats)), matrix),
+    ]
+    for form in formats:
+        rows = [row for row in form.rows if row.level is not Level.NOT or row.keys]
+        parts += [
+            f"## {form.name}",
+            f"{form.title}; `{form.file}`. Keys of {documents_known(form.name)['package']}. "
+            f"Checked: {'; '.join(f'*{level}* {what}' for level, what in form.tried.items())}.",
+            table(
+                ("setting", "keys", "", "what differs", "instead"),
+                (
+                    (
+                        f"`{row.setting}`",
+                        ", ".join(f"`{key}`" for key in row.keys),
+                        row.level.value,
+                        row.why,
+                        row.instead,
+                    )
+                    for row in rows
+                ),
+            ),
+        ]
+    return page("Exports", parts)
+
+
 def paper(number: str) -> str:
     return f"[{number}](https://arxiv.org/abs/{number})" if number else ""
 
@@ -403,6 +443,7 @@ PAGES = {
     "configuration.md": configuration,
     "documents.md": documents,
     "environment.md": environment,
+    "exports.md": exports,
     "names.md": names,
     "study-file.md": study_file,
 }

@@ -23,7 +23,13 @@ RESULTS = ROOT / "benchmarks" / "results" / "slow_tests.md"
 LIMIT = 600
 _SLOW = re.compile(r"mark\.(slow|drawn)\b")
 #: Whose tests take longer together.
-_LONG = frozenset({"tests/engine/backends/test_fake_cuda.py"})
+_LONG = frozenset(
+    {
+        "tests/engine/backends/test_fake_cuda.py",
+        "tests/workbench/export/formats/test_parsers.py",
+        "tests/workbench/export/formats/test_trained.py",
+    }
+)
 _TEST = re.compile(r"^def (test_\w+)", re.MULTILINE)
 #: pytest's exit code where no test was selected.
 NOTHING_SELECTED = 5

@@ -79,6 +79,7 @@ for command in (
 ):
     app.command()(command)
 app.command(context_settings=train.RUN_SETTINGS)(train.run)
+app.command(name="import")(export.import_file)
 app.command(help=control.HELP)(control.control)
 app.add_typer(lab.app)
 app.add_typer(tune.live_app)

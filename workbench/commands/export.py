@@ -1,4 +1,4 @@
-"""``export``: the winner as files for another launcher.
+"""``export``: the winner as files for another trainer; ``import``: another trainer's file as a configuration.
 
 ``records`` and ``prune``: a run's records to take away, and the room that old ones take.
 
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from workbench.commands.options import Home, Id, Json
+from workbench.commands.options import Home, Id, Json, More, Sets
 
 
 def export(
@@ -43,9 +43,52 @@ def export(
     bundle.write(exported, out)
     if json:
         emit_json({"run": run.id, "study": source.id if source.kind == "study" else None, "target": to,
-                   "out": str(out), "files": sorted(exported.files)})  # fmt: skip
+                   "out": str(out), "files": sorted(exported.files), **target.facts(exported)})  # fmt: skip
+        return 0
+    for loss in exported.losses:
+        say(f"not in it: {loss.line}")
+    print(f"{run.id} exported to {out}; train it with {out / target.start}")
+    return 0
+
+
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A trainer's own configuration file.")],
+    more: More = None,
+    sets: Sets = None,
+    form: Annotated[
+        str | None, typer.Option("--from", metavar="NAME", help="Whose file it is, where that is not clear.")
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", min=1, help="Ranks that it is for, if it does not say so. [default: 1]"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="YAML", help="A file that does not exist yet; default: stdout."),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Make a configuration of another trainer's file, to train it or as the base of a study."""
+    import yaml
+
+    from workbench.export import importing
+    from workbench.home.inputs import assignments
+    from workbench.text.output import emit_json, say
+
+    values = assignments([*(sets or []), *(more or [])])
+    found = importing.read(file.expanduser(), form, ranks, values)
+    text = yaml.safe_dump(importing.tree(found.values), sort_keys=False)
+    if out is not None:
+        importing.write(text, out.expanduser())
+    if json:
+        emit_json(found.document() | {"out": None if out is None else str(out)})
+        return 0
+    for key, value in found.left_out.items():
+        say(f"left out: {key}={value} is no setting here")
+    if out is None:
+        print(text, end="")
     else:
-        print(f"{run.id} exported to {out}; train it with {out / target.start}")
+        print(f"{file} ({found.format}, {found.ranks} ranks) is in {out}; try it with: workbench train {out}")
     return 0
 
 

@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config.errors import InputError
+from workbench.export.mapping.rows import Loss
 
 _EXECUTABLE, _PLAIN = 0o755, 0o644
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """File names and their text; those in ``executable`` get the bit."""
+    """File names and their text; those in ``executable`` get the bit. ``losses`` are settings that it does not say."""
 
     name: str
     files: dict[str, str]
     executable: frozenset[str] = frozenset()
+    losses: tuple[Loss, ...] = ()
 
     def mode(self, name: str) -> int:
         """Permissions of a file."""

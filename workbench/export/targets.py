@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from engine.config.errors import InputError
 from workbench.analysis.studies import StudyDocument
-from workbench.export import command, foreign, torchrun
+from workbench.export import command, foreign, k8s, slurm, torchrun
 from workbench.export.bundle import Bundle
+from workbench.export.formats.accelerate import ACCELERATE
+from workbench.export.formats.automodel import AUTOMODEL
+from workbench.export.formats.deepspeed import DEEPSPEED
+from workbench.export.formats.hf import HF
+from workbench.export.formats.megatron import MEGATRON
+from workbench.export.formats.rendering import facts, rendered
+from workbench.export.formats.torchtitan import TORCHTITAN
+from workbench.export.mapping import documents
+from workbench.export.mapping.rows import Format
 from workbench.home.runs import RunView
 
 
@@ -18,7 +29,8 @@ class Target:
 
     ``title`` is what it is for people. ``render`` makes the files of a run, given its study if it has one. ``start`` is
     the file of the export that starts the training. ``package`` is what has to be installed where it trains, beside
-    this project; None if that is all.
+    this project; None if that is all. ``format`` is the trainer's file, with its table of settings; None of what takes
+    this project's own configuration.
     """
 
     name: str
@@ -26,12 +38,28 @@ class Target:
     render: Callable[[RunView, StudyDocument | None], Bundle]
     start: str
     package: str | None = None
+    format: Format | None = None
+
+    def facts(self, exported: Bundle) -> dict[str, Any]:
+        """What an export does not say, what its keys were checked against, and which checks were made, of what."""
+        if self.format is None:
+            return {"losses": [], "checked_against": None, "levels": {}}
+        return facts(self.format, exported.losses)
+
+
+def _public(form: Format) -> Target:
+    """The target of a public trainer."""
+    package = documents.known(form.name)["package"].partition(" ")[0]
+    return Target(form.name, form.title, functools.partial(rendered, form), "run.sh", package, form)
 
 
 TARGETS: tuple[Target, ...] = (
     Target("torchrun", "this trainer under torchrun, on one or more hosts", torchrun.render, "run.sh"),
     Target("command", "the command that a study tuned, with its values", command.render, "run.sh"),
     Target("trainer", "a trainer that is not this project's", foreign.render, "run.sh"),
+    Target("slurm", "this trainer as a Slurm batch file", slurm.render, "job.sbatch"),
+    Target("k8s", "this trainer as a TrainJob of Kubeflow Trainer 2", k8s.render, "trainjob.yaml"),
+    *(_public(form) for form in (HF, ACCELERATE, DEEPSPEED, MEGATRON, TORCHTITAN, AUTOMODEL)),
 )
 
 

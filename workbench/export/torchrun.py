@@ -111,6 +111,15 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     return Bundle(words["name"], files, frozenset({"run.sh"}))
 
 
+def with_script(exported: Bundle, name: str, text: str, what: str) -> Bundle:
+    """An export whose ``run.sh`` is another launcher's file; the README says what that does."""
+    files = {file: one for file, one in exported.files.items() if file != "run.sh"}
+    line = next(one for one in exported.files["README.md"].splitlines() if one.startswith("| `run.sh`"))
+    files["README.md"] = exported.files["README.md"].replace(line, f"| `{name}` | {what} |")
+    files["README.md"] = files["README.md"].replace("ready for `torchrun`", f"ready as `{name}`")
+    return Bundle(exported.name, {"config.json": files.pop("config.json"), name: text, **files})
+
+
 def _words(found: Source) -> dict[str, Any]:
     import shlex
     import sys
@@ -125,18 +134,18 @@ def _words(found: Source) -> dict[str, Any]:
         "ranks": where.world_size,
         "layout": f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
         "placed": f"\n- Placement: {placed}" if (placed := note(config, own_trainer=True)) else "",
-        "measured": _measured(view),
+        "measured": measured(view),
         "chosen_for": _chosen_for(found),
         "data": config.data.path or "the text that comes with Python; nothing to download",
         "starts": _starts(view),
         "package": "training-workbench",
-        "exports": _exports(config),
+        "exports": exports_of(config),
         "python": sys.executable,
         "python_quoted": shlex.quote(sys.executable),
     }
 
 
-def _exports(config: RunConfig) -> str:
+def exports_of(config: RunConfig) -> str:
     """The run's variables as it had them; what else the shell has stays."""
     import shlex
 
@@ -181,7 +190,7 @@ def _starts(view: RunView) -> str:
     )
 
 
-def _measured(view: RunView) -> str:
+def measured(view: RunView) -> str:
     summary = view.summary
     if summary is None or summary.tokens_per_second is None:
         return "nothing; this run has no measured step"

@@ -78,6 +78,7 @@ def _offer(chosen: str, target: str) -> None:
     if resolved.kind == "study":
         st.caption(f":material/emoji_events: From study {resolved.id}: {description}.")
     _provenance(json.loads(exported.files.get(PROVENANCE, "{}")))
+    _losses(exported, targets.target_named(target))
     st.download_button(
         "Download as zip",
         bundle.zipped(exported),
@@ -132,6 +133,25 @@ def _provenance(document: dict[str, Any]) -> None:
         },
         "export-numbers",
     )
+
+
+def _losses(exported: Bundle, target: targets.Target) -> None:
+    """What the target cannot say, with what to do about it; and what was checked."""
+    if target.format is None:
+        return
+    facts = target.facts(exported)
+    checks = "; ".join(f"{level}: {what}" for level, what in facts["levels"].items())
+    st.caption(f"Keys of {facts['checked_against']}. {checks}.")
+    if not exported.losses:
+        return
+    st.markdown(f"**{len(exported.losses)} settings are not in it**")
+    rows = {
+        "setting": [loss.setting for loss in exported.losses],
+        "value": [words.value(loss.value) for loss in exported.losses],
+        "why": [loss.why for loss in exported.losses],
+        "instead": [loss.instead for loss in exported.losses],
+    }
+    st.dataframe(rows, key="export-losses", hide_index=True, height="auto")
 
 
 def _files(exported: Bundle) -> None:

@@ -1,0 +1,74 @@
+"""Trains a small model with DeepSpeed as an exported ``ds_config.json`` says; each rank tells.
+
+It ends its engine by itself: without that ZeRO-3 sometimes dies after the last step (0.19.8; docs/exports.md).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import deepspeed
+import torch
+from torch import nn
+
+from tests.support.trainers import small_llama
+
+STEPS = 3
+
+
+class Small(nn.Module):
+    """Embeds, computes and predicts the next token; the loss of a micro-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(small_llama.VOCABULARY, 64)
+        self.body = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
+        self.head = nn.Linear(64, small_llama.VOCABULARY)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The mean over all tokens but the first."""
+        found = self.head(self.body(self.embed(tokens[:, :-1])))
+        return nn.functional.cross_entropy(found.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+if __name__ == "__main__":
+    config = json.loads(Path(sys.argv[1]).read_text())
+    torch.manual_seed(0)
+    model = Small()
+    deepspeed.init_distributed("gloo")
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    world, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+    micro, accumulation = engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps()
+    rows, losses, at = small_llama.text(), [], 0
+    for _ in range(STEPS):
+        parts = []
+        for _ in range(accumulation):
+            batch = rows[at + rank * micro : at + (rank + 1) * micro]
+            at += world * micro
+            loss = engine(batch)
+            engine.backward(loss)
+            engine.step()
+            parts.append(loss.detach())
+        mean = torch.stack(parts).mean()
+        torch.distributed.all_reduce(mean)
+        losses.append(float(mean) / world)
+    largest = max(model.parameters(), key=lambda one: getattr(one, "ds_numel", one.numel()))
+    held = largest.ds_tensor.numel() if hasattr(largest, "ds_tensor") else largest.numel()
+    groups = getattr(engine.optimizer, "single_partition_of_fp32_groups", None) or getattr(
+        engine.optimizer, "fp32_partitioned_groups_flat", None)  # fmt: skip
+    states = sum(one.numel() for one in groups) if groups else sum(one.numel() for one in model.parameters())
+    small_llama.tell(
+        world=world,
+        wrapper=type(engine.optimizer).__name__,
+        steps=engine.global_steps,
+        losses=losses,
+        whole=getattr(largest, "ds_numel", largest.numel()),
+        held=held,
+        updated=states,
+        parameters=sum(getattr(one, "ds_numel", one.numel()) for one in model.parameters()),
+        stage=engine.zero_optimization_stage(),
+    )
+    engine.destroy()
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,98 @@
+"""Trains a small GPT of Megatron's core as an exported ``megatron.args`` says, tensor parallel; each rank tells.
+
+Its own code reads the arguments, makes the configuration and the model. What asks for CUDA is replaced: the current
+device, its synchronization, and the tracker of random numbers (there is no dropout).
+"""
+
+# ruff: noqa: I001  # what makes the first import of Megatron possible stands before it
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import torch
+
+import tests.support.trainers.newer_python  # noqa: F401
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.training import arguments
+from tests.support.trainers import small_llama
+
+STEPS = 3
+
+
+def replace_cuda() -> None:
+    """The three functions."""
+    torch.cuda.current_device = lambda: "cpu"
+    torch.cuda.synchronize = lambda *_: None
+    tensor_parallel.random.CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()
+
+
+def built(given: str) -> tuple[object, torch.nn.Module]:
+    """The arguments that Megatron understood, and its model."""
+    sys.argv = ["pretrain_gpt.py", *shlex.split(given), "--use-cpu-initialization", "--transformer-impl", "local",
+                "--no-persist-layer-norm", "--no-gradient-accumulation-fusion", "--no-masked-softmax-fusion",
+                "--no-bias-swiglu-fusion", "--no-rope-fusion"]  # fmt: skip
+    properties = SimpleNamespace(major=9, minor=0, name="none", total_memory=2**36)
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        mock.patch.object(torch.cuda, "get_device_properties", lambda *_: properties),
+        mock.patch.object(torch.cuda, "get_device_capability", lambda *_: (9, 0)),
+    ):
+        args = arguments.parse_args()
+        arguments.validate_args(args)
+    torch.distributed.init_process_group("gloo")
+    parallel_state.initialize_model_parallel(args.tensor_model_parallel_size)
+    torch.manual_seed(args.seed)
+    config = arguments.core_transformer_config_from_args(args)
+    spec = get_gpt_layer_local_spec(normalization=args.normalization)
+    model = GPTModel(config, spec, args.vocab_size, args.max_position_embeddings, position_embedding_type="rope",
+                     share_embeddings_and_output_weights=False)  # fmt: skip
+    return args, DistributedDataParallel(
+        config, DistributedDataParallelConfig(grad_reduce_in_fp32=True), model
+    )
+
+
+if __name__ == "__main__":
+    replace_cuda()
+    args, model = built(Path(sys.argv[1]).read_text())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
+    rows, length = small_llama.text(), args.seq_length
+    positions = torch.arange(length)[None].expand(args.micro_batch_size, -1)
+    mask = torch.ones(1, 1, length, length).triu(1).bool()
+    steps, losses, at = args.global_batch_size // args.micro_batch_size, [], 0
+    for _ in range(STEPS):
+        model.zero_grad_buffer()
+        total = 0.0
+        for _ in range(steps):
+            batch = rows[at : at + args.micro_batch_size, :length]
+            at += args.micro_batch_size
+            loss = model(batch, positions, mask, labels=batch.roll(-1, 1)).mean()
+            (loss / steps).backward()
+            total += float(loss)
+        finalize_model_grads([model])
+        for weight in model.parameters():
+            weight.grad = weight.main_grad.to(weight.dtype)
+        optimizer.step()
+        losses.append(total / steps)
+    whole = args.vocab_size * args.hidden_size
+    held = model.module.embedding.word_embeddings.weight.numel()
+    small_llama.tell(
+        world=torch.distributed.get_world_size(),
+        wrapper=type(model.module.decoder.layers[0].mlp.linear_fc1).__name__,
+        steps=len(losses),
+        losses=losses,
+        whole=whole,
+        held=held,
+    )
+    torch.distributed.destroy_process_group()

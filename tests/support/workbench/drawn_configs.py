@@ -1,0 +1,65 @@
+"""Legal configurations drawn at random over every setting that an export could carry."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from engine.config.compression_methods import METHODS, one_way
+from engine.config.run_config import RunConfig, parse
+from engine.config.validation import rules
+from engine.schedules.registry import KINDS
+
+_MODELS = ("tiny", "mini", "350m", "1b", "7b")
+
+
+def _tree(pick: random.Random) -> dict[str, Any]:
+    choose = pick.choice
+    dp, tp, pp, cp = choose([1, 2, 2, 4, 8]), choose([1, 1, 2, 4]), choose([1, 1, 2, 4]), choose([1, 1, 1, 2])
+    micro, accumulation = choose([1, 2, 4]), choose([1, 2, 4, 8])
+    stage, experts = choose([0, 1, 2, 3]), choose([None, None, None, 4, 8])
+    precision = choose(["fp32", "bf16"])
+    kind = choose(["1f1b", "1f1b", "gpipe", "interleaved", choose(list(KINDS))])
+    return {
+        "model": {"preset": choose(_MODELS), "experts": experts, "experts_per_token": choose([1, 2]),
+                  "capacity_factor": choose([None, 1.5]), "balance_weight": choose([0.01, 0.02])},
+        "data": {"sequence_length": choose([128, 512, 2048])},
+        "parallel": {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": choose([1, 2, 4]) if experts else 1,
+                     "cp_method": choose(["ring", "ulysses"]), "zero_stage": stage,
+                     "shard_ranks": choose([None, None, 2]) if stage >= 2 else None,
+                     "tp_regather": tp > 1 and choose([False, False, True]),
+                     "reduce_every_micro_batch": stage >= 2 and choose([False, False, True])},
+        "batch": {"micro_batch": micro, "global_batch": dp * micro * accumulation},
+        "schedule": {"kind": kind, "chunks": choose([1, 1, 2])},
+        "compression": {"method": choose(["none"] * 4 + (list(METHODS) if stage == 0 else list(one_way()))),
+                        "weights": choose(["none", "none", "int8"]) if stage >= 2 else "none"},
+        "outer": {"method": choose(["none"] * 6 + ["local", "diloco"]), "period": choose([4, 12])},
+        "overlap": {"bucket_mb": choose([1.0, 10.0, 25.0, 12.5, 100.0]),
+                    "prefetch": choose([0, 0, 1, 2]) if stage >= 2 else 0,
+                    "gather_with_optimizer": stage == 1 and choose([False, False, True]),
+                    "tp_chunks": choose([1, 1, 1, 2]) if tp > 1 else 1, "delay": choose([0, 0, 0, 0, 1])},
+        "memory": {"recompute": choose(["none", "selective", "full"]),
+                   "offload": choose(["none", "none", "none", "activations", "optimizer", "both"]),
+                   "parameters": choose(["fp32", precision])},
+        "precision": precision,
+        "compile": choose([False, False, True]),
+        "device": choose(["auto", "cpu", "cuda"]),
+        "train": {"steps": choose([24, 100, 2000]), "seed": choose([0, 1, 1234]),
+                  "learning_rate": choose([1e-3, 3e-4, 5e-5]), "learning_rate_warmup": choose([0, 10]),
+                  "weight_decay": choose([0.0, 0.1, 0.01]), "clip_norm": choose([None, 1.0, 0.5]),
+                  "validation_batches": choose([1, 4]), "validate_every": choose([None, 10])},
+        "checkpoint": {"every_steps": choose([None, None, 20]), "keep": choose([1, 2]),
+                       "asynchronous": choose([False, True])},
+        "environment": choose([{}, {}, {"OMP_NUM_THREADS": 2}]),
+    }  # fmt: skip
+
+
+def legal(count: int, seed: int | str, **fixed: Any) -> list[RunConfig]:
+    """So many of them; ``fixed`` dotted keys (``parallel__tp``) are the same in all."""
+    pick, found = random.Random(seed), list[RunConfig]()
+    held = {key.replace("__", "."): value for key, value in fixed.items()}
+    while len(found) < count:
+        config = parse(_tree(pick)).with_values(held)
+        if next(rules.problems(config), None) is None:
+            found.append(config)
+    return found

@@ -1,0 +1,284 @@
+"""DeepSpeed's JSON file.
+
+Its bf16 keeps weights in bf16 beside an fp32 copy; torch_autocast keeps fp32 weights. Buckets are counted in elements
+there, of 4 bytes here. Stages 2 and 3 hand gradients to their owners after every micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from engine.config.errors import InputError
+from workbench.export.mapping import documents
+from workbench.export.mapping.elsewhere import completed
+from workbench.export.mapping.launch import of_a_script
+from workbench.export.mapping.rows import Document, Format, Level, Row, Values, accumulation_of
+
+_ZERO, _ADAM, _RISE = "zero_optimization.", "optimizer.params.", "scheduler.params."
+_TP, _CP = "tensor_parallel.autotp_size", "sequence_parallel_size"
+_SENT = ("fp16", "bf16")
+_BYTES, _MIB = 4, 2**20
+#: Parameters of the optimizers and schedules that DeepSpeed has by name.
+OPTIMIZERS = ("adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd",
+              "onebitadam", "zerooneadam", "onebitlamb")  # fmt: skip
+_OPTIMIZER_KEYS = ("lr", "betas", "eps", "weight_decay", "momentum", "bias_correction", "amsgrad",
+                   "torch_adam", "adam_w_mode",
+                   "freeze_step", "cuda_aware", "comm_backend_name", "max_coeff", "min_coeff", "var_freeze_step",
+                   "var_update_scaler", "local_step_scaler", "local_step_clipper", "coeff_beta", "factor_max",
+                   "factor_min", "factor_threshold", "max_grad_norm", "ns_method", "muon_lr", "adam_lr")  # fmt: skip
+_SCHEDULE_KEYS = {
+    "LRRangeTest": ("lr_range_test_min_lr", "lr_range_test_step_size", "lr_range_test_step_rate",
+                    "lr_range_test_staircase"),
+    "OneCycle": ("cycle_min_lr", "cycle_max_lr", "decay_lr_rate", "cycle_first_step_size", "cycle_second_step_size",
+                 "cycle_first_stair_count", "cycle_second_stair_count", "decay_step_size", "cycle_momentum",
+                 "cycle_min_mom",
+                 "cycle_max_mom", "decay_mom_rate"),
+    "WarmupLR": ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type"),
+    "WarmupDecayLR": ("total_num_steps", "warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type"),
+    "WarmupCosineLR": ("total_num_steps", "warmup_min_ratio", "warmup_num_steps", "cos_min_ratio", "warmup_type"),
+}  # fmt: skip
+
+
+def _stage(values: Values) -> int:
+    return int(values.get("parallel.zero_stage", 0))
+
+
+def _known(values: Values) -> frozenset[str]:
+    """Ulysses deals whole heads to the ranks of cp; a model that has too few for it goes without."""
+    heads = (int(values[f"model.{name}"]) // int(values["parallel.tp"]) for name in ("heads", "kv_heads"))
+    return frozenset({"tp", "cp"} if all(one % values["parallel.cp"] == 0 for one in heads) else {"tp"})
+
+
+def _size(document: Document, key: str) -> int:
+    given = document.get(key)
+    return given if isinstance(given, int) and given > 0 else 1
+
+
+def _degrees(document: Document, ranks: int) -> dict[str, Any]:
+    tp, cp = _size(document, _TP), _size(document, _CP)
+    found = {"parallel.tp": tp, "parallel.cp": cp, "parallel.dp": max(1, ranks // (tp * cp))}
+    return found | ({"parallel.cp_method": "ulysses"} if cp > 1 else {})
+
+
+def _batch(document: Document, ranks: int) -> dict[str, Any]:
+    """Two of the three keys give the third, as there."""
+    dp = _degrees(document, ranks)["parallel.dp"]
+    micro, whole = document.get("train_micro_batch_size_per_gpu"), document.get("train_batch_size")
+    steps = document.get("gradient_accumulation_steps")
+    if micro is None and whole is not None:
+        micro = max(1, whole // ((steps or 1) * dp))
+    if micro is None:
+        return {}
+    return {
+        "batch.micro_batch": micro,
+        "batch.global_batch": micro * dp * steps if steps else whole or micro * dp,
+    }
+
+
+def _ranks(document: Document) -> int | None:
+    """Where all three keys of the batch are given, they say it."""
+    keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
+    given = [document[key] for key in keys if isinstance(document.get(key), int) and document[key] > 0]
+    if len(given) < len(keys):
+        return None
+    micro, steps, whole = map(int, given)
+    return max(1, whole // (micro * steps)) * _size(document, _TP) * _size(document, _CP)
+
+
+def _zero(values: Values) -> Document:
+    stage = _stage(values)
+    return {f"{_ZERO}stage": stage} | ({f"{_ZERO}overlap_comm": True} if stage else {})
+
+
+def _numbers(values: Values) -> Document:
+    if values["precision"] != "bf16":
+        return {}
+    if values["memory.parameters"] == "bf16":
+        return {"bf16.enabled": True}
+    return {"torch_autocast.enabled": True, "torch_autocast.dtype": "bfloat16"}
+
+
+def _read_numbers(document: Document, ranks: int) -> dict[str, Any]:
+    if document.get("bf16.enabled") is True:
+        return {"precision": "bf16", "memory.parameters": "bf16"}
+    cast = document.get("torch_autocast.enabled") and document.get("torch_autocast.dtype") == "bfloat16"
+    return {"precision": "bf16" if cast else "fp32"}
+
+
+def _optimizer(values: Values) -> Document:
+    return {"optimizer.type": "AdamW", f"{_ADAM}lr": values["train.learning_rate"],
+            f"{_ADAM}betas": [0.9, 0.999], f"{_ADAM}eps": 1e-8,
+            f"{_ADAM}weight_decay": values["train.weight_decay"], f"{_ADAM}torch_adam": True}  # fmt: skip
+
+
+def _rising(values: Values) -> Document:
+    steps = values["train.learning_rate_warmup"]
+    if not steps:
+        return {}
+    return {"scheduler.type": "WarmupLR", f"{_RISE}warmup_min_lr": 0.0,
+            f"{_RISE}warmup_max_lr": values["train.learning_rate"], f"{_RISE}warmup_num_steps": steps,
+            f"{_RISE}warmup_type": "linear"}  # fmt: skip
+
+
+def _read_rising(document: Document, ranks: int) -> dict[str, Any]:
+    steps = document.get(f"{_RISE}warmup_num_steps")
+    return {"train.learning_rate_warmup": steps} if isinstance(steps, int) else {}
+
+
+def _elements(values: Values) -> int:
+    return max(1, round(float(values["overlap.bucket_mb"]) * _MIB / _BYTES))
+
+
+def _bucket(document: Document, ranks: int) -> dict[str, Any]:
+    given = document.get(f"{_ZERO}reduce_bucket_size")
+    if document.get(f"{_ZERO}stage") != 1 or given is None:
+        return {}
+    return {"overlap.bucket_mb": given * _BYTES / _MIB}
+
+
+def _sent(document: Document, ranks: int) -> dict[str, Any]:
+    method, whole = document.get("communication_data_type"), not document.get(f"{_ZERO}stage")
+    return {"compression.method": method} if method in _SENT and whole and ranks > 1 else {}
+
+
+def _given(key: str, setting: str) -> Any:
+    return lambda document, ranks: {setting: document[key]} if document.get(key) is not None else {}
+
+
+ROWS = completed((
+    Row("parallel.dp", Level.EXPRESSED, ("run.sh",), "the ranks that tp and cp leave", read=_degrees),
+    Row("parallel.tp", Level.EQUIVALENT, (_TP,), "AutoTP splits the linear layers of models that it knows",
+        write=lambda values: {_TP: values["parallel.tp"]} if values["parallel.tp"] > 1 else {}),
+    Row("parallel.cp", Level.EXPRESSED, (_CP,), "Ulysses",
+        write=lambda values: {_CP: values["parallel.cp"]} if values["parallel.cp"] > 1 else {}),
+    Row("parallel.cp_method", Level.EQUIVALENT, (_CP,), "always Ulysses; a ring has no key", "measure with ulysses",
+        can=lambda values: (values["parallel.cp_method"] == "ulysses") == ("cp" in _known(values))),
+    Row("parallel.zero_stage", Level.EXPRESSED, (f"{_ZERO}stage", f"{_ZERO}overlap_comm"), write=_zero,
+        read=lambda document, ranks: {"parallel.zero_stage": document.get(f"{_ZERO}stage", 0)}),
+    Row("parallel.reduce_every_micro_batch", Level.EQUIVALENT, (f"{_ZERO}stage",),
+        "stages 2 and 3 always do", "expect more messages than were measured where a step accumulates",
+        read=lambda document, ranks: {"parallel.reduce_every_micro_batch": True}
+        if document.get(f"{_ZERO}stage", 0) >= 2 and ranks > 1 else {},
+        can=lambda values: _stage(values) < 2 or values["parallel.reduce_every_micro_batch"] is True),
+    Row("batch.micro_batch", Level.EXPRESSED, ("train_micro_batch_size_per_gpu",),
+        write=lambda values: {"train_micro_batch_size_per_gpu": values["batch.micro_batch"]}, read=_batch),
+    Row("batch.global_batch", Level.EXPRESSED, ("gradient_accumulation_steps", "train_batch_size"),
+        write=lambda values: {"gradient_accumulation_steps": accumulation_of(values),
+                              "train_batch_size": values["batch.global_batch"]}),
+    Row("overlap.bucket_mb", Level.EXPRESSED, (f"{_ZERO}reduce_bucket_size",), "in elements of 4 bytes, of stage 1",
+        "stage 0 has buckets of a fixed size",
+        write=lambda values: {f"{_ZERO}reduce_bucket_size": _elements(values)}
+        if "overlap.bucket_mb" in values and _stage(values) == 1 else {},
+        read=_bucket,
+        can=lambda values: values["overlap.bucket_mb"] == 25
+        or (_stage(values) == 1 and _elements(values) * _BYTES / _MIB == values["overlap.bucket_mb"])),
+    Row("compression.method", Level.EQUIVALENT, ("communication_data_type",),
+        "fp16 and bf16, of stage 0, from the first step on; ZeRO++ has int4 of its own kind for stage 3",
+        "export to hf, whose gradient_hook.py is for DistributedDataParallel",
+        write=lambda values: {"communication_data_type": values["compression.method"]}
+        if values.get("compression.method") in _SENT and not _stage(values) else {},
+        read=_sent,
+        can=lambda values: values["compression.method"] == "none"
+        or (values["compression.method"] in _SENT and not _stage(values))),
+    Row("compression.weights", Level.EQUIVALENT, (f"{_ZERO}zero_quantized_weights",), "ZeRO++, of stage 3 alone",
+        write=lambda values: {f"{_ZERO}zero_quantized_weights": True}
+        if values.get("compression.weights") == "int8" and _stage(values) == 3 else {},
+        read=lambda document, ranks: {"compression.weights": "int8"}
+        if document.get(f"{_ZERO}zero_quantized_weights") and ranks > 1 else {},
+        can=lambda values: values["compression.weights"] == "none" or _stage(values) == 3),
+    Row("memory.offload", Level.EXPRESSED, (f"{_ZERO}offload_optimizer.device",),
+        "optimizer, from stage 1 on; activations are moved in Python",
+        write=lambda values: {f"{_ZERO}offload_optimizer.device": "cpu"}
+        if values["memory.offload"] in ("optimizer", "both") and _stage(values) else {},
+        read=lambda document, ranks: {"memory.offload": "optimizer"}
+        if document.get(f"{_ZERO}offload_optimizer.device") == "cpu" else {},
+        can=lambda values: values["memory.offload"] == "none"
+        or (values["memory.offload"] == "optimizer" and _stage(values) > 0)),
+    Row("precision", Level.EXPRESSED, ("bf16.enabled", "torch_autocast.enabled", "torch_autocast.dtype"),
+        write=_numbers, read=_read_numbers),
+    Row("memory.parameters", Level.EXPRESSED, ("bf16.enabled",)),
+    Row("train.learning_rate", Level.EXPRESSED,
+        ("optimizer.type", f"{_ADAM}lr", f"{_ADAM}betas", f"{_ADAM}eps", f"{_ADAM}torch_adam"),
+        write=_optimizer, read=_given(f"{_ADAM}lr", "train.learning_rate")),
+    Row("train.weight_decay", Level.EQUIVALENT, (f"{_ADAM}weight_decay",),
+        "norms decay, too, unless the script groups them",
+        read=_given(f"{_ADAM}weight_decay", "train.weight_decay")),
+    Row("train.learning_rate_warmup", Level.EQUIVALENT,
+        ("scheduler.type", *(f"{_RISE}{name}" for name in _SCHEDULE_KEYS["WarmupLR"])),
+        "rises over at least two steps, from 0 in the first", write=_rising, read=_read_rising),
+    Row("train.clip_norm", Level.EXPRESSED, ("gradient_clipping",),
+        write=lambda values: {"gradient_clipping": values["train.clip_norm"] or 0.0},
+        read=lambda document, ranks: {"train.clip_norm": document.get("gradient_clipping") or None}),
+))  # fmt: skip
+
+
+def problems(document: Document, ranks: int) -> Iterator[InputError]:
+    """What the parser of DeepSpeed lets through although it is wrong."""
+    yield from documents.unknown_keys("deepspeed", document)
+    yield from _named_parts(document)
+    yield from documents.one_of(document, f"{_ZERO}stage", 0, 1, 2, 3)
+    yield from documents.positive(document, "train_batch_size", "train_micro_batch_size_per_gpu",
+                                  "gradient_accumulation_steps", _CP)  # fmt: skip
+    stage = document.get(f"{_ZERO}stage", 0)
+    name = str(document.get("optimizer.type", "")).lower()
+    if name in ("onebitadam", "zerooneadam", "onebitlamb") and stage > 1:
+        yield InputError(
+            "optimizer.type", document["optimizer.type"], "needs ZeRO stage 0 or 1; lower the stage"
+        )
+    for key in ("zero_quantized_gradients", "zero_quantized_weights", "offload_param.device"):
+        if document.get(f"{_ZERO}{key}") not in (None, False, "none") and stage != 3:
+            yield InputError(
+                f"{_ZERO}{key}", document[f"{_ZERO}{key}"], "acts with ZeRO stage 3 alone; set stage to 3"
+            )
+    for key in (_TP, _CP, f"{_ZERO}zero_hpz_partition_size"):
+        yield from documents.divides(document, key, ranks, "the ranks")
+    yield from _batch_product(document, ranks)
+
+
+def _batch_product(document: Document, ranks: int) -> Iterator[InputError]:
+    keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
+    micro, steps, whole = (document.get(key) for key in keys)
+    dp = _degrees(document, ranks)["parallel.dp"]
+    if micro and steps and whole and ranks and micro * steps * dp != whole:
+        product = f"{keys[0]} x {keys[1]} x {dp} data ranks = {micro * steps * dp}"
+        remedy = f"is not {product}; give that, or another number of ranks"
+        yield InputError("train_batch_size", whole, remedy)
+
+
+def _named_parts(document: Document) -> Iterator[InputError]:
+    name, schedule = document.get("optimizer.type"), document.get("scheduler.type")
+    if name is not None and str(name).lower() not in OPTIMIZERS:
+        yield InputError(
+            "optimizer.type", name, f"is no optimizer there; give one of {', '.join(OPTIMIZERS)}"
+        )
+    if schedule is not None and schedule not in _SCHEDULE_KEYS:
+        yield InputError(
+            "scheduler.type", schedule, f"is no schedule there; give one of {', '.join(_SCHEDULE_KEYS)}"
+        )
+    for key, value in document.items():
+        part = key.rpartition(".")[2]
+        if key.startswith(_ADAM) and part not in _OPTIMIZER_KEYS:
+            yield InputError(
+                key, value, f"is no parameter of an optimizer there; known: {', '.join(_OPTIMIZER_KEYS)}"
+            )
+        if key.startswith(_RISE) and part not in _SCHEDULE_KEYS.get(str(schedule), ()):
+            yield InputError(key, value, f"is no parameter of {schedule}")
+
+
+DEEPSPEED = Format(
+    name="deepspeed",
+    title="DeepSpeed: its JSON file",
+    file="ds_config.json",
+    rows=ROWS,
+    degrees=_known,
+    text=documents.json_text,
+    document=documents.read_json,
+    problems=problems,
+    partly=("scheduler.type", "optimizer.type"),
+    launch=of_a_script(
+        "a script that calls deepspeed.initialize", '"$1" --deepspeed_config "$HERE/ds_config.json" "${@:2}"'
+    ),
+    tried={"parsed": "by deepspeed 0.19.8", "trained": "ZeRO 0 to 3 on two CPU ranks"},
+    ranks=_ranks,
+)

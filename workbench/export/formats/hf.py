@@ -1,0 +1,203 @@
+"""The JSON file of Hugging Face's ``TrainingArguments``, as ``HfArgumentParser.parse_json_file`` reads it.
+
+Adam's constants are the same there by default, and norm weights do not decay either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from engine.config.errors import InputError
+from workbench.export.mapping import documents
+from workbench.export.mapping.elsewhere import completed
+from workbench.export.mapping.launch import of_a_script
+from workbench.export.mapping.rows import (
+    Document,
+    Format,
+    Level,
+    Row,
+    Values,
+    accumulation_of,
+    converted,
+    only,
+    same,
+)
+
+_SYNC = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
+#: Of a file of DeepSpeed that stands within.
+_DEEPSPEED = "deepspeed.zero_optimization.stage"
+_CONSTANT, _RISING = "constant", "constant_with_warmup"
+#: Learning rates that stay as they are, once they have risen.
+SCHEDULES = (_CONSTANT, _RISING)
+
+
+def _stage(values: Values) -> int:
+    return int(values.get("parallel.zero_stage", 0))
+
+
+def _sharding(values: Values) -> Document:
+    if not _stage(values):
+        return {}
+    return {
+        "fsdp": True,
+        "fsdp_config.version": 2,
+        "fsdp_config.reshard_after_forward": _stage(values) == 3,
+        "fsdp_config.auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    }
+
+
+def _stage_of(document: Document, ranks: int) -> dict[str, Any]:
+    if not document.get("fsdp"):
+        return {"parallel.zero_stage": int(document.get(_DEEPSPEED, 0))}
+    return {"parallel.zero_stage": 3 if document.get("fsdp_config.reshard_after_forward", True) else 2}
+
+
+def _recomputing(values: Values) -> Document:
+    if values["memory.recompute"] != "full":
+        return {}
+    return {"fsdp_config.activation_checkpointing" if _stage(values) else "gradient_checkpointing": True}
+
+
+def _recomputed(document: Document, ranks: int) -> dict[str, Any]:
+    keys = ("fsdp_config.activation_checkpointing", "gradient_checkpointing", "activation_checkpointing")
+    return {"memory.recompute": "full" if any(document.get(key) for key in keys) else "none"}
+
+
+def _batch(document: Document, ranks: int) -> dict[str, Any]:
+    if not ranks:
+        return {}
+    sequences = document["per_device_train_batch_size"] * document["gradient_accumulation_steps"]
+    return {"batch.global_batch": sequences * ranks}
+
+
+def _rising(values: Values) -> Document:
+    steps = values["train.learning_rate_warmup"]
+    return {"warmup_steps": steps, "lr_scheduler_type": _RISING if steps else _CONSTANT}
+
+
+def _evaluating(values: Values) -> Document:
+    every = values["train.validate_every"]
+    return {"eval_strategy": "steps", "eval_steps": every} if every else {"eval_strategy": "no"}
+
+
+def _saving(values: Values) -> Document:
+    every = values["checkpoint.every_steps"]
+    return {"save_strategy": "steps", "save_steps": every} if every else {"save_strategy": "no"}
+
+
+def _whole(key: str, switch: str, setting: str) -> Any:
+    def read(document: Document, ranks: int) -> dict[str, Any]:
+        on = document.get(switch) == "steps"
+        every = document.get(key)
+        return {setting: int(every)} if on and every is not None and every >= 1 else {}
+
+    return read
+
+
+def _steps(document: Document, ranks: int) -> dict[str, Any]:
+    given = document.get("max_steps", -1)
+    return {"train.steps": given} if given > 0 else {}
+
+
+def _offloading(values: Values) -> Document:
+    wanted = values["memory.offload"] in ("optimizer", "both") and _stage(values)
+    return {"fsdp_config.cpu_offload": True} if wanted else {}
+
+
+ROWS = completed((
+    Row("parallel.dp", Level.EXPRESSED, ("run.sh",), "is the number of ranks",
+        read=lambda document, ranks: {"parallel.dp": ranks} if ranks else {},
+        can=lambda values: True),
+    Row("parallel.zero_stage", Level.EQUIVALENT, ("fsdp", "fsdp_config.version", "fsdp_config.reshard_after_forward",
+                                                  "fsdp_config.auto_wrap_policy", _DEEPSPEED),
+        "2 and 3 are FSDP2 without and with resharding after forward; 1 becomes 2",
+        "stage 1: name a file of --to deepspeed under the key deepspeed",
+        write=_sharding, read=_stage_of, can=lambda values: _stage(values) != 1),
+    Row("parallel.reduce_every_micro_batch", Level.EXPRESSED, (_SYNC,),
+        write=lambda values: {_SYNC: True} if values.get("parallel.reduce_every_micro_batch") else {},
+        read=lambda document, ranks: {"parallel.reduce_every_micro_batch": True}
+        if document.get(_SYNC) and document.get("fsdp") else {}),
+    same("batch.micro_batch", "per_device_train_batch_size"),
+    Row("batch.global_batch", Level.EXPRESSED, ("gradient_accumulation_steps",),
+        write=lambda values: {"gradient_accumulation_steps": accumulation_of(values)}, read=_batch),
+    Row("overlap.bucket_mb", Level.EXPRESSED, ("ddp_bucket_cap_mb",), "whole MiB, of DistributedDataParallel alone",
+        write=lambda values: {"ddp_bucket_cap_mb": max(1, round(values["overlap.bucket_mb"]))}
+        if "overlap.bucket_mb" in values and not _stage(values) else {},
+        read=lambda document, ranks: {"overlap.bucket_mb": float(document["ddp_bucket_cap_mb"])}
+        if document.get("ddp_bucket_cap_mb") else {},
+        can=lambda values: values["overlap.bucket_mb"] == 25
+        or (not _stage(values) and values["overlap.bucket_mb"] % 1 == 0)),
+    Row("memory.recompute", Level.EXPRESSED, ("gradient_checkpointing", "fsdp_config.activation_checkpointing",
+                                              "activation_checkpointing"),
+        "whole layers; selective recomputation has no key", "selective: none or full, measured",
+        write=_recomputing, read=_recomputed, can=lambda values: values["memory.recompute"] != "selective"),
+    Row("memory.offload", Level.EXPRESSED, ("fsdp_config.cpu_offload",),
+        "optimizer, under FSDP alone; activations have no key",
+        write=_offloading,
+        read=lambda document, ranks: {"memory.offload": "optimizer"} if document.get("fsdp_config.cpu_offload") else {},
+        can=lambda values: values["memory.offload"] == "none"
+        or (values["memory.offload"] == "optimizer" and _stage(values) > 0)),
+    Row("precision", Level.EXPRESSED, ("bf16",),
+        write=lambda values: {"bf16": True} if values["precision"] == "bf16" else {},
+        read=lambda document, ranks: {"precision": "bf16" if document.get("bf16") else "fp32"}),
+    converted("compile", "torch_compile", bool, bool),
+    Row("device", Level.EXPRESSED, ("use_cpu",), "without it a GPU is used where there is one",
+        write=lambda values: {"use_cpu": True} if values["device"] == "cpu" else {},
+        read=lambda document, ranks: {"device": "cpu"} if document.get("use_cpu") else {},
+        can=lambda values: values["device"] != "cuda"),
+    Row("train.steps", Level.EXPRESSED, ("max_steps",),
+        write=lambda values: {"max_steps": values["train.steps"]}, read=_steps),
+    same("train.seed", "seed"),
+    same("train.learning_rate", "learning_rate"),
+    Row("train.learning_rate_warmup", Level.EQUIVALENT, ("warmup_steps", "lr_scheduler_type"),
+        "the rate of each step is that of the step before: the first has 0",
+        write=_rising,
+        read=lambda document, ranks: {"train.learning_rate_warmup": int(document["warmup_steps"])}
+        if document["warmup_steps"] >= 1 or not document["warmup_steps"] else {}),
+    same("train.weight_decay", "weight_decay"),
+    converted("train.clip_norm", "max_grad_norm", lambda norm: norm or 0.0, lambda norm: norm or None),
+    Row("train.validate_every", Level.EXPRESSED, ("eval_strategy", "eval_steps"), write=_evaluating,
+        read=_whole("eval_steps", "eval_strategy", "train.validate_every")),
+    Row("checkpoint.every_steps", Level.EXPRESSED, ("save_strategy", "save_steps"), write=_saving,
+        read=_whole("save_steps", "save_strategy", "checkpoint.every_steps")),
+    Row("checkpoint.keep", Level.EXPRESSED, ("save_total_limit",),
+        write=lambda values: {"save_total_limit": values["checkpoint.keep"]} if "checkpoint.keep" in values else {},
+        read=lambda document, ranks: {"checkpoint.keep": document["save_total_limit"]}
+        if document.get("save_total_limit") else {}),
+))  # fmt: skip
+
+
+def problems(document: Document, ranks: int) -> Iterator[InputError]:
+    """What the parser of transformers lets through although it is wrong."""
+    yield from documents.unknown_keys("hf", document)
+    yield from documents.positive(document, "per_device_train_batch_size", "gradient_accumulation_steps",
+                                  "ddp_bucket_cap_mb", "save_total_limit")  # fmt: skip
+    yield from documents.one_of(document, "fsdp_config.version", 1, 2)
+    if document.get("fsdp_config.version", 2) == 2:
+        yield from documents.one_of(document, "fsdp_config.reshard_after_forward", True, False)
+    for key in ("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps"):
+        if document.get(key) is not None and document[key] < 0:
+            yield InputError(key, document[key], "give 0 or more")
+    for key, value in document.items():
+        if key.split(".")[0] == "parallelism_config" and value is not None:
+            remedy = (
+                "is an object in Python and does nothing in a JSON file; give it to TrainingArguments there"
+            )
+            yield InputError(key, value, remedy)
+
+
+HF = Format(
+    name="hf",
+    title="Hugging Face's Trainer: TrainingArguments as JSON",
+    file="training_args.json",
+    rows=ROWS,
+    degrees=only(),
+    constants={"output_dir": "out", "optim": "adamw_torch", "logging_steps": 1, "report_to": "none"},
+    text=documents.json_text,
+    document=documents.read_json,
+    problems=problems,
+    partly=("lr_scheduler_type",),
+    launch=of_a_script("a script with Hugging Face's Trainer", '"$1" "$HERE/training_args.json" "${@:2}"'),
+    tried={"parsed": "by transformers 5.23.0", "trained": "DDP and FSDP2 on two CPU ranks"},
+)

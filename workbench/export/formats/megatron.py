@@ -1,0 +1,475 @@
+"""Arguments of Megatron-LM's ``pretrain_gpt.py``, one a line; its bf16 keeps weights in bf16 beside an fp32 copy.
+
+Stages of uneven layers are written as a layout (``Ett|ttL``). Buckets are counted in elements there, of 4 bytes here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from engine.config.errors import InputError
+from engine.config.layout import layers_of_stages
+from workbench.export.mapping import documents
+from workbench.export.mapping.elsewhere import completed
+from workbench.export.mapping.launch import Launch, by_torchrun
+from workbench.export.mapping.rows import (
+    Document,
+    Format,
+    Level,
+    Row,
+    Values,
+    accumulation_of,
+    converted,
+    lost,
+    only,
+    same,
+)
+
+_TP, _PP, _CP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"
+_VIRTUAL, _LAYOUT = "--num-virtual-stages-per-pipeline-rank", "--pipeline-model-parallel-layout"
+_FSDP, _STRATEGY, _ZERO1 = (
+    "--use-megatron-fsdp",
+    "--data-parallel-sharding-strategy",
+    "--use-distributed-optimizer",
+)
+_STAGES = {2: "optim_grads", 3: "optim_grads_params"}
+_WAYS = {"ring": "p2p", "ulysses": "a2a"}
+_BYTES, _MIB = 4, 2**20
+#: Of a launcher before the script: how many ranks there are.
+_EACH, _HOSTS = ("--nproc-per-node", "--nproc_per_node"), ("--nnodes",)
+RANKS = "ranks"
+
+
+def _stage(values: Values) -> int:
+    return int(values.get("parallel.zero_stage", 0))
+
+
+def _stages(values: Values) -> int:
+    return int(values["parallel.pp"]) * _chunks(values)
+
+
+def _chunks(values: Values) -> int:
+    return int(values.get("schedule.chunks", 1)) if _interleaves(values) else 1
+
+
+def _interleaves(values: Values) -> bool:
+    """Whether its interleaved schedule has what it needs: micro-batches in whole groups of the pipeline's ranks."""
+    pp = int(values["parallel.pp"])
+    wanted = values.get("schedule.kind") == "interleaved" and values.get("schedule.chunks", 1) > 1
+    return pp > 1 and wanted and accumulation_of(values) % pp == 0
+
+
+def _dealt(values: Values) -> list[int]:
+    """Layers of each stage."""
+    given = values.get("schedule.stage_layers") if _arrive(values) else None
+    return [len(one) for one in layers_of_stages(int(values["model.layers"]), _stages(values), given)]
+
+
+def _arrive(values: Values) -> bool:
+    given = values.get("schedule.stage_layers")
+    return given is None or len(given) == _stages(values)
+
+
+def _pipeline(values: Values) -> Document:
+    pp, dealt = values["parallel.pp"], _dealt(values)
+    if pp == 1:
+        return {}
+    if len(set(dealt)) > 1:
+        stages = "|".join("t" * count for count in dealt)
+        return {_PP: pp, _LAYOUT: f"E{stages}L"}
+    return {_PP: pp} | ({_VIRTUAL: _chunks(values)} if _chunks(values) > 1 else {})
+
+
+def _read_pipeline(document: Document, ranks: int) -> dict[str, Any]:
+    pp, layout = int(document.get(_PP, 1)), document.get(_LAYOUT)
+    found: dict[str, Any] = {"parallel.pp": pp}
+    chunks = int(document.get(_VIRTUAL) or 1)
+    if pp > 1 and layout:
+        counts = [stage.count("t") for stage in _unfolded(str(layout)).split("|")]
+        chunks = max(1, len(counts) // pp)
+        even = [len(one) for one in layers_of_stages(sum(counts), len(counts))]
+        found |= {} if counts == even else {"schedule.stage_layers": counts}
+    elif pp > 1 and (each := document.get("--num-layers-per-virtual-pipeline-stage")):
+        chunks = max(1, int(document.get("--num-layers") or each) // (pp * int(each)))
+    if pp > 1:
+        found |= {"schedule.kind": "interleaved" if chunks > 1 else "1f1b", "schedule.chunks": chunks}
+    return found
+
+
+def _unfolded(layout: str) -> str:
+    """``t*3`` and ``(tt|)*2`` written out."""
+    whole = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), layout.replace(",", ""))
+    return re.sub(r"([a-zA-Z])\*(\d+)", lambda found: found[1] * int(found[2]), whole)
+
+
+def _tensor(values: Values) -> Document:
+    tp = values["parallel.tp"]
+    return {_TP: tp, "--sequence-parallel": True} if tp > 1 else {}
+
+
+def _degree(key: str, setting: str) -> Row:
+    def write(values: Values) -> Document:
+        return {key: values[setting]} if values.get(setting, 1) > 1 else {}
+
+    def read(document: Document, ranks: int) -> dict[str, Any]:
+        return {setting: int(document.get(key, 1))}
+
+    return Row(setting, Level.EXPRESSED, (key,), write=write, read=read)
+
+
+def _sharding(values: Values) -> Document:
+    stage = _stage(values)
+    if not stage:
+        return {}
+    common: Document = {_ZERO1: True}
+    return common | ({_FSDP: True, _STRATEGY: _STAGES[stage], "--ckpt-format": "fsdp_dtensor",
+                      "--no-gradient-accumulation-fusion": True} if stage > 1 else {})  # fmt: skip
+
+
+def _stage_of(document: Document, ranks: int) -> dict[str, Any]:
+    if document.get(_FSDP):
+        back = {name: stage for stage, name in _STAGES.items()} | {"optim": 1, "no_shard": 0}
+        return {"parallel.zero_stage": back.get(str(document.get(_STRATEGY, "no_shard")), 0)}
+    return {"parallel.zero_stage": 1 if document.get(_ZERO1) else 0}
+
+
+def _dp(document: Document, ranks: int) -> dict[str, Any]:
+    split = 1
+    for key in (_TP, _PP, _CP):
+        split *= int(document.get(key, 1))
+    return {"parallel.dp": max(1, ranks // split)}
+
+
+def _elements(values: Values) -> int:
+    return max(1, round(float(values["overlap.bucket_mb"]) * _MIB / _BYTES))
+
+
+def _recomputing(values: Values) -> Document:
+    kind, layers = values["memory.recompute"], values.get("memory.recompute_layers")
+    if kind == "full":
+        method = "uniform" if layers is None else "block"
+        return {
+            "--recompute-granularity": "full",
+            "--recompute-method": method,
+            "--recompute-num-layers": layers or 1,
+        }
+    return {"--recompute-granularity": "selective"} if kind == "selective" else {}
+
+
+def _recomputed(document: Document, ranks: int) -> dict[str, Any]:
+    kind = document.get("--recompute-granularity") or (
+        "selective" if document.get("--recompute-activations") else "none"
+    )
+    block = kind == "full" and document.get("--recompute-method") == "block"
+    return {"memory.recompute": kind} | (
+        {"memory.recompute_layers": document["--recompute-num-layers"]} if block else {}
+    )
+
+
+def _sequences(document: Document, ranks: int) -> dict[str, Any]:
+    found = {"data.sequence_length": document["--seq-length"]} if "--seq-length" in document else {}
+    micro, whole = document.get("--micro-batch-size"), document.get("--global-batch-size")
+    if micro is not None:
+        dp = _dp(document, ranks)["parallel.dp"]
+        found |= {"batch.micro_batch": micro, "batch.global_batch": whole or micro * dp}
+    return found
+
+
+def _sizes(values: Values) -> Document:
+    heads, groups = values["model.heads"], values["model.kv_heads"]
+    grouped: Document = (
+        {"--group-query-attention": True, "--num-query-groups": groups} if groups != heads else {}
+    )
+    return {"--num-attention-heads": heads} | grouped
+
+
+def _read_sizes(document: Document, ranks: int) -> dict[str, Any]:
+    heads = document.get("--num-attention-heads")
+    if heads is None:
+        return {}
+    grouped = document.get("--group-query-attention")
+    return {"model.heads": heads, "model.kv_heads": document["--num-query-groups"] if grouped else heads}
+
+
+def _width(document: Document, ranks: int) -> dict[str, Any]:
+    """As given; else what Megatron-LM makes of the hidden size."""
+    hidden = document.get("--hidden-size")
+    if document.get("--ffn-hidden-size") is not None:
+        return {"model.ffn_hidden": document["--ffn-hidden-size"]}
+    if hidden is None:
+        return {}
+    return {"model.ffn_hidden": hidden * 8 // 3 // 64 * 64 if document.get("--swiglu") else 4 * hidden}
+
+
+def _experts(values: Values) -> Document:
+    if "model.experts" not in values:
+        return {}
+    capacity = values["model.capacity_factor"]
+    return {"--num-experts": values["model.experts"], "--moe-router-topk": values["model.experts_per_token"],
+            "--moe-ffn-hidden-size": values["model.expert_ffn_hidden"], "--moe-token-dispatcher-type": "alltoall",
+            "--moe-router-load-balancing-type": ["aux_loss"], "--moe-aux-loss-coeff": [values["model.balance_weight"]],
+            } | ({"--moe-expert-capacity-factor": capacity} if capacity else {})  # fmt: skip
+
+
+def _read_experts(document: Document, ranks: int) -> dict[str, Any]:
+    if not document.get("--num-experts"):
+        return {}
+    weight = document.get("--moe-aux-loss-coeff", 0.0)
+    return {"model.experts": document["--num-experts"], "model.experts_per_token": document["--moe-router-topk"],
+            "model.expert_ffn_hidden": document.get("--moe-ffn-hidden-size"),
+            "model.capacity_factor": document.get("--moe-expert-capacity-factor"),
+            "model.balance_weight": float(weight[0] if isinstance(weight, list) else weight)}  # fmt: skip
+
+
+def _numbers(document: Document, ranks: int) -> dict[str, Any]:
+    low = "bf16" if document.get("--bf16") else "fp32"
+    return {"precision": low, "memory.parameters": low}
+
+
+def _warms(values: Values) -> bool:
+    return bool(values["train.learning_rate_warmup"] < values["train.steps"])
+
+
+def _flag(setting: str, key: str, why: str, acts: Any) -> Row:
+    """A setting that is on or off, where ``acts`` says that it can be."""
+
+    def write(values: Values) -> Document:
+        return {key: True} if values.get(setting) and acts(values) else {}
+
+    def read(document: Document, ranks: int) -> dict[str, Any]:
+        return {setting: True} if document.get(key) else {}
+
+    return Row(setting, Level.EQUIVALENT, (key,), why, write=write, read=read,
+               can=lambda values: not values[setting] or acts(values))  # fmt: skip
+
+
+#: Its tensor parallelism counts on kernels that are started in order; Megatron-FSDP refuses that.
+_BEFORE = """\
+if ! grep -q -- --use-megatron-fsdp "$HERE/megatron.args"; then export CUDA_DEVICE_MAX_CONNECTIONS=1; fi
+read -r -d '' -a arguments < <(tr '\\n' ' ' <"$HERE/megatron.args"; printf '\\0')
+"""
+
+ROWS = completed((
+    same("model.layers", "--num-layers"),
+    same("model.hidden", "--hidden-size"),
+    Row("model.heads", Level.EXPRESSED, ("--num-attention-heads",), write=_sizes, read=_read_sizes),
+    Row("model.kv_heads", Level.EXPRESSED, ("--group-query-attention", "--num-query-groups")),
+    Row("model.ffn_hidden", Level.EXPRESSED, ("--ffn-hidden-size", "--swiglu"),
+        write=lambda values: {"--ffn-hidden-size": values["model.ffn_hidden"]}, read=_width),
+    same("model.vocabulary", "--vocab-size"),
+    Row("model.experts", Level.EXPRESSED, ("--num-experts", "--moe-token-dispatcher-type",
+                                           "--moe-router-load-balancing-type"), write=_experts, read=_read_experts),
+    Row("model.experts_per_token", Level.EXPRESSED, ("--moe-router-topk",)),
+    Row("model.expert_ffn_hidden", Level.EXPRESSED, ("--moe-ffn-hidden-size",)),
+    Row("model.capacity_factor", Level.EXPRESSED, ("--moe-expert-capacity-factor",)),
+    Row("model.balance_weight", Level.EXPRESSED, ("--moe-aux-loss-coeff",)),
+    lost("data.path", "a text is prepared for Megatron-LM first", "give --data-path and its tokenizer to run.sh"),
+    Row("data.sequence_length", Level.EXPRESSED, ("--seq-length", "--max-position-embeddings"),
+        write=lambda values: dict.fromkeys(("--seq-length", "--max-position-embeddings"),
+                                           values["data.sequence_length"]),
+        read=_sequences),
+    Row("parallel.dp", Level.EXPRESSED, ("run.sh", RANKS), "the ranks that tp, pp and cp leave", read=_dp),
+    Row("parallel.tp", Level.EXPRESSED, (_TP, "--sequence-parallel"), write=_tensor,
+        read=lambda document, ranks: {"parallel.tp": int(document.get(_TP, 1))}),
+    Row("parallel.pp", Level.EXPRESSED, (_PP,), write=_pipeline, read=_read_pipeline),
+    _degree(_CP, "parallel.cp"),
+    _degree("--expert-model-parallel-size", "parallel.ep"),
+    Row("parallel.cp_method", Level.EXPRESSED, ("--cp-comm-type",),
+        write=lambda values: {"--cp-comm-type": [_WAYS[values["parallel.cp_method"]]]}
+        if "parallel.cp_method" in values else {},
+        read=lambda document, ranks: {"parallel.cp_method": "ulysses"}
+        if document.get("--cp-comm-type") in ("a2a", ["a2a"]) else {}),
+    Row("parallel.zero_stage", Level.EXPRESSED, (_ZERO1, _FSDP, _STRATEGY, "--ckpt-format",
+                                                 "--no-gradient-accumulation-fusion"),
+        "1 is the distributed optimizer, 2 and 3 are Megatron-FSDP", write=_sharding, read=_stage_of),
+    Row("batch.micro_batch", Level.EXPRESSED, ("--micro-batch-size",),
+        write=lambda values: {"--micro-batch-size": values["batch.micro_batch"]}),
+    Row("batch.global_batch", Level.EXPRESSED, ("--global-batch-size",),
+        write=lambda values: {"--global-batch-size": values["batch.global_batch"]}),
+    Row("schedule.kind", Level.EXPRESSED, (_VIRTUAL, "--num-layers-per-virtual-pipeline-stage"),
+        "1f1b, and interleaved where micro-batches come in whole groups of pp", "others become 1f1b",
+        can=lambda values: values["schedule.kind"] == ("interleaved" if _interleaves(values) else "1f1b")),
+    Row("schedule.chunks", Level.EXPRESSED, (_VIRTUAL, _LAYOUT), "of the interleaved schedule",
+        can=lambda values: values["schedule.chunks"] == _chunks(values)),
+    Row("schedule.stage_layers", Level.EXPRESSED, (_LAYOUT,), can=_arrive),
+    Row("compression.method", Level.EQUIVALENT, ("--grad-reduce-in-bf16",),
+        "bf16, beside bf16 weights, from the first step on",
+        "other methods have no key in Megatron-LM",
+        write=lambda values: {"--grad-reduce-in-bf16": True}
+        if values.get("compression.method") == "bf16" and values["precision"] == "bf16" else {},
+        read=lambda document, ranks: {"compression.method": "bf16"}
+        if document.get("--grad-reduce-in-bf16") and _dp(document, ranks)["parallel.dp"] > 1
+        and not _stage_of(document, ranks)["parallel.zero_stage"] else {},
+        can=lambda values: values["compression.method"] == "none"
+        or (values["compression.method"] == "bf16" and values["precision"] == "bf16")),
+    Row("overlap.bucket_mb", Level.EXPRESSED, ("--ddp-bucket-size", "--overlap-grad-reduce"), "in elements of 4 bytes",
+        write=lambda values: {"--ddp-bucket-size": _elements(values), "--overlap-grad-reduce": True}
+        if "overlap.bucket_mb" in values else {},
+        read=lambda document, ranks: {"overlap.bucket_mb": document["--ddp-bucket-size"] * _BYTES / _MIB}
+        if document.get("--ddp-bucket-size") else {},
+        can=lambda values: _elements(values) * _BYTES / _MIB == values["overlap.bucket_mb"]),
+    _flag("overlap.gather_with_optimizer", "--overlap-param-gather", "gathers beside the next forward",
+          lambda values: _stage(values) == 1),
+    Row("memory.recompute", Level.EXPRESSED, ("--recompute-granularity", "--recompute-method", "--recompute-num-layers",
+                                              "--recompute-activations"), write=_recomputing, read=_recomputed),
+    Row("memory.recompute_layers", Level.EXPRESSED, ("--recompute-method", "--recompute-num-layers"),
+        "of full recomputation", "selective recomputes in all layers",
+        can=lambda values: values["memory.recompute_layers"] is None or values["memory.recompute"] == "full"),
+    Row("memory.offload", Level.EXPRESSED, ("--optimizer-cpu-offload", "--use-precision-aware-optimizer"),
+        "optimizer, of stage 1; activations need Transformer Engine",
+        write=lambda values: {"--optimizer-cpu-offload": True, "--use-precision-aware-optimizer": True}
+        if values["memory.offload"] in ("optimizer", "both") and _stage(values) == 1 else {},
+        read=lambda document, ranks: {"memory.offload": "optimizer"} if document.get("--optimizer-cpu-offload") else {},
+        can=lambda values: values["memory.offload"] == "none"
+        or (values["memory.offload"] == "optimizer" and _stage(values) == 1)),
+    Row("precision", Level.EXPRESSED, ("--bf16",),
+        write=lambda values: {"--bf16": True} if values["precision"] == "bf16" else {}, read=_numbers),
+    Row("memory.parameters", Level.EQUIVALENT, ("--bf16",), "bf16 has bf16 weights, beside an fp32 copy",
+        can=lambda values: values["memory.parameters"] == values["precision"]),
+    same("train.steps", "--train-iters"),
+    same("train.seed", "--seed"),
+    same("train.learning_rate", "--lr"),
+    Row("train.learning_rate_warmup", Level.EQUIVALENT, ("--lr-warmup-iters", "--lr-decay-style"),
+        "fewer than all steps; the first has the rate 0",
+        write=lambda values: {"--lr-decay-style": "constant"}
+        | ({"--lr-warmup-iters": values["train.learning_rate_warmup"]} if _warms(values) else {}),
+        read=lambda document, ranks: {"train.learning_rate_warmup": document.get("--lr-warmup-iters", 0)}, can=_warms),
+    same("train.weight_decay", "--weight-decay"),
+    converted("train.clip_norm", "--clip-grad", lambda norm: norm or 0.0, lambda norm: norm or None),
+    same("train.validation_batches", "--eval-iters"),
+    Row("train.validate_every", Level.EXPRESSED, ("--eval-interval",),
+        write=lambda values: {"--eval-interval": values["train.validate_every"]}
+        if values["train.validate_every"] else {},
+        read=lambda document, ranks: {"train.validate_every": document["--eval-interval"]}
+        if document.get("--eval-interval") and document.get("--eval-iters") else {}),
+    Row("checkpoint.every_steps", Level.EXPRESSED, ("--save-interval", "--save"),
+        write=lambda values: {"--save": "checkpoints", "--save-interval": values["checkpoint.every_steps"]}
+        if values["checkpoint.every_steps"] else {},
+        read=lambda document, ranks: {"checkpoint.every_steps": document["--save-interval"]}
+        if document.get("--save-interval") else {}),
+))  # fmt: skip
+_CONSTANTS: Document = {
+    "--swiglu": True, "--disable-bias-linear": True, "--normalization": "RMSNorm", "--position-embedding-type": "rope",
+    "--untie-embeddings-and-output-weights": True, "--attention-dropout": 0.0, "--hidden-dropout": 0.0,
+    "--make-vocab-size-divisible-by": 1, "--tokenizer-type": "NullTokenizer", "--log-interval": 1,
+}  # fmt: skip
+
+
+def text(document: Document) -> str:
+    """One argument a line, as run.sh reads them."""
+    lines = []
+    for key, value in document.items():
+        many = value if isinstance(value, list) else [] if value is True else [value]
+        lines.append(" ".join([key, *(shlex.quote(str(one)) for one in many)]))
+    return "\n".join(lines) + "\n"
+
+
+def read(source: str) -> Document:
+    """The arguments of a file, of a command, or of a script that lists them; nothing in it runs.
+
+    Raises:
+        InputError: it cannot be split into words, or a value is not one.
+    """
+    try:
+        words = shlex.split(source.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise InputError("file", None, f"cannot be split into arguments ({error})") from None
+    kinds, found, at = documents.known("megatron")["keys"], Document(), 0
+    while at < len(words):
+        key, equals, rest = words[at].partition("=")
+        at += 1
+        if not key.startswith("--"):
+            continue
+        given = [rest] if equals else []
+        kind = kinds.get(key, "str")
+        while not equals and kind != "flag" and at < len(words) and _is_value(words[at]):
+            given.append(words[at])
+            at += 1
+            if kind != "many":
+                break
+        found[key] = True if not given else [_value(key, one, kind) for one in given]
+        if isinstance(found[key], list) and kind != "many":
+            found[key] = found[key][0]
+    return _with_ranks(found)
+
+
+def _is_value(word: str) -> bool:
+    return word != ")" and not (word.startswith("-") and not re.fullmatch(r"-[\d.][\d.eE+-]*", word))
+
+
+def _value(key: str, word: str, kind: Any) -> Any:
+    word = word.removesuffix(")")
+    if "$" in word:
+        raise InputError(key, word, "is a variable of the shell; give its value")
+    if kind == "many":
+        return _number(word)
+    try:
+        return {"int": int, "float": float}[kind](word) if kind in ("int", "float") else word
+    except (ValueError, TypeError):
+        return word
+
+
+def _number(word: str) -> Any:
+    try:
+        return float(word)
+    except ValueError:
+        return word
+
+
+def _with_ranks(found: Document) -> Document:
+    counts = []
+    for names in (_EACH, _HOSTS):
+        given = [found.pop(name) for name in names if name in found]
+        counts += [int(one) for one in given if str(one).isdigit()]
+    for name in ("--standalone", "--node-rank", "--node_rank", "--master-addr", "--master_addr", "--master-port",
+                 "--master_port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv_backend", "--rdzv_endpoint",
+                 "--rdzv-id", "--rdzv_id", "--tee", "--log-dir"):  # fmt: skip
+        found.pop(name, None)
+    total = 1
+    for count in counts:
+        total *= count
+    return found | ({RANKS: total} if counts else {})
+
+
+def problems(document: Document, ranks: int) -> Iterator[InputError]:
+    """What the arguments' own checks let through although it is wrong, and what makes no layout."""
+    given = {key: value for key, value in document.items() if key != RANKS}
+    yield from documents.unknown_keys("megatron", given)
+    yield from documents.positive(
+        given, _TP, _PP, _CP, "--micro-batch-size", "--global-batch-size", "--ddp-bucket-size"
+    )
+    if given.get("--sequence-parallel") and given.get(_TP, 1) == 1:
+        yield InputError("--sequence-parallel", True, f"does nothing without {_TP}; leave it out, or give it")
+    if given.get("--recompute-granularity") == "full" and not given.get("--recompute-method"):
+        yield InputError("--recompute-granularity", "full", "needs --recompute-method, uniform or block")
+    heads = given.get("--num-attention-heads")
+    if isinstance(heads, int):
+        yield from documents.divides(given, _TP, heads, "--num-attention-heads")
+    split = given.get(_TP, 1) * given.get(_PP, 1) * given.get(_CP, 1)
+    if ranks and ranks % split:
+        yield InputError(_TP, given.get(_TP, 1), f"x {_PP} x {_CP} = {split} must divide the {ranks} ranks")
+
+
+MEGATRON = Format(
+    name="megatron",
+    title="Megatron-LM: arguments of pretrain_gpt.py",
+    file="megatron.args",
+    rows=ROWS,
+    degrees=only("tp", "pp", "cp", "ep"),
+    constants=_CONSTANTS,
+    text=text,
+    document=read,
+    problems=problems,
+    partly=("--lr-decay-style", "--position-embedding-type", "--normalization"),
+    launch=Launch(
+        "Megatron-LM's pretrain_gpt.py",
+        "pretrain_gpt.py --data-path ...",
+        "its pretrain_gpt.py",
+        by_torchrun('"$1" "${arguments[@]}" "${@:2}"', _BEFORE),
+    ),
+    tried={"parsed": "by megatron-core 0.19.2", "trained": "no"},
+    ranks=lambda document: document.get(RANKS),
+)

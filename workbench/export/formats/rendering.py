@@ -1,0 +1,82 @@
+"""An export for a public trainer: its file, a script that starts it, hooks, where it comes from, and what is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine.config.errors import InputError
+from workbench.analysis.studies import StudyDocument
+from workbench.export.bundle import Bundle
+from workbench.export.mapping import documents, hooks
+from workbench.export.mapping.rows import Format, Loss, ranks_of, settings_of
+from workbench.export.provenance import provenance, source
+from workbench.export.torchrun import exports_of, measured
+from workbench.home.runs import RunView
+from workbench.text.output import dumps
+
+_README = """\
+# {name}
+
+The configuration that run `{run}` trained{of_study}, for {title}.
+
+- `{file}`: the trainer's own file; `./run.sh {arguments}` starts it on {ranks} ranks
+- `provenance.json`: run, study, measured numbers with their intervals, versions, and what is lost below
+- Measured by this project's engine: {measured}. Measure again: another trainer has another speed.
+- Keys are those of {package}. *guarded*: this file passed this project's checks of names, values and divisibility.
+  *parsed* and *trained* were tried in this project's tests with that version, not with this file: {tried}.
+
+## What the target does not say
+
+{losses}
+"""
+
+
+def rendered(form: Format, view: RunView, study: StudyDocument | None = None) -> Bundle:
+    """The files of a run's export; nothing is written.
+
+    Raises:
+        InputError: the run has no valid configuration, or is of a trainer that is not this project's.
+    """
+    found = source(view, study)
+    config = found.view.config()
+    if config.trainer:
+        raise InputError("--to", form.name, "is for runs of this project's models; give trainer")
+    document, losses = form.written(config), tuple(form.losses(config))
+    ranks = ranks_of(settings_of(config))
+    for problem in form.problems(documents.usual(form.name) | document, ranks):
+        raise AssertionError(f"an export to {form.name} breaks its own rules: {problem}")
+    told = {"target": form.name, **facts(form, losses)}
+    name = f"{view.labels.get('study') or 'run'}-{view.id}"
+    files = {
+        form.file: form.text(document),
+        "run.sh": form.launch.script(form.file, ranks, view.id, exports_of(config)),
+        **hooks.files(config, losses),
+        "provenance.json": dumps(provenance(found).as_dict() | told) + "\n",
+        "README.md": _README.format(**_words(form, view, losses), name=name, ranks=ranks),
+    }
+    return Bundle(name, files, frozenset({"run.sh"}), losses)
+
+
+def facts(form: Format, losses: Sequence[Loss]) -> dict[str, Any]:
+    """What an export does not say, what its keys were checked against, and which checks were made, of what."""
+    return {
+        "losses": [loss.as_dict() for loss in losses],
+        "checked_against": documents.known(form.name)["package"],
+        "levels": {"guarded": "this export", **form.tried},
+    }
+
+
+def _words(form: Format, view: RunView, losses: Sequence[Loss]) -> dict[str, Any]:
+    study = view.labels.get("study")
+    return {
+        "run": view.id,
+        "of_study": f" (study `{study}`, trial {view.labels.get('trial')})" if study else "",
+        "title": form.title,
+        "file": form.file,
+        "arguments": form.launch.arguments,
+        "measured": measured(view),
+        "package": documents.known(form.name)["package"],
+        "tried": "; ".join(f"{level}: {what}" for level, what in form.tried.items()),
+        "losses": "\n".join(f"- {loss.line}" for loss in losses) or "Nothing: it says all of it.",
+    }

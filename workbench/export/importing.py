@@ -1,0 +1,155 @@
+"""A public trainer's file as a configuration of this project, to train or to begin a study with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.config.validation import rules
+from workbench.export import targets
+from workbench.export.mapping import documents
+from workbench.export.mapping.rows import USUAL, Document, Format
+
+#: Larger than any such file.
+_MOST_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What a file says here: ``values`` are the settings that it names, ``left_out`` its keys that are none here."""
+
+    format: str
+    package: str
+    ranks: int
+    config: RunConfig
+    values: dict[str, Any]
+    left_out: Document
+
+    def document(self) -> dict[str, Any]:
+        """Plain values, for ``--json``."""
+        return {"from": self.format, "checked_against": self.package, "ranks": self.ranks,
+                "config": self.values, "left_out": self.left_out}  # fmt: skip
+
+
+def read(path: Path, name: str | None = None, ranks: int | None = None,
+         sets: Mapping[str, Any] | None = None) -> Imported:  # fmt: skip
+    """The configuration of a file, with what is set beside it.
+
+    Raises:
+        InputError: the file cannot be read, is of no trainer that is known, or has something wrong in it.
+    """
+    text = _text(path)
+    found = _named(name) if name else _recognised(path, text)
+    return of_text(found, text, ranks, sets or {})
+
+
+def of_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any]) -> Imported:
+    """As ``read``, of a file's text."""
+    given = form.document(text)
+    document = documents.usual(form.name) | given
+    said = form.ranks(document)
+    count = ranks or said or 1
+    values = form.settings(document, count)
+    if ranks and said and ranks != said:
+        raise InputError("--ranks", ranks, f"the file is for {said} ranks; leave it out")
+    values = {key: one for key, one in values.items() if one is not None or USUAL[key] is not None} | dict(
+        sets
+    )
+    config = RunConfig().with_values(_with_batch(values))
+    try:
+        rules.check(config)
+    except InputError as problem:
+        remedy = (
+            f"{problem.remedy} (from {form.file}; set another value beside it, as in --set model.preset=1b)"
+        )
+        raise InputError(problem.field, problem.value, remedy) from None
+    package = documents.known(form.name)["package"]
+    return Imported(form.name, package, count, config, _with_batch(values), form.unread(given, config))
+
+
+def _with_batch(values: dict[str, Any]) -> dict[str, Any]:
+    """With sequences of a step that its ranks can share, where a file does not say how many: about as usual."""
+    if "batch.global_batch" in values:
+        return values
+    each = values.get("parallel.dp", 1) * values.get("batch.micro_batch", USUAL["batch.micro_batch"])
+    return values | {"batch.global_batch": each * max(1, round(USUAL["batch.global_batch"] / each))}
+
+
+def tree(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as the sections of a configuration file."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, last = key.split(".")
+        here = found
+        for section in sections:
+            here = here.setdefault(section, {})
+        here[last] = value
+    return found
+
+
+def write(text: str, out: Path) -> None:
+    """A configuration file that was not there before.
+
+    Raises:
+        InputError: it is there, or cannot be written.
+    """
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputError("--out", str(out), "exists; choose another") from None
+    except OSError as error:
+        remedy = f"cannot be written ({os.strerror(error.errno or 0)}); choose another"
+        raise InputError("--out", str(out), remedy) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError("file", str(path), "is larger than 4 MiB; give a trainer's configuration file")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError("file", str(path), f"cannot be read ({os.strerror(error.errno or 0)})") from None
+    except UnicodeDecodeError:
+        raise InputError(
+            "file", str(path), "is not a text file; give a trainer's configuration file"
+        ) from None
+
+
+def _formats() -> list[Format]:
+    return [target.format for target in targets.TARGETS if target.format is not None]
+
+
+def _named(name: str) -> Format:
+    for form in _formats():
+        if form.name == name:
+            return form
+    known = ", ".join(form.name for form in _formats())
+    raise InputError("--from", name, f"unknown; available: {known}")
+
+
+def _recognised(path: Path, text: str) -> Format:
+    """The format most of whose keys the file has, where its first keys leave no doubt."""
+    best: list[tuple[float, Format]] = []
+    for form in _formats():
+        try:
+            given = form.document(text)
+        except InputError:
+            continue
+        keys = documents.known(form.name)["keys"]
+        heads = {key.split(".")[0] for key in given}
+        known = {key.split(".")[0] for key in keys}
+        if heads:
+            best.append((len(heads & known) / len(heads), form))
+    best.sort(key=lambda one: one[0], reverse=True)
+    if best and best[0][0] > 0.5 and (len(best) == 1 or best[0][0] > best[1][0]):
+        return best[0][1]
+    names = ", ".join(form.name for form in _formats())
+    raise InputError(
+        "file", str(path), f"is not the file of one trainer for sure; give --from, one of {names}"
+    )

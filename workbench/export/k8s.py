@@ -1,0 +1,66 @@
+"""Export as a TrainJob of Kubeflow Trainer 2: this project's trainer, with the exact configuration in its environment.
+
+The runtime ``torch-distributed`` tells torchrun of each node where the others are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from engine.config import environment
+from engine.config.layout import layout_of
+from workbench.analysis.studies import StudyDocument
+from workbench.export import torchrun
+from workbench.export.bundle import Bundle
+from workbench.export.slurm import nodes_of
+from workbench.home.runs import RunView
+
+_HEAD = """\
+# Trains config.json again on {ranks} ranks: kubectl create -f trainjob.yaml
+# Set image to one that has Python with the package training-workbench. The run folder is in /tmp/runs of the first pod:
+# mount a volume there to keep it. Needs Kubeflow Trainer 2 and its runtime torch-distributed.
+"""
+_CONFIG = "WORKBENCH_CONFIG"
+_FILE = f'printf "%s" "${_CONFIG}" >/tmp/config.json'
+_COMMAND = f"{_FILE} && exec torchrun -m engine.launch.torchrun /tmp/config.json --out /tmp/runs"
+_LONGEST_NAME = 50
+
+
+def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
+    """The files of a run's export; nothing is written.
+
+    Raises:
+        InputError: the run has no valid configuration, or is of a trainer that is not this project's.
+    """
+    exported = torchrun.render(view, study)
+    config = view.config()
+    nodes, each = nodes_of(config)
+    asked = {"OMP_NUM_THREADS": "1"} | environment.variables(config.environment)
+    trainer: dict[str, Any] = {
+        "image": "training-workbench:latest",
+        "numNodes": nodes,
+        "numProcPerNode": each,
+        "command": ["bash", "-c", _COMMAND],
+        "env": [{"name": name, "value": value} for name, value in asked.items()]
+        + [{"name": _CONFIG, "value": exported.files["config.json"]}],
+    }
+    if config.device != "cpu":
+        trainer["resourcesPerNode"] = {"limits": {"nvidia.com/gpu": each}}
+    job = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": _name(exported.name)},
+        "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
+    }
+    text = _HEAD.format(ranks=layout_of(config).world_size) + yaml.safe_dump(job, sort_keys=False)
+    return torchrun.with_script(
+        exported, "trainjob.yaml", text, "`kubectl create -f trainjob.yaml` trains it again"
+    )
+
+
+def _name(text: str) -> str:
+    """A name that Kubernetes takes: lower case, digits and hyphens, a letter first."""
+    return f"wb-{re.sub(r'[^a-z0-9]+', '-', text.lower())}"[:_LONGEST_NAME].strip("-")

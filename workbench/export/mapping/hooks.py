@@ -1,0 +1,125 @@
+"""Python for what no trainer has a key for: gradients that are compressed, and outer loops.
+
+What torch has is called as it stands. What it has not is a function that says what to fill in, and fails until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.config.run_config import RunConfig
+from workbench.export.mapping.elsewhere import GRADIENT_HOOK, OUTER_HOOK
+from workbench.export.mapping.rows import Loss
+
+_TORCH = '''\
+"""Compresses gradients to {method} before they are averaged, from step {start} on; call ``register(ddp)`` once.
+
+``ddp`` is the model in torch.nn.parallel.DistributedDataParallel. The hook is torch's own.
+"""
+
+import torch.distributed as dist
+{imports}
+
+
+def register(ddp):
+    {register}
+'''
+_CASTS = {
+    name: (
+        "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks",
+        f"ddp.register_comm_hook(dist.group.WORLD, default_hooks.{name}_compress_hook)",
+    )
+    for name in ("fp16", "bf16")
+}
+_POWERSGD = (
+    "from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook",
+    "state = powerSGD_hook.PowerSGDState(dist.group.WORLD, matrix_approximation_rank={rank},\n"
+    "                                        start_powerSGD_iter={start}, use_error_feedback={feedback})\n"
+    "    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)",
+)
+_OWN = '''\
+"""Compresses gradients with {method} ({settings}); call ``register(ddp)`` once.
+
+``ddp`` is the model in torch.nn.parallel.DistributedDataParallel. torch has no such hook: fill in ``compress``.
+"""
+
+import torch
+import torch.distributed as dist
+
+
+def compress(gradient: torch.Tensor) -> torch.Tensor:
+    """What arrives of a bucket's gradient: {method}, {settings}."""
+    raise NotImplementedError("{method} is not part of torch: give compress() your implementation")
+
+
+def hook(process_group, bucket):
+    group = process_group if process_group is not None else dist.group.WORLD
+    sent = compress(bucket.buffer()).div_(group.size())
+    done = dist.all_reduce(sent, group=group, async_op=True).get_future()
+    return done.then(lambda future: future.value()[0])
+
+
+def register(ddp):
+    ddp.register_comm_hook(None, hook)
+'''
+_OUTER = '''\
+"""An outer loop: {method}, of rounds of {period} steps ({settings}).
+
+Call ``after_step(model)`` after every optimizer step, with gradients that are not averaged between replicas.
+"""
+
+{body}
+'''
+_LOCAL = """\
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+_averager = PeriodicModelAverager(period={period}, warmup_steps=0)
+
+
+def after_step(model):
+    _averager.average_parameters(model.parameters())"""
+_NO_OUTER = """\
+_steps = 0
+
+
+def after_step(model):
+    global _steps
+    _steps += 1
+    if _steps % {period} == 0:
+        raise NotImplementedError("{method} is not part of torch: exchange weights between replicas here")"""
+
+
+def files(config: RunConfig, losses: Sequence[Loss]) -> dict[str, str]:
+    """The files of hooks that a list of losses names."""
+    named = {loss.hook for loss in losses}
+    made: dict[str, str] = {}
+    if GRADIENT_HOOK in named and config.compression.method != "none":
+        made[GRADIENT_HOOK] = _gradient(config)
+    if OUTER_HOOK in named and config.outer.method != "none":
+        made[OUTER_HOOK] = _outer(config, losses)
+    return made
+
+
+def _gradient(config: RunConfig) -> str:
+    asked = config.compression
+    words = {"method": asked.method, "start": asked.start_step, "rank": asked.rank,
+             "feedback": asked.error_feedback is not False}  # fmt: skip
+    if asked.method in _CASTS:
+        imports, register = _CASTS[asked.method]
+        return _TORCH.format(imports=imports, register=register, **words)
+    if asked.method == "powersgd":
+        # torch's needs a few steps of whole gradients first, at least two with its default of error feedback.
+        words["start"] = max(2, asked.start_step)
+        return _TORCH.format(imports=_POWERSGD[0], register=_POWERSGD[1].format(**words), **words)
+    return _OWN.format(settings=f"ratio {asked.ratio}, {asked.bucket_values} values a scale", **words)
+
+
+def _outer(config: RunConfig, losses: Sequence[Loss]) -> str:
+    told = [
+        f"{loss.setting.partition('.')[2]} {loss.value}"
+        for loss in losses
+        if loss.setting.startswith("outer.")
+    ]
+    body = _LOCAL if config.outer.method == "local" else _NO_OUTER
+    words = {"method": config.outer.method, "period": config.outer.period}
+    return _OUTER.format(settings=", ".join(told) or "usual values", body=body.format(**words), **words)

@@ -1,0 +1,292 @@
+"""What a setting is called elsewhere: rows that write it, read it, and say whether it arrives.
+
+One table for each format serves export, import, the list of losses and the matrix in the documentation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from engine.config.errors import InputError
+from engine.config.knobs.catalogue import acts
+from engine.config.presets import ModelShape, resolve
+from engine.config.run_config import RunConfig
+from workbench.export.mapping.launch import Launch
+
+#: Settings under their dotted keys, those alone that act.
+Values = Mapping[str, Any]
+#: A format's keys, dotted, with their values.
+Document = dict[str, Any]
+
+_SIZES = tuple(ModelShape.__dataclass_fields__)
+_OF_EXPERTS = ("experts_per_token", "expert_ffn_hidden", "capacity_factor", "balance_weight")
+_OF_CHECKPOINTS = ("asynchronous", "keep")
+#: What ranks are split by, beside dp.
+DEGREES = ("tp", "pp", "cp", "ep")
+USUAL = RunConfig().flat()
+
+
+class Level(StrEnum):
+    """How a setting fares in a format."""
+
+    EXPRESSED = "expressed"
+    EQUIVALENT = "equivalent"
+    NOT = "not expressible"
+
+
+def _nothing(values: Values) -> Document:
+    return {}
+
+
+def _unread(document: Document, ranks: int) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A setting, or all that a glob names, in one format.
+
+    ``keys`` are what the format calls it. ``why`` says what differs, or why there is no such key, ``instead`` what to
+    do about it. ``write`` makes the keys of a run's values, ``read`` the settings of a document and so many ranks.
+    ``can`` says whether a run's value arrives; without it an expressed or equivalent one does, and of one that is not
+    expressible the value in ``rest`` alone: that without which the trainer does the same. ``always`` is lost whatever
+    it is, since the file says nothing of it.
+    """
+
+    setting: str
+    level: Level
+    keys: tuple[str, ...] = ()
+    why: str = ""
+    instead: str = ""
+    write: Callable[[Values], Document] = _nothing
+    read: Callable[[Document, int], dict[str, Any]] = _unread
+    can: Callable[[Values], bool] | None = None
+    always: bool = False
+    hook: str = ""
+
+    def covers(self, setting: str) -> bool:
+        """Whether it is about that setting."""
+        return fnmatchcase(setting, self.setting)
+
+    def arrives(self, setting: str, values: Values) -> bool:
+        """Whether that setting of a run is the same after export and import."""
+        if self.always:
+            return False
+        if self.can is not None:
+            return self.can(values)
+        return self.level is not Level.NOT or values[setting] == USUAL.get(setting)
+
+
+def same(setting: str, key: str, why: str = "", can: Callable[[Values], bool] | None = None) -> Row:
+    """A row whose key takes the setting's value as it is."""
+    return converted(setting, key, lambda value: value, lambda value: value, why=why, can=can)
+
+
+def converted(
+    setting: str,
+    key: str,
+    there: Callable[[Any], Any],
+    back: Callable[[Any], Any],
+    *,
+    why: str = "",
+    can: Callable[[Values], bool] | None = None,
+) -> Row:
+    """A row whose key takes the setting's value in another form; with a ``why`` it is an equivalent."""
+
+    def write(values: Values) -> Document:
+        return {key: there(values[setting])} if setting in values else {}
+
+    def read(document: Document, ranks: int) -> dict[str, Any]:
+        return {setting: back(document[key])} if key in document else {}
+
+    level = Level.EQUIVALENT if why else Level.EXPRESSED
+    return Row(setting, level, (key,), why, write=write, read=read, can=can)
+
+
+def lost(setting: str, why: str, instead: str = "", *, always: bool = False, hook: str = "") -> Row:
+    """A row of what a format has no key for."""
+    return Row(setting, Level.NOT, why=why, instead=instead, always=always, hook=hook)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A setting of a run that its export does not carry: why, and what to do about it; ``hook`` names a file of the
+    export that does it in Python.
+    """
+
+    setting: str
+    value: Any
+    why: str
+    instead: str
+    hook: str | None = None
+
+    @property
+    def line(self) -> str:
+        """For people: the setting, its value, why, and what to do."""
+        what = f"{self.setting}={self.value}: {self.why}"
+        return f"{what}; {self.instead}" if self.instead else what
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A trainer's file.
+
+    ``file`` is its name in an export. ``rows`` have every setting once; ``constants`` are what every file says.
+    ``degrees`` are those of ``DEGREES`` that it knows with such values; ranks split by others become data parallel.
+    ``text`` writes a document, ``document`` reads one. ``problems`` are what its own parser lets through although it is
+    wrong; the number of ranks is 0 where it is not known. ``ranks`` reads it from a document that says it.
+    ``partly`` are keys of which some values have no setting here. ``launch`` is how it is started, ``tried`` what tests
+    tried with it, by level: *parsed* and *trained*.
+    """
+
+    name: str
+    title: str
+    file: str
+    rows: tuple[Row, ...]
+    degrees: Callable[[Values], frozenset[str]]
+    text: Callable[[Document], str]
+    document: Callable[[str], Document]
+    problems: Callable[[Document, int], Iterator[InputError]]
+    launch: Launch
+    tried: Mapping[str, str]
+    constants: Document = field(default_factory=dict)
+    partly: tuple[str, ...] = ()
+    ranks: Callable[[Document], int | None] = lambda document: None
+
+    def row(self, setting: str) -> Row:
+        """The row about a setting."""
+        return next(row for row in self.rows if row.covers(setting))
+
+    def written(self, config: RunConfig) -> Document:
+        """The document of a configuration."""
+        values = settings_of(config)
+        values = folded(values, self.degrees(values))
+        document = dict(self.constants)
+        for row in self.rows:
+            document |= row.write(values)
+        return document
+
+    def losses(self, config: RunConfig) -> list[Loss]:
+        """What of a configuration its document does not say, in the configuration's order."""
+        values = settings_of(config)
+        degrees = self.degrees(values)
+        unknown = {
+            f"parallel.{name}"
+            for name in DEGREES
+            if name not in degrees and values.get(f"parallel.{name}", 1) > 1
+        }
+        found = [_loss(setting, values[setting], self.row(setting)) for setting in values
+                 if setting in unknown or not self.row(setting).arrives(setting, values)]  # fmt: skip
+        return found + list(_folding(values, degrees, {one.setting for one in found}))
+
+    def settings(self, document: Document, ranks: int) -> dict[str, Any]:
+        """The settings that a document of so many ranks names.
+
+        Raises:
+            InputError: the first thing that is wrong with it.
+        """
+        for problem in self.problems(document, ranks):
+            raise problem
+        found: dict[str, Any] = {}
+        for row in self.rows:
+            found |= row.read(document, ranks)
+        return found
+
+    def unread(self, document: Document, config: RunConfig) -> Document:
+        """What of a document is lost in the configuration made of it: keys that no setting is made of, and those of
+        ``partly`` that an export of it would not say again.
+        """
+        read, again = {key for row in self.rows for key in row.keys}, self.written(config)
+        return {
+            key: value
+            for key, value in document.items()
+            if value is not None
+            and self.constants.get(key) != value
+            and (again.get(key) != value if key in self.partly else key not in read)
+        }
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    """The settings of a run that act, under their dotted keys; the model by its sizes."""
+    flat = config.flat()
+    shape = resolve(config.model)
+    values = {key: value for key, value in flat.items() if acts(key, flat)} | {
+        f"model.{name}": getattr(shape, name) for name in _SIZES
+    }
+    idle = {"model.preset", "parallel.world_size"}
+    if config.model.experts is None:
+        idle |= {"model.experts", *(f"model.{name}" for name in _OF_EXPERTS)}
+    else:
+        values["model.expert_ffn_hidden"] = config.model.expert_ffn_hidden or shape.ffn_hidden
+    if config.checkpoint.every_steps is None:
+        idle |= {f"checkpoint.{name}" for name in _OF_CHECKPOINTS}
+    if config.parallel.placement == sorted(config.parallel.placement or ()):
+        idle.add("parallel.placement")
+    parallel = config.parallel
+    if values.get("parallel.shard_ranks") == parallel.dp * parallel.cp and config.outer.method == "none":
+        values["parallel.shard_ranks"] = None  # all of them
+    if not config.lab.wanted:
+        idle |= {key for key in values if key.startswith("lab.")}
+    idle |= {key for key in values if key.startswith("environment.") and values[key] is None}
+    return {key: value for key, value in values.items() if key not in idle}
+
+
+def ranks_of(values: Values) -> int:
+    """The number of ranks."""
+    return math.prod(int(values[f"parallel.{name}"]) for name in ("dp", "tp", "pp", "cp"))
+
+
+def accumulation_of(values: Values) -> int:
+    """Micro-batches of a step on each data rank."""
+    return int(values["batch.global_batch"] // (values["parallel.dp"] * values["batch.micro_batch"]))
+
+
+def only(*degrees: str) -> Callable[[Values], frozenset[str]]:
+    """Of a format that knows these degrees, whatever else is asked for."""
+    known = frozenset(degrees)
+    return lambda values: known
+
+
+def folded(values: Values, degrees: frozenset[str]) -> dict[str, Any]:
+    """The same ranks without the degrees that a format does not know: they are data parallel, and a step has as many
+    sequences as before, to the nearest whole micro-batch of each rank.
+    """
+    others = [name for name in ("tp", "pp", "cp") if name not in degrees]
+    spare = math.prod(int(values[f"parallel.{name}"]) for name in others)
+    new = dict(values) | {f"parallel.{name}": 1 for name in others}
+    if "ep" not in degrees:
+        new.pop("parallel.ep", None)
+    if spare > 1:
+        dp = int(values["parallel.dp"]) * spare
+        each = dp * int(values["batch.micro_batch"])
+        new |= {
+            "parallel.dp": dp,
+            "batch.global_batch": each * max(1, round(values["batch.global_batch"] / each)),
+        }
+        new.setdefault("parallel.zero_stage", 0)
+    return new
+
+
+def _folding(values: Values, degrees: frozenset[str], told: set[str]) -> Iterator[Loss]:
+    after = folded(values, degrees)
+    for setting in ("parallel.dp", "batch.global_batch"):
+        if after[setting] != values[setting] and setting not in told:
+            why = (
+                f"is {after[setting]} there: ranks that this trainer cannot split otherwise are data parallel"
+            )
+            yield Loss(
+                setting, values[setting], why, "start fewer ranks, or choose a target that knows the degree"
+            )
+
+
+def _loss(setting: str, value: Any, row: Row) -> Loss:
+    return Loss(setting, value, row.why, row.instead, row.hook or None)
