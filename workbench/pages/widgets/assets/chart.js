@@ -6,6 +6,7 @@ const CONFIG = {
   showSendToCloud: false, // nothing leaves this machine
   modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
 };
+const TITLE_GAP = 20;
 const AXIS = /^[xy]axis\d*$/;
 
 function loadPlotly() {
@@ -64,11 +65,23 @@ function themed(layout, element) {
   };
 }
 
+// A legend has as many rows as a narrow page makes it have: the title above it needs the room that they leave.
+function roomAbove(plot) {
+  const legend = plot.querySelector(".legend .bg")?.getBoundingClientRect();
+  const title = plot.querySelector(".gtitle")?.getBoundingClientRect();
+  return legend && title ? Math.ceil(title.height + legend.height + TITLE_GAP) : 0;
+}
+
 async function draw(plot) {
   try {
     const Plotly = await loadPlotly();
     if (plot.isConnected && plot.clientWidth > 0) {
-      await Plotly.react(plot, plot.figure.data, themed(plot.figure.layout, plot), CONFIG);
+      const layout = themed(plot.figure.layout, plot);
+      await Plotly.react(plot, plot.figure.data, layout, CONFIG);
+      const top = layout.legend?.y > 1 ? roomAbove(plot) : 0;
+      if (top > (layout.margin?.t ?? 0)) {
+        await Plotly.react(plot, plot.figure.data, { ...layout, margin: { ...layout.margin, t: top } }, CONFIG);
+      }
       listenForClicks(plot);
     }
   } catch (error) {
