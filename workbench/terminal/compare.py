@@ -152,7 +152,8 @@ def _print(console: Console, title: str, columns: Mapping[str, Sequence[Any]]) -
     lines = list(zip(*columns.values(), strict=True))
     if not lines:
         return
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    console.print(f"\n{title}", markup=False)
+    table = Table(box=None, pad_edge=False)
     for place, name in enumerate(columns):
         table.add_column(name, justify="left" if place == 0 else "right", no_wrap=place == 0)
     for line in lines:

@@ -59,7 +59,7 @@ def texts(app: AppTest) -> str:
     """All that the page says, as Markdown shows what was escaped."""
     parts = [*app.markdown, *app.caption, *app.info, *app.warning, *app.error, *app.success, *app.metric]
     said = "\n".join(f"{getattr(part, 'label', '')} {part.value}" for part in parts)
-    return re.sub(r"\\([^\w\s])", r"\1", said)
+    return re.sub(r"\\([^A-Za-z0-9\s])", r"\1", said)
 
 
 def charts(app: AppTest) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.run import run_folder
+from engine.run import ownership, run_folder
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from workbench.pages.run import control
@@ -103,7 +103,7 @@ def test_a_snapshot_is_asked_for(home: Path) -> None:
 
 def test_a_refusal_stays_until_it_was_read(home: Path) -> None:
     run = home / full_home(home)
-    run_folder.update_status(run, takes_orders={"pid": 2**22 + 1, "start_time": 0.0})
+    run_folder.update_status(run, takes_orders=ownership.identity(os.getpid()) | {"start_time": 0.0})
     app = visit("runs", id=run.name)
     app.button(key="run-stop").click().run()
     assert commands_of(run) == []
