@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-slow compat bench lock clean chromium prometheus
+.PHONY: help demo test check test-slow compat bench screens lock clean chromium prometheus
 
 help: ## list the targets
 	sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
@@ -42,6 +42,9 @@ bench: $(READY) ## run the benchmarks that need no GPU
 	  echo "== $$script" >&2
 	  $(BIN)/python -m "benchmarks.$$name" --save
 	done
+
+screens: $(READY) chromium ## write every page as a picture into docs/screens/, which git ignores
+	$(BIN)/python -m tests.screens docs/screens
 
 lock: ## write requirements.lock anew from pyproject.toml (with python3.11, the oldest supported)
 	fresh=$$(mktemp -d)

@@ -1,7 +1,10 @@
 """The dashboard: `workbench ui` starts it with the home folder in WORKBENCH_HOME."""
 
 import streamlit as st
+from starlette.middleware import Middleware
 
 from workbench.pages.widgets.plotly_chart import ROUTE
+from workbench.services.access import Door
+from workbench.services.page_server import rules
 
-app = st.App("workbench/pages/main.py", routes=[ROUTE])
+app = st.App("workbench/pages/main.py", routes=[ROUTE], middleware=[Middleware(Door, rules=rules())])

@@ -53,12 +53,14 @@ SAME_NAME: dict[str, dict[str, str]] = {
     "workbench": dict.fromkeys(
         (
             "calibration",
+            "compare",
             "control",
             "drill",
             "export",
             "host",
             "live",
             "machine",
+            "overview",
             "plan",
             "quality",
             "run",

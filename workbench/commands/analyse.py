@@ -1,4 +1,6 @@
-"""``quality``: what a lossy setting does to the loss, beside the exact run of the same seed and data.
+"""``compare``: two to eight runs or trials side by side.
+
+``quality``: what a lossy setting does to the loss, beside the exact run of the same seed and data.
 
 ``sensitivity``: which knobs of a study mattered, and what each neighbour of its winner loses.
 """
@@ -23,6 +25,34 @@ if TYPE_CHECKING:
 Run = Annotated[
     str, typer.Argument(metavar="RUN", help="A lossy run: its id, a unique prefix, or its last part.")
 ]
+
+
+def compare(
+    ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID ID ...",
+            help="Two to eight runs, trials as STUDY:NUMBER, or studies for their best runs.",
+        ),
+    ],
+    home: Home,
+    json: Json = False,
+) -> int:
+    """Compare runs: what differs in their configurations, where their steps differ, and whether it is real."""
+    from workbench.analysis.compare import compare as compared
+    from workbench.analysis.compare import named
+    from workbench.home import runs
+    from workbench.home.runs import with_numbers_so_far
+    from workbench.terminal.compare import print_comparison
+    from workbench.text.output import emit_json, result_console
+
+    views = [with_numbers_so_far(runs.load(target.folder)) for target in named(home, ids)]
+    found = compared(home, views)
+    if json:
+        emit_json(found.as_dict())
+    else:
+        print_comparison(result_console(), found)
+    return 0
 
 
 def quality(

@@ -1,5 +1,7 @@
 """``export``: the winner as files for another trainer; ``import``: another trainer's file as a configuration.
 
+``report``: a run or a study as one HTML file.
+
 ``records`` and ``prune``: a run's records to take away, and the room that old ones take.
 
 ``study export`` and ``study import``: a whole study as one file to take elsewhere.
@@ -89,6 +91,29 @@ def import_file(
         print(text, end="")
     else:
         print(f"{file} ({found.format}, {found.ranks} ranks) is in {out}; try it with: workbench train {out}")
+    return 0
+
+
+def report(
+    identity: Id,
+    home: Home,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="A file that does not exist yet.", show_default="ID.html"),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Write a run or a study as one HTML file with all figures, which opens without a network."""
+    from workbench.export.report import written
+    from workbench.home.resolve import resolve
+    from workbench.text.output import emit_json
+
+    target = resolve(home, identity)
+    path = written(home, target, out)
+    if json:
+        emit_json({"id": target.id, "kind": target.kind, "file": str(path), "bytes": path.stat().st_size})
+    else:
+        print(f"the report of {target.id} is in {path}; open it in a browser")
     return 0
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,16 +41,21 @@ def metrics(
     """Serve steps, collectives, memory, GPUs and host of all running runs to a Prometheus server, until Ctrl-C."""
     from engine.config.errors import InputError
     from tuning.execution.signals import Interruption
+    from workbench.services import access
     from workbench.text.output import say
 
+    asked = not access.is_local(host) or access.TOKEN_VARIABLE in os.environ
+    token = access.token_from_environment() if asked else None
     try:
         from workbench.metrics.endpoint import Endpoint
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
         raise InputError("metrics", "prometheus_client", _MISSING) from None
-    with Interruption() as interruption, Endpoint(home, host, port, say, keep) as endpoint:
+    with Interruption() as interruption, Endpoint(home, host, port, say, keep, token) as endpoint:
         print(f"Metrics of the runs in {home} are at {endpoint.url}. Ctrl-C ends it.", flush=True)
+        if token is not None:
+            print(f"It asks for Authorization: Bearer {access.reader_token(token)}", flush=True)
         while not interruption.seen:
             time.sleep(_POLL_SECONDS)
     return 0
@@ -69,6 +75,16 @@ def ui(
             "--address", help="Address to listen on; 127.0.0.1 is reachable from this machine only."
         ),
     ] = "127.0.0.1",
+    token: Annotated[
+        bool,
+        typer.Option(
+            "--token", help="Ask for a token at 127.0.0.1 too, where other users share this machine."
+        ),
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="Another name under which browsers ask for it, as behind a proxy."),
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Also start the demo study; it ends with the dashboard.")
     ] = False,
@@ -76,11 +92,15 @@ def ui(
     """Open the dashboard: runs, live profiles, studies, export. Ctrl-C closes it; its studies keep running."""
     from engine.run import child_process
     from tuning.execution.signals import Interruption
-    from workbench.services import page_server
+    from workbench.services import access, page_server
     from workbench.services.jobs import new_folder
 
-    place = page_server.Place(address, port)
+    asked = token or not access.is_local(address) or access.TOKEN_VARIABLE in os.environ
+    place = page_server.Place(
+        address, port, access.token_from_environment() if asked else None, tuple(allow_host or ())
+    )
     page_server.check_free(place)
+    _warn(place, home)
     log = new_folder(home) / "page.log"
     with Interruption() as interruption:
         page = page_server.start(place, home, log)
@@ -92,6 +112,22 @@ def ui(
             child_process.end(page, _PAGE_SECONDS)
 
 
+def _warn(place: Place, home: Path) -> None:
+    """What is exposed by listening beyond this machine."""
+    from workbench.home.control import someone
+    from workbench.services import access
+    from workbench.text.output import say
+
+    if access.is_local(place.address):
+        return
+    say(
+        f"warning: the page listens at {place.address}:{place.port}, beyond this machine. Whoever has the first link "
+        f"starts and stops training as {someone().partition(',')[0]}, reads every run in {home} and any text "
+        "file a data path names; the second link only shows. Nothing is encrypted: use a network you trust, a proxy "
+        "with TLS, or 127.0.0.1 and ssh -L"
+    )
+
+
 def _serve(home: Path, place: Place, page: Popen[bytes], demo: bool, interruption: Interruption) -> int:
     from workbench.text.output import say
 
@@ -99,6 +135,8 @@ def _serve(home: Path, place: Place, page: Popen[bytes], demo: bool, interruptio
     try:
         where = f", study {study} on the Tune and Live pages" if study else ""
         print(f"The page is at {place.url}{where}. Runs are in {home}. Ctrl-C ends it.", flush=True)
+        if place.token is not None:
+            print(f"To steer:     {place.link}\nOnly to look: {place.reader_link}", flush=True)
         while page.poll() is None and not interruption.seen:
             time.sleep(_POLL_SECONDS)
             job = _watched(job, study)

@@ -1,4 +1,4 @@
-"""``ls``, ``show`` and ``reindex``: what is in a home folder."""
+"""``ls``, ``status``, ``show`` and ``reindex``: what is in a home folder."""
 
 from __future__ import annotations
 
@@ -38,6 +38,27 @@ def ls(
         say(f"no runs or studies in {home} yet; start one with: workbench train CONFIG")
     else:
         _print_lists(runs, studies, len(runs) if everything else _SHOWN_RUNS)
+    return 0
+
+
+def status(home: Home, json: Json = False) -> int:
+    """Say what runs, who leads, what is tried now, how long it takes, and what is wrong."""
+    from tuning.storage.study_folder import STUDIES, StudyView, load_study
+    from workbench.analysis.overview import overview
+    from workbench.analysis.studies import StudyDocument, of_view
+    from workbench.home.store import Store
+    from workbench.terminal.overview import print_overview
+    from workbench.text.output import emit_json, result_console
+
+    def load(name: str) -> tuple[StudyView, StudyDocument]:
+        view = load_study(home / STUDIES / name)
+        return view, of_view(view)
+
+    found = overview(home, *Store(home).lists(), load)
+    if json:
+        emit_json(found.as_dict())
+    else:
+        print_overview(result_console(), found)
     return 0
 
 
@@ -89,7 +110,7 @@ def show(
 
 def reindex(home: Home, json: Json = False) -> int:
     """Rebuild the indexes (runs, studies, Optuna's databases) from the folders of runs and studies."""
-    from workbench.home.maintenance import reindex as rebuild
+    from workbench.home.reindex import reindex as rebuild
     from workbench.text.output import emit_json, say
 
     done = rebuild(home, say)

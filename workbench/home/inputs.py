@@ -127,10 +127,19 @@ def run_config(
     values |= {} if resume is None else {"train.resume": str(resume)}
     for key, value in values.items():
         set_dotted(tree, key, value)
+    return _with_checkpoint(checked_tree(tree), values)
+
+
+def checked_tree(tree: dict[str, Any]) -> RunConfig:
+    """The configuration of these sections, with every rule checked that can be checked without ranks.
+
+    Raises:
+        InputError: the first thing that is wrong.
+    """
     config = _with_absolute_data(runconfig.parse(tree))
     rules.check(config)
     _check_data(config.data.path)
-    return _with_checkpoint(config, values)
+    return config
 
 
 def study_file(path: Path, sets: list[str], trials: int | None, data: str | None) -> StudyFile:

@@ -1,63 +1,18 @@
-"""Rebuilds everything that is only an index: of runs and studies, and Optuna's file of each study.
-
-Frees the room that old runs take: their records and logs go, what they were and what came out stays.
-"""
+"""Frees the room that old runs take: their records and logs go, what they were and what came out stays."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.checkpoint.checkpoint_folder import CHECKPOINTS
 from engine.config.errors import InputError
 from engine.run import run_folder
-from tuning.storage.study_folder import every_study
 from workbench.home import compaction, runs
-from workbench.home.compaction import compact_all
-from workbench.home.runs import run_folders
-from workbench.home.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class Reindexed:
-    """How much there was, what could not be rebuilt or had to be set aside, and how many files were compacted."""
-
-    runs: int
-    studies: int
-    notes: list[str]
-    compacted_files: int = 0
-
-
-def reindex(home: Path, tell: Callable[[str], None] = lambda _: None) -> Reindexed:
-    """Rebuild all indexes of a home, and compact the records of runs that ended. Nothing else is touched. ``tell`` is
-    told how far that is, where it takes a while.
-
-    Raises:
-        InputError: there is no such folder.
-    """
-    if not home.is_dir():
-        raise InputError("home", str(home), "is not a folder; give another --home")
-    store = Store(home)
-    runs, studies = store.rebuild()
-    notes = [store.note] if store.note else []
-    notes += [note for folder in every_study(home) if (note := _optuna(folder, tell))]
-    compacted = compact_all(run_folders(home))
-    return Reindexed(runs, studies, notes + compacted.notes, compacted.files)
-
-
-def _optuna(folder: Path, tell: Callable[[str], None]) -> str:
-    from tuning.sampling.optuna_export import rebuild
-
-    try:
-        note = rebuild(folder, lambda words: tell(f"{folder.name}: {words}"))
-    except InputError as error:
-        note = str(error)
-    return f"{folder.name}: {note}" if note else ""
-
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _AGE_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from engine.config.errors import InputError
 from workbench.metrics.families import families
 from workbench.metrics.follow import KEEP_SECONDS, Follower
+from workbench.services.access import bearer_only
 
 
 class RunCollector(Collector):
@@ -47,8 +48,13 @@ class Endpoint:
         port: int,
         tell: Callable[[str], None],
         keep_seconds: float = KEEP_SECONDS,
+        token: str | None = None,
     ) -> None:
-        """Begins to listen; port 0 takes any free one. InputError if the place is taken or not ours."""
+        """Begins to listen; port 0 takes any free one. With ``token`` it answers only to who sends it.
+
+        Raises:
+            InputError: the place is taken or not ours.
+        """
         registry = CollectorRegistry()
         registry.register(RunCollector(home, tell, keep_seconds))
         try:
@@ -58,6 +64,8 @@ class Endpoint:
             remedy = f"cannot be listened at ({error.strerror}); give another --port or --host"
             raise InputError("--port", place, remedy) from None
         self._server, self._thread = started
+        if token is not None:
+            self._server.set_app(bearer_only(self._server.get_app(), token))
         self.url = f"http://{host}:{self._server.server_port}/metrics"
 
     def close(self) -> None:

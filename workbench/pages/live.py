@@ -31,7 +31,7 @@ def page() -> None:
     """Chooser on top, then everything that moves."""
     rows = run_rows()
     redraw_on_change(lambda: [row.id for row in run_rows()])
-    title, chooser, switch = st.columns([5, 4, 1.3], vertical_alignment="bottom")
+    title, chooser, switch = st.columns([4, 4, 2], vertical_alignment="bottom")
     with title:
         heading("Live", "What every rank is doing, updated each second from the run's folder.")
     with chooser:

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from workbench.pages.navigation import PAGES
+from workbench.pages.widgets import login
 from workbench.pages.widgets.shared import ASSETS
 from workbench.pages.widgets.trial_table import OPEN_RUN
 
@@ -19,6 +20,8 @@ def main() -> None:
     st.set_page_config(page_title="Workbench", page_icon=icon, layout="wide")
     st.logo(icon)
     st.html(_CODE)
+    if not login.let_in():
+        return
     pages = [
         st.Page(path, title=name, url_path=name.lower(), default=place == 0)
         for place, (name, path) in enumerate(PAGES.items())

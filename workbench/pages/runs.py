@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from workbench.home.store import RunRow, StudyRow
-from workbench.pages.run import details
+from workbench.pages.run import control, details
 from workbench.pages.study import details as study_details
 from workbench.pages.study import transfer
 from workbench.pages.widgets.shared import (
     MOST_OPTIONS,
+    answered,
+    compare_link,
     from_link,
     guarded,
     heading,
@@ -52,11 +54,17 @@ class Line(NamedTuple):
 
 def page() -> None:
     """A table to choose from; below it what was chosen."""
-    title, bring = st.columns([3, 1], vertical_alignment="bottom")
+    title, bring = st.columns([2, 2.2], vertical_alignment="bottom")
     with title:
         heading("Runs", f"All runs in {home()}, newest first.")
     with bring.container(horizontal=True, horizontal_alignment="right"):
+        control.start_run()
+        control.make_room()
         transfer.upload()
+    answered("run-new")
+    answered("prune")
+    control.started_run()
+    control.pruning()
     transfer.imported()
     show_store_note()
     redraw_on_change(_outcomes)
@@ -69,6 +77,7 @@ def page() -> None:
         st.info("No run or study matches the filter.", icon=":material/filter_alt:")
         return
     _table(matches[:MOST_OPTIONS])
+    compare_link("runs-ticked")
     _omission_note(matches)
     chosen = _run_chooser([line.id for line in matches])
     kind = next(line.kind for line in lines if line.id == chosen)
@@ -153,8 +162,8 @@ def _table(shown: list[Line]) -> None:
         height=table_height(len(shown), SHOWN_ROWS),
         placeholder=words.NOTHING,
         column_config=_columns(),
-        on_select=lambda: _select([line.id for line in shown]),
-        selection_mode="single-row",
+        on_select=lambda: _select(shown),
+        selection_mode="multi-row",
     )
 
 
@@ -206,10 +215,15 @@ def _columns() -> dict[str, Any]:
     }
 
 
-def _select(ids: list[str]) -> None:
+def _select(lines: list[Line]) -> None:
+    """The row that was ticked last is shown below; several are for comparing."""
     rows = st.session_state["runs-table"]["selection"]["rows"]
-    if rows and rows[0] < len(ids):
-        st.session_state["id"] = ids[rows[0]]
+    ticked = [lines[row].id for row in rows if row < len(lines)]
+    before = st.session_state.get("runs-ticked", [])
+    new = [name for name in ticked if name not in before] or ticked
+    if new:
+        st.session_state["id"] = new[-1]
+    st.session_state["runs-ticked"] = ticked
 
 
 def _run_chooser(run_ids: list[str]) -> str:

@@ -1,9 +1,11 @@
-"""Starts the page as a child process: where its script is, a free port, and flags that keep it local."""
+"""Starts the page as a child process: where its script is, a free port, and what keeps it safe: flags and a token."""
 
 from __future__ import annotations
 
 import errno
+import functools
 import ipaddress
+import os
 import socket
 import subprocess
 import time
@@ -15,6 +17,7 @@ from pathlib import Path
 from engine.config.errors import InputError
 from engine.run import child_process
 from workbench.home.settings import HOME_VARIABLE
+from workbench.services import access
 
 DEFAULT_PORT = 8501
 START_SECONDS = 60.0
@@ -25,10 +28,13 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the page listens."""
+    """Where the page listens; ``token`` is what it asks for, None where all programs of this machine may use it."""
 
     address: str
     port: int
+    token: str | None = None
+    #: More names under which browsers may ask for it.
+    hosts: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -36,6 +42,23 @@ class Place:
         anywhere = self.address in ("0.0.0.0", "::")
         host = "127.0.0.1" if anywhere else f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{host}:{self.port}"
+
+    @property
+    def link(self) -> str:
+        """What to open in a browser that may be on another machine, with the token that lets one steer."""
+        return self.url if self.token is None else access.link(self._reachable, self.token)
+
+    @property
+    def reader_link(self) -> str:
+        """The same for somebody who may only look."""
+        return (
+            self.url if self.token is None else access.link(self._reachable, access.reader_token(self.token))
+        )
+
+    @property
+    def _reachable(self) -> str:
+        anywhere = self.address in ("0.0.0.0", "::")
+        return f"http://{socket.gethostname()}:{self.port}" if anywhere else self.url
 
 
 def script() -> Path:
@@ -82,8 +105,28 @@ def start(place: Place, home: Path, log: Path) -> subprocess.Popen[bytes]:
             ["-m", "streamlit", "run", str(script()), *_flags(place)],
             stdout=output,
             stderr=output,
-            variables={HOME_VARIABLE: str(home), "PYTHONUNBUFFERED": "1"},
+            variables={HOME_VARIABLE: str(home), "PYTHONUNBUFFERED": "1"}
+            | ({} if place.token is None else {access.TOKEN_VARIABLE: place.token}),
         )
+
+
+@functools.cache
+def rules() -> access.Rules:
+    """In the page's own process: whom it answers, by Streamlit's settings.
+
+    The token leaves the environment: what the page starts has no use for it. Once it is gone nobody may read it
+    again, hence the cache. A page that was started without the command line prints its link itself.
+    """
+    import streamlit as st
+
+    address, port = st.get_option("server.address") or "0.0.0.0", int(st.get_option("server.port"))
+    given = os.environ.get(access.TOKEN_VARIABLE) is not None
+    token = access.token_from_environment() if given or not access.is_local(address) else None
+    os.environ.pop(access.TOKEN_VARIABLE, None)
+    place = Place(address, port, token)
+    if token is not None and not given:
+        print(f"The page is at {place.link}", flush=True)
+    return access.Rules.of([*st.get_option("server.allowedHosts"), *allowed_hosts(address)], token, port)
 
 
 def wait_until_up(place: Place, process: subprocess.Popen[bytes]) -> bool:
@@ -107,7 +150,8 @@ def _flags(place: Place) -> list[str]:
         "client.toolbarMode": "minimal",
     }
     flags = [f"--{name}={value}" for name, value in options.items()]
-    return flags + [f"--server.allowedHosts={host}" for host in allowed_hosts(place.address)]
+    hosts = dict.fromkeys([*allowed_hosts(place.address), *place.hosts])
+    return flags + [f"--server.allowedHosts={host}" for host in hosts]
 
 
 def allowed_hosts(address: str) -> list[str]:
@@ -117,10 +161,11 @@ def allowed_hosts(address: str) -> list[str]:
         listens = ipaddress.ip_address(address)
     except ValueError:
         return [*local, address]
-    if listens.is_loopback or not listens.is_unspecified:
+    if listens.is_loopback:
         return list(dict.fromkeys([*local, address]))
-    names = [socket.gethostname(), socket.getfqdn(), *_own_addresses()]
-    return list(dict.fromkeys([*local, *names]))
+    names = [socket.gethostname(), socket.getfqdn()]
+    addresses = _own_addresses() if listens.is_unspecified else [address]
+    return list(dict.fromkeys([*local, *names, *addresses]))
 
 
 def _own_addresses() -> list[str]:

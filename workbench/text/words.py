@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -199,6 +200,13 @@ def identifier(key: str) -> str:
     return key.replace(".", "-").replace("_", "-")
 
 
+#: What begins something in Markdown, HTML, LaTeX, or a link.
+_MARKUP = set("\\*_`[]#$~:<>|!&")
+
+
 def escaped(text: str) -> str:
-    """Text that Markdown leaves alone."""
-    return "".join(f"\\{letter}" if letter in "*_`[]#$~:" else letter for letter in text)
+    """Text of one paragraph that Markdown leaves alone."""
+    plain = " ".join(text.split())
+    marked = "".join(f"\\{letter}" if letter in _MARKUP else letter for letter in plain)
+    # A list, or a number of one, begins with these.
+    return re.sub(r"^(\d{1,9})?([-+.)])", r"\1\\\2", marked)

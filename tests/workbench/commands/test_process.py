@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from engine.config import run_config
@@ -139,11 +141,48 @@ def test_the_page_comes_up_and_ends_with_ctrl_c(start: Start) -> None:
     until(lambda: not _listens(port))
 
 
+def test_beyond_this_machine_the_page_asks_for_its_token_and_says_what_is_exposed(
+    start: Start, home: Path
+) -> None:
+    port = free_port()
+    process = start("ui", "--port", port, "--address", "0.0.0.0")
+    assert process.stdout is not None and process.stderr is not None
+    assert (
+        str(home) in (warning := process.stderr.readline())
+        and "warning: the page listens at 0.0.0.0" in warning
+    )
+    assert "token" not in process.stdout.readline()
+    link, reader = (process.stdout.readline().partition("?token=")[2].strip() for _ in range(2))
+    assert link != reader
+    local = f"http://127.0.0.1:{port}"
+    for path in ("/", "/_stcore/metrics", "/workbench/plotly.min.js"):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(local + path, timeout=5)
+    for token in (link, reader):
+        asked = urllib.request.Request(
+            f"{local}/_stcore/metrics", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(asked, timeout=5) as answer:
+            assert answer.status == 200
+    shown = Path(f"/proc/{process.pid}/cmdline").read_bytes() + b"".join(
+        Path(f"/proc/{child.pid}/cmdline").read_bytes() for child in psutil.Process(process.pid).children()
+    )
+    assert link.encode() not in shown
+    os.kill(process.pid, signal.SIGINT)
+    assert finish(process)[0] == 0
+
+
 def _upgraded(port: int, host: str) -> int:
     """The status with which a web socket that was asked for under a name is answered."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    headers = {"Host": host, "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
-               "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}  # fmt: skip
+    headers = {
+        "Host": host,
+        "Origin": f"http://{host}",
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    }
     try:
         connection.request("GET", "/_stcore/stream", headers=headers)
         return connection.getresponse().status

@@ -45,7 +45,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path],
     def start(home: Path) -> str:
         if home not in servers:
             log = tmp_path_factory.mktemp("server") / "log"
-            servers[home] = _start_server(home, log)
+            servers[home] = start_server(home, log)
         return servers[home][1]
 
     yield start
@@ -54,7 +54,8 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path],
         process.wait(20)
 
 
-def _start_server(home: Path, log: Path) -> tuple[subprocess.Popen[bytes], str]:
+def start_server(home: Path, log: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """A page server for a home folder, once it answers, and its address; its output goes to ``log``."""
     port = _free_port()
     command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "app.py"), "--server.port", str(port)]
     with log.open("wb") as output:

@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 TRIES = 8
 #: Name of the picture -> address, what it is waited for.
 VIEWS = {
-    "runs": ("/", "[class*=st-key-runs-table]"),
+    "start": ("/", "[class*=st-key-start-study]"),
+    "runs": ("/runs", "[class*=st-key-runs-table]"),
     "live": ("/live", ".st-key-live-phases .main-svg"),
     "tune": ("/tune", ".st-key-tune-trials .main-svg"),
     "tune-new": ("/tune?view=new", ".st-key-start button"),
@@ -107,7 +108,7 @@ def test_an_empty_page_fills_by_itself(
 ) -> None:
     home = tmp_path / "soon"
     tab = visit("light")
-    tab.open(serve(home))
+    tab.open(serve(home) + "/runs")
     assert tab.page.get_by_text("There are no runs yet.").count() == 1
     full_home(home)
     tab.page.wait_for_selector("[class*=st-key-runs-table]")

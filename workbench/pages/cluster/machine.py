@@ -69,7 +69,7 @@ def _state(stored: store.Found, shown: Calibration) -> None:
         if not shown.complete:
             st.badge("interrupted", icon=":material/stop_circle:", color="gray")
     if stored.reason:
-        st.warning(stored.reason, icon=":material/warning:")
+        st.warning(words.escaped(stored.reason), icon=":material/warning:")
 
 
 def _calibration_charts(shown: Calibration) -> None:

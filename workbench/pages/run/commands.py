@@ -176,7 +176,7 @@ def _finished_trace(folder: Path, trace: Trace) -> None:
         else:
             st.markdown("**Nothing was recorded**")
         for problem in trace.problems:
-            st.caption(f":material/warning: {problem}.")
+            st.caption(f":material/warning: {words.escaped(problem)}.")
 
 
 def _files(folder: Path, trace: Trace, first: int) -> None:
@@ -186,7 +186,7 @@ def _files(folder: Path, trace: Trace, first: int) -> None:
     try:
         path = _merged_file(folder, trace)
     except traces.MergeError as error:
-        title.caption(f":material/warning: {error}")
+        title.caption(f":material/warning: {words.escaped(str(error))}")
         return
     if path is None:
         seconds = time.monotonic() - _merging()[1][trace.files[0]].since
@@ -272,7 +272,7 @@ def _form(folder: Path) -> None:
     _ask(folder)
     run, refused = st.session_state.get(_REFUSED, ("", ""))
     if run == folder.name:  # stays until something else is sent: this part is drawn again each second
-        st.error(refused, icon=":material/error:")
+        st.error(words.escaped(refused), icon=":material/error:")
 
 
 def _ask(folder: Path) -> None:

@@ -14,10 +14,18 @@ from workbench.figures.cluster import roofline
 from workbench.home import runs
 from workbench.home.runs import RunView
 from workbench.pages.navigation import PAGES
-from workbench.pages.run import collectives, commands, gpus, host, quality, settings, verdicts
+from workbench.pages.run import collectives, commands, control, gpus, host, quality, settings, verdicts
 from workbench.pages.run.anatomy import steps as run_steps
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import badge, home, metrics, number_table, snapshot, summary_of
+from workbench.pages.widgets.shared import (
+    badge,
+    home,
+    metrics,
+    number_table,
+    report_button,
+    snapshot,
+    summary_of,
+)
 from workbench.records.live_snapshot import Snapshot
 from workbench.services import jobs
 from workbench.text import run as run_text
@@ -47,10 +55,8 @@ def details(run_id: str) -> None:
     _headline(view)
     if view.outcome not in (None, "completed"):
         _ending(view)
-    if view.state != "ended":  # drawn again as a whole, so that no two numbers are of different steps
-        with st.container(horizontal=True, vertical_alignment="center", key="run-so-far"):
-            st.caption(f":material/hourglass_top: {run_text.so_far(summary)}", width="content")
-            st.button("Update", icon=":material/refresh:", type="tertiary", key="run-update")
+    _so_far(view, summary)
+    control.steer(view)
     metrics(numbers(summary), "run-numbers")
     verdicts.draw(run_id, summary, records.config)
     views = st.tabs(VIEWS, key="run-view")
@@ -98,22 +104,31 @@ def _empty_summary(view: RunView) -> RunSummary:
     return RunSummary(view.id, view.layout, world_size=0, backend="", parameters=None, tokens_per_step=None)
 
 
+def _so_far(view: RunView, summary: RunSummary) -> None:
+    """Of a run that goes on; drawn again as a whole, so that no two numbers are of different steps."""
+    if view.state != "ended":
+        with st.container(horizontal=True, vertical_alignment="center", key="run-so-far"):
+            st.caption(f":material/hourglass_top: {run_text.so_far(summary)}", width="content")
+            st.button("Update", icon=":material/refresh:", type="tertiary", key="run-update")
+
+
 def _headline(view: RunView) -> None:
     study, backend = view.labels.get("study"), view.status.backend
     with st.container(horizontal=True, vertical_alignment="center", key="run-badges"):
         badge(view.outcome or view.state)
         st.markdown(f"**`{view.id}`**", width="content")
         if study:
-            name = f"{study} · trial {view.labels.get('trial', '?')}"
+            name = words.escaped(f"{study} · trial {view.labels.get('trial', '?')}")
             st.page_link(PAGES["Tune"], label=name, icon=":material/tune:", query_params={"study": study})
         st.badge(words.layout(view.layout), icon=":material/grid_view:", color="blue")
         if backend:
-            st.caption(f"{backend}: {view.status.backend_reason}", width="content")
+            st.caption(words.escaped(f"{backend}: {view.status.backend_reason}"), width="content")
         st.page_link(PAGES["Live"], label="Live", icon=":material/monitoring:", query_params={"run": view.id})
         st.page_link(PAGES["Steps"], label="Steps", icon=":material/grid_on:", query_params={"run": view.id})
         st.page_link(
             PAGES["Export"], label="Export", icon=":material/ios_share:", query_params={"export": view.id}
         )
+        report_button(view.id)
 
 
 def _ending(view: RunView) -> None:
@@ -124,7 +139,7 @@ def _ending(view: RunView) -> None:
     ending = f"**{words.spoken(view.outcome)}**" + (f" ({place})" if place else "")
     color, icon = words.look(view.outcome or "")
     show = st.error if color == "red" else st.warning if color == "orange" else st.info
-    show(f"{ending}: {view.reason or '—'}", icon=icon)
+    show(f"{ending}: {words.escaped(view.reason or '—')}", icon=icon)
     if view.last_lines:
         st.code("\n".join(view.last_lines), language=None)
 
@@ -179,7 +194,7 @@ def _loss_and_memory(records: Snapshot, summary: RunSummary) -> None:
 def _checkpoints(summary: RunSummary) -> None:
     """Where the run came from, what was saved and what that cost."""
     for label, text in run_text.checkpoint_lines(summary):
-        st.caption(f":material/save: {label.capitalize()}: {text}.")
+        st.caption(f":material/save: {words.escaped(f'{label.capitalize()}: {text}.')}")
     if summary.checkpoints:
         st.markdown("**Checkpoints**")
         number_table(run_text.checkpoint_columns(summary.checkpoints), "run-checkpoint-table")

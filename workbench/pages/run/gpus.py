@@ -12,6 +12,7 @@ from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import number_table
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
+from workbench.text import words
 
 #: Function of workbench.figures.gpu -> what it shows, in the order of the page.
 CHARTS = {
@@ -30,7 +31,7 @@ def draw(snapshot: Snapshot, summary: RunSummary) -> None:
     numbers = gpu.gpus(snapshot.gpu)
     if not numbers:
         reason = summary.gpus_reason or f"no GPU: {why_no_gpu(snapshot.launcher_events)}"
-        st.caption(f":material/memory: {reason}")
+        st.caption(f":material/memory: {words.escaped(reason)}")
         return
     read_by = gpu.source(snapshot.launcher_events)
     if read_by.names:

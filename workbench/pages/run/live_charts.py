@@ -14,6 +14,7 @@ from workbench.pages.run import host
 from workbench.pages.run.live_header import ranks_table
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.records.live_snapshot import Snapshot
+from workbench.text import words
 
 SLOWEST = "slowest"
 
@@ -78,15 +79,16 @@ def _machine(snapshot: Snapshot) -> None:
         chart(gpu.live(gpus, snapshot.id), "live-gpu", gpu.live_label())
         gpu_troubles(snapshot)
     else:
-        st.caption(f":material/memory: No GPU readings: {why_no_gpu(snapshot.launcher_events)}")
+        why = words.escaped(why_no_gpu(snapshot.launcher_events))
+        st.caption(f":material/memory: No GPU readings: {why}")
     for problem in snapshot.problems:
-        st.caption(f":material/warning: {problem}")
+        st.caption(f":material/warning: {words.escaped(problem)}")
 
 
 def gpu_troubles(snapshot: Snapshot) -> None:
     """When the driver did not answer for a GPU, and whether it did again."""
     for line in machine.troubles(snapshot.launcher_events):
-        st.caption(f":material/warning: {line}.")
+        st.caption(f":material/warning: {words.escaped(line)}.")
 
 
 def why_no_gpu(events: Sequence[Event]) -> str:

@@ -32,7 +32,7 @@ def header(snapshot: Snapshot, state: str, ending: str | None) -> None:
         _labels(snapshot)
     outcome = snapshot.status.outcome or snapshot.status.hang
     if outcome is not None and outcome.reason:
-        st.warning(outcome.reason, icon=words.look(ending or "hang")[1])
+        st.warning(words.escaped(outcome.reason), icon=words.look(ending or "hang")[1])
     slowest = slowest_rank(snapshot.steps)
     metrics(_numbers(snapshot, slowest, snapshot.running and ending is None), "live-numbers")
     done, wanted = _steps(snapshot, slowest)
@@ -57,14 +57,16 @@ def findings(summary: RunSummary | None) -> None:
     st.caption(f":material/lightbulb: Bottlenecks over {steps}: {', '.join(names)}.")
     for episode in summary.episodes:
         if episode.goes_on:
-            st.warning(run_text.episode(episode), icon=":material/person_alert:")
+            st.warning(words.escaped(run_text.episode(episode)), icon=":material/person_alert:")
 
 
 def _labels(snapshot: Snapshot) -> None:
     labels = snapshot.status.labels
     if labels.get("study"):
         st.badge(
-            f"{labels['study']} · trial {labels.get('trial', '?')}", icon=":material/tune:", color="violet"
+            words.escaped(f"{labels['study']} · trial {labels.get('trial', '?')}"),
+            icon=":material/tune:",
+            color="violet",
         )
     st.badge(words.layout(snapshot.status.layout), icon=":material/grid_view:", color="blue")
     backend = snapshot.status.backend
@@ -195,11 +197,11 @@ def ranks_table(snapshot: Snapshot) -> None:
         hide_index=True,
         height=table_height(len(snapshot.ranks), SHOWN_RANKS),
         column_config={
-            "rank": st.column_config.NumberColumn(width=46),
-            "host": st.column_config.TextColumn(width=92),
-            "place": st.column_config.TextColumn(width=92),
-            "step": st.column_config.ProgressColumn(max_value=max(wanted, 1), format="%d"),
-            "phase": st.column_config.TextColumn(width=120),
+            "rank": st.column_config.NumberColumn(width=40),
+            "host": st.column_config.TextColumn(width=72),
+            "place": st.column_config.TextColumn(width=66),
+            "step": st.column_config.ProgressColumn(width=66, max_value=max(wanted, 1), format="%d"),
+            "phase": st.column_config.TextColumn(width=76),
         },
     )
 

@@ -18,6 +18,7 @@ from workbench.home.runs import RunView
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import home
 from workbench.terminal import quality as quality_text
+from workbench.text import words
 
 #: Looking for a baseline reads the configuration of every run.
 _LASTS_SECONDS = 20
@@ -36,7 +37,7 @@ def _baseline_comparison(run: str, state: str) -> None:
     try:
         comparison = _report(home(), run, state)
     except InputError as problem:  # it was changed meanwhile
-        st.caption(str(problem))
+        st.caption(words.escaped(str(problem)))
         return
     st.markdown("**Quality compared with the exact baseline**")
     for line in quality_text.lines(comparison):

@@ -26,7 +26,7 @@ from workbench.pages.navigation import PAGES
 from workbench.pages.study import sensitivity, transfer
 from workbench.pages.widgets import trial_table
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import badge, metrics, table
+from workbench.pages.widgets.shared import badge, metrics, report_button, table
 from workbench.pages.widgets.trial_table import study, trial_chart, trials_table
 from workbench.text import study as study_text
 from workbench.text import words
@@ -94,7 +94,7 @@ def terms(result: StudyResult, place: str) -> None:
             st.caption(f":material/check: The best meets every constraint: {kept}.")
         broken = study_text.constraints(result)
         for line in broken[:SHOWN_BROKEN]:
-            st.caption(f":material/block: {line}")
+            st.caption(f":material/block: {words.escaped(line)}")
         if len(broken) > SHOWN_BROKEN:
             st.caption(f"and {len(broken) - SHOWN_BROKEN} more, in the table of trials")
         _front(result, place)
@@ -130,6 +130,7 @@ def details(name: str) -> None:
             PAGES["Export"], label="Export", icon=":material/ios_share:", query_params={"export": name}
         )
         transfer.download(name)
+        report_button(name)
     result = found.result
     headline(found, "study")
     trial_chart(found, "study-trials")

@@ -131,7 +131,7 @@ def _checked(tree: dict[str, Any]) -> StudyFile | None:
         space = file.search_space
         st.caption(f":material/flag: Baseline: {space.label(space.baseline[0])}. {_size(file)}")
     except InputError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(words.escaped(str(error)), icon=":material/error:")
         return None
     with st.expander("The study file", icon=":material/description:", key="new-file"):
         st.code(_text(tree), language="yaml")
@@ -175,7 +175,7 @@ def _wait_for_start() -> None:
         problem = _first_sign(job, home() / study_folder.STUDIES / name)
     del st.session_state["starting"]
     if problem:
-        st.error(problem, icon=":material/error:")
+        st.error(words.escaped(problem), icon=":material/error:")
         return
     st.session_state["job"] = (name, job.id)
     st.session_state["started"] = name

@@ -32,7 +32,7 @@ def draw(view: StudyView) -> None:
 def _parts(view: StudyView) -> None:
     found = followed(view.name).more("mattered", _signature(view), lambda: document(view))
     if found.reason:
-        st.caption(found.reason)
+        st.caption(words.escaped(found.reason))
         return
     st.caption(
         f"{found.trials:,} trials ended: {found.measured:,} measured, {found.failed:,} failed "
@@ -93,9 +93,9 @@ def _said(job: jobs.Job | None, moving: bool) -> None:
         return
     lines = [line for line in jobs.last_lines(job.log) if line.strip()]
     if moving:
-        st.caption(f":material/hourglass_top: {lines[-1] if lines else 'starting'}")
+        st.caption(f":material/hourglass_top: {words.escaped(lines[-1]) if lines else 'starting'}")
     elif lines and lines[-1].startswith("error:"):
-        st.error(lines[-1].removeprefix("error: "), icon=":material/error:")
+        st.error(words.escaped(lines[-1].removeprefix("error: ")), icon=":material/error:")
 
 
 def _importance(found: Sensitivity) -> None:
@@ -115,7 +115,7 @@ def _importance(found: Sensitivity) -> None:
             + _old(found.fanova.note)
         )
     elif fanova:
-        st.caption(f"fANOVA: {fanova.reason}.")
+        st.caption(f"fANOVA: {words.escaped(fanova.reason)}.")
 
 
 def _effects(found: Sensitivity) -> None:

@@ -135,7 +135,7 @@ def _send_points(view: StudyView, space: Space, values: dict[str, Any]) -> None:
     try:
         point = space.completed(values)
     except InputError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(words.escaped(str(error)), icon=":material/error:")
         return
     sent = send(view.folder, "enqueue", point, by="page")
     forms.remember_command(view.name, sent, f"enqueue {words.point(point)}")

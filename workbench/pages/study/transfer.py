@@ -76,7 +76,7 @@ def _import(data: bytes, name: str) -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if found is None:
-        st.error(jobs.last_error(job), icon=":material/error:")
+        st.error(words.escaped(jobs.last_error(job)), icon=":material/error:")
         return
     said = f"{found['study']} is here with {found['trials']} trials and {found['runs']} runs"
     st.session_state["study-imported"] = [said, *found["notes"]]

@@ -192,7 +192,7 @@ def _unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
 
 
 def _because(reason: str) -> str:
-    return f" — {reason}" if reason else ""
+    return f" — {words.escaped(reason)}" if reason else ""
 
 
 def _job_failure(view: StudyView) -> None:
@@ -200,4 +200,4 @@ def _job_failure(view: StudyView) -> None:
     name, job_id = st.session_state.get("job") or ("", "")
     job = next((job for job in jobs.listed(home()) if job.id == job_id), None) if name == view.name else None
     if job is not None and not job.alive and view.state == "interrupted":
-        st.error(jobs.last_error(job), icon=":material/error:")
+        st.error(words.escaped(jobs.last_error(job)), icon=":material/error:")

@@ -15,7 +15,7 @@ import streamlit as st
 from starlette.responses import FileResponse
 from starlette.routing import Route
 
-_SCRIPT = (Path(__file__).parents[1] / "assets" / "chart.js").read_text("utf-8")
+_SCRIPT = (Path(__file__).parent / "assets" / "chart.js").read_text("utf-8")
 _PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 _ONE_DAY = {"Cache-Control": "public, max-age=86400"}
 

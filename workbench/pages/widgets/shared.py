@@ -10,22 +10,30 @@ import streamlit as st
 
 from engine.config.errors import WorkbenchError
 from profilers.model.run_summary import RunSummary
+from workbench.analysis.compare import FEWEST, MOST
+from workbench.export.report import html
+from workbench.home.resolve import resolve
 from workbench.home.runs import RunView
 from workbench.home.settings import home_folder
 from workbench.home.store import RunRow, Store, StudyRow
 from workbench.pages.navigation import PAGES
+from workbench.pages.widgets import login
 from workbench.records.live_snapshot import LiveRuns, Snapshot
+from workbench.services.access import ROLE_HEADER, Role
 from workbench.services.running import RunningSummaries
 from workbench.text import helps, words
 from workbench.text.quantities import Column
 
-ASSETS = Path(__file__).parents[1] / "assets"
+ASSETS = Path(__file__).parent / "assets"
 #: A list that another browser asked for within this time is shown again.
 FRESH_SECONDS = 0.8
 LOOK_SECONDS = 2.0
 #: A chooser offers, and a list shows, so many at a time: a browser that gets 10,000 with each change is slow.
 MOST_OPTIONS = 500
 ROW_PIXELS = 33
+#: A tile whose title can be read.
+TILE_PIXELS = 165
+ONLY_SHOWN = "This link shows the page and does not steer."
 
 
 def home() -> Path:
@@ -87,12 +95,21 @@ def _look(signature: Callable[[], object], drawn: object) -> None:
         st.rerun()
 
 
+def may_steer() -> bool:
+    """Whether who looks may also steer. The door before the page says so: see ``workbench.services.access``."""
+    return st.context.headers.get(ROLE_HEADER, Role.OWNER) == Role.OWNER and login.role() is Role.OWNER
+
+
 def pressed(draw: Callable[..., object], label: str, key: str, **options: Any) -> bool:
     """Draws a button; true once for each click.
 
     Streamlit's own answer is not enough for what must happen once: a run that is interrupted by another is
     repeated with the same click. Its callback is called once, so the click is kept here until somebody takes it.
+    Whoever came by a link that only shows finds it switched off, and a click that is sent all the same does nothing.
     """
+    if not may_steer():
+        draw(label, key=key, **options | {"disabled": True, "help": ONLY_SHOWN})
+        return False
     clicked = f"clicked-{key}"
     draw(label, key=key, on_click=lambda: st.session_state.update({clicked: True}), **options)
     return bool(st.session_state.pop(clicked, False))
@@ -135,14 +152,14 @@ def to_link(key: str, chosen: str) -> None:
 def show_store_note() -> None:
     """What was wrong with the index, if anything."""
     if note := _lists(home())[2]:
-        st.warning(note, icon=":material/warning:")
+        st.warning(words.escaped(note), icon=":material/warning:")
 
 
 def heading(title: str, caption: str) -> None:
     """A page's title with one quiet line below it."""
     with st.container(gap="xxsmall"):
         st.title(title, anchor=False)
-        st.caption(caption)
+        st.caption(words.escaped(caption))
 
 
 def badge(state: str | None, label: str | None = None) -> None:
@@ -152,10 +169,8 @@ def badge(state: str | None, label: str | None = None) -> None:
 
 
 def metrics(values: Mapping[str, tuple[str, str]], key: str) -> None:
-    """Tiles: label -> (value, a quiet line below it), each with what its number is. A row of them, or as many rows as
-    their words need.
-    """
-    with st.container(key=key, horizontal=True):
+    """A row of tiles: label -> (value, a quiet line below it), each with what its number is."""
+    with st.grid(len(values), min_column_width=TILE_PIXELS, gap="small", key=key):
         for label, (value, below) in values.items():
             with st.container(border=True, gap="xxsmall", height="stretch"):
                 st.metric(label, value, help=helps.of_tile(label))
@@ -185,6 +200,37 @@ def table_height(rows: int, most: int) -> int | Literal["content"]:
     return "content" if rows <= most else round((most + 1.5) * ROW_PIXELS)
 
 
+def report_button(identity: str) -> None:
+    """The report of a run or a study to download; it is made when it is clicked."""
+    st.download_button(
+        "Report",
+        lambda: html(home(), resolve(home(), identity)),
+        file_name=f"{identity}.html",
+        mime="text/html",
+        key="report",
+        icon=":material/description:",
+        type="tertiary",
+        on_click="ignore",
+        help="One HTML file with all figures, which opens without a network.",
+    )
+
+
+def compare_link(ticked: str) -> None:
+    """A link to the comparison of the runs whose ids a table left in the session under this key."""
+    ids = st.session_state.get(ticked, [])
+    if FEWEST <= len(ids) <= MOST:
+        st.page_link(
+            PAGES["Compare"],
+            label=f"Compare these {len(ids)}",
+            icon=":material/compare_arrows:",
+            query_params={"ids": ",".join(ids)},
+        )
+    elif len(ids) > MOST:
+        st.caption(f"At most {MOST} can be compared; {len(ids)} are ticked.")
+    elif ids:
+        st.caption("Tick another row to compare them.")
+
+
 def nothing_yet(text: str, command: str) -> None:
     """An empty page that says what to do."""
     with st.container(border=True):
@@ -194,6 +240,23 @@ def nothing_yet(text: str, command: str) -> None:
         )
         st.caption("or on the command line:")
         st.code(command, language="bash")
+
+
+def remember(place: str, text: str, *, refused: bool) -> None:
+    """Keeps what became of a click for :func:`answered`."""
+    st.session_state[f"answer-{place}"] = (text, refused)
+
+
+def answered(place: str) -> None:
+    """What became of the last click here. A refusal stays until somebody says that it was read."""
+    text, refused = st.session_state.get(f"answer-{place}", ("", False))
+    if not text:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", key=f"answer-{place}-shown"):
+        show, icon = (st.error, ":material/block:") if refused else (st.success, ":material/check:")
+        show(words.escaped(text), icon=icon)
+        forget = f"answer-{place}"
+        st.button("OK", key=f"answer-{place}-read", on_click=lambda: st.session_state.pop(forget, None))
 
 
 def grid(count: int, columns: int) -> list[Any]:
@@ -211,6 +274,6 @@ def guarded(part: Callable[[], None]) -> None:
     try:
         part()
     except WorkbenchError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(words.escaped(str(error)), icon=":material/error:")
     except OSError as error:
-        st.error(f"a file cannot be read: {error}", icon=":material/error:")
+        st.error(words.escaped(f"a file cannot be read: {error}"), icon=":material/error:")

@@ -20,7 +20,7 @@ from workbench.figures import study as study_figures
 from workbench.figures.search.thinning import thinned
 from workbench.figures.study import TrialSeries, trial_series
 from workbench.pages.widgets.plotly_chart import clickable_chart
-from workbench.pages.widgets.shared import home, table_height
+from workbench.pages.widgets.shared import compare_link, home, table_height
 from workbench.text import words
 from workbench.text.study import CHOICES, NEWEST, SHOWN, all_rows, as_csv, window
 
@@ -125,7 +125,17 @@ def trials_table(
         height=table_height(len(newest), SHOWN_ROWS),
         placeholder=words.NOTHING,
         column_config=_columns() | {aim.unit: _VALUES.get(aim.unit, _ANY_VALUE)},
+        on_select=lambda: _tick(newest, key),
+        selection_mode="multi-row",
     )
+    compare_link(f"{key}-ticked")
+
+
+def _tick(newest: Sequence[Measurement], key: str) -> None:
+    """Rows move down when trials arrive: what was ticked is kept by its run."""
+    rows = st.session_state[key]["selection"]["rows"]
+    runs = [newest[row].run for row in rows if row < len(newest)]
+    st.session_state[f"{key}-ticked"] = [run for run in runs if run]
 
 
 def _columns() -> dict[str, Any]:

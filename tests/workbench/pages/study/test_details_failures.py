@@ -47,7 +47,7 @@ def test_a_table_of_endings_and_the_settings_that_lead_to_them() -> None:
     [row] = app.dataframe[0].value.to_dict("records")
     assert (row["ending"], row["trials"], row["phase"], row["ranks"]) == ("out of memory", 6, "forward", "1")
     assert (row["caused by"], row["reason"]) == ("the configuration", "rank 1: no *memory*")
-    assert "batch.micro\\_batch >= 4\\: 6 of 6 ran out of memory; without it 0 of 14" in texts(app)
+    assert "batch.micro_batch >= 4: 6 of 6 ran out of memory; without it 0 of 14" in texts(app)
 
 
 def test_where_nothing_failed_the_page_says_so() -> None:

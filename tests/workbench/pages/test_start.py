@@ -1,0 +1,62 @@
+"""The first page: what runs, who leads, what is tried now, how long it takes, what is wrong, where to look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.run import run_folder
+from tests.workbench.pages.conftest import Visit
+from tests.workbench.pages.homes import full_home
+from tests.workbench.pages.test_pages import texts, visit
+from workbench.analysis import studies
+
+
+def test_a_study_that_runs(home: Path) -> None:
+    full_home(home)
+    app = visit("start")
+    assert not app.exception
+    said = texts(app)
+    best = studies.document(home / "studies" / "quickstart").result.best
+    assert best is not None and best.label in said
+    assert "A study is running." in [one.value for one in app.subheader]
+    assert "7 of 12 configurations tried; about" in said
+    assert "trial 7:" in said
+    assert "1 trial failed" in said
+    assert "Nothing is wrong" in said
+
+
+def test_an_empty_home_says_how_to_begin(home: Path) -> None:
+    app = visit("start")
+    assert [code.value for code in app.code] == ["workbench tune examples/quickstart.yaml"]
+
+
+def test_a_crash_is_named_with_its_reason(home: Path) -> None:
+    full_home(home)
+    crashed = next(folder for folder in home.iterdir() if folder.name.endswith("9f10"))
+    run_folder.update_status(crashed, ended_unix=time.time())
+    said = texts(visit("start"))
+    assert f"{crashed.name} ended: crashed, rank 2 raised ValueError" in said
+
+
+@pytest.mark.browser
+@pytest.mark.timeout(300)
+@pytest.mark.drawn(1, of="pages beyond this machine")
+def test_it_opens_first_and_an_old_link_still_leads_to_its_run(
+    tmp_path: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit], screenshots: Path | None
+) -> None:
+    running = full_home(tmp_path / "home")
+    address = serve(tmp_path / "home")
+    tab = visit("light")
+    tab.open(address)
+    assert tab.page.get_by_role("heading", name="Start").is_visible()
+    tab.page.get_by_text("configurations tried").wait_for()
+    tab.screenshot(screenshots, "start")
+    tab.page.get_by_role("link", name="Watch it train").first.click()
+    tab.page.wait_for_selector(".st-key-live-phases .main-svg")
+    tab.open(f"{address}/?id={running}")
+    tab.page.wait_for_selector("[class*=st-key-runs-table]")
+    assert f"id={running}" in tab.page.url

@@ -1,0 +1,341 @@
+"""Two to eight runs side by side: what differs in their configurations and in what they measured; is it real?
+
+A trial stands for its run. Times are for as many tokens as the first run has in a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.config.errors import InputError
+from engine.run import run_folder
+from profilers.model.run_summary import RunSummary
+from profilers.records.schema import PHASES
+from tuning.analysis import comparison, paired
+from tuning.analysis.measures import measure
+from tuning.report.study_result import ArmRow, StudyResult
+from tuning.spec.objectives import Aim
+from tuning.storage.study_folder import STUDIES
+from workbench.analysis.quality import values_of
+from workbench.analysis.studies import best_run, document
+from workbench.home.resolve import Target, resolve
+from workbench.home.runs import RunView
+from workbench.records import archive
+
+FEWEST, MOST = 2, 8
+#: A trial of a study, as ``STUDY:NUMBER``.
+TRIAL_MARK = ":"
+#: What decides how much work a token is: rates of runs that differ here do not compare.
+_WORK = ("model.", "data.sequence_length")
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One run. ``factor`` makes its seconds and bytes a step those for the first run's tokens; 1 where nobody told the
+    tokens of one of them.
+    """
+
+    id: str
+    study: str | None
+    trial: str | None
+    state: str
+    layout: dict[str, int]
+    ranks: int | None
+    tokens_per_step: int | None
+    factor: float | None
+    measured_steps: int
+    tokens_per_second: float | None
+    low: float | None
+    high: float | None
+    step_seconds: float | None
+    peak_memory_bytes: int | None
+    wire_bytes_per_step: float | None
+    mfu: float | None
+    last_loss: float | None
+    validation_loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key of the configuration whose values are not all the same."""
+
+    key: str
+    values: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A part of a step in seconds of each run; None where it has none or was not recorded."""
+
+    name: str
+    seconds: list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """One operation on one axis, in each run: seconds and bytes of a rank."""
+
+    operation: str
+    axis: str
+    seconds: list[float | None]
+    exposed_seconds: list[float | None]
+    bytes: list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LossCurve:
+    """The loss after each step, beside the tokens and the seconds since the run's first step until then."""
+
+    run: str
+    steps: list[int]
+    #: None of a job whose tokens nobody told.
+    tokens: list[int | None]
+    #: None where the records of its steps are gone.
+    seconds: list[float | None]
+    losses: list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """How a run's rate stands to the first one's. ``how``: rounds (measured in turns), steps (of one run each), or
+    nothing. ``line`` says it in a sentence.
+    """
+
+    run: str
+    beside: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+    how: str
+    rounds: int = 0
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All of it, run by run in the order that was asked for."""
+
+    runs: list[Side]
+    differences: list[Difference]
+    same_keys: int
+    phases: list[Row]
+    collectives: list[CollectiveRow]
+    pairs: list[Pair]
+    losses: list[LossCurve]
+    notes: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; loss curves are in ``show`` of each run, and left out."""
+        plain = asdict(self)
+        plain.pop("losses")
+        return plain
+
+
+def named(home: Path, texts: Sequence[str]) -> list[Target]:
+    """The runs that these name: runs, trials as STUDY:NUMBER, or studies for their best runs.
+
+    Raises:
+        InputError: fewer than two or more than eight, one twice, or one that is not there.
+    """
+    if not FEWEST <= len(texts) <= MOST:
+        raise InputError("ids", " ".join(texts), f"takes {FEWEST} to {MOST} runs or trials")
+    found = [run_of(home, text) for text in texts]
+    twice = next((target.id for at, target in enumerate(found) if target in found[:at]), None)
+    if twice is not None:
+        raise InputError("ids", twice, "is named twice; give each run once")
+    return found
+
+
+def run_of(home: Path, text: str) -> Target:
+    """The run that a run's, a study's or a trial's name means.
+
+    Raises:
+        InputError: there is none.
+    """
+    study, mark, number = text.partition(TRIAL_MARK)
+    if not mark:
+        return best_run(home, resolve(home, text))
+    target = resolve(home, study)
+    if target.kind != "study" or not number.isdecimal():
+        raise InputError("ids", text, f"is no trial; give a study and a number, as STUDY{TRIAL_MARK}3")
+    result = document(target.folder).result
+    run = next((row.run for row in result.trials if row.number == int(number)), None)
+    if run is None:
+        raise InputError("ids", text, f"{target.id} has no run of a trial {number}")
+    return resolve(home, run)
+
+
+def compare(home: Path, views: Sequence[RunView]) -> Comparison:
+    """Runs with what they measured (:func:`workbench.home.runs.with_numbers_so_far`), the first one as the measure."""
+    values = [values_of(view.folder) for view in views]
+    keys = dict.fromkeys(key for one in values for key in one)
+    different = [key for key in keys if any(one.get(key) != values[0].get(key) for one in values)]
+    sides = [_side(view, views[0]) for view in views]
+    return Comparison(
+        runs=sides,
+        differences=[Difference(key, [one.get(key) for one in values]) for key in different],
+        same_keys=len(keys) - len(different),
+        phases=_phases(views, sides),
+        collectives=_collectives(views, sides),
+        pairs=[_pair(home, views[0], view) for view in views[1:]],
+        losses=[_losses(view) for view in views if view.summary is not None],
+        notes=list(_notes(views, different)),
+    )
+
+
+def _side(view: RunView, first: RunView) -> Side:
+    summary = view.summary
+    tokens, bounds = (
+        (summary.tokens_per_step, summary.tokens_per_second_interval) if summary else (None, None)
+    )
+    wanted = first.summary.tokens_per_step if first.summary else None
+    losses = [loss for loss in summary.losses if loss is not None] if summary else []
+    return Side(
+        id=view.id,
+        study=view.labels.get("study"),
+        trial=view.labels.get("trial"),
+        state=view.outcome or view.state,
+        layout=view.layout,
+        ranks=summary.world_size if summary else view.status.world_size,
+        tokens_per_step=tokens,
+        factor=None if summary is None else wanted / tokens if wanted and tokens else 1.0,
+        measured_steps=summary.measured_steps if summary else 0,
+        tokens_per_second=summary.tokens_per_second if summary else None,
+        low=bounds.low if bounds else None,
+        high=bounds.high if bounds else None,
+        step_seconds=summary.step_seconds.mean if summary and summary.step_seconds else None,
+        peak_memory_bytes=summary.peak_memory_bytes if summary else None,
+        wire_bytes_per_step=summary.wire_bytes_per_step if summary else None,
+        mfu=summary.mfu if summary else None,
+        last_loss=losses[-1] if losses else None,
+        validation_loss=summary.validation_loss if summary else None,
+    )
+
+
+def _scaled(value: float | None, side: Side) -> float | None:
+    return None if value is None or side.factor is None else value * side.factor
+
+
+def _phases(views: Sequence[RunView], sides: Sequence[Side]) -> list[Row]:
+    """The seven phases and what passes between two steps: together the mean step."""
+    parts = [
+        view.summary.phases | {"between": view.summary.between_seconds or 0.0} if view.summary else {}
+        for view in views
+    ]
+    rows = [
+        Row(name, [_scaled(part.get(name), side) for part, side in zip(parts, sides, strict=True)])
+        for name in (*PHASES, "between")
+    ]
+    return [row for row in rows if any(row.seconds)]
+
+
+def _collectives(views: Sequence[RunView], sides: Sequence[Side]) -> list[CollectiveRow]:
+    """The longest first, by the run in which it is longest."""
+    found = [
+        {(row.operation, row.axis): row for row in view.summary.communication} if view.summary else {}
+        for view in views
+    ]
+    rows = []
+    for operation, axis in dict.fromkeys(key for one in found for key in one):
+        own = [one.get((operation, axis)) for one in found]
+        seconds, exposed, size = (
+            [_scaled(getattr(row, name) if row else None, side) for row, side in zip(own, sides, strict=True)]
+            for name in ("seconds", "exposed_seconds", "bytes")
+        )
+        rows.append(CollectiveRow(operation, axis, seconds, exposed, size))
+    return sorted(
+        rows, key=lambda row: -max((value or 0.0) for value in (*row.seconds, *row.exposed_seconds))
+    )
+
+
+def _losses(view: RunView) -> LossCurve:
+    summary = view.summary or RunSummary(view.id, {}, 0, "", 0, 0)
+    steps = [summary.first_step + place for place in range(len(summary.losses))]
+    size = summary.tokens_per_step
+    tokens = [None if size is None else (step + 1) * size for step in steps]
+    ended = _ends(view)
+    return LossCurve(view.id, steps, tokens, [ended.get(step) for step in steps], list(summary.losses))
+
+
+def _ends(view: RunView) -> dict[int, float]:
+    """When each step of the first rank was over, in seconds since its first one began."""
+    table = archive.records(view.folder / run_folder.RECORDS).table(0, "step")
+    if not len(table):
+        return {}
+    starts, took = (np.asarray(table.column(name), float) for name in ("start_unix", "step_seconds"))
+    return dict(zip(map(int, table.column("step")), map(float, starts + took - starts[0]), strict=True))
+
+
+def _pair(home: Path, first: RunView, other: RunView) -> Pair:
+    rounds = _in_turns(home, first, other)
+    return rounds if rounds is not None else _by_steps(first, other)
+
+
+def _by_steps(first: RunView, other: RunView) -> Pair:
+    """From the rounds of one run each: what changes from one run to the next is not in this interval."""
+    found = [measure(view.summary, Aim()) if view.summary else None for view in (other, first)]
+    if found[0] is None or found[1] is None or not (found[0].samples and found[1].samples):
+        missing = " and ".join(view.id for view, one in zip((other, first), found, strict=True) if not one)
+        line = f"{missing or other.id} measured no rate yet"
+        return Pair(other.id, first.id, None, None, None, "undecided", "nothing", 0, line)
+    told = comparison.compare(found[0].samples, found[1].samples, _SEED)
+    ratio = told.ratio
+    return Pair(other.id, first.id, ratio.value, ratio.low, ratio.high, told.verdict, "steps")
+
+
+def _in_turns(home: Path, first: RunView, other: RunView) -> Pair | None:
+    """From the rounds in which a study measured both again, one after the other; None if it did not."""
+    study = first.labels.get("study")
+    folder = home / STUDIES / (study or "")
+    if not study or study != other.labels.get("study") or not folder.is_dir():
+        return None
+    result = document(folder).result
+    arms = [_arm(result, view.id) for view in (other, first)]
+    if result.aim.name != Aim().name or None in arms or arms[0] is arms[1]:
+        return None
+    logs = [
+        {row.round: math.log(row.value) for row in arm.rounds if row.value and row.round is not None}
+        for arm in arms
+        if arm is not None
+    ]
+    settings = result.confirmation_rounds
+    if settings is None:
+        return None
+    lead = paired.lead(logs[0], logs[1], settings.error)
+    if lead.rounds < 2:
+        return None
+    verdict = lead.verdict(settings.equal_within or 0.0)
+    return Pair(other.id, first.id, *lead.interval, verdict, "rounds", lead.rounds)
+
+
+def _arm(result: StudyResult, run: str) -> ArmRow | None:
+    """The configuration that was measured again, of which this is one run: of the search, or of a round."""
+    trial = next((row.number for row in result.trials if row.run == run), None)
+    arms = result.confirmation_rounds.arms if result.confirmation_rounds else []
+    return next((arm for arm in arms if arm.trial == trial or run in [row.run for row in arm.rounds]), None)
+
+
+def _notes(views: Sequence[RunView], different: Sequence[str]) -> list[str]:
+    notes = []
+    work = [key for key in different if key.startswith(_WORK)]
+    if work:
+        notes.append(f"a token is not the same work in all of them: {', '.join(work)} differ")
+    tokens = {view.summary.tokens_per_step for view in views if view.summary}
+    if None in tokens:
+        notes.append("tokens are not known of all of them: times and bytes are of a step of each")
+    elif len(tokens) > 1:
+        notes.append("steps have different numbers of tokens: times and bytes are for the first run's")
+    if going := [view.id for view in views if view.state != "ended"]:
+        notes.append(f"still going, numbers so far: {', '.join(going)}")
+    machines = {(view.status.fingerprint or {}).get("id") for view in views} - {None}
+    if len(machines) > 1:
+        notes.append("they ran on different machines")
+    return notes

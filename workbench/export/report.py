@@ -1,0 +1,256 @@
+"""A run or a study as one HTML file that needs no network: its numbers, tables and figures, with Plotly inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+
+from engine.config.errors import InputError
+from tuning.report.study_result import StudyResult
+from workbench.analysis import why
+from workbench.analysis.quality import values_of
+from workbench.analysis.studies import StudyDocument, document
+from workbench.figures import base, compare, host, steps
+from workbench.figures import study as study_figures
+from workbench.figures.anatomy import lanes
+from workbench.figures.search.front import front, front_series
+from workbench.figures.search.thinning import thinned, thinned_front
+from workbench.home import runs
+from workbench.home.resolve import Target
+from workbench.home.runs import RunView, with_numbers_so_far
+from workbench.records.live_snapshot import LiveRuns
+from workbench.text import run as run_text
+from workbench.text import study as study_text
+from workbench.text import words
+from workbench.text.quantities import Column
+
+#: What the file may do: run its own script and nothing else, from nowhere else.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+_STYLE = """
+:root { --st-text-color: #1c2430; --st-background-color: #ffffff; --st-border-color: #dde2ea; --quiet: #5b6472;
+  --st-font: system-ui, sans-serif; color-scheme: light dark; }
+@media (prefers-color-scheme: dark) { :root { --st-text-color: #e4e9f1; --st-background-color: #0f131a;
+  --st-border-color: #2a3342; --quiet: #a3adbb; } }
+body { font: 15px/1.5 var(--st-font); color: var(--st-text-color); background: var(--st-background-color);
+  max-width: 1200px; margin: 2rem auto; padding: 0 1.2rem; }
+h1 { font-size: 1.7rem; margin: 0; } h2 { font-size: 1.25rem; margin: 2rem 0 0.4rem; }
+p { margin: 0.3rem 0; } .quiet { color: var(--quiet); font-size: 0.87rem; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.87rem; margin: 0.6rem 0; }
+th, td { text-align: left; padding: 0.25rem 0.9rem 0.25rem 0; border-bottom: 1px solid var(--st-border-color);
+  vertical-align: top; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
+pre { overflow-x: auto; font-size: 0.8rem; } .workbench-chart { width: 100%; margin: 0.8rem 0; }
+"""
+_DRAW = """
+window.workbenchPlotly = Promise.resolve(window.Plotly);
+for (const plot of document.querySelectorAll(".workbench-chart")) {
+  const data = JSON.parse(document.getElementById(plot.id + "-data").textContent);
+  plot.style.height = data.layout.height + "px";
+  mount({ data, parentElement: plot.parentElement });
+}
+"""
+
+
+def written(home: Path, target: Target, out: Path | None) -> Path:
+    """Writes the report of a run or a study, and says where; ``out`` is a new file, by default ID.html here.
+
+    Raises:
+        InputError: there is such a file already, or it cannot be written.
+    """
+    path = (out or Path(f"{target.id}.html")).expanduser().absolute()
+    if path.exists():
+        raise InputError("--out", str(path), "exists already; give another file")
+    text = html(home, target)
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        scratch.write_text(text, "utf-8")
+        os.link(scratch, path)  # never over a file that came meanwhile
+    except OSError as error:
+        raise InputError("--out", str(path), f"cannot be written ({error.strerror})") from None
+    finally:
+        scratch.unlink(missing_ok=True)
+    return path
+
+
+def html(home: Path, target: Target) -> str:
+    """The whole file.
+
+    Raises:
+        InputError: the run or the study cannot be read.
+    """
+    figures: list[go.Figure] = []
+    make = _study_parts if target.kind == "study" else _run_parts
+
+    def place(drawing: go.Figure, alt: str) -> str:
+        figures.append(drawing)
+        return _figure(drawing, alt, len(figures))
+
+    body = "\n".join(make(home, target, place))
+    return _page(target.id, body)
+
+
+Place = Callable[[go.Figure, str], str]
+
+
+def _run_parts(home: Path, target: Target, place: Place) -> Iterator[str]:
+    view = with_numbers_so_far(runs.load(target.folder))
+    study = view.labels.get("study")
+    yield f"<h1>{escape(view.id)}</h1>"
+    of_study = f", {study} trial {view.labels.get('trial', '?')}" if study else ""
+    yield _quiet(f"{words.spoken(view.outcome or view.state)}: {words.layout(view.layout)}{of_study}")
+    if view.reason:
+        yield _line(view.reason)
+    if view.last_lines:
+        yield f"<pre>{escape(chr(10).join(view.last_lines))}</pre>"
+    yield from _run_numbers(view, place)
+    yield "<h2>Configuration</h2>"
+    values = values_of(view.folder)
+    yield _table({"key": list(values), "value": [words.value(value) for value in values.values()]})
+
+
+def _run_numbers(view: RunView, place: Place) -> Iterator[str]:
+    """What it measured: lines as the terminal has them, then figures."""
+    summary = view.summary
+    if summary is None:
+        yield _quiet("It left no numbers.")
+        return
+    told = list(run_text.lines(summary))
+    yield _table({"what": [name for name, _ in told], "measured": [text for _, text in told]})
+    seen = LiveRuns().snapshot(view.folder)
+    yield "<h2>Steps</h2>"
+    series = steps.phase_series(steps.slowest_rank(seen.steps), "the slowest rank of each step")
+    marks = steps.change_marks(view.changes)
+    yield place(base.marked(base.phases(series, view.id), marks), "Step time by phase")
+    yield place(base.marked(base.ranks(steps.rank_series(seen.steps), view.id), marks), "Step time by rank")
+    yield place(lanes.skew(steps.skew_series(seen.steps), view.id), "Skew between ranks by step")
+    yield "<h2>Communication</h2>"
+    exposed, hidden = summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis
+    yield place(lanes.exposed_by_axis(exposed, hidden, view.id), "Exposed and hidden communication by axis")
+    yield place(base.collectives(steps.collective_series(summary.communication), view.id), "Collectives")
+    if summary.communication:
+        yield _columns(run_text.communication_columns(summary.communication))
+    yield "<h2>Loss and memory</h2>"
+    losses = steps.losses_of(summary.losses, summary.validation_loss, summary.first_step)
+    yield place(base.loss(losses, view.id), "Training loss per step")
+    yield place(
+        host.memory(host.memory_series(seen.memory, seen.status.began_unix), view.id), "Memory by rank"
+    )
+
+
+def _study_parts(home: Path, target: Target, place: Place) -> Iterator[str]:
+    found = document(target.folder)
+    result = found.result
+    yield f"<h1>{escape(target.id)}</h1>"
+    yield _quiet(f"{words.spoken(result.state)}: {result.trials_done} of {result.trials_total} trials")
+    for line in result.result_lines or [result.result_line or "nothing was measured yet"]:
+        yield _line(line)
+    if found.why is not None:
+        yield _line(why.line(found.why))
+    yield from _study_figures(result, place, target.id)
+    yield from _study_tables(found)
+    best = result.best
+    if best is not None and best.run and (home / best.run).is_dir():
+        yield f"<h2>The best run, {escape(best.run)}</h2>"
+        yield from _run_numbers(with_numbers_so_far(runs.load(home / best.run)), place)
+
+
+def _study_figures(result: StudyResult, place: Place, name: str) -> Iterator[str]:
+    trials = thinned(study_figures.trial_series(result))
+    yield place(study_figures.trials(trials, name, result.aim), f"{result.aim.title}, with intervals")
+    if trials.note:
+        yield _quiet(trials.note)
+    importance = study_figures.importance_series(result.importance or None)
+    yield place(study_figures.importance(importance, words.short, name), "Importance of each knob")
+    for series in front_series(result):
+        yield place(front(thinned_front(series), name), "Front of the objectives")
+    named = {"best": result.best, "baseline": result.baseline}
+    strong = {entry.run: what for what, entry in reversed(named.items()) if entry is not None and entry.run}
+    yield place(
+        compare.parallel(result.trials, result.aim, strong, name), "Each trial as a line across its knobs"
+    )
+    yield place(compare.slices(result.trials, result.aim, strong, name), "Each trial by each knob")
+
+
+def _study_tables(found: StudyDocument) -> Iterator[str]:
+    result, aim = found.result, found.result.aim
+    if columns := study_text.columns(result):
+        yield "<h2>Measured again</h2>" + _table(columns) + _quiet(study_text.caption(result))
+    if result.failures and result.failures.endings:
+        rows = result.failures.endings
+        yield "<h2>What failed</h2>" + _line(result.failures.line)
+        yield _table(
+            {
+                "ending": [words.spoken(row.outcome) for row in rows],
+                "trials": [row.count for row in rows],
+                "reason": [row.reason for row in rows],
+            }
+        )
+    shown, note = study_text.window(result.trials, study_text.NEWEST)
+    yield "<h2>Trials</h2>" + (_quiet(note) if len(shown) < len(result.trials) else "")
+    yield _table(
+        {
+            "trial": [row.number for row in shown],
+            "configuration": [row.label or words.point(row.config) for row in shown],
+            "ending": [words.spoken(row.outcome) for row in shown],
+            aim.unit: [words.number(aim.shown(row.value), 1) for row in shown],
+            "95 % interval": [words.around(*aim.bounds(row.low, row.high)) for row in shown],
+            "run": [row.run for row in shown],
+            "reason": [row.reason for row in shown],
+        }
+    )
+
+
+def _columns(columns: Sequence[Column]) -> str:
+    return _table({column.name: column.texts for column in columns})
+
+
+def _table(columns: Mapping[str, Sequence[Any]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in zip(*columns.values(), strict=True))
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _cell(value: Any) -> str:
+    text = words.NOTHING if value is None else str(value)
+    number = text[:1].isdigit() and len(text) < len("1,000,000.000 GB/s")
+    return f'<td class="number">{escape(text)}</td>' if number else f"<td>{escape(text)}</td>"
+
+
+def _line(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def _quiet(text: str) -> str:
+    return f'<p class="quiet">{escape(text)}</p>'
+
+
+def _figure(drawing: go.Figure, alt: str, number: int) -> str:
+    figure = json.loads(drawing.to_json())
+    figure["layout"].pop("template", None)
+    data = json.dumps({"data": figure["data"], "layout": figure["layout"], "alt": alt}).replace(
+        "<", "\\u003c"
+    )
+    name = f"chart-{number}"
+    return (
+        f'<div><div class="workbench-chart" id="{name}" role="figure"></div></div>'
+        f'<script type="application/json" id="{name}-data">{data}</script>'
+    )
+
+
+def _page(title: str, body: str) -> str:
+    chart = (resources.files("workbench.pages.widgets") / "assets" / "chart.js").read_text("utf-8")
+    plotly = (resources.files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8")
+    mounting = chart.replace("export default function (component)", "function mount(component)")
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n<body>\n{body}\n'
+        f"<script>{plotly}</script>\n<script>{mounting}\n{_DRAW}</script>\n</body></html>\n"
+    )

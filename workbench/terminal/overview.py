@@ -1,0 +1,77 @@
+"""What goes on in a home: sentences for the page and the terminal, and what the terminal prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.analysis.overview import Overview, RunNow, StudyNow
+from workbench.text import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_TRIED = "{done} of {total} configurations tried"
+
+
+def headline(found: Overview) -> str:
+    """What runs now, in a sentence."""
+    studies, going = len(found.studies), len(found.runs)
+    if not studies and not going:
+        return "Nothing is running." if found.run_count else "Nothing has run here yet."
+    parts = ["a study" if studies == 1 else f"{studies} studies"] if studies else []
+    parts += ["a run" if going == 1 else f"{going} runs"] if going else []
+    said = f"{' and '.join(parts)} {'is' if studies + going == 1 else 'are'} running."
+    return said[:1].upper() + said[1:]
+
+
+def counts(found: Overview) -> str:
+    """How much there is."""
+    studies = "1 study" if found.study_count == 1 else f"{found.study_count:,} studies"
+    return f"{words.several(found.run_count, 'runs')} and {studies} in {found.home}"
+
+
+def standing(study: StudyNow) -> str:
+    """How far a study is, and how long the rest will take."""
+    done = _TRIED.format(done=study.trials_done, total=study.trials_total)
+    if study.state != "running":
+        return f"{done}; {words.spoken(study.state)}"
+    if study.phase == "confirm":
+        return f"{done}; now the best are measured again, to be sure"
+    if study.seconds_left is None:
+        return f"{done}; how long it takes can be told after the first one"
+    after = ", then the best are measured again" if study.repeats else ""
+    return f"{done}; about {words.rough(study.seconds_left)} for the rest{after}"
+
+
+def leader(study: StudyNow) -> str:
+    """Who leads, with its value."""
+    if study.leader is None:
+        return "nothing measured yet"
+    so_far = " so far" if study.state == "running" else ""
+    return f"best{so_far}: {study.leader}, {words.number(study.leader_value)} {study.unit}"
+
+
+def tried_now(study: StudyNow) -> str:
+    """What is measured now; empty while nothing is."""
+    parts = [f"trial {trial.number}: {trial.label or 'its values are being chosen'}" for trial in study.now]
+    return "; ".join(parts)
+
+
+def run(going: RunNow) -> str:
+    """How far a run is."""
+    left = "" if going.seconds_left is None else f", about {words.rough(going.seconds_left)} left"
+    return f"{words.layout(going.layout)}: step {going.step:,} of {going.steps:,}{left}"
+
+
+def print_overview(console: Console, found: Overview) -> None:
+    """The page Start in lines."""
+    lines = [headline(found)]
+    for study in [*found.studies, *([found.last] if found.last else [])]:
+        lines.append(f"{study.name}: {standing(study)}")
+        lines.append(f"  {leader(study)}" + (f"; {study.gain_line}" if study.gain_line else ""))
+        if tried := tried_now(study):
+            lines.append(f"  now {tried}")
+    lines += [f"{going.id}: {run(going)}" for going in found.runs]
+    lines += [f"problem: {problem.text}; {problem.remedy}" for problem in found.problems]
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
