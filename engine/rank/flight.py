@@ -23,7 +23,7 @@ def listening(progress: Progress | None, rank: int, folder: Path, made: Groups) 
     if progress is None:
         yield
         return
-    about = {"since_unix": time.time(), "axes": made.axes, "members": _members(made)}
+    about = last_calls.About(time.time(), made.axes, _members(made))
     with last_calls.listening(progress.dump_requested, folder / FLIGHT / f"rank-{rank}.json", lambda: about):
         yield
 

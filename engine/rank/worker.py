@@ -176,8 +176,9 @@ def _introduce(
     """
     host = socket.gethostname() + ("" if seat is None else f", lab host {seat.host}")
     number = devices_of(config)[rank]
-    facts = identity.arithmetic(device) | environment_report.facts()
-    writer.event("environment", **identity.variables(), **facts, host=host, device_number=number)
+    writer.event(
+        "environment", **identity.variables(), **_arithmetic(device), host=host, device_number=number
+    )
     environment_report.note_asked(config.environment, writer)
     if config.memory.limit_gib is not None and device.type != "cpu":
         writer.event("note", text=_UNLIMITED)
@@ -221,6 +222,11 @@ def failure(rank: int, error: BaseException, progress: Progress) -> RankReport:
     if isinstance(error, DivergedError):
         return RankReport(rank, Ending.DIVERGED, reason, error.phase, last)
     return RankReport(rank, classify(error), f"{type(error).__name__}: {reason}", phase, last)
+
+
+def _arithmetic(device: torch.device) -> dict[str, str | int | None]:
+    """What computes here, and how, with the version of NCCL."""
+    return identity.arithmetic(device) | environment_report.facts()
 
 
 def _redirect(path: Path) -> None:

@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -16,10 +17,16 @@ from profilers.collectives import flight_recorder
 _POLL_SECONDS = 0.25
 
 
+class About(NamedTuple):
+    """What a dump does not say: since when the rank runs, the axes of its groups, and their members, by name."""
+
+    since_unix: float
+    axes: dict[str, str]
+    members: dict[str, list[int]]
+
+
 @contextlib.contextmanager
-def listening(
-    asked: Callable[[], bool], path: Path, about: Callable[[], Mapping[str, object]]
-) -> Iterator[None]:
+def listening(asked: Callable[[], bool], path: Path, about: Callable[[], About]) -> Iterator[None]:
     """While inside, whoever asks gets this rank's last collectives in a file, whatever the main thread waits for."""
     over = threading.Event()
     thread = threading.Thread(target=_listen, args=(over, asked, path, about), name="flight", daemon=True)
@@ -31,15 +38,13 @@ def listening(
         thread.join()
 
 
-def _listen(
-    over: threading.Event, asked: Callable[[], bool], path: Path, about: Callable[[], Mapping[str, object]]
-) -> None:
+def _listen(over: threading.Event, asked: Callable[[], bool], path: Path, about: Callable[[], About]) -> None:
     while not over.wait(_POLL_SECONDS):
         if asked():
             with contextlib.suppress(OSError):  # a full disk: the launcher says that this rank left nothing
                 path.parent.mkdir(exist_ok=True)
                 scratch = path.with_name(f".{path.name}.{os.getpid()}")
-                scratch.write_text(json.dumps({**about(), "dumps": _dumps()}), encoding="utf-8")
+                scratch.write_text(json.dumps(about()._asdict() | {"dumps": _dumps()}), encoding="utf-8")
                 scratch.replace(path)
             return
 

@@ -60,8 +60,8 @@ class RankRecording:
         self._open = contextlib.ExitStack()
         if seat.world_size > 1:
             path, since = seat.folder / FLIGHT / f"rank-{seat.rank}.json", time.time()
-            about = lambda: _groups() | {"since_unix": since}  # noqa: E731
-            self._open.enter_context(last_calls.listening(self._page.dump_requested, path, about))
+            asked = self._page.dump_requested
+            self._open.enter_context(last_calls.listening(asked, path, lambda: _about(since)))
 
     def steps(self, optimizer: Any = None) -> JobSteps:
         """Made when the first optimizer is about to step, or the job says that its first step begins."""
@@ -293,10 +293,8 @@ def _device(optimizer: Any) -> torch.device:
     return torch.device("cpu")
 
 
-def _groups() -> dict[str, Any]:
-    """Names and members of this rank's groups, for whoever explains a hang."""
+def _about(since_unix: float) -> last_calls.About:
+    """This rank's groups, for whoever explains a hang."""
     found = torch_private.groups()
-    return {
-        "axes": {one.group_name: axis_of(one) for one in found},
-        "members": {one.group_name: torch.distributed.get_process_group_ranks(one) for one in found},
-    }
+    members = {one.group_name: torch.distributed.get_process_group_ranks(one) for one in found}
+    return last_calls.About(since_unix, {one.group_name: axis_of(one) for one in found}, members)

@@ -10,8 +10,8 @@ from profilers.model.verdict import Verdict
 #: By the beginning of a verdict's name; the longest that fits counts.
 _ADVICE = {
     "input_bound": "load data in more worker processes, further ahead, or from a faster disk",
-    "host_bound": "do more per operation: a larger micro-batch, or torch.compile; and look at what runs between steps "
-    "(logging, metrics, .item())",
+    "host_bound": "do more per operation with a larger micro-batch or a compiled model, and look at what runs between "
+    "steps: logging, metrics, losses that are read back",
     "straggler": "check the clocks of that rank's host and what else runs there; a larger micro-batch evens out random "
     "delays",
     "exposed_all_reduce": "send less (a communication hook in bf16), reduce less often (gradient accumulation without "

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from engine.launch import hang, supervisor
-from engine.rank import flight
 from engine.run import progress, run_folder
 from engine.run.outcome import Ending
 from engine.run.progress import Progress
 from engine.session import Session
+from profilers.rank import last_calls
 from tests.engine.runs.test_faults import LONG, signal_rank, when_at_step
 from tests.support.profilers.flight import nccl_bytes, nccl_entry
 from tests.support.runs import execute, small
@@ -100,6 +100,6 @@ def test_what_cannot_be_read_says_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_the_recorder_of_the_ranks_own_backend_is_read(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     """NCCL keeps its calls in a recorder of its own."""
-    monkeypatch.setattr(flight.dist, "get_backend", lambda: backend)
-    monkeypatch.setattr(flight.flight_recorder, "take", lambda asked: [f"of {asked}".encode()])
-    assert flight._dumps() == [f"of {backend}"]
+    monkeypatch.setattr(last_calls.dist, "get_backend", lambda: backend)
+    monkeypatch.setattr(last_calls.flight_recorder, "take", lambda asked: [f"of {asked}".encode()])
+    assert last_calls._dumps() == [f"of {backend}"]

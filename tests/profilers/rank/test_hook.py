@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,19 @@ def test_what_is_missing_is_one_line_and_the_job_goes_on(tmp_path: Path) -> None
     assert _python(tmp_path / "run", "-c", f"{_ONE_STEP}\nprint('through')", path=(tmp_path,)) == "through\n"
     [line] = (tmp_path / "run" / NOT_RECORDED).read_text().splitlines()
     assert line == f"{sys.executable}: msgspec is missing: pip install msgspec"
+
+
+def test_nothing_but_torch_numpy_and_msgspec_is_needed(tmp_path: Path) -> None:
+    missing = ("psutil", "pydantic", "pynvml", "yaml", "typer", "rich", "pyarrow", "optuna")
+    text = "".join(f"sys.modules[{name!r}] = None\n" for name in missing)
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\n{text}")
+    _python(tmp_path / "run", "-c", _ONE_STEP, path=(tmp_path,))
+    assert not (tmp_path / "run" / NOT_RECORDED).exists()
+    assert (tmp_path / "run" / "records" / "rank-0.memory").exists()
+
+
+def test_older_pythons_can_read_the_file_that_says_so() -> None:
+    ast.parse((HOOK / "sitecustomize.py").read_text(), feature_version=(3, 7))
 
 
 def test_a_mistake_of_ours_ends_the_recording_alone(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from profilers.rank import seat as seats
 from profilers.rank.phases import JobTimer, outermost
 from profilers.rank.recording import RankRecording
 from profilers.rank.seat import Seat
-from profilers.rank.waits import TensorWaits
+from profilers.rank.waits import TensorWaits, axis_of
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table
 from profilers.steps.clock import CpuClock
@@ -107,7 +108,7 @@ def test_where_all_steps_evaluate_it_is_a_part_of_them(recording: RankRecording)
         model.train()
         model(torch.ones(1, 4)).sum().backward()
         _step(recording, optimizer)
-    assert _table(recording).column("measured").tolist() == [False, False, True, True, True, True]
+    assert _table(recording).column("measured").tolist() == [False] + [True] * 5
 
 
 class _Wrapper(nn.Module):
@@ -164,6 +165,18 @@ def test_the_page_says_where_the_rank_stands(recording: RankRecording, tmp_path:
         model(torch.ones(1, 4)).sum().backward()
         _step(recording, optimizer)
     assert seen[-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("described", "size", "name"),
+    [("mesh_tp", 1, "tp"), ("default_pg", 1, "world"), ("undefined", 2, "group")],
+)
+def test_a_group_has_the_name_of_its_dimension(described: str, size: int, name: str) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert axis_of(SimpleNamespace(group_desc=described, size=lambda: size)) == name  # type: ignore[arg-type]
+    finally:
+        dist.destroy_process_group()
 
 
 def test_waits_for_tensors_of_functional_collectives_are_noted() -> None:

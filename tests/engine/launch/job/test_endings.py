@@ -146,7 +146,7 @@ def test_a_rank_that_stands_still_is_said_and_not_ended(tmp_path: Path) -> None:
     ("job", "words"),
     [
         ((), "command: is missing; give it after --"),
-        (("no-such-program-at-all", "x"), "command=no-such-program-at-all: was not found"),
+        (("no-such-program-at-all", "x"), "command='no-such-program-at-all': was not found"),
     ],
 )
 def test_a_command_that_cannot_be_started_is_one_line(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from profilers.model.verdict import keys_in
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
 from profilers.records.table import Table
@@ -123,10 +124,9 @@ def test_exposed_time_of_collectives_is_no_longer_than_the_phase(job: Job) -> No
         assert table.column("communication_exposed_seconds").sum() > 0
 
 
-def test_groups_are_called_as_the_mesh_calls_them(job: Job) -> None:
-    axes = set(job.records.table(0, "comm").column("axis").tolist())
-    is_sharded = any(name == "c10d::_allgather_base_" for name, _ in job.notes[0]["events"])
-    assert axes == ({"shard"} if is_sharded else {"world"})
+def test_a_group_of_all_ranks_is_the_world(job: Job) -> None:
+    """A mesh of one dimension has the default group."""
+    assert set(job.records.table(0, "comm").column("axis").tolist()) == {"world"}
 
 
 def test_what_nobody_can_know_is_absent_with_its_reason(job: Job) -> None:
@@ -143,7 +143,8 @@ def test_what_nobody_can_know_is_absent_with_its_reason(job: Job) -> None:
     assert view.summary.parameters is None
     assert view.summary.mfu is None
     assert view.summary.mfu_reason == "the model's FLOPs per step are not known"
-    assert all(not one.knobs and "." not in one.knob.partition("(")[0] for one in view.summary.findings)
+    assert view.summary.findings
+    assert all(one.knob and not one.knobs and not keys_in(one.knob) for one in view.summary.findings)
 
 
 def test_readers_find_it(job: Job) -> None:
