@@ -17,7 +17,9 @@ _POLL_SECONDS = 0.25
 
 
 @contextlib.contextmanager
-def listening(asked: Callable[[], bool], path: Path, about: Callable[[], Mapping[str, object]]) -> Iterator[None]:
+def listening(
+    asked: Callable[[], bool], path: Path, about: Callable[[], Mapping[str, object]]
+) -> Iterator[None]:
     """While inside, whoever asks gets this rank's last collectives in a file, whatever the main thread waits for."""
     over = threading.Event()
     thread = threading.Thread(target=_listen, args=(over, asked, path, about), name="flight", daemon=True)
