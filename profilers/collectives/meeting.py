@@ -73,6 +73,7 @@ class Meeting:
     bytes: int
     dtype: str
     algorithm: str | None
+    group_size: int
     began: float
     ended: float | None
     last_rank: int
@@ -103,8 +104,8 @@ def meetings(
     """The calls of a rank in a step, in the order in which it issued them; ``groups`` maps an axis to its ranks, and
     ``clocks`` say how far each rank's clock is from that of rank 0.
 
-    An axis that is missing there spans all ranks. A call of another group of ranks than the record says is left to its
-    own rank: the others are ``missing``.
+    An axis that is missing there spans all ranks. A call whose group has another size than that is left to its own
+    rank: whom it met is not known.
     """
     present = records.ranks()
     own = _calls(records, step, rank, clocks)
@@ -112,7 +113,12 @@ def meetings(
     others = {other for members in peers.values() for other in members if other != rank}
     calls = {rank: own} | {other: _calls(records, step, other, clocks) for other in sorted(others)}
     origin = _origin(records, step, calls, clocks)
-    return [_meeting(step, key, peers[key.axis], calls, clocks, origin) for key in own]
+    return [
+        _meeting(
+            step, key, peers[key.axis] if size == len(peers[key.axis]) else [rank], calls, clocks, origin
+        )
+        for key, size in ((key, row.group_size) for key, (row, _) in own.items())
+    ]
 
 
 def _group(groups: Groups, axis: str, rank: int, present: Sequence[int]) -> list[int]:
@@ -178,6 +184,7 @@ def _meeting(
         bytes=row.bytes,
         dtype=row.dtype,
         algorithm=row.algorithm,
+        group_size=row.group_size,
         began=begins[last] - origin,
         ended=max(ends) - origin if len(ends) == len(came) else None,
         last_rank=last,

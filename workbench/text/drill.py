@@ -80,6 +80,8 @@ def meeting(call: Meeting, rank: int) -> str:
     issued = f"Rank {rank:,} issued it {_ms(own.issued)} into the step"
     if own.ended is None:
         return f"{issued}; it had not ended when the step was written."
+    if call.group_size > len(call.ranks) + len(call.missing):
+        return f"{issued} and was through at {_ms(own.ended)}; which ranks it met is not known."
     if len(call.ranks) == 1:
         return f"{issued} and was through at {_ms(own.ended)}; no other rank of its group recorded this call."
     if rank == call.last_rank:

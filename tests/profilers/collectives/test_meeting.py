@@ -22,7 +22,7 @@ def about(seconds: float) -> Any:
     return pytest.approx(seconds, abs=FINEST)
 
 
-def written(folder: Path, *, clock: dict[int, float] | None = None) -> RunRecords:
+def written(folder: Path, *, clock: dict[int, float] | None = None, size: int = 3) -> RunRecords:
     """Three ranks that issue their second all-reduce 10, 40 and 25 ms into the step; it ends at 60 ms on all."""
     for rank, issued in enumerate((0.010, 0.040, 0.025)):
         ahead = (clock or {}).get(rank, 0.0)
@@ -33,13 +33,10 @@ def written(folder: Path, *, clock: dict[int, float] | None = None) -> RunRecord
             for step in (STEP - 1, STEP, STEP + 1):
                 writer.write(step_sample(step, start_unix=begin + step - STEP))
             writer.write(comm_sample(STEP - 1, start_unix=begin - 1))
-            writer.write(comm_sample(STEP, start_unix=begin + 0.001 * rank, seconds=0.002))
+            writer.write(comm_sample(STEP, start_unix=begin + 0.001 * rank, seconds=0.002, group_size=size))
             writer.write(comm_sample(STEP, operation="send", axis="pp", start_unix=begin + 0.004))
-            writer.write(
-                comm_sample(
-                    STEP, start_unix=begin + issued, seconds=0.060 - issued, exposed_seconds=0.001 * rank
-                )
-            )
+            times = {"seconds": 0.060 - issued, "exposed_seconds": 0.001 * rank, "group_size": size}
+            writer.write(comm_sample(STEP, start_unix=begin + issued, **times))
             writer.write(comm_sample(STEP + 1, start_unix=begin + 1))
     return RunRecords(folder)
 
@@ -85,13 +82,23 @@ def test_a_call_that_did_not_end_is_told_without_an_end(tmp_path: Path) -> None:
 
 
 def test_a_rank_of_the_group_without_the_call_is_missing(tmp_path: Path) -> None:
-    records = written(tmp_path)
+    written(tmp_path, size=4)
     with RecordWriter(tmp_path, "rank-3") as writer:
         writer.write(step_sample(STEP, start_unix=START))
     wider = {"dp": [[0, 1, 2, 3]]}
     assert [one.missing for one in meetings(RunRecords(tmp_path), STEP, 0, wider, {})] == [[3], [3]]
-    assert meetings(records, STEP, 0, {"dp": [[0]]}, {})[1].late_seconds == 0
-    assert meetings(records, 99, 0, GROUPS, {}) == []
+    assert meetings(RunRecords(tmp_path), 99, 0, wider, {}) == []
+
+
+def test_a_group_of_another_size_is_not_guessed(tmp_path: Path) -> None:
+    """Three ranks recorded calls of two: which two is not said anywhere."""
+    records = written(tmp_path, size=2)
+    for groups in ({}, GROUPS):
+        found = meetings(records, STEP, 0, groups, {})[1]
+        assert [one.rank for one in found.ranks] == [0]
+        assert (found.late_seconds, found.group_size, found.missing) == (0, 2, [])
+    (tmp_path / "all").mkdir()
+    assert [one.rank for one in meetings(written(tmp_path / "all"), STEP, 0, {}, {})[1].ranks] == [0, 1, 2]
 
 
 def test_a_call_in_a_link() -> None:

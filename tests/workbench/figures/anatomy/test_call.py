@@ -13,6 +13,7 @@ MET = Meeting(
     bytes=1000,
     dtype="float32",
     algorithm=None,
+    group_size=2,
     began=0.040,
     ended=0.060,
     last_rank=1,

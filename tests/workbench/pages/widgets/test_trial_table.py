@@ -10,6 +10,7 @@ import pytest
 import streamlit as st
 
 from tests.workbench.pages.homes import full_home
+from tests.workbench.pages.test_pages import visit
 from workbench.pages.widgets import trial_table
 
 
@@ -50,3 +51,15 @@ def test_a_place_without_a_trial_leads_nowhere(home: Path, said: list[str]) -> N
     trial_table._open_run(trial_table.study("quickstart"), 9_999)
     trial_table._open_run(trial_table.study("quickstart"), None)
     assert said == []
+
+
+def test_the_next_page_is_that_of_the_run(home: Path) -> None:
+    full_home(home)
+    run = next(str(row.run) for row in trial_table.study("quickstart").result.trials if row.run)
+    app = visit("tune")
+    app.session_state[trial_table.OPEN_RUN] = run
+    app.run()
+    assert not app.exception
+    assert app.query_params["id"] == run
+    assert app.selectbox(key="id").value == run
+    assert trial_table.OPEN_RUN not in app.session_state
