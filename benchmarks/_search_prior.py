@@ -27,6 +27,10 @@ _REFIT_STEPS = 3
 _SLOWER = 0.45
 _QUARTILES_TO_DEVIATION = 1.349
 _CERTAIN = 0.99
+#: How far apart one step of a feature is in whether runs stall, by how runs on fewer than 64 nodes agreed in it
+#: (``benchmarks/results/stall_likeness.md``): a doubling of two degrees is about 1.9, one of the micro-batch, too; of a
+#: ZeRO stage 177 pairs told nothing, which is 3 or more.
+_AS_SLOW = np.array([1.3, 1.3, 1.3, 1.9, 3.0])
 
 
 class Fold(NamedTuple):
@@ -58,7 +62,7 @@ def learned(table: Physics, rows: NDArray[np.intp], near: Constants | None = Non
     ran = rows[~table.trials["failed"][rows]]
     finished, seconds = table.own.take(ran), table.trials["iteration_seconds"][ran]
     constants = _constants(finished, seconds, near)
-    without = step_time.step(finished, _machine(), constants).seconds
+    without = step_time.step(finished, machine(), constants).seconds
     peaks = fit_peaks(finished, table.trials["memory_bytes"][ran], stalled(finished, seconds, without))
     bytes_ = fullest(table.own.take(rows), peaks.constants)
     risk = fit_risk(table.own.take(rows), bytes_, table.refused[rows], table.trials["failed"][rows])
@@ -70,12 +74,13 @@ def belief(fold: Fold, columns: Columns) -> Belief:
     """Of one cell's candidates; log seconds are of a sequence, so that batches of different sizes compare."""
     table = Physics.of(columns)
     own, reasons = table.own, nanotron.refused(table.own)
-    without = step_time.step(own, _machine(), fold.constants).seconds
+    without = step_time.step(own, machine(), fold.constants).seconds
     full, bytes_ = crowded(own, fold.peaks), fullest(own, fold.peaks.constants)
     out_of_memory = fold.risk.out_of_memory(bytes_)
     lives = 1 - fold.risk.fails(own, bytes_, np.zeros(len(own), np.bool_))
+    alike = features(columns)
     return Belief.of(
-        features(columns),
+        alike,
         np.log(without / own.global_batch),
         fold.spread,
         out_of_memory,
@@ -84,6 +89,7 @@ def belief(fold: Fold, columns: Columns) -> Belief:
         faults=np.clip(1 - lives / np.maximum(1 - out_of_memory, 1e-12), 0.0, _CERTAIN),
         fills=bytes_ / fold.risk.limit_bytes,
         refused=tuple(_first(reasons, row) for row in range(len(own))),
+        slow_features=alike * _AS_SLOW,
     )
 
 
@@ -93,19 +99,20 @@ def features(columns: Columns) -> Array:
     return np.stack([*powers, columns["zero_stage"]], axis=1).astype(np.float64)
 
 
-def _machine() -> step_time.Machine:
+def machine() -> step_time.Machine:
+    """Of the table: eight H100 a node."""
     return _published.on(_CLUSTER, _NODES)
 
 
 def _constants(finished: Cases, seconds: Array, near: Constants | None) -> Constants:
-    machine = _machine()
+    cluster = machine()
     if near is None:
-        return fit_without(finished, seconds, machine, constants.START, constants.FREE)
-    kept = np.log(seconds / step_time.step(finished, machine, near).seconds) < _SLOWER
+        return fit_without(finished, seconds, cluster, constants.START, constants.FREE)
+    kept = np.log(seconds / step_time.step(finished, cluster, near).seconds) < _SLOWER
     some, measured = finished.take(kept), seconds[kept]
 
     def residuals(tried: Constants) -> Array:
-        return np.asarray(np.log(step_time.step(some, machine, tried).seconds / measured), np.float64)
+        return np.asarray(np.log(step_time.step(some, cluster, tried).seconds / measured), np.float64)
 
     return fit(residuals, constants.START, constants.FREE, guess=near, steps=_REFIT_STEPS).constants
 

@@ -205,6 +205,16 @@ def _proposals(state: StudyState) -> int:
 
 def _take(belief: Belief, rows: list[int]) -> Belief:
     chosen = np.array(rows, np.intp)
-    names = ("features", "log_seconds", "spread", "slower", "slow_chance", "risk", "faults", "fills")
+    names = (
+        "features",
+        "slow_features",
+        "log_seconds",
+        "spread",
+        "slower",
+        "slow_chance",
+        "risk",
+        "faults",
+        "fills",
+    )
     columns: dict[str, Array] = {name: getattr(belief, name)[chosen] for name in names}
     return replace(belief, **columns, refused=tuple(belief.refused[row] for row in rows))

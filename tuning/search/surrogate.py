@@ -40,9 +40,11 @@ class Belief:
     by itself. With probability ``slow_chance`` a run takes ``slower`` more, as a logarithm. ``risk`` is the
     probability to run out of memory, ``faults`` to fail otherwise. ``refused`` has a reason where that is certain,
     else nothing. ``fills``: predicted bytes over those that a device can hold, NaN where that is not known.
+    ``slow_features`` say which are alike in whether they are slow; without them those that say it of errors do.
     """
 
     features: Array
+    slow_features: Array
     log_seconds: Array
     spread: Array
     slower: Array
@@ -60,6 +62,7 @@ class Belief:
         spread: Array | float,
         risk: Array | float,
         refused: tuple[str, ...] | None = None,
+        slow_features: Array | None = None,
         **more: Array | float,
     ) -> Belief:
         """From columns or single values; what is not given is absent.
@@ -73,13 +76,20 @@ class Belief:
         columns = {
             name: np.broadcast_to(np.asarray(value, np.float64), count) for name, value in given.items()
         }
+        alike = features if slow_features is None else slow_features
         made = cls(
             features=np.asarray(features, np.float64).reshape(count, -1),
+            slow_features=np.asarray(alike, np.float64).reshape(count, -1),
             log_seconds=np.asarray(log_seconds, np.float64),
             refused=("",) * count if refused is None else refused,
             **columns,
         )
-        numbers = [made.features, made.log_seconds, *(columns[name] for name in columns if name != "fills")]
+        numbers = [
+            made.features,
+            made.slow_features,
+            made.log_seconds,
+            *(columns[name] for name in columns if name != "fills"),
+        ]
         if len(made.refused) != count or not all(np.isfinite(one).all() for one in numbers):
             raise ValueError("a belief needs a finite number of each candidate in every column")
         return made
@@ -147,8 +157,11 @@ def posterior(belief: Belief, seen: Seen) -> Posterior:
     fails, shift, nothing = _fails(belief, seen)
     rows, measured = seen.rows[~seen.failed], seen.log_seconds[~seen.failed]
     near = _alike(belief.features, belief.features[rows])
-    happened = _was_slow(belief, rows, measured)
-    slow_chance = (_TRIALS * belief.slow_chance + near @ happened) / (_TRIALS + near.sum(axis=1))
+    happened, as_slow = (
+        _was_slow(belief, rows, measured),
+        _alike(belief.slow_features, belief.slow_features[rows]),
+    )
+    slow_chance = (_TRIALS * belief.slow_chance + as_slow @ happened) / (_TRIALS + as_slow.sum(axis=1))
     slow_chance = np.where(belief.slow_chance > 0, slow_chance, 0.0)
     off = measured - belief.log_seconds[rows] - happened * belief.slower[rows]
     moved, spread, scale = _process(belief, rows, off, near)

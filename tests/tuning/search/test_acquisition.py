@@ -177,3 +177,16 @@ def _seconds(call: Callable[[], object]) -> float:
     start = time.process_time()
     call()
     return time.process_time() - start
+
+
+def test_who_is_alike_in_being_slow_may_differ_from_who_is_alike_in_errors() -> None:
+    """One candidate beside the tried one in errors, another in slowness; each learns what it is alike in."""
+    errors, slowness = np.array([[0.0], [0.0], [9.0]]), np.array([[0.0], [9.0], [0.0]])
+    belief = Belief.of(errors, np.zeros(3), 0.2, 0.01, slow_features=slowness, slower=2.0, slow_chance=0.5)
+    found = posterior(belief, Seen.of([0], [2.3]))
+    assert found.slow_chance == pytest.approx([2 / 3, 0.5, 2 / 3], abs=0.01)
+    assert found.fast[1] > found.fast[2] + 0.05
+    same = posterior(
+        Belief.of(errors, np.zeros(3), 0.2, 0.01, slower=2.0, slow_chance=0.5), Seen.of([0], [2.3])
+    )
+    assert same.slow_chance == pytest.approx([2 / 3, 2 / 3, 0.5], abs=0.01)
