@@ -26,6 +26,7 @@ _SLOW = re.compile(r"mark\.(slow|drawn)\b")
 _LONG = frozenset(
     {
         "tests/engine/backends/test_fake_cuda.py",
+        "tests/tuning/studies/test_command_hf.py",
         "tests/workbench/export/formats/test_parsers.py",
         "tests/workbench/export/formats/test_trained.py",
     }

@@ -1,13 +1,7 @@
-"""A study of Hugging Face's real Trainer on two gloo ranks, in an environment of its own, and how its trials end.
-
-The environment is made once in ``.targets/hf``, or below ``WORKBENCH_TARGETS``.
-"""
+"""A study of Hugging Face's real Trainer on two gloo ranks, in an environment of its own, and how its trials end."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -15,18 +9,16 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 
 from engine.run.outcome import Ending
 from tests.support import foreign
+from tests.support.trainers import environments
 from tuning.execution.command.trial import CommandTrials
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
 from workbench.home import runs
 
-PACKAGES = (f"torch=={torch.__version__.partition('+')[0]}", "transformers==5.23.0", "accelerate==1.15.0")
-PLACE = Path(os.environ.get("WORKBENCH_TARGETS") or Path(__file__).parents[3] / ".targets") / "hf"
 SCRIPT = Path(next(iter(foreign.__path__))) / "hf_train.py"
 ARGUMENTS = "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 --use_cpu --max_steps 100000"
 
@@ -34,17 +26,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def torchrun() -> Path:
-    """That of the environment."""
-    program = PLACE / "bin" / "torchrun"
-    if not program.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(PLACE)], check=True, timeout=120)
-        pip = [str(PLACE / "bin" / "python"), "-m", "pip", "-qq", "install", *PACKAGES]
-        subprocess.run(pip, check=True, timeout=600)
-    return program
+def torchrun() -> str:
+    """The launcher in an environment that has transformers and accelerate."""
+    return f"{environments.made('hf')} -m torch.distributed.run"
 
 
-def study(torchrun: Path, home: Path, more: str = "", before: str = "", **changes: Any) -> StudyFile:
+def study(torchrun: str, home: Path, more: str = "", before: str = "", **changes: Any) -> StudyFile:
     output = home.parent / "output"
     command = f"{before}{torchrun} --standalone --nproc-per-node 2 {SCRIPT} {ARGUMENTS} --output_dir {output} {more}"
     base = {"train": {"steps": 14, "warmup": 4, "step_timeout_seconds": 20.0}}
@@ -63,7 +50,7 @@ def left() -> list[int]:
     return found
 
 
-def test_from_the_command_to_one_that_is_told_apart(torchrun: Path, tmp_path: Path) -> None:
+def test_from_the_command_to_one_that_is_told_apart(torchrun: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     space = {"trainer.micro_batch": [1, 2, 8], "trainer.recompute": [False, True]}
     file = study(torchrun, home, space=space, trials=4, confirm_repeats=4)
@@ -79,7 +66,7 @@ def test_from_the_command_to_one_that_is_told_apart(torchrun: Path, tmp_path: Pa
     assert not left()
 
 
-def test_the_time_of_a_step_is_that_of_the_trainer(torchrun: Path, tmp_path: Path) -> None:
+def test_the_time_of_a_step_is_that_of_the_trainer(torchrun: str, tmp_path: Path) -> None:
     """Its own clock beside ours, which sees lines come in; both medians, as either may be held up now and then."""
     home, noted = tmp_path / "home", tmp_path / "times"
     file = study(torchrun, home, before=f"STEP_TIMES={noted} ", space={"trainer.recompute": [False, True]})
@@ -102,7 +89,7 @@ def test_the_time_of_a_step_is_that_of_the_trainer(torchrun: Path, tmp_path: Pat
     ],
 )
 def test_a_trial_of_it_ends_as_what_it_is(
-    torchrun: Path, tmp_path: Path, bad: str, more: str, ending: Ending, rank: int | None, words: str
+    torchrun: str, tmp_path: Path, bad: str, more: str, ending: Ending, rank: int | None, words: str
 ) -> None:
     home = tmp_path / "home"
     file = study(

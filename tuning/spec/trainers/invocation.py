@@ -137,7 +137,11 @@ class Invocation:
     @property
     def ranks(self) -> int:
         """How many processes its launcher is asked for on this host; 1 if it does not say."""
-        found = (self.number(flag) for flag in (*_RANKS, "-n"))
+        script = next(
+            (place for place, word in enumerate(self.words) if word.endswith(".py")), len(self.words)
+        )
+        launcher = replace(self, words=self.words[:script])
+        found = (launcher.number(flag) for flag in (*_RANKS, "-n"))
         return next((count for count in found if count), 1)
 
     @property
@@ -158,8 +162,9 @@ class Invocation:
         return " ".join([*before, *(_quoted(word) for word in self.words)])
 
     def _place(self, flag: str) -> int | None:
+        """The last one counts, as it does for those who read options."""
         wanted = _alike(flag)
-        for place, word in enumerate(self.words):
+        for place, word in reversed(list(enumerate(self.words))):
             if _alike(word.partition("=")[0]) == wanted and (word.startswith("-") or "=" in word):
                 return place
         return None
