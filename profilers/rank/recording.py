@@ -296,5 +296,5 @@ def _device(optimizer: Any) -> torch.device:
 def _about(since_unix: float) -> last_calls.About:
     """This rank's groups, for whoever explains a hang."""
     found = torch_private.groups()
-    members = {one.group_name: torch.distributed.get_process_group_ranks(one) for one in found}
+    members = {str(one.group_name): torch.distributed.get_process_group_ranks(one) for one in found}
     return last_calls.About(since_unix, {one.group_name: axis_of(one) for one in found}, members)
