@@ -271,8 +271,8 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
 #: What a row has as its trial has it.
 _COPIED = (
     "number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of", "confirms",
-    "why", "rank", "phase", "turned", "resolved", "validation_loss", "reference_loss", "leader_level", "constraints",
-    "steps", "peak_memory_bytes", "measures",
+    "why", "rank", "phase", "turned", "resolved", "validation_loss", "reference_loss", "leader_level", "leader_ratio",
+    "leader_ratio_low", "leader_ratio_high", "constraints", "steps", "peak_memory_bytes", "measures",
 )  # fmt: skip
 
 

@@ -53,8 +53,14 @@ class WindowRow:
     #: Of the window itself, and whether its steps were done again with other values: then it is lost as a whole.
     seconds: float | None = None
     undone: bool = False
-    #: What the leader's step took right before it, over what it took when it was measured; None where nobody looked.
+    #: What the leader's step took around it, over what it took when it was measured; None where nobody looked.
     leader_level: float | None = None
+    #: Its rate over that of the leader around it, and the ends of the 95 % interval.
+    leader_ratio: float | None = None
+    leader_ratio_low: float | None = None
+    leader_ratio_high: float | None = None
+    #: Steps at its start that settled, by their own times, and were left out.
+    settling_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +209,15 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
             more = covered.get("seconds"), bool(covered.get("undone")), row.leader_level
             increase = _increase(row.validation_loss, row.reference_loss)
             value = row.value, row.low, row.high, None, increase
+            window = WindowRow(row.number, row.confirms, row.label, *where, row.outcome or "", *value, *more)
             found.append(
-                WindowRow(row.number, row.confirms, row.label, *where, row.outcome or "", *value, *more)
+                replace(
+                    window,
+                    leader_ratio=row.leader_ratio,
+                    leader_ratio_low=row.leader_ratio_low,
+                    leader_ratio_high=row.leader_ratio_high,
+                    settling_steps=covered.get("settling"),
+                )
             )
     return found
 
