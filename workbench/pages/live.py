@@ -5,6 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from engine.run import run_folder
+from tuning.execution.live.ongoing_run import RUNS
+from tuning.storage.study_folder import STUDIES
 from workbench.home import runs
 from workbench.home.store import RunRow, StudyRow
 from workbench.pages.navigation import PAGES
@@ -62,7 +64,7 @@ def _moving(chosen: str) -> None:
 
 def _draw(chosen: str) -> None:
     rows = run_rows()
-    row = next((row for row in rows if row.id == chosen), rows[0] if rows else None)
+    row = next((row for row in rows if row.id == chosen), None) or _newest(rows)
     if row is None:
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
@@ -73,6 +75,12 @@ def _draw(chosen: str) -> None:
     live_header.findings(summary_of(runs.load(home() / row.id)))
     _between_trials(records, row, study_rows())
     live_charts.charts(records, _linked_step(row.id))
+
+
+def _newest(rows: list[RunRow]) -> RunRow | None:
+    """That of a live study is the run that it tunes, not the last window of it."""
+    windows = {row.study: (home() / STUDIES / row.study / RUNS).is_file() for row in rows if row.study}
+    return next((row for row in rows if not (row.study and windows[row.study])), rows[0] if rows else None)
 
 
 def _is_window(run: str) -> bool:

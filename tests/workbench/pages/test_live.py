@@ -16,6 +16,8 @@ from tests.support.samples import step_sample
 from tests.support.waiting import wait_until
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
+from tuning.execution.live.ongoing_run import RUNS
+from tuning.storage.study_folder import STUDIES
 from workbench.figures import steps
 
 
@@ -87,6 +89,19 @@ def test_a_link_to_what_is_gone_says_so(home: Path) -> None:
     full_home(home)
     app = visit("live", run="20200101-000000-dead")
     assert "20200101-000000-dead is not in this home" in app.warning[0].value.replace("\\", "")
+
+
+def test_the_newest_of_a_live_study_is_the_run_that_it_tunes(home: Path) -> None:
+    run = full_home(home)
+    config = run_config.load(home / run / run_folder.CONFIG)
+    study = home / STUDIES / "some-live-study"
+    study.mkdir(parents=True)
+    tuned = run_folder.create(home, config, {"live": study.name, "purpose": "train"})
+    for trial in range(2):
+        run_folder.create(home, config, {"study": study.name, "trial": str(trial)})
+    run_folder.write_json(study / RUNS, {"runs": [tuned.name]})
+    app = visit("live", run="newest")
+    assert not app.exception and f"**`{tuned.name}`**" in texts(app)
 
 
 def test_a_window_sends_the_reader_to_its_run_at_its_step(home: Path) -> None:
