@@ -214,6 +214,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         loss_guard=GuardSettings(file.guard.threshold, file.guard.min_steps, steps),
         baseline_note=file.search_space.baseline[1],
         space_note=file.space_note,
+        over=state.over if study_state == "ended" else "",
         phases=_phases(state, file),
         left_alone=file.left_alone,
         skipped_illegal=sum(trial.skipped_illegal for trial in state.trials),

@@ -322,6 +322,8 @@ class StudyResult:
     loss_guard: GuardSettings | None = None
     baseline_note: str = ""
     space_note: str = ""
+    #: Why a search ended of a run that goes on; empty while it has not, or where a budget says why.
+    over: str = ""
     #: In the order in which they are turned; empty where all knobs are turned at once.
     phases: list[PhaseRow] = field(default_factory=list)
     #: By knob, why a study that names no space does not turn it.

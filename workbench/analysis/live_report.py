@@ -100,6 +100,8 @@ class LiveReport:
     repeated_seconds: float
     break_even_step: int | None
     windows: list[WindowRow]
+    #: Why the search ended, where it was not a budget.
+    over: str
     #: The window that is measured now, its values and why; empty where none is.
     measuring: str
     since: Since | None
@@ -150,6 +152,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         repeated_seconds=float(timeline.lost.sum()),
         break_even_step=_break_even(timeline, saved),
         windows=[replace(row, saved_seconds=one) for row, one in zip(windows, slow, strict=True)],
+        over=result.over,
         measuring=_measuring(result),
         since=None if base is None or result.state == "running" else _since(windows, result, timeline, base),
         curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
@@ -358,6 +361,8 @@ def lines(report: LiveReport) -> list[str]:
             f"tuning: {_seconds(report.invested_seconds)} invested in {len(report.windows)} windows, "
             f"{_seconds(report.saved_seconds)} saved so far; break-even {even}"
         )
+    if report.over:
+        found.append(f"the search ended: {report.over}")
     if report.since is not None:
         found.append(since_words(report.since))
     return found

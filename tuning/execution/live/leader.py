@@ -123,9 +123,9 @@ class Leader:
             return ""
         return f"slower than the leader right before, {found.ratio.high:.2f} of its rate at the most"
 
-    def paid(self, seconds: float, steps: int) -> None:
+    def paid(self, seconds: float, steps: int, level: float) -> None:
         """See :meth:`Worth.paid`."""
-        self._worth.paid(seconds, steps)
+        self._worth.paid(seconds, steps, level)
 
     def check_enough(self, left: int) -> None:
         """OverError where too few steps are ``left`` for what another window is likely to bring."""

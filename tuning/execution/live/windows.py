@@ -145,7 +145,7 @@ class LiveWindows:
         if self._leader.rank(config, summary, labels.get("purpose") == CONFIRM, self._approach.spoilt):
             self._leading = None
         if labels.get("purpose") in _SEARCHING:
-            self._leader.paid(time.monotonic() - since, run.step - step)
+            self._leader.paid(time.monotonic() - since, run.step - step, summary.leader_level or 1.0)
         return outcome, summary
 
     def _held_beside(self, config: RunConfig, labels: dict[str, str]) -> RunConfig | None:

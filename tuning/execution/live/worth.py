@@ -68,12 +68,12 @@ class Worth:
             arm.windows += 1
             arm.rounds += again
 
-    def paid(self, seconds: float, steps: int) -> None:
+    def paid(self, seconds: float, steps: int, level: float = 1.0) -> None:
         """A window of the search took the run so long, which came so many ``steps`` further meanwhile: fewer than none
         where it went back.
         """
         if self._arms:
-            self._prices.append(max(0.0, seconds - steps * self._leader.seconds))
+            self._prices.append(max(0.0, seconds - steps * level * self._leader.seconds))
 
     @property
     def _leader(self) -> Arm:

@@ -48,6 +48,8 @@ def section(found: StudySnapshot) -> None:
         st.caption(live_report.standing(report))
     if report.measuring and report.state != "ended":
         st.caption(f":material/experiment: Measuring {report.measuring}.")
+    if report.over:
+        st.caption(f":material/flag: The search ended: {report.over}.")
     tiles = st.columns(4)
     for tile, (name, value, about) in zip(tiles, live_report.tiles(report), strict=True):
         tile.metric(name, value, help=about)

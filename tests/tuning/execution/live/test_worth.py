@@ -113,3 +113,7 @@ def test_a_window_that_goes_back_costs_the_steps_that_it_undid() -> None:
     known = worth(**{f"a{number}": [0.2 + number / 1e6] for number in range(4)})
     known.paid(2.0, -3)
     assert "would cost 2.6 s" in known.enough(10)
+    known.paid(2.0, 4, level=2.0)
+    assert "would cost 1.5 s" in known.enough(10), (
+        "the leader's own steps take 0.4 s now: 0.4 s more, and the mean of both"
+    )
