@@ -258,7 +258,7 @@ def _windows(victim: LiveVictim) -> list[str]:
         if len(inside.steps) != end - first:
             problems.append(f"trial {trial.number} was judged by {len(inside.steps)} of {end - first} steps")
             continue
-        tokens = 8 * 32 / wall_seconds(inside.measured()).mean()
+        tokens = 8 * 32 / wall_seconds(inside)[window.get("settling") or 0 :].mean()
         if abs(trial.value / tokens - 1) > 1e-6:
             problems.append(
                 f"trial {trial.number} has {trial.value:.1f} tokens/s, its steps say {tokens:.1f}"

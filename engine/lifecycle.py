@@ -144,7 +144,9 @@ def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -
     summary = summary_of(config, folder.name, backend, records, referred(folder))
     with contextlib.suppress(OSError):
         run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
-        run_folder.update_status(folder, state="ended", ended_unix=time.time(), outcome=outcome.as_dict())
+        # A turn between two stages of ZeRO is no other layout, but for its name.
+        ended = {"state": "ended", "ended_unix": time.time(), "outcome": outcome.as_dict()}
+        run_folder.update_status(folder, **ended, layout=layout.layout_of(config).as_dict())
     return summary
 
 
@@ -191,11 +193,12 @@ def summary_of(
     records: RunRecords | None,
     calibrated: store.Found = store.UNKNOWN,
     since: int | None = None,
+    settling: int | None = None,
 ) -> RunSummary:
     """A run's records with what its configuration says about them; without records, an empty summary.
 
     ``calibrated`` is what the machine was measured to reach. Only steps ``since`` one of them count, or since the last
-    change.
+    change, without the first ``settling`` ones; None leaves out those that ranks did not measure.
     """
     records = records or RunRecords(Path())
     where = layout.layout_of(config)
@@ -224,6 +227,7 @@ def summary_of(
         setting=setting_of(config),
         pipelines=tuple(map(tuple, where.groups("pp"))) if several_stages else (),
         since=since,
+        settling=settling,
     )
     summary = summarize(records, facts)
     if summary.pipeline is None:

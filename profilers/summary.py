@@ -44,7 +44,9 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()})
     changes = change_rows(records)
     since = facts.since if facts.since is not None else last_change(changes)
-    settled = steps.between(since, None)
+    told = settled = steps.between(since, None)
+    if facts.settling is not None:
+        settled = told.settled_after(facts.settling)
     rounds = whole_rounds(settled.measured(), facts.round_steps)
     measured = rounds.steps if len(rounds.seconds) else settled.measured()
     detailed = measured.detailed()
@@ -69,7 +71,8 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     }
     if len(measured.steps):
         known |= _speed(rounds, measured, facts) | _energy(measured, records, used)
-        known |= _in_detail(measured, detailed, records, facts, used)
+        counted = measured if settled is told else told.measured()  # ranks read counters where they begin
+        known |= _in_detail(measured, detailed, counted, records, facts, used)
     else:
         reasons = ("tokens_per_second_reason", "mfu_reason", "wire_bytes_reason", "joules_reason")
         known |= dict.fromkeys(reasons, "no measured step")
@@ -200,7 +203,12 @@ _NO_DETAIL = "none of the measured steps was recorded in detail (profile.budget)
 
 
 def _in_detail(
-    measured: JoinedSteps, detailed: JoinedSteps, records: RunRecords, facts: RunFacts, used: RankGpus
+    measured: JoinedSteps,
+    detailed: JoinedSteps,
+    counted: JoinedSteps,
+    records: RunRecords,
+    facts: RunFacts,
+    used: RankGpus,
 ) -> dict[str, Any]:
     if not len(
         detailed.steps
@@ -211,7 +219,7 @@ def _in_detail(
     return {
         "detailed_steps": len(detailed.steps),
         **calls,
-        **wire_totals(records, measured, rows),
+        **wire_totals(records, counted if len(counted.steps) else measured, rows),
         **_where_time_goes(detailed, records, facts, used, rows),
     }
 

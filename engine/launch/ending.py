@@ -19,7 +19,7 @@ from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
 from engine.run.progress import WAITING, RankProgress
 
-_OUTSIDE_STEPS = frozenset({"starting", "building", "validation", "checkpoint", "tracing"})
+_OUTSIDE_STEPS = frozenset({"starting", "building", "validation", "checkpoint", "tracing", "waiting"})
 _PATIENCE_OUTSIDE_STEPS = 5.0
 
 

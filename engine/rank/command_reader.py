@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -179,28 +180,44 @@ class _Running:
     first: int
 
 
+class Hold(NamedTuple):
+    """Before this step all ranks wait, so many seconds at the most: steps from there on would probably be undone."""
+
+    step: int
+    seconds: float
+
+
 class Done(NamedTuple):
-    """What was done between two steps, in words; the ``step`` to go on with where that is an earlier one; and the
-    ``loss`` on held-out text, if that was asked for.
+    """What was done between two steps, in words; the ``step`` to go on with where that is an earlier one; the
+    ``loss`` on held-out text, if that was asked for; and the step before which to wait for the next order, if any.
     """
 
     note: str | None
     step: int | None = None
     loss: float | None = None
+    hold: Hold | None = None
 
 
+#: A rank that waits looks so often; one that hears nothing of rank 0 waits so many times as long.
+_HOLD_POLL_SECONDS, _UNHEARD = 0.005, 5
 #: What is done between two steps, by the order's command. InputError if that is not possible: all is as it was then.
 Between = Mapping[str, Callable[[Order, int], Done]]
 
 
 class CommandReader:
-    """``before(step)`` between any two steps; at the end of a ``with`` block a task that still goes on is ended."""
+    """``before(step)`` between any two steps; at the end of a ``with`` block a task that still goes on is ended.
+    ``at_hold`` records the steps so far and takes the loss before a step at which ranks wait for an order that may
+    depend on them; not where the run goes back from there: then nobody asks for them.
+    """
 
-    def __init__(self, rank: RankContext, first: int, between: Between) -> None:
-        self._rank, self._between = rank, between
+    def __init__(
+        self, rank: RankContext, first: int, between: Between, at_hold: Callable[[int], None]
+    ) -> None:
+        self._rank, self._between, self._at_hold = rank, between, at_hold
         self._store = RankStore(rank, "orders")
         self._control = OrderControl(rank.progress, rank.rank)
         self._running: _Running | None = None
+        self._hold: Hold | None = None
         self._step = first
         self._widen()
 
@@ -225,6 +242,8 @@ class CommandReader:
                 self._record(self._running)
         number = self._control.due(step, busy=self._running is not None)
         order = None if number is None else self._read(number)
+        if self._hold is not None and step >= self._hold.step:
+            order = self._held(order)
         if order is None or order.command in self._between:
             if order is not None:
                 self._do(order)
@@ -243,12 +262,38 @@ class CommandReader:
             return commands.read(self._rank.folder, number)
         return commands.from_document(self._store.broadcast(str(number), document))
 
+    def _held(self, order: Order | None) -> Order | None:
+        """What is done at a step at which ranks wait: what is due there, or comes in time."""
+        assert self._hold is not None
+        hold, self._hold = self._hold, None
+        if order is None or order.command != commands.BACK:
+            self._at_hold(hold.step)
+        if order is not None or self._running is not None:
+            return order
+        number = self._waited(hold)
+        return None if number is None else self._read(number)
+
+    def _waited(self, hold: Hold) -> int | None:
+        """The number of the order that ends it; None where none came in time. Rank 0 has the clock of all, others go on
+        by themselves only where nothing is heard of it any more.
+        """
+        self._rank.state("waiting")
+        patience = hold.seconds if self._rank.rank == 0 else _UNHEARD * hold.seconds
+        until = time.monotonic() + patience
+        while True:
+            waits, number = self._control.held(hold.step, over=time.monotonic() > until)
+            if not waits:
+                return number
+            time.sleep(_HOLD_POLL_SECONDS)
+
     def _do(self, order: Order) -> None:
         try:
             done = self._between[order.command](order, self._step)
         except InputError as problem:
             self._tell(order, problem=str(problem))
             return
+        if order.command in (commands.TRY, commands.BACK):
+            self._hold = done.hold
         if done.step is not None:
             self._go_back(done.step)
         self._tell(order, note=done.note, loss=done.loss)

@@ -202,6 +202,42 @@ def note(asked: Environment, device: torch.device, log: Path, writer: RecordWrit
         writer.event(PROOF, rows=[asdict(row) for row in rows])
 
 
+#: The variable of threads, and what a process had of it, and how many threads, before the first turn of a run.
+_THREADS = "OMP_NUM_THREADS"
+_BEGUN: list[tuple[str | None, int]] = []
+
+
+def turn_threads(asked: Environment, device: torch.device, writer: RecordWriter) -> None:
+    """Between two steps: as many threads as a run asks for from now on, those that the rank began with where it asks
+    for none; told anew.
+    """
+    _set_threads(asked.OMP_NUM_THREADS)
+    wanted = environment.asked(asked)
+    rows = [
+        _row(name, value, _threads(value) if name == _THREADS else _proof(name, value, device, []))
+        for name, value in wanted.items()
+    ]
+    writer.event(ASKED, rows=[asdict(row) for row in rows])
+
+
+def as_begun() -> None:
+    """A warm rank's next run has what this one began with."""
+    if _BEGUN:
+        _set_threads(None)
+        _BEGUN.clear()
+
+
+def _set_threads(count: int | None) -> None:
+    if not _BEGUN:
+        _BEGUN.append((os.environ.get(_THREADS), torch.get_num_threads()))
+    text, threads = _BEGUN[0]
+    torch.set_num_threads(count or threads)
+    if (text := text if count is None else str(count)) is None:
+        os.environ.pop(_THREADS, None)
+    else:
+        os.environ[_THREADS] = text
+
+
 def _row(name: str, value: Any, found_proof: Proof) -> EnvironmentRow:
     text, seen = environment.text_of(name, value), environment.seen(name)
     if seen != text:

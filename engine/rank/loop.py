@@ -67,8 +67,13 @@ def _steps(
         log = opened.enter_context(StepLog(rank, first))
         turning = Reconfiguration(rank, stages, optimizer, log)
         copy = RollbackPoint(rank, optimizer, checkpoints, planner, turning, validation.before)
+
+        def at_hold(step: int) -> None:
+            log.settle()
+            validation.at_hold(step)
+
         between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.on_order}
-        commands = opened.enter_context(CommandReader(rank, first, between))
+        commands = opened.enter_context(CommandReader(rank, first, between, at_hold))
         step = first
         while step < rank.config.train.steps:
             if rank.control.should_stop(step):
@@ -139,6 +144,12 @@ class Validation:
         train = self._rank.config.train
         regular = train.validate_every is not None and step % train.validate_every == 0
         if (regular or step == self._asked) and step < train.steps:
+            self.run(step)
+
+    def at_hold(self, step: int) -> None:
+        """Before a step at which ranks wait, unless it was taken there already."""
+        every = self._rank.config.train.validate_every
+        if every is None or step % every:
             self.run(step)
 
     def before(self, step: int) -> None:

@@ -14,6 +14,7 @@ from engine.parallel.build import messages_of, plan_of, set_micro_batches
 from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.pipeline import PipelineExecutor
 from engine.parallel.tensor import TensorParallel
+from engine.rank import environment_report
 from engine.rank.command_reader import Done
 from engine.rank.compression_plan import report_uncompressed
 from engine.rank.step_log import StepLog
@@ -130,6 +131,10 @@ def _updates(rank: RankContext, stages: PipelineExecutor, optimizer: LocalOptimi
     optimizer.regroup()
 
 
+def _threads(rank: RankContext, _: PipelineExecutor, __: LocalOptimizer) -> None:
+    environment_report.turn_threads(rank.config.environment, rank.device, rank.writer)
+
+
 #: What turns each part of a run (``KnobFacts.live``); the rank's configuration is the new one already.
 PARTS: dict[str, Callable[[RankContext, PipelineExecutor, LocalOptimizer], None]] = {
     facts.GRADIENTS: _gradients,
@@ -138,4 +143,5 @@ PARTS: dict[str, Callable[[RankContext, PipelineExecutor, LocalOptimizer], None]
     facts.ROUNDS: _rounds,
     facts.PRODUCTS: _products,
     facts.UPDATES: _updates,
+    facts.THREADS: _threads,
 }

@@ -23,7 +23,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.parallel.data.optimizer import LocalOptimizer
-from engine.rank.command_reader import Done
+from engine.rank.command_reader import Done, Hold
 from engine.rank.compression_plan import Planner
 from engine.rank.reconfigure import Reconfiguration
 from engine.run.commands import BACK, Order
@@ -79,7 +79,8 @@ class RollbackPoint:
         self._checkpoints.protect(step)
         held = self._rank.config, self._rank.plan, self._snapshot.take(state)
         self._kept = _Kept(step, *held, time.monotonic())
-        return Done(f"copy of {size / 2**20:,.1f} MiB a rank kept; {self._changed(order, step)}")
+        words = f"copy of {size / 2**20:,.1f} MiB a rank kept; {self._changed(order, step)}"
+        return Done(words, hold=_hold(order, step))
 
     def back(self, order: Order, step: int) -> Done:
         """Return to the copy: weights, optimizer, what compression carries, the values that held, and the step; then
@@ -102,12 +103,12 @@ class RollbackPoint:
         self._kept = kept
         self._reconfiguration.go_on_from(kept.step, step, lost, order)
         words = f"back to step {kept.step:,}; {step - kept.step:,} steps are done again"
-        return Done(f"{words}; {self._changed(order, kept.step)}", kept.step)
+        return Done(f"{words}; {self._changed(order, kept.step)}", kept.step, hold=_hold(order, kept.step))
 
     def _changed(self, order: Order, step: int) -> str:
         """What the order changes in words, and its loss is taken in time."""
-        if order.steps:
-            self._evaluate_before(step + order.steps)
+        # Where ranks wait after the steps, it is taken then; one that was asked for before is not wanted any more.
+        self._evaluate_before(step + order.steps if order.steps and not order.wait else 0)
         return self._reconfiguration.apply(order, step).note or ""
 
     def _check_loss(self, order: Order) -> None:
@@ -138,6 +139,11 @@ class RollbackPoint:
             else:
                 _flat(value).zero_()
         self._optimizer.publish_weights()
+
+
+def _hold(order: Order, first: int) -> Hold | None:
+    """Where ranks wait once they did the steps of an order."""
+    return Hold(first + order.steps, order.wait) if order.wait else None
 
 
 def _flat(value: Part | Tensor) -> Tensor:

@@ -79,6 +79,10 @@ class StepLog:
         self._records.left_out = {step for step in self._records.left_out if step < first}
         self.start_anew(first)
 
+    def settle(self) -> None:
+        """Wait until the device has passed all steps so far, and record them."""
+        self._flush(wait=True)
+
     def before(self, step: int) -> None:
         """Forget actions between steps, and choose how much of this one to record."""
         self._reader.leave_out(step in self._records.left_out)

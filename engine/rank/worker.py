@@ -161,9 +161,12 @@ def train_in_group(
     try:
         with flight.listening(progress, rank, folder, made), Lookout(timer, standing):
             finished = loop.train(context)
-        environment_report.note(config.environment, device, folder / LOGS / f"rank-{rank}.log", writer)
+        environment_report.note(
+            context.config.environment, device, folder / LOGS / f"rank-{rank}.log", writer
+        )
         return finished
     finally:
+        environment_report.as_begun()
         environment_report.note_choices(folder / LOGS / f"rank-{rank}.log", writer)
         writer.close()
 

@@ -39,7 +39,8 @@ EVENT = "order"
 @dataclass(frozen=True, slots=True)
 class Order:
     """``id`` is that of the command. With 0 ``steps`` it is done between two steps; of ``try`` and ``back`` they are
-    those after which the loss is taken. ``values`` are dotted keys that ``by`` wants changed.
+    those after which the loss is taken; so many seconds at most ranks ``wait`` then for what is ordered next.
+    ``values`` are dotted keys that ``by`` wants changed.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Order:
     steps: int
     values: dict[str, Any] = field(default_factory=dict)
     by: str = ""
+    wait: float = 0.0
 
 
 def arguments_of(command: str, values: list[str]) -> dict[str, int]:
@@ -95,9 +97,10 @@ class OrderBook:
         number = self._number + 1
         steps = arguments.get("steps")
         if command in BETWEEN:
-            values = {key: value for key, value in arguments.items() if key != "steps"}
-            after = steps if isinstance(steps, int) else 0
-            order = Order(number, path.stem, command, after, values, str(document.get("by", "")))
+            values = {key: value for key, value in arguments.items() if key not in ("steps", "wait")}
+            after, wait = steps if isinstance(steps, int) else 0, arguments.get("wait")
+            patience = float(wait) if after and isinstance(wait, int | float) else 0.0
+            order = Order(number, path.stem, command, after, values, str(document.get("by", "")), patience)
         else:
             order = Order(number, path.stem, command, steps if isinstance(steps, int) else STEPS[command])
         write(self._folder, order)
@@ -197,7 +200,8 @@ class OrderControl(_Control):
             self._progress.settle()
         number, first = self._progress.announced_order()
         # Rank 0 got so far past the announced step that every rank has begun it: it may be replaced.
-        free = self._rank == 0 and number == self._done and not busy and step > first + self._apart
+        begun = number == 0 or step > first + self._apart
+        free = self._rank == 0 and number == self._done and not busy and begun
         if free and self._progress.requested_order() > number:
             number, first = number + 1, step + _AHEAD + self._apart
             self._progress.announce_order(number, first)
@@ -205,3 +209,25 @@ class OrderControl(_Control):
             return None
         self._done = number
         return number
+
+    def held(self, step: int, over: bool) -> tuple[bool, int | None]:
+        """Of a rank that waits before ``step``, as all of them do: whether it still has to, and the number of the order
+        that ends it. Nobody is further, so an order holds at once; rank 0 lets all go on once it is ``over``.
+        """
+        if self._progress is None:
+            return False, None
+        step += self._redone
+        if self._rank == 0:
+            self._progress.settle()
+            over = over or self._progress.stop_requested()
+        number, first = self._progress.announced_order()
+        if self._rank == 0 and number == self._done and first != step:
+            if self._progress.requested_order() > number:
+                self._progress.announce_order(number + 1, step)
+            elif over:
+                self._progress.announce_order(number, step)
+            number, first = self._progress.announced_order()
+        if number > self._done and step >= first:
+            self._done = number
+            return False, number
+        return number == self._done and first != step and not over, None

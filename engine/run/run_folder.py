@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +157,14 @@ class RunStatus:
 
     @classmethod
     def of(cls, folder: Path) -> RunStatus:
-        """The status of a run's folder; without any keys if there is none, or if it cannot be read."""
-        return cls.from_dict(read_json(folder / STATUS) or {})
+        """The status of a run's folder; without any keys if there is none, or if it cannot be read. Where the run was
+        turned meanwhile, the layout has the stage of ZeRO that it has now.
+        """
+        found = cls.from_dict(read_json(folder / STATUS) or {})
+        config = last_config(folder) if found.layout else None
+        if config is None:
+            return found
+        return replace(found, layout=(found.layout or {}) | {"zero_stage": config.parallel.zero_stage})
 
     @property
     def began_unix(self) -> float:

@@ -55,8 +55,7 @@ def warmup_of(steps: JoinedSteps, notes: tuple[str, ...]) -> dict[str, Any]:
     """
     if not len(steps.steps):
         return {"notes": list(notes)}
-    measured = np.flatnonzero(np.ma.filled(steps.values["measured"], 0).max(axis=0))
-    left_out = int(measured[0]) if len(measured) else len(steps.steps)
+    left_out = steps.left_out
     found = warmup_steps(slowest_seconds(steps))
     more = [_STILL_WARM.format(found=found, left_out=left_out)] if (found or 0) > left_out else []
     return {"warmup_steps": left_out, "warmup_steps_found": found, "notes": [*notes, *more]}

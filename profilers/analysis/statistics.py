@@ -90,8 +90,9 @@ LEAST_FRACTION = 0.05
 _NORMAL = 1.4826
 
 
-def warmup_steps(seconds: Values) -> int | None:
-    """Steps at the start that do not belong to the rest; 0 if none does, None if too few or if they never settle.
+def warmup_steps(seconds: Values, least: int = MINIMUM_STEPS) -> int | None:
+    """Steps at the start that do not belong to the rest; 0 if none does, None if fewer than ``least`` or if they never
+    settle.
 
     The cut d is where the standard error of the mean of what remains is least: MSER, the marginal standard error rule
     (White 1997, "An effective truncation heuristic for bias reduction in simulation output"), over the first half.
@@ -102,7 +103,7 @@ def warmup_steps(seconds: Values) -> int | None:
     """
     values = np.asarray(seconds, dtype=np.float64)
     count = len(values)
-    if count < MINIMUM_STEPS:
+    if count < least:
         return None
     level, deviation = _settled(values[count // 2 :])
     reach = max(_CLIP_DEVIATIONS * deviation, 2 * LEAST_FRACTION * level)

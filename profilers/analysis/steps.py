@@ -40,6 +40,20 @@ class JoinedSteps:
         wanted = complete & np.ma.filled(self.values["measured"], 0).any(axis=0)
         return self.chosen(wanted)
 
+    @property
+    def left_out(self) -> int:
+        """Steps at the start that no rank measured."""
+        found = np.flatnonzero(np.ma.filled(self.values["measured"], 0).max(axis=0, initial=0))
+        return int(found[0]) if len(found) else len(self.steps)
+
+    def settled_after(self, steps: int) -> JoinedSteps:
+        """The same, with so many steps at the start not measured, whatever ranks left out there."""
+        told = self.values["measured"]
+        flags = np.ma.getdata(told).copy()
+        flags[:, steps : self.left_out], flags[:, :steps] = 1.0, 0.0
+        measured: Column = np.ma.MaskedArray(flags, mask=np.ma.getmaskarray(told))
+        return JoinedSteps(self.ranks, self.steps, self.values | {"measured": measured})
+
     def detailed(self) -> JoinedSteps:
         """Only steps whose phases every rank recorded."""
         wanted = ~np.ma.getmaskarray(self.values[PHASE_FIELDS[0]]).any(axis=0)

@@ -60,6 +60,8 @@ class RunFacts:
     setting: Setting = field(default_factory=Setting)
     #: Only steps from this one on count; None: from the last change of the configuration on.
     since: int | None = None
+    #: So many of them settled and are left out; None: those that ranks did not measure.
+    settling: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +162,12 @@ class RunSummary:
     validation_loss: float | None = None
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
-    #: Of a window of a live study: what the leader's step took right before it, over what it took when it was measured.
+    #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
+    #: measured; and the window's rate over that of the leader around it, with the ends of its 95 % interval.
     leader_level: float | None = None
+    leader_ratio: float | None = None
+    leader_ratio_low: float | None = None
+    leader_ratio_high: float | None = None
     #: Every time that the loss on held-out text was taken, in order.
     quality: list[QualityRow] = field(default_factory=list)
     #: Of the whole model before clipping, one per recorded step.

@@ -23,7 +23,8 @@ DUMP_WORD = 7
 _NEVER = -1
 
 #: What a rank can be doing: a step's phases, and the stretches before and after them.
-STATES = (*PHASES, "starting", "building", "validation", "finished", "checkpoint", "tracing", "planning")
+STATES = (*PHASES, "starting", "building", "validation", "finished", "checkpoint", "tracing", "planning",
+          "waiting")  # fmt: skip
 CODES = {name: code for code, name in enumerate(STATES)}
 
 

@@ -214,6 +214,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         loss_guard=GuardSettings(file.guard.threshold, file.guard.min_steps, steps),
         baseline_note=file.search_space.baseline[1],
         space_note=file.space_note,
+        over=state.over if study_state == "ended" else "",
         phases=_phases(state, file),
         left_alone=file.left_alone,
         skipped_illegal=sum(trial.skipped_illegal for trial in state.trials),
@@ -271,8 +272,8 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
 #: What a row has as its trial has it.
 _COPIED = (
     "number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of", "confirms",
-    "why", "rank", "phase", "turned", "resolved", "validation_loss", "reference_loss", "leader_level", "constraints",
-    "steps", "peak_memory_bytes", "measures",
+    "why", "rank", "phase", "turned", "resolved", "validation_loss", "reference_loss", "leader_level", "leader_ratio",
+    "leader_ratio_low", "leader_ratio_high", "constraints", "steps", "peak_memory_bytes", "measures",
 )  # fmt: skip
 
 

@@ -73,8 +73,12 @@ class Measurement:
     validation_loss: float | None = None
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
-    #: Of a window of a live study: what the leader's step took right before it, over what it took when it was measured.
+    #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
+    #: measured; and the window's rate over that of the leader around it, with the ends of its 95 % interval.
     leader_level: float | None = None
+    leader_ratio: float | None = None
+    leader_ratio_low: float | None = None
+    leader_ratio_high: float | None = None
     constraints: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     peak_memory_bytes: int | None = None
@@ -318,6 +322,8 @@ class StudyResult:
     loss_guard: GuardSettings | None = None
     baseline_note: str = ""
     space_note: str = ""
+    #: Why a search ended of a run that goes on; empty while it has not, or where a budget says why.
+    over: str = ""
     #: In the order in which they are turned; empty where all knobs are turned at once.
     phases: list[PhaseRow] = field(default_factory=list)
     #: By knob, why a study that names no space does not turn it.

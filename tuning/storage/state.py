@@ -48,8 +48,12 @@ class Trial:
     validation_loss: float | None = None
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
-    #: Of a window of a live study: what the leader's step took right before it, over what it took when it was measured.
+    #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
+    #: measured; and the window's rate over that of the leader around it, with the ends of its 95 % interval.
     leader_level: float | None = None
+    leader_ratio: float | None = None
+    leader_ratio_low: float | None = None
+    leader_ratio_high: float | None = None
     constraints: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     steps: int = 0

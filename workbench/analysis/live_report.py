@@ -53,8 +53,14 @@ class WindowRow:
     #: Of the window itself, and whether its steps were done again with other values: then it is lost as a whole.
     seconds: float | None = None
     undone: bool = False
-    #: What the leader's step took right before it, over what it took when it was measured; None where nobody looked.
+    #: What the leader's step took around it, over what it took when it was measured; None where nobody looked.
     leader_level: float | None = None
+    #: Its rate over that of the leader around it, and the ends of the 95 % interval.
+    leader_ratio: float | None = None
+    leader_ratio_low: float | None = None
+    leader_ratio_high: float | None = None
+    #: Steps at its start that settled, by their own times, and were left out.
+    settling_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,8 @@ class LiveReport:
     repeated_seconds: float
     break_even_step: int | None
     windows: list[WindowRow]
+    #: Why the search ended, where it was not a budget.
+    over: str
     #: The window that is measured now, its values and why; empty where none is.
     measuring: str
     since: Since | None
@@ -144,6 +152,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         repeated_seconds=float(timeline.lost.sum()),
         break_even_step=_break_even(timeline, saved),
         windows=[replace(row, saved_seconds=one) for row, one in zip(windows, slow, strict=True)],
+        over=result.over,
         measuring=_measuring(result),
         since=None if base is None or result.state == "running" else _since(windows, result, timeline, base),
         curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
@@ -203,8 +212,15 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
             more = covered.get("seconds"), bool(covered.get("undone")), row.leader_level
             increase = _increase(row.validation_loss, row.reference_loss)
             value = row.value, row.low, row.high, None, increase
+            window = WindowRow(row.number, row.confirms, row.label, *where, row.outcome or "", *value, *more)
             found.append(
-                WindowRow(row.number, row.confirms, row.label, *where, row.outcome or "", *value, *more)
+                replace(
+                    window,
+                    leader_ratio=row.leader_ratio,
+                    leader_ratio_low=row.leader_ratio_low,
+                    leader_ratio_high=row.leader_ratio_high,
+                    settling_steps=covered.get("settling"),
+                )
             )
     return found
 
@@ -345,6 +361,8 @@ def lines(report: LiveReport) -> list[str]:
             f"tuning: {_seconds(report.invested_seconds)} invested in {len(report.windows)} windows, "
             f"{_seconds(report.saved_seconds)} saved so far; break-even {even}"
         )
+    if report.over:
+        found.append(f"the search ended: {report.over}")
     if report.since is not None:
         found.append(since_words(report.since))
     return found

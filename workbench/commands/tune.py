@@ -319,14 +319,18 @@ def _look_again(
     home: Path, file: StudyFile, result: StudyResult, changed: str, starter: Starter
 ) -> StudyResult:
     """Conditions changed: another search on the same run, with what was best first."""
+    from tuning.execution.live.by_hand import ByHand
     from tuning.storage.study_folder import STUDIES
     from workbench.text.output import say
 
     leader = result.best.config if result.best else file.search_space.baseline[0]
+    by_hand = ByHand(home / STUDIES / file.name).values
+    leader = leader | by_hand
     following = file.looking_again(leader)
     say(f"{changed}: looking again, as study {following.name}")
     folder = home / STUDIES / following.name
     folder.mkdir(parents=True, exist_ok=True)
+    ByHand(folder).hold(by_hand)
     starter.hand_over(folder)
     return _search_live(home, following, None)
 

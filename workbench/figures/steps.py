@@ -140,6 +140,13 @@ def change_marks(rows: Sequence[ChangeRow]) -> list[Mark]:
     return [Mark(step, ", ".join(found)) for step, found in sorted(texts.items())]
 
 
+def linked_mark(step: int | None, ranks: Mapping[int, Columns]) -> list[Mark]:
+    """Of the step that a link names, if the steps that are drawn have it."""
+    if step is None or not any(step in columns.get("step", ()) for columns in ranks.values()):
+        return []
+    return [Mark(step, f"step {step:,}")]
+
+
 def _means(values: Array, starts: Array) -> Array:
     """The mean of each stretch over what is known of it; NaN where nothing is."""
     known = np.isfinite(values)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
+from engine.run import run_folder
+from tuning.execution.live.ongoing_run import RUNS
+from tuning.storage.study_folder import STUDIES
 from workbench.home import runs
 from workbench.home.store import RunRow, StudyRow
+from workbench.pages.navigation import PAGES
 from workbench.pages.run import live_charts, live_header
 from workbench.pages.widgets.shared import (
     from_link,
@@ -60,15 +64,45 @@ def _moving(chosen: str) -> None:
 
 def _draw(chosen: str) -> None:
     rows = run_rows()
-    row = next((row for row in rows if row.id == chosen), rows[0] if rows else None)
+    row = next((row for row in rows if row.id == chosen), None) or _newest(rows)
     if row is None:
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
+        return
+    if _is_window(row.id):
         return
     records = snapshot(row.id)
     live_header.header(records, *runs.ending(records.status)[:2])
     live_header.findings(summary_of(runs.load(home() / row.id)))
     _between_trials(records, row, study_rows())
-    live_charts.charts(records)
+    live_charts.charts(records, _linked_step(row.id))
+
+
+def _newest(rows: list[RunRow]) -> RunRow | None:
+    """That of a live study is the run that it tunes, not the last window of it."""
+    windows = {row.study: (home() / STUDIES / row.study / RUNS).is_file() for row in rows if row.study}
+    return next((row for row in rows if not (row.study and windows[row.study])), rows[0] if rows else None)
+
+
+def _is_window(run: str) -> bool:
+    """A window of a run that is tuned while it goes has no records of its own: it says where its steps are."""
+    covered = (run_folder.read_json(home() / run / run_folder.STATUS) or {}).get("window")
+    if not covered:
+        return False
+    first, end = covered["first"], covered["end"]
+    steps = f"steps {first:,} to {end - 1:,}" if end > first else "no step"
+    undone = ", which were undone" if covered.get("undone") else ""
+    st.info(f"{run} is a window of a longer run: {steps} of it{undone}.", icon=":material/view_column:")
+    st.page_link(
+        PAGES["Live"], label=f"{covered['run']}, step {first:,}", icon=":material/monitoring:",
+        query_params={"run": covered["run"], "step": str(first)},
+    )  # fmt: skip
+    return True
+
+
+def _linked_step(run: str) -> int | None:
+    """The step that a link to this run names."""
+    step = st.query_params.get("step")
+    return int(step) if step and step.isdecimal() and st.query_params.get("run") == run else None
 
 
 def _between_trials(records: Snapshot, row: RunRow, studies: list[StudyRow]) -> None:

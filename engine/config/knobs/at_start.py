@@ -35,9 +35,19 @@ AT_START: dict[str, str] = {
     "train.learning_rate": _LEARNING,
     "train.learning_rate_warmup": _LEARNING,
 }
-_ENVIRONMENT = "libraries read it once, as the process begins; it would take new processes"
+#: By the beginning of a variable's name: when its library reads it.
+_ENVIRONMENT: dict[str, str] = {
+    "NCCL_": "NCCL reads it once, as its first communicator is made; it would take new processes",
+    "TORCH_NCCL_": "torch reads it as process groups are made; it would take new groups",
+    "MALLOC_": "the C library reads it as a process begins; it would take new processes",
+    "CUDA_": "the driver reads it as a process first uses its GPU; it would take new processes",
+    "allocator_": "what the GPU allocator holds was cut by the old setting; it would take giving all of it back",
+}
 
 
 def why_at_start(key: str) -> str:
     """In words; empty of a key that turns, or that is no knob."""
-    return _ENVIRONMENT if key.startswith(f"{SECTION}.") else AT_START.get(key, "")
+    section, _, name = key.partition(".")
+    if section == SECTION:
+        return next((why for begin, why in _ENVIRONMENT.items() if name.startswith(begin)), "")
+    return AT_START.get(key, "")

@@ -16,6 +16,7 @@ from engine.config.knobs.facts import (
     AUTO,
     GRADIENTS,
     SCHEDULE,
+    THREADS,
     TRAINER,
     UNSAID,
     KnobFacts,
@@ -25,6 +26,8 @@ from engine.schedules.registry import KINDS
 
 #: Sections that a fair comparison needs to hold still as a whole.
 _FIXED_SECTIONS = ("model.", "data.", "train.", "profile.")
+#: Environment variables that can act late, and the part that each turns; ``at_start.py`` says why others cannot.
+_LATE_VARIABLES = {"OMP_NUM_THREADS": THREADS}
 #: An environment variable that stays as the machine has it.
 UNSET = "unset"
 #: Sections whose keys act only beside a value that loses something.
@@ -248,7 +251,9 @@ KNOBS: dict[str, KnobFacts] = {
     ),
     **BETWEEN_RANKS,
     **{
-        f"{SECTION}.{name}": KnobFacts(acts=rules.reaches(name), at_rest=None, unset=UNSET)
+        f"{SECTION}.{name}": KnobFacts(
+            acts=rules.reaches(name), at_rest=None, unset=UNSET, live=_LATE_VARIABLES.get(name, "")
+        )
         for name in VARIABLES
     },
     "batch.global_batch": KnobFacts(

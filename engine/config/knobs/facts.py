@@ -25,7 +25,7 @@ AUTO = "auto"
 UNSAID: Any = object()
 #: Parts of a run that can be turned while it goes; ``engine/rank/reconfigure.py`` has a function for each.
 GRADIENTS, SCHEDULE, ACTIVATIONS, ROUNDS = "gradients", "schedule", "activations", "rounds"
-PRODUCTS, UPDATES = "products", "updates"
+PRODUCTS, UPDATES, THREADS = "products", "updates", "threads"
 #: Of a trainer that is not this project's: it turns them itself.
 TRAINER = "trainer"
 #: What a turn of each part costs, beside the step or two until all ranks make it at once.
@@ -36,6 +36,7 @@ TURNS = {
     ROUNDS: "nothing: the next round has the new length, the next message the new values",
     PRODUCTS: "nothing: the next products are cut another way",
     UPDATES: "updates are grouped anew, each with the state that it has",
+    THREADS: "nothing: the next operators have as many threads",
 }
 
 #: From this length on, activations of one sequence are what a rank may not hold: context parallelism splits them.

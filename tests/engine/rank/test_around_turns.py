@@ -13,6 +13,7 @@ from engine.config.run_config import RunConfig, load
 from engine.run import commands, run_folder
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
+from profilers.records.reader import RunRecords
 from tests.engine.rank.test_reconfigure import PLAIN, SHARDED, SLICED, run
 from tests.engine.run.test_commands import answers, ask
 from tests.support.runs import execute, small
@@ -22,6 +23,7 @@ STEPS = {"train__steps": 28, "train__warmup": 2, "train__validation_batches": 2}
 SAVED = {"checkpoint__every_steps": 1, "checkpoint__keep": 150, "model__hidden": 32}
 #: What changes nothing of what is learned.
 EXACT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "threads": (PLAIN, {"environment.OMP_NUM_THREADS": 2}),
     "offload": (PLAIN, {"memory.offload": "activations"}),
     "stage 2 to 3": (SHARDED | {"parallel__zero_stage": 2}, {"parallel.zero_stage": 3}),
     "stage 3 to 2": (SHARDED, {"parallel.zero_stage": 2}),
@@ -94,6 +96,22 @@ def test_loss_checkpoint_and_way_back_right_after_an_exact_turn(session: Session
     assert resumed(session, summary, step + 1, {}) == summary.losses[step + 1 :]
 
 
+def test_threads_are_told_and_are_a_run_s_own(session: Session) -> None:
+    """By what torch says that it uses; the next run of the warm ranks begins with what the first one began with."""
+    config = small(**STEPS | PLAIN)
+    summary = turned(session, config, {"environment.OMP_NUM_THREADS": 3})
+    [row] = summary.environment
+    assert (row.name, row.asked, row.seen, row.used, row.proven) == ("OMP_NUM_THREADS", "3", "3", "3", "yes")
+    assert row.ranks == list(range(summary.world_size))
+    threads = [
+        {event.data["threads"] for rank in records.ranks() for event in records.events(rank)
+         if event.kind == "environment"}
+        for one in (summary, run(session, config))
+        for records in [RunRecords(session.home / one.id / run_folder.RECORDS)]
+    ]  # fmt: skip
+    assert threads[0] == threads[1] != {3}
+
+
 @pytest.mark.parametrize("name", ["stage 2 to 3", "stage 3 to 2", "scattered each time", "beside updates"])
 def test_it_sends_what_a_run_does_that_began_with_these_values(session: Session, name: str) -> None:
     base, values = EXACT[name]
@@ -128,6 +146,10 @@ def test_an_outer_loop_goes_on_as_one_resumed_with_these_values(session: Session
 def test_every_knob_that_does_not_turn_says_why() -> None:
     still = {key for key, knob in KNOBS.items() if knob.title and key not in live_parts()}
     assert set(AT_START) == {key for key in still if not key.startswith("environment.")}
-    assert "as the process begins" in why_at_start("environment.OMP_NUM_THREADS")
+    variables = {key: why_at_start(key) for key in KNOBS if key.startswith("environment.")}
+    assert [key for key, why in variables.items() if not why] == ["environment.OMP_NUM_THREADS"]
+    assert "communicator" in variables["environment.NCCL_ALGO"]
+    assert "process groups" in variables["environment.TORCH_NCCL_HIGH_PRIORITY"]
+    assert all("it would take" in why for key, why in variables.items() if why)
     assert all("\n" not in why for why in AT_START.values())
     assert why_at_start("batch.micro_batch") == why_at_start("no.such") == ""

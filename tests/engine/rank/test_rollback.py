@@ -146,3 +146,24 @@ def test_two_settings_are_tried_on_the_same_steps_and_their_losses_compared(sess
     ]  # fmt: skip
     undone = [one.data for one in records.events(0) if one.kind == "undone"]
     assert all(one["step"] == first and one["seconds"] > 0 for one in undone) and len(undone) == 2
+
+
+def test_ranks_that_wait_after_what_was_tried_go_on_by_themselves(session: Session) -> None:
+    """With the loss after those steps, whatever else was asked for meanwhile; nothing is learned otherwise."""
+
+    def orders(folder: Path) -> None:
+        ask(folder, "1", commands.TRY, steps=7, wait=0.2)
+        ask(folder, "2", commands.EVALUATE)
+
+    config = small(**STEPS | PLAIN)
+    outcome, summary = execute(session, config, on_start=orders)
+    assert outcome.good, outcome
+    folder = session.home / summary.id
+    tried, evaluated = ((row["command"], row["step"]) for row in answers(folder)[0])
+    assert (tried[0], evaluated[0]) == (commands.TRY, commands.EVALUATE)
+    records = RunRecords(folder / run_folder.RECORDS)
+    taken = [event.data["step"] for event in records.events(0) if event.kind == "validation"]
+    assert taken == [evaluated[1], tried[1] + 7, 16]
+    assert evaluated[1] < tried[1] + 7
+    _, plain = execute(session, config)
+    assert summary.losses == plain.losses

@@ -58,6 +58,59 @@ def test_all_ranks_begin_an_order_at_the_step_that_rank_0_announces(tmp_path: Pa
     page.close()
 
 
+def test_the_first_order_is_announced_from_the_first_step_on(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 1)
+    control = OrderControl(page, 0)
+    page.request_order(1)
+    assert [control.due(step, busy=False) for step in (0, 1, 2)] == [None, None, 1]
+    page.close()
+
+
+def test_ranks_that_wait_do_the_next_order_at_the_step_where_they_stand(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 2)
+    first, second = OrderControl(page, 0), OrderControl(page, 1)
+    page.request_order(1)
+    for step in (4, 5, 6):
+        done = [control.due(step, busy=False) for control in (first, second)]
+    assert done == [1, 1]
+    assert first.held(9, over=False) == (True, None) == second.held(9, over=False)
+    page.request_order(2)
+    assert second.held(9, over=False) == (True, None), "rank 0 speaks for all"
+    assert first.held(9, over=False) == (False, 2)
+    assert second.held(9, over=False) == (False, 2)
+    (
+        first.redo(5),
+        second.redo(5),
+    )  # the order went back to step 4: counted in all steps that were done, it is the 9th
+    assert first.held(6, over=False) == (True, None)
+    assert page.announced_order() == (2, 9)
+    assert first.held(6, over=True) == (False, None)
+    assert second.held(6, over=False) == (False, None), "late, and let go of already"
+    page.request_order(3)
+    assert [first.due(step, busy=False) for step in (6, 7, 8, 9)] == [None, None, None, 3]
+    page.close()
+
+
+def test_a_rank_that_waits_goes_on_where_the_run_is_stopped_or_rank_0_is_gone(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 2)
+    first, second = OrderControl(page, 0), OrderControl(page, 1)
+    assert second.held(3, over=True) == (False, None), "it has heard nothing for too long"
+    page.request_stop()
+    assert first.held(3, over=False) == (False, None) == second.held(3, over=False)
+    page.close()
+
+
+def test_an_order_says_how_long_ranks_wait_after_its_steps(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 1)
+    book = OrderBook(tmp_path, page)
+    ask(tmp_path, "1", "try", steps=3, wait=1.5)
+    ask(tmp_path, "2", "try", wait=1.5)
+    book.pass_on()
+    assert commands.read(tmp_path, 1) == Order(1, "1", "try", 3, {}, "", 1.5)
+    assert commands.read(tmp_path, 2) == Order(2, "2", "try", 0, {}, "", 0.0), "it has no steps to wait after"
+    page.close()
+
+
 def test_where_ranks_drift_apart_orders_and_stops_are_announced_further_ahead(tmp_path: Path) -> None:
     page = Progress(tmp_path, 2)
     first, second = OrderControl(page, 0), OrderControl(page, 1)

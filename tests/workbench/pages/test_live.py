@@ -6,6 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from engine.config import run_config
 from engine.run import run_folder
 from engine.run.progress import PAGE_OF_HOST, Progress
 from profilers.records.writer import RecordWriter
@@ -13,6 +16,9 @@ from tests.support.samples import step_sample
 from tests.support.waiting import wait_until
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
+from tuning.execution.live.ongoing_run import RUNS
+from tuning.storage.study_folder import STUDIES
+from workbench.figures import steps
 
 
 def ranks_of(run: str) -> Any:
@@ -83,3 +89,34 @@ def test_a_link_to_what_is_gone_says_so(home: Path) -> None:
     full_home(home)
     app = visit("live", run="20200101-000000-dead")
     assert "20200101-000000-dead is not in this home" in app.warning[0].value.replace("\\", "")
+
+
+def test_the_newest_of_a_live_study_is_the_run_that_it_tunes(home: Path) -> None:
+    run = full_home(home)
+    config = run_config.load(home / run / run_folder.CONFIG)
+    study = home / STUDIES / "some-live-study"
+    study.mkdir(parents=True)
+    tuned = run_folder.create(home, config, {"live": study.name, "purpose": "train"})
+    for trial in range(2):
+        run_folder.create(home, config, {"study": study.name, "trial": str(trial)})
+    run_folder.write_json(study / RUNS, {"runs": [tuned.name]})
+    app = visit("live", run="newest")
+    assert not app.exception and f"**`{tuned.name}`**" in texts(app)
+
+
+def test_a_window_sends_the_reader_to_its_run_at_its_step(home: Path) -> None:
+    """It has no records of its own."""
+    run = full_home(home)
+    config = run_config.load(home / run / run_folder.CONFIG)
+    window = run_folder.create(home, config, {})
+    run_folder.update_status(
+        window, state="ended", window={"run": run, "first": 3, "end": 9, "seconds": 1.0, "undone": True}
+    )
+    app = visit("live", run=window.name)
+    assert not app.exception
+    assert f"{window.name} is a window of a longer run: steps 3 to 8 of it, which were undone." in texts(app)
+    assert not app.dataframe and not app.metric, "nothing that would be empty"
+    marked = steps.linked_mark(3, {0: {"step": np.array([2, 3, 4])}})
+    assert marked == [steps.Mark(3, "step 3")]
+    assert steps.linked_mark(9, {0: {"step": np.array([2, 3, 4])}}) == [] == steps.linked_mark(None, {})
+    assert not visit("live", run=run, step="3").exception

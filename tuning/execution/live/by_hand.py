@@ -52,9 +52,10 @@ class ByHand:
         return {key for trial in self._journal.look().trials for key in trial.config}
 
     def hold(self, values: dict[str, Any]) -> None:
-        """Ask the study to pin these."""
+        """Ask the study to pin these, each by itself: one that it does not search is no reason to refuse the rest."""
         self._released = False
-        self._asked[commands.send(self._folder, "pin", values, BY)] = values
+        for key, value in values.items():
+            self._asked[commands.send(self._folder, "pin", {key: value}, BY)] = {key: value}
 
     def release(self) -> None:
         """Nothing need stay: somebody wants the run to have what it began with."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.config import run_config
 from engine.config.errors import InputError, WorkbenchError
+from engine.config.layout import round_steps
 from engine.config.run_config import RunConfig
 from engine.lifecycle import referred, summary_of
 from engine.run import answers, commands, progress, run_folder
@@ -20,7 +21,8 @@ from engine.run.ownership import alive
 from engine.run.run_folder import RunStatus
 from profilers.analysis.events import change_rows, losses_before_steps
 from profilers.analysis.rounds import wall_seconds
-from profilers.analysis.steps import join_steps
+from profilers.analysis.statistics import warmup_steps
+from profilers.analysis.steps import JoinedSteps, join_steps
 from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from tuning.storage import commands as inbox
@@ -28,8 +30,12 @@ from tuning.storage import commands as inbox
 #: Ranks answer between two of their steps. Who runs them takes a rank for hung after ``train.step_timeout_seconds``,
 #: and has so much longer to say so before nobody answers.
 PATIENCE_SECONDS = 30.0
+#: Ranks wait so long at the most after a window that may be undone.
+WAIT_SECONDS = 2.0
 #: In the study's folder: the runs that it tuned, the last one goes on.
 RUNS = "live.json"
+#: In fewer steps nobody can tell which ones settled.
+LEAST_TO_SETTLE = 6
 _LOST = "the process that ran it is gone"
 #: A changed value stands in the run's folder before the rank tells of it; by then it has.
 _TELLING_SECONDS, _POLL_SECONDS = 2.0, 0.1
@@ -51,12 +57,15 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """So many ``steps`` from ``first`` on, ``measured`` of which count, in so many seconds of training."""
+    """So many ``steps`` from ``first`` on, ``measured`` of which count, in so many seconds of training. The first
+    ``settling`` ones do not.
+    """
 
     first: int
     steps: int
     measured: int
     seconds: float
+    settling: int = 0
 
 
 class OngoingRun:
@@ -101,14 +110,17 @@ class OngoingRun:
 
     def turn(self, values: dict[str, Any], by: str, command: str = commands.SET, steps: int = 0) -> Turn:
         """Change values on all ranks before the same step; with the ``command`` ``try`` or ``back`` from a copy, and
-        after so many ``steps`` the loss on held-out text is taken.
+        after so many ``steps`` the loss on held-out text is taken, and ranks wait a while for what is ordered next:
+        what they did is undone more often than not.
 
         Raises:
             InputError: a value is refused; then all is as it was.
             UnansweredError: not all ranks answered.
         """
         key, value = next(iter(values.items()), (command, None))
-        sent = inbox.send(self.folder, command, values | ({"steps": steps} if steps else {}), by)
+        patience = min(WAIT_SECONDS, self.config.train.step_timeout_seconds / 4)
+        more = {"steps": steps, "wait": patience} if steps else {}
+        sent = inbox.send(self.folder, command, values | more, by)
         found, (done, text) = self._answers(sent)
         if len(found) < (self.status.world_size or 1):
             raise UnansweredError(f"the order to turn it was not answered by all ranks: {text}")
@@ -154,24 +166,44 @@ class OngoingRun:
         self.records.refresh()
 
     def stretch(self, since: int) -> Stretch:
-        """Its steps from ``since`` on, as far as every rank recorded them by the last :meth:`refresh`."""
-        steps = join_steps({rank: self.records.table(rank, "step") for rank in self.records.ranks()})
-        steps = steps.between(since, None)
-        whole = steps.chosen(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
-        first = (
-            int(whole.steps[0]) if len(whole.steps) else since
-        )  # a run that went on has none of the steps before
-        return Stretch(first, len(whole.steps), len(whole.measured().steps), float(wall_seconds(whole).sum()))
+        """Its steps from ``since`` on, as far as every rank recorded them by the last :meth:`refresh`. Steps that
+        settle after a turn are found and do not count.
+        """
+        whole = self._whole(since)
+        settling = settling_of(whole, self.config)
+        measured = len(whole.settled_after(settling).measured().steps)
+        # A run that went on has none of the steps before.
+        first = int(whole.steps[0]) if len(whole.steps) else since
+        return Stretch(first, len(whole.steps), measured, float(wall_seconds(whole).sum()), settling)
 
     def step_seconds(self, since: int) -> list[float]:
-        """Wall seconds of each measured step from ``since`` on, by the last :meth:`refresh`."""
-        steps = join_steps({rank: self.records.table(rank, "step") for rank in self.records.ranks()})
-        return list(map(float, wall_seconds(steps.between(since, None).measured())))
+        """Wall seconds of each of those that count, by the last :meth:`refresh`."""
+        whole = self._whole(since)
+        return list(map(float, wall_seconds(whole.settled_after(settling_of(whole, self.config)).measured())))
 
     def summary(self, since: int) -> RunSummary:
         """What the same steps amount to, under the configuration that the run has now."""
         backend, found = str(self.status.backend), referred(self.folder)
-        return summary_of(self.config, self.id, backend, self.records, found, since)
+        settling = settling_of(self._whole(since), self.config)
+        return summary_of(self.config, self.id, backend, self.records, found, since, settling)
+
+    def _whole(self, since: int) -> JoinedSteps:
+        """The steps that every rank recorded."""
+        steps = join_steps({rank: self.records.table(rank, "step") for rank in self.records.ranks()})
+        steps = steps.between(since, None)
+        return steps.chosen(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
+
+
+def settling_of(steps: JoinedSteps, config: RunConfig) -> int:
+    """How many steps at the start of a window are left out: those that do not belong to the rest, less than half of
+    them, by their own times (``warmup_steps`` of :mod:`profilers.analysis.statistics`). What ranks left out where those
+    are too few to tell, do not come to rest, or hold rounds of an outer loop; none where nothing was turned.
+    """
+    given = steps.left_out
+    if not given or round_steps(config) > 1:
+        return given
+    found = warmup_steps(wall_seconds(steps), LEAST_TO_SETTLE)
+    return given if found is None else max(found, int(config.compile))
 
 
 def runs_of(folder: Path) -> list[str]:

@@ -8,15 +8,16 @@ its last checkpoint with the values that held before the window that it died in.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from engine.config.knobs.catalogue import is_lossy, live_part
+from engine.config.knobs.catalogue import is_lossy
 from engine.config.layout import least_steps, round_steps
 from engine.config.run_config import RunConfig
 from engine.lifecycle import summary_of
@@ -28,12 +29,12 @@ from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import OnStart, OverError, Ran, ShouldStop
 from tuning.execution.live.approach import Approach, Begun, live_values
 from tuning.execution.live.by_hand import ByHand
-from tuning.execution.live.drift import drifted
+from tuning.execution.live.leader import MOST_BESIDE, Leader, beside, drifted, may_lead_after_all, needs_after
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.ongoing_run import BY_STUDY, OngoingRun, UnansweredError
 from tuning.execution.live.room import lacking
 from tuning.execution.live.starter import Starter, Trying
-from tuning.execution.live.worth import LEAST_STEPS, Worth, name_of
+from tuning.execution.live.worth import LEAST_STEPS
 
 _POLL_SECONDS = 0.1
 #: If no window begins for so long, the run is given the fastest values so far.
@@ -42,7 +43,10 @@ IDLE_SECONDS = 2.0
 LOOK_SECONDS = 2.0
 #: The purpose of windows that measure a leader again: their speed counts, not their loss.
 CONFIRM, BASELINE = "confirm", "baseline"
+#: Of those that nobody asked for by hand.
+_SEARCHING = ("sampler", "prior")
 _OVER = "the run has done all of its steps"
+_SHORT = "{steps} steps: the leader became as much slower"
 _LATE = "an earlier order of the study was carried out within the window"
 #: What is copied from the run's status to that of a window.
 _OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "placement", "lab_hosts",
@@ -69,11 +73,11 @@ class LiveWindows:
         #: What the run was given last: other values were set by hand.
         self._given: RunConfig | None = None
         self._hand = ByHand(starter.study)
-        self._worth, self._races = Worth(), races
+        self._leader, self._races = Leader(), races
         #: The last window that measured its steps: what its ranks held says what others would.
         self._seen: tuple[RunConfig, RunSummary] | None = None
-        #: The fastest exact one and its tokens per second, at the level at which the first one was measured.
-        self._fastest: tuple[float, RunConfig] | None = None
+        #: The step from which on the run has the leader's values, where a window may follow that is held beside it.
+        self._leading: int | None = None
         self._measuring = threading.Lock()
         self._idle = threading.Timer(0, lambda: None)
 
@@ -91,9 +95,13 @@ class LiveWindows:
     def _rest_meanwhile(self, study: str) -> None:
         """Nobody measures, say while the study is paused: the run goes on with the fastest values so far."""
         with self._measuring:
-            if self._fastest is not None:
-                fastest = self._fastest[1].with_values(self._hand.beside)
+            if (fastest := self._fastest) is not None:
                 self._give(fastest, f"{BY_STUDY}{study}, the fastest so far")
+
+    @property
+    def _fastest(self) -> RunConfig | None:
+        """The leader, with what was set by hand beside what is searched."""
+        return None if self._leader.config is None else self._leader.config.with_values(self._hand.beside)
 
     def _window(
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart
@@ -105,7 +113,9 @@ class LiveWindows:
         self._check_undeclared()
         if labels.get("purpose") == CONFIRM:
             self._check_held(config)
-            self._check_worth(run, config)
+            self._leader.check_round(config, _left(run))
+        elif labels.get("purpose") in _SEARCHING and self._races:
+            self._leader.check_enough(_left(run))
         self._starter.note_left(False)
         # The folder's configuration trains the whole run: who exports a window wants that.
         whole = config.with_values({"train.steps": run.config.train.steps})
@@ -114,50 +124,93 @@ class LiveWindows:
         if on_start is not None:
             on_start(folder)
         self._approach.hold(self._hand.values)
-        before = self._approach.safe(run)
-        self._starter.keep(before)
-        level = self._leader_level(run, config, labels, should_stop)
-        began, outcome = self._referred(run, config, labels, should_stop, level or 1.0)
+        safe = self._approach.safe(run)
+        self._starter.keep(safe)
+        since, step = time.monotonic(), run.step
+        before = self._leader_steps(run, config, labels, should_stop)
+        level = self._leader.level(before)
+        began, outcome = self._referred(run, config, labels, should_stop, before)
         if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, began):
             self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), began, config)
             raise OverError(_OVER)
         if run.outcome() is not None:
-            self._starter.died(before)
+            self._starter.died(safe)
             self._given = None
         summary = self._end(folder, run, outcome, began, config, level)
+        if before and summary.step_samples and outcome.good:
+            turns_back = needs_after(before, summary.step_samples)
+            after = self._leader_steps(run, config, labels, should_stop) if turns_back else []
+            outcome, summary = self._held(folder, before, after, outcome, summary)
         self._seen = (config, summary) if outcome.good else self._seen
-        self._rank(config, summary, level or 1.0)
+        if self._leader.rank(config, summary, labels.get("purpose") == CONFIRM, self._approach.spoilt):
+            self._leading = None
+        if labels.get("purpose") in _SEARCHING:
+            self._leader.paid(time.monotonic() - since, run.step - step, summary.leader_level or 1.0)
         return outcome, summary
 
-    def _rank(self, config: RunConfig, summary: RunSummary, level: float) -> None:
-        rate = summary.tokens_per_second
-        if rate is None:
-            return
-        if not self._approach.spoilt:
-            self._worth.note(_name(config), summary.step_samples, level)
-        if not is_lossy(config.flat()) and rate * level > (self._fastest or (0.0,))[0]:
-            self._fastest = rate * level, config
-
-    def _leader_level(
-        self, run: OngoingRun, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop
-    ) -> float | None:
-        """What the fastest one's steps take right before a window of the search, over what they took: the machine may
-        have become slower or faster. It costs the run nothing, which has no better values; None where it is not asked.
-
-        A lossy window is compared with one of the baseline on the same steps instead.
+    def _held_beside(self, config: RunConfig, labels: dict[str, str]) -> RunConfig | None:
+        """Whom a window is held beside: the fastest exact one; None of those that are compared otherwise. A lossy one
+        is beside the baseline on the same steps, and leaders that are measured again take turns.
         """
-        if self._fastest is None or labels.get("purpose") in (CONFIRM, BASELINE) or is_lossy(config.flat()):
+        leader = self._fastest
+        if leader is None or labels.get("purpose") in (CONFIRM, BASELINE) or is_lossy(config.flat()):
             return None
-        leader = self._fastest[1].with_values(self._hand.beside)
-        if not live_values(leader, config) or self._turned_back(leader):
-            return None
-        short = leader.with_values({"train.steps": least_steps(leader, 0) + LEAST_STEPS})
-        beside = labels | {"purpose": CONFIRM}
-        began, outcome = self._measured(run, short, beside, should_stop)
+        return leader if live_values(leader, config) and not self._turned_back(leader) else None
+
+    def _leader_steps(
+        self, run: OngoingRun, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop
+    ) -> list[float]:
+        """Seconds of the leader's steps now, before or after a window that is held beside it: as many as half of it,
+        within bounds, or more. They cost the run nothing, which has no better values; those after the window before are
+        these already.
+        """
+        leader = self._held_beside(config, labels)
+        if leader is None:
+            self._leading = None
+            return []
+        half = min(MOST_BESIDE, max(LEAST_STEPS, (config.train.steps - least_steps(config, 0)) // 2))
+        run.refresh()
+        if self._leading is not None and not live_values(leader, run.config):
+            found = run.step_seconds(self._leading)
+            if len(found) >= half:
+                return found
+        short = leader.with_values({"train.steps": least_steps(leader, 0) + half})
+        began, outcome = self._measured(run, short, labels | {"purpose": CONFIRM}, should_stop)
         if outcome.ending is not Ending.COMPLETED:
-            return None
+            return []
+        self._leading = began.first
         self._ledger.note(run.stretch(began.first))
-        return self._worth.level(_name(leader), run.step_seconds(began.first))
+        return run.step_seconds(began.first)
+
+    def _held(
+        self,
+        folder: Path,
+        before: list[float],
+        after: list[float],
+        outcome: RunOutcome,
+        summary: RunSummary,
+    ) -> Ran:
+        """A window that ended, beside the leader's steps around it. What was given up counts after all where the leader
+        became as slow.
+        """
+        found = beside(before, summary.step_samples, after)
+        if found is None:
+            return outcome, summary
+        levels = [level for steps in (before, after) if (level := self._leader.level(steps)) is not None]
+        value, low, high = found.ratio
+        summary = replace(
+            summary,
+            leader_level=math.prod(levels) ** (1 / len(levels)) if levels else None,
+            leader_ratio=value,
+            leader_ratio_low=low,
+            leader_ratio_high=high,
+        )
+        if outcome.ending is Ending.PRUNED and may_lead_after_all(summary.step_samples, after):
+            outcome = RunOutcome(Ending.COMPLETED, _SHORT.format(steps=len(summary.step_samples)))
+        with run_folder.writable(self._home):
+            run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
+            run_folder.update_status(folder, outcome=outcome.as_dict())
+        return outcome, summary
 
     def _ready(self, config: RunConfig, labels: dict[str, str]) -> OngoingRun:
         """The run, which has done what it was told before, and is where nothing has to be undone; one that does not
@@ -189,6 +242,7 @@ class LiveWindows:
         """What somebody sets by hand is no longer searched: the study is asked to pin it, and says so."""
         if values:
             self._hand.hold(values)
+            self._leading = None
 
     def _check_held(self, config: RunConfig) -> None:
         """OverError where a leader has another value than somebody gave the run by hand."""
@@ -206,19 +260,13 @@ class LiveWindows:
         flat = config.flat()
         return ", ".join(key for key, value in self._hand.values.items() if flat.get(key) != value)
 
-    def _check_worth(self, run: OngoingRun, config: RunConfig) -> None:
-        """Before a leader is measured again. OverError where that is not worth it."""
-        left = run.config.train.steps - run.step - 1
-        if why := self._worth.not_worth_it(config.train.steps, left):
-            raise OverError(why)
-
     def _referred(
         self,
         run: OngoingRun,
         config: RunConfig,
         labels: dict[str, str],
         should_stop: ShouldStop,
-        level: float,
+        before: list[float],
     ) -> tuple[Begun, RunOutcome]:
         """A window, after one of the baseline if its loss is to be compared with that."""
         baseline = None if labels.get("purpose") == CONFIRM else self._approach.needs_reference(run, config)
@@ -229,7 +277,7 @@ class LiveWindows:
             self._on_copy = []  # what earlier windows did lies before the new copy, and stays
             if outcome.ending is not Ending.COMPLETED or not self._is_whole(run, baseline, began):
                 return began, outcome
-        return self._measured(run, config, labels, should_stop, level)
+        return self._measured(run, config, labels, should_stop, before)
 
     def _end(
         self,
@@ -256,7 +304,10 @@ class LiveWindows:
             self._ledger.note(stretch, undone=began.undone)
         summary = replace(summary, id=folder.name)
         copied = {key: getattr(run.status, key) for key in _OF_THE_RUN}
-        covered = {"run": run.id, "first": stretch.first, "end": self._next, "seconds": stretch.seconds}
+        covered = {
+            "run": run.id, "first": stretch.first, "end": self._next, "seconds": stretch.seconds,
+            "settling": stretch.settling,
+        }  # fmt: skip
         with run_folder.writable(self._home):
             self._mark(folder, began)
             if trying is not None and not self._approach.spoilt:
@@ -287,7 +338,7 @@ class LiveWindows:
 
     def remember(self, config: RunConfig, rate: float) -> None:
         """An earlier controller of the study measured this one, exact as it is, as the fastest."""
-        self._fastest = rate, config
+        self._leader.remember(config, rate)
 
     def release(self) -> None:
         """What was set by hand need not stay: somebody wants the run to have what it began with."""
@@ -357,10 +408,10 @@ class LiveWindows:
         config: RunConfig,
         labels: dict[str, str],
         should_stop: ShouldStop,
-        level: float = 1.0,
+        before: Sequence[float] = (),
     ) -> tuple[Begun, RunOutcome]:
         """Turn the run to a window's values, and wait until it has the steps that its trial asks for."""
-        began = Begun(run.step)
+        began, self._leading = Begun(run.step), None
         if others := self._turned_back(config):  # a trial that was proposed before, or is tried again
             return began, RunOutcome(Ending.ILLEGAL, f"{others} was set by hand meanwhile, and stays")
         if self._seen is not None and (why := lacking(*self._seen, config)):
@@ -373,17 +424,23 @@ class LiveWindows:
             self._given = config
             began = turned or Begun(max(self._next, run.step + 1))
             searching = self._races and labels.get("purpose") not in (CONFIRM, BASELINE)
-            return began, self._waited(run, config, began, should_stop, level if searching else None)
+            return began, self._waited(run, config, began, should_stop, before if searching else None)
         except UnansweredError as problem:  # says nothing of the configuration: the run's own ending does
             return began, run.outcome() or RunOutcome(Ending.STOPPED, str(problem))
         except InputError as problem:
             return began, run.outcome() or RunOutcome(Ending.ILLEGAL, str(problem))
 
     def _waited(
-        self, run: OngoingRun, config: RunConfig, began: Begun, should_stop: ShouldStop, level: float | None
+        self,
+        run: OngoingRun,
+        config: RunConfig,
+        began: Begun,
+        should_stop: ShouldStop,
+        before: Sequence[float] | None,
     ) -> RunOutcome:
-        """How the window ended; one that searches, at a level, need not go on where it cannot lead."""
-        tokens = config.batch.global_batch * config.data.sequence_length
+        """How the window ended; one that searches, after these steps of the leader, need not go on where it cannot
+        lead.
+        """
         while True:
             ended = run.outcome()
             run.refresh()
@@ -400,8 +457,8 @@ class LiveWindows:
             answer = should_stop() or self._ledger.too_dear(run.stretch(began.first), undone=began.undone)
             if (
                 not answer
-                and level is not None
-                and (why := self._worth.hopeless(run.step_seconds(began.first), tokens, level))
+                and before is not None
+                and (why := self._leader.behind(config, run.step_seconds(began.first), before))
             ):
                 answer = EarlyEnd(Ending.PRUNED, why)
             if isinstance(answer, EarlyEnd):
@@ -416,14 +473,16 @@ class LiveWindows:
         wanted = max(1, (config.train.steps - least_steps(config, 0)) // every) * every
         if began.loss_before is not None and run.loss_before(began.loss_before) is None:
             return False
-        return run.stretch(began.first).measured >= wanted
+        found = run.stretch(began.first)
+        return found.measured >= wanted or (
+            every == 1 and found.measured > 0 and found.steps >= config.train.steps
+        )
 
 
 def _by(labels: dict[str, str]) -> str:
     return f"{BY_STUDY}{labels['study']}, trial {labels['trial']}"
 
 
-def _name(config: RunConfig) -> str:
-    """Of the values that can be turned, to tell configurations apart."""
-    flat = config.flat()
-    return name_of({key: value for key, value in flat.items() if live_part(key)})
+def _left(run: OngoingRun) -> int:
+    """Steps that it has still to do."""
+    return run.config.train.steps - run.step - 1

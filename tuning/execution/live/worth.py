@@ -1,5 +1,6 @@
-"""What windows of a live study are worth: whether one can still reach the leader, and whether leaders measured again
-pay, beside what a wrong choice may cost the rest of the run. Pure.
+"""What windows of a live study are worth: whether one can still reach the leader, whether another one is likely to
+bring more than it costs, and whether leaders measured again pay, beside what a wrong choice may cost the rest of the
+run. Pure.
 
 A machine becomes slower and faster meanwhile. What the leader's step takes right before a window, over what it took
 when it was measured, is the window's level; windows are compared as if all had been measured at the level of 1.
@@ -10,14 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist, fmean, variance
+from statistics import NormalDist, fmean, stdev, variance
+
+from tuning.analysis.comparison import LEVEL
+from tuning.analysis.paired import fewest
 
 #: Fewer measured steps say too little.
 LEAST_STEPS = 3
 #: How far windows of one configuration stray beyond their steps: a standard deviation, in logs.
 SPREAD = 0.03
-#: By so much the fastest step of a window has to be slower than the leader's mean one to be given up.
-HOPELESS = 1.1
+#: By so much the fastest of so many steps of a window has to be slower than the leader's mean one to be given up.
+HOPELESS = {2: 1.25, LEAST_STEPS: 1.1}
+#: So many configurations say how others may do.
+KNOWN = 4
 #: From so many standard errors on a leader's steps are said to take another time than before.
 MOVED = 2.0
 #: What a round may cost anyway, of the seconds that the rest of the run takes: to know that a gain is real.
@@ -31,6 +37,8 @@ class Arm:
 
     steps: list[float] = field(default_factory=list)
     windows: int = 0
+    #: Those of them that measured it again.
+    rounds: int = 0
 
     @property
     def seconds(self) -> float:
@@ -50,13 +58,26 @@ class Worth:
 
     def __init__(self) -> None:
         self._arms: dict[str, Arm] = {}
+        self._prices: list[float] = []
 
-    def note(self, name: str, seconds: Sequence[float], level: float = 1.0) -> None:
-        """A window measured these steps."""
+    def note(self, name: str, seconds: Sequence[float], level: float = 1.0, again: bool = False) -> None:
+        """A window measured these steps, perhaps ``again``."""
         if seconds:
             arm = self._arms.setdefault(name, Arm())
             arm.steps += [one / level for one in seconds]
             arm.windows += 1
+            arm.rounds += again
+
+    def paid(self, seconds: float, steps: int, level: float = 1.0) -> None:
+        """A window of the search took the run so long, which came so many ``steps`` further meanwhile: fewer than none
+        where it went back.
+        """
+        if self._arms:
+            self._prices.append(max(0.0, seconds - steps * level * self._leader.seconds))
+
+    @property
+    def _leader(self) -> Arm:
+        return min(self._arms.values(), key=lambda arm: arm.seconds)
 
     def level(self, name: str, seconds: Sequence[float]) -> float | None:
         """What the steps of the leader with this name take now over what they took, 1 where they differ by no more
@@ -71,10 +92,11 @@ class Worth:
 
     def hopeless(self, seconds: Sequence[float], tokens: int, level: float = 1.0) -> str:
         """Why a window with these steps of ``tokens`` cannot come to lead; empty while it may."""
-        if len(seconds) < LEAST_STEPS or not self._arms:
+        asked = HOPELESS.get(min(len(seconds), LEAST_STEPS))
+        if asked is None or not self._arms:
             return ""
-        leader = level * min(arm.seconds for arm in self._arms.values())
-        if min(seconds) <= HOPELESS * leader:
+        leader = level * self._leader.seconds
+        if min(seconds) <= asked * leader:
             return ""
         whose = "the leader's mean" if level == 1 else "the leader right before"
         return (
@@ -82,26 +104,49 @@ class Worth:
             f"one of them against {tokens / leader:,.0f} of {whose}"
         )
 
+    def enough(self, left: int) -> str:
+        """Why no other window of the search is worth it, with so many steps ``left``; empty while one may pay.
+
+        Who draws from boxes that look alike goes on while the expected gain of one more is above its price (Weitzman
+        1979, "Optimal search for the best alternative"). Others are taken to be as those so far, with normal
+        logarithms of their steps' seconds; the price is what windows of the search have cost so far, all included.
+        """
+        if len(self._arms) < KNOWN or not self._prices:
+            return ""
+        leader, known = self._leader.seconds, [math.log(arm.seconds) for arm in self._arms.values()]
+        gain = _expected(fmean(known) - math.log(leader), stdev(known)) * left * leader
+        price = fmean(self._prices)
+        if price <= gain:
+            return ""
+        return (
+            f"another window would cost {price:.1f} s, and is expected to save {gain:.1f} s of the {left:,} steps that "
+            "are left"
+        )
+
     def not_worth_it(self, steps: int, left: int) -> str:
-        """Why a round of measuring the leaders again, ``steps`` of each, costs more than it could bring to the ``left``
-        steps of the run; empty while it may pay.
+        """Why rounds of measuring the leaders again, ``steps`` of each, cost more than they could bring to the ``left``
+        steps of the run; empty while they may pay.
 
         What knowing more may bring is the expected loss of the choice as it stands, of staying with the leader though
         another one is faster, with normal errors (the expected opportunity cost of Chick and Inoue 2001,
-        doi:10.1287/opre.49.5.732.10615). A round has the baseline, the leader and the next; ``TO_KNOW`` of the rest of
-        the run it may cost in any case.
+        doi:10.1287/opre.49.5.732.10615). A round has the baseline, the leader and the next. Fewer rounds than the test
+        needs for any verdict tell nothing, so all of them are the price; ``TO_KNOW`` of the rest of the run it may be
+        in any case.
         """
         ranked = sorted(self._arms.values(), key=lambda arm: arm.seconds)
         if len(ranked) < 2:
             return ""
         leader, baseline = ranked[0], next(iter(self._arms.values()))
-        price = steps * sum(arm.seconds - leader.seconds for arm in _distinct(ranked[1], baseline))
+        arms = [leader, *_distinct(ranked[1], baseline)]
+        rounds = max(1, fewest((1 - LEVEL) / (len(arms) - 1)) - min(arm.rounds for arm in arms))
+        price = rounds * steps * sum(arm.seconds - leader.seconds for arm in arms)
         gain = max(_regret(leader, arm) for arm in ranked[1:]) * left * leader.seconds
         if price <= max(gain, TO_KNOW * left * leader.seconds):
             return ""
+        counted = "1 round" if rounds == 1 else f"{rounds:,} rounds"
         return (
-            f"to measure the leaders again would cost {price:.1f} s a round, and a better choice could save "
-            f"{gain:.1f} s of the {left:,} steps that are left"
+            f"to measure the leaders again would cost {price:.1f} s in {counted}, with fewer nothing is decided, "
+            f"and a better choice could save {gain:.1f} s of the {left:,} steps that are left"
         )
 
 
@@ -111,7 +156,13 @@ def _distinct(one: Arm, other: Arm) -> list[Arm]:
 
 def _regret(leader: Arm, other: Arm) -> float:
     """By what share the other is expected to be faster, where it is."""
-    mean, error = math.log(other.seconds / leader.seconds), math.hypot(leader.error, other.error)
+    return _expected(math.log(other.seconds / leader.seconds), math.hypot(leader.error, other.error))
+
+
+def _expected(mean: float, error: float) -> float:
+    """What is below zero of a normal variable, on average."""
+    if not error:
+        return max(0.0, -mean)
     z = mean / error
     return error * (_NORMAL.pdf(z) - z * (1 - _NORMAL.cdf(z)))
 

@@ -19,11 +19,12 @@ from workbench.text import words
 SLOWEST = "slowest"
 
 
-def charts(snapshot: Snapshot) -> None:
-    """Steps and ranks, collectives, loss, then host and GPUs."""
+def charts(snapshot: Snapshot, linked: int | None = None) -> None:
+    """Steps and ranks, collectives, loss, then host and GPUs; a ``linked`` step is marked."""
+    marks = [*steps.change_marks(snapshot.changes), *steps.linked_mark(linked, snapshot.steps)]
     left, right = st.columns([2.1, 1])
     with left:
-        _phases(snapshot)
+        _phases(snapshot, marks)
         series = steps.collective_series(snapshot.communication)
         chart(base.collectives(series, snapshot.id), "live-collectives", "Collectives per step and rank")
         window = recent_steps(snapshot.config.get("outer"))
@@ -35,14 +36,13 @@ def charts(snapshot: Snapshot) -> None:
     left, right = st.columns(2)
     with left:
         ranks = base.ranks(steps.rank_series(snapshot.steps), snapshot.id)
-        marks = steps.change_marks(snapshot.changes)
         chart(base.marked(ranks, marks), "live-rank-steps", "Step time by rank")
     with right:
         host.memory(snapshot, "live-memory")
     _machine(snapshot)
 
 
-def _phases(snapshot: Snapshot) -> None:
+def _phases(snapshot: Snapshot, marks: list[steps.Mark]) -> None:
     ranks = sorted(snapshot.steps)
     choice = st.segmented_control(
         "Rank",
@@ -57,7 +57,6 @@ def _phases(snapshot: Snapshot) -> None:
         series = steps.phase_series(steps.slowest_rank(snapshot.steps), "the slowest rank of each step")
     else:
         series = steps.phase_series(snapshot.steps[int(choice)], f"rank {choice}")
-    marks = steps.change_marks(snapshot.changes)
     chart(
         base.marked(base.phases(series, snapshot.id), marks),
         "live-phases",

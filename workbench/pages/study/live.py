@@ -8,7 +8,7 @@ import streamlit as st
 
 from tuning.storage.commands import send
 from workbench.analysis import live_report
-from workbench.analysis.live_report import LiveReport
+from workbench.analysis.live_report import LiveReport, WindowRow
 from workbench.analysis.studies import StudySnapshot
 from workbench.figures.search import live as figures
 from workbench.pages.navigation import PAGES
@@ -21,8 +21,16 @@ _SAVED = "What as many steps of the baseline would have taken more; negative whe
 _REVERT = "The search ends, and the run goes on with the values that it began with."
 _RANGE = "95 % interval of the value."
 _LEADER = (
-    "What a step of the fastest values took right before the window, over what it took when they were measured: "
-    "1 where the machine is as it was. Elsewhere the interval is as much wider, and rounds side by side decide."
+    "What a step of the fastest values took right before and after the window, over what it took when they were "
+    "measured: 1 where the machine is as it was. Elsewhere the interval is as much wider, and rounds side by side "
+    "decide."
+)
+_BESIDE = (
+    "The window's rate over that of the fastest values right before and after it, with its 95 % interval where there "
+    "are enough steps for one."
+)
+_SETTLING = (
+    "Steps at the start that took another time than the rest; where too few tell, the warm-up. Not measured."
 )
 _LOSS = "Held-out loss above the baseline's after the same steps, from the same weights and on the same text."
 
@@ -40,6 +48,8 @@ def section(found: StudySnapshot) -> None:
         st.caption(live_report.standing(report))
     if report.measuring and report.state != "ended":
         st.caption(f":material/experiment: Measuring {report.measuring}.")
+    if report.over:
+        st.caption(f":material/flag: The search ended: {report.over}.")
     tiles = st.columns(4)
     for tile, (name, value, about) in zip(tiles, live_report.tiles(report), strict=True):
         tile.metric(name, value, help=about)
@@ -59,6 +69,13 @@ def _reverts() -> bool:
     return pressed(st.button, "Back to the start", "tune-live-revert", icon=":material/undo:", help=_REVERT)
 
 
+def _beside(row: WindowRow) -> str:
+    if row.leader_ratio is None:
+        return ""
+    ends = f" ({row.leader_ratio_low:.2f} to {row.leader_ratio_high:.2f})" if row.leader_ratio_low else ""
+    return f"{row.leader_ratio:.2f} x{ends}"
+
+
 def _windows(report: LiveReport) -> None:
     rows = report.windows[::-1]
     columns: dict[str, list[Any]] = {
@@ -70,6 +87,8 @@ def _windows(report: LiveReport) -> None:
         "from": [row.low for row in rows],
         "to": [row.high for row in rows],
         "leader": [row.leader_level for row in rows],
+        "beside it": [_beside(row) for row in rows],
+        "settling": [row.settling_steps for row in rows],
         "loss": [row.loss_increase for row in rows],
         "saved, s": [row.saved_seconds for row in rows],
     }
@@ -78,6 +97,8 @@ def _windows(report: LiveReport) -> None:
         "from": st.column_config.NumberColumn(format="%,.4g", help=_RANGE),
         "to": st.column_config.NumberColumn(format="%,.4g", help=_RANGE),
         "leader": st.column_config.NumberColumn(format="%.2f x", help=_LEADER),
+        "beside it": st.column_config.TextColumn(help=_BESIDE),
+        "settling": st.column_config.NumberColumn(format="%d", help=_SETTLING),
         "loss": st.column_config.NumberColumn(format="percent", help=_LOSS),
         "saved, s": st.column_config.NumberColumn(format="%+.2f", help=_SAVED),
     }

@@ -36,6 +36,8 @@ with (place / "trainer.jsonl").open("w", buffering=1) as told:
         seconds = {1: 1.0, 2: 0.5, 4: 0.4, 8: 1.0}[value] * (1 + slow.exists())
         tell(event="step", step=step, seconds=seconds, tokens=None, loss=None)
 """
+#: More steps than the trainer has.
+ENDLESS = 1_000_000
 
 
 @pytest.mark.timeout(120)
@@ -51,14 +53,17 @@ def test_windows_are_judged_beside_the_leader_as_it_is_then(tmp_path: Path) -> N
     )
     windows = LiveWindows(tuning.home, tuning.starter, tuning.windows._ledger, races=True)
 
-    def window(trial: int, value: int, purpose: str = "sampler") -> Ran:
+    def window(trial: int, value: int, purpose: str = "sampler", steps: int = 8) -> Ran:
+        """Of so many steps at the most: one that is to be given up has no end."""
         labels = {"study": "foreign", "trial": str(trial), "purpose": purpose}
-        return windows(tuning.file.config.with_values({"trainer.accumulation": value}), labels, lambda: False)
+        values = {"trainer.accumulation": value, "train.steps": steps}
+        return windows(tuning.file.config.with_values(values), labels, lambda: False)
 
     try:
         _, first = window(0, 1, "baseline")
         _, leader = window(1, 2)
         assert (first.leader_level, leader.leader_level) == (None, 1.0)
+        assert (first.leader_ratio, leader.leader_ratio) == (None, pytest.approx(2.0))
         slow.touch()
         run = tuning.starter.current
         assert run is not None
@@ -70,13 +75,49 @@ def test_windows_are_judged_beside_the_leader_as_it_is_then(tmp_path: Path) -> N
         )
         assert better.leader_level == pytest.approx(2.0)
         assert better.tokens_per_second == pytest.approx(64 / 0.8), "what was measured is told as it was"
-        outcome, worse = window(3, 8)
+        outcome, worse = window(3, 8, steps=ENDLESS)
         assert outcome.ending is Ending.PRUNED and "80 of the leader right before" in outcome.reason
         assert worse.leader_level == pytest.approx(2.0)
+        assert worse.leader_ratio == pytest.approx(0.8 / 2.0)
         changed = [row.new for row in run.summary(0).changes]
-        assert changed == [2, 4, 8], "each time the leader was in place already"
+        assert changed == [2, 4, 8, 4], (
+            "the leader is in place before each, and again after one that it beats"
+        )
+        _, again = window(4, 2, steps=ENDLESS)
+        changed = [row.new for row in run.summary(0).changes]
+        assert changed == [2, 4, 8, 4, 2, 4], "its steps after one window are those before the next"
+        assert again.leader_ratio == pytest.approx(0.8)
     finally:
         windows.leave(tuning.file.config, "foreign")
+        tuning.starter.stop()
+
+
+@pytest.mark.timeout(120)
+def test_what_was_given_up_counts_where_the_leader_is_as_slow_afterwards(tmp_path: Path) -> None:
+    """The machine becomes slow as the window begins: 0.8 s against the 0.5 s before, and against 1 s after it."""
+    script, slow = tmp_path / "trainer.py", tmp_path / "slow"
+    told = 'tell(event="turned"'
+    script.write_text(TRAINER.replace(told, f"value == 4 and slow.touch()\n            {told}"), "utf-8")
+    base = {"batch": {"global_batch": 8}, "data": {"sequence_length": 8}, "train": {"steps": 8, "warmup": 2}}
+    base |= {"trainer": {"accumulation": 1}}
+    command = {"trainer": {"command": f"{sys.executable} {script} {slow}"}}
+    live = {"steps": 100_000, "max_slowdown": 100.0, "look_again": None} | command
+    tuning = Tuning(
+        tmp_path / "home", study(base=base, live=live, space={"trainer.accumulation": [1, 2, 4, 8]})
+    )
+    windows = LiveWindows(tuning.home, tuning.starter, tuning.windows._ledger, races=True)
+    usual = tuning.file.config
+
+    try:
+        for trial, value in enumerate((1, 2, 4)):
+            labels = {"study": "foreign", "trial": str(trial), "purpose": "sampler" if trial else "baseline"}
+            values = {"trainer.accumulation": value, "train.steps": ENDLESS if value == 4 else 8}
+            config = usual.with_values(values)
+            outcome, summary = windows(config, labels, lambda: False)
+        assert summary.leader_level == pytest.approx(2**0.5), "as before, and twice as slow"
+        assert (outcome.ending, "the leader became" in outcome.reason) == (Ending.COMPLETED, True), outcome
+    finally:
+        windows.leave(usual, "foreign")
         tuning.starter.stop()
 
 

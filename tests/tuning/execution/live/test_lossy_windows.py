@@ -17,6 +17,7 @@ from engine.run.outcome import Ending
 from profilers.records.reader import RunRecords
 from profilers.records.schema import UNDONE_EVENT
 from tests.tuning.execution.live.test_live_study import STEPS, Live, live_study, losses
+from tuning.execution.live import ongoing_run, windows
 from tuning.execution.live.approach import Approach, live_values
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.windows import LiveWindows
@@ -47,8 +48,14 @@ def undone(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(240)
-def test_a_lossy_window_is_on_the_steps_of_the_baseline_s(tmp_path: Path) -> None:
-    """int8 loses next to nothing and stays; a thousandth of a gradient learns nothing more, and is undone."""
+def test_a_lossy_window_is_on_the_steps_of_the_baseline_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """int8 loses next to nothing and stays; a thousandth of a gradient learns nothing more, and is undone. Ranks wait
+    for what comes next: no step is done for nothing but those of the windows.
+    """
+    monkeypatch.setattr(ongoing_run, "WAIT_SECONDS", 15.0)
+    monkeypatch.setattr(windows, "IDLE_SECONDS", 60.0)
     tuned = Lossy(
         tmp_path,
         lossy_study(["none", "int8", "topk"], trials=3, loss_guard={"threshold": 0.01, "min_steps": 1}),
@@ -67,6 +74,7 @@ def test_a_lossy_window_is_on_the_steps_of_the_baseline_s(tmp_path: Path) -> Non
     assert tuned.windows._approach._spoilt == (found["trials"][-1] == bad)
     folder = tuned.to_the_end()
     assert len(losses(folder)) == STEPS
+    assert {one["end"] - one["step"] for one in undone(folder)} == {tuned.file.config.train.steps}
     report = live_report.of_study(tuned.folder, studies.document(tuned.folder).result)
     assert report is not None and report.repeated_seconds == pytest.approx(
         sum(one["seconds"] for one in undone(folder))
@@ -96,7 +104,7 @@ def test_a_copy_is_returned_to_whatever_held_before_it(tmp_path: Path) -> None:
     for config in (usual, small, usual.with_values({"compression.method": "int8"})):
         outcome, summary = tuned.windows(config, labels, lambda: False)
         assert outcome.ending is Ending.COMPLETED, outcome
-        assert live_values(load(tuned.run / run_folder.CONFIG), config) == {}
+    assert live_values(load(tuned.run / run_folder.CONFIG), config) == {}
     assert summary.reference_loss == pytest.approx(summary.validation_loss, rel=0.02)
     tuned.starter.stop()
 

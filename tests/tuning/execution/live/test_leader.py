@@ -1,0 +1,115 @@
+"""Who leads, by the steps around a window; and when a run that nobody turns is called slower or faster."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from profilers.model.run_summary import RunSummary
+from tests.tuning.execution.live.test_live_study import live_study
+from tuning.execution.executor import OverError, played_summary
+from tuning.execution.live.leader import STEPS, Leader, beside, drifted, may_lead_after_all
+from tuning.spec.study_file import parse
+
+
+def test_too_few_steps_say_nothing() -> None:
+    assert drifted([1.0] * STEPS + [9.0] * (STEPS - 1), 0.3) == ""
+
+
+def test_a_lasting_change_is_told_with_its_size() -> None:
+    assert drifted([1.0] * 50 + [1.5] * STEPS, 0.3) == "a step takes 50 % longer than when the search ended"
+    assert drifted([1.0] * 50 + [0.5] * STEPS, 0.3) == "a step takes 50 % less than when the search ended"
+
+
+def test_a_hiccup_is_no_drift() -> None:
+    assert drifted([1.0] * 70 + [30.0] + [1.0] * 10, 0.3) == ""
+    assert drifted([1.0] * 80 + [2.0] * (STEPS // 2), 0.3) == ""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_is_no_drift(seed: int) -> None:
+    draw = random.Random(seed)
+    seconds = [draw.lognormvariate(0.0, 0.15) for _ in range(2_000)]
+    assert not any(drifted(seconds[:end], 0.3) for end in range(2 * STEPS, 2_000, 7))
+
+
+def test_the_search_that_follows_begins_with_what_leads(leader: int = 4) -> None:
+    file = live_study(name="job")
+    first = file.looking_again({"parallel.dp": 2, "batch.micro_batch": leader, "memory.recompute": "full"})
+    assert (first.name, first.inherit, first.following) == ("job-look-1", ["job"], "job-look-2")
+    baseline = first.search_space.baseline[0]
+    assert baseline["batch.micro_batch"] == leader
+    assert first.config.memory.recompute == "full"
+    assert first.fingerprint() != file.fingerprint()
+    second = first.looking_again({"batch.micro_batch": 2})
+    assert (second.name, second.inherit) == ("job-look-2", ["job-look-1"])
+    assert parse(second._given()).name == second.name
+
+
+def test_a_drift_cancels_between_the_two_sides() -> None:
+    """Each step takes 2 % longer than the one before, whoever does it; alone after A, B seems slower."""
+    steps = [1.02**number for number in range(24)]
+    before, window, after = steps[:6], steps[6:18], steps[18:]
+    one, both = beside(before, window), beside(before, window, after)
+    assert one is not None and both is not None and not one.both and both.both
+    assert one.slower and one.ratio.value == pytest.approx(1.02**-6)
+    assert both.ratio.value == pytest.approx(1.0) and not both.slower
+    assert both.ratio.low is not None and both.ratio.high is not None
+    assert both.ratio.low < 1 < both.ratio.high
+
+
+def test_a_challenger_that_is_faster_is_told_so_on_both_sides() -> None:
+    draw = random.Random(3)
+    leader, challenger = ([seconds * draw.gauss(1, 0.01) for _ in range(12)] for seconds in (1.0, 0.8))
+    found = beside(leader[:6], challenger, leader[6:])
+    assert found is not None and found.lead.verdict(0.0) == "better"
+    assert found.ratio.low is not None and found.ratio.high is not None
+    assert found.ratio.low < 1.25 < found.ratio.high
+
+
+def test_too_few_steps_have_a_ratio_and_no_interval() -> None:
+    found = beside([1.0, 1.1, 0.9], [0.5, 0.51])
+    assert found is not None and found.ratio.low is None and not found.slower
+    assert found.ratio.value == pytest.approx((1.1 * 0.9 / (0.5 * 0.51)) ** 0.5)
+    assert beside([], [1.0]) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_leader_beside_itself_is_seldom_told_apart(seed: int) -> None:
+    """Steps that resemble each other (r = 0.6) by 10 %: at most one in twenty of 300 windows of either length."""
+    draw = random.Random(seed)
+    for half in (6, 12):
+        wrong = 0
+        for _ in range(300):
+            away, steps = 0.0, []
+            for _ in range(4 * half):
+                away = 0.6 * away + draw.gauss(0, 0.08)
+                steps.append(math.exp(away))
+            found = beside(steps[:half], steps[half : 3 * half], steps[3 * half :])
+            assert found is not None
+            wrong += found.lead.verdict(0.0) != "undecided"
+        assert wrong <= 15, (half, wrong)
+
+
+def test_a_window_that_was_given_up_counts_where_the_leader_became_as_slow() -> None:
+    assert may_lead_after_all([0.8, 0.8], [1.0, 1.0, 1.0])
+    assert not may_lead_after_all([0.8, 0.8], [0.5, 0.5, 0.5]) and not may_lead_after_all([0.8], [])
+
+
+def test_half_a_round_is_not_begun_for_nothing() -> None:
+    """Whether it is worth it is asked before the first window of a round alone."""
+    leader = Leader()
+    one, other = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2))
+    for config, seconds in ((one, 1.0), (other, 0.1)):
+        leader.rank(config, summary_with([seconds] * 4), again=False, spoilt=False)
+    leader.check_round(one, 100_000)
+    leader.check_round(other, 1)
+    with pytest.raises(OverError, match="would cost"):
+        leader.check_round(other, 1)
+
+
+def summary_with(seconds: list[float]) -> RunSummary:
+    config = live_study().config
+    return played_summary("window", config, seconds)

@@ -1,0 +1,180 @@
+"""The leader of a live study: who it is, how a challenger does beside it, A B B A, what else is worth a window while it
+leads, and whether it became slower or faster once nobody turns it any more.
+
+A challenger's window lies between steps of the leader. Its first half is held against those before it, its second half
+against those after it, so a drift of the machine or the data makes the one half look as much better as the other one
+worse. What leads is told by the test of the confirmation (:mod:`tuning.analysis.paired`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from engine.config.knobs.catalogue import is_lossy, live_part
+from engine.config.run_config import RunConfig
+from profilers.analysis.statistics import Interval
+from profilers.model.run_summary import RunSummary
+from tuning.analysis import paired
+from tuning.analysis.comparison import LEVEL
+from tuning.analysis.paired import Lead
+from tuning.execution.executor import OverError
+from tuning.execution.live.worth import HOPELESS, LEAST_STEPS, Worth, name_of
+
+#: So many steps are compared with as many.
+STEPS = 30
+#: Steps of the leader on one side of a window, at the most.
+MOST_BESIDE = 24
+#: So many pairs at the most: neighbours resemble each other, and are averaged before they are compared.
+MOST_PAIRS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A window's lead over the leader around it; ``both`` sides of it were measured."""
+
+    lead: Lead
+    both: bool
+
+    @property
+    def ratio(self) -> Interval:
+        """Of the window's rate over the leader's."""
+        return self.lead.interval
+
+    @property
+    def slower(self) -> bool:
+        """Whether the window is told to be slower than the leader."""
+        return self.lead.verdict(0.0) == "worse"
+
+
+def beside(before: Sequence[float], window: Sequence[float], after: Sequence[float] = ()) -> Beside | None:
+    """From the seconds of measured steps, the window's and those of the leader around it; None without a pair."""
+    if before and after:
+        count = min(len(before), len(after), len(window) // 2)
+        sides = [(before[-count:], window[:count]), (after[:count], window[-count:])] if count else []
+    else:
+        count = min(len(before), len(window))
+        sides = [(before[-count:], window[:count])] if count else []
+    pairs = [pair for side in sides for pair in _pairs(*side, MOST_PAIRS // len(sides))]
+    if not pairs:
+        return None
+    leaders, challengers = ([-math.log(pair[place]) for pair in pairs] for place in (0, 1))
+    return Beside(paired.leads(challengers, leaders, 1 - LEVEL)[-1], len(sides) == 2)
+
+
+def _pairs(leaders: Sequence[float], challengers: Sequence[float], most: int) -> list[tuple[float, float]]:
+    """Mean seconds of a step, the leader's and the challenger's, of groups of neighbours."""
+    groups = min(len(leaders), most)
+    ends = [len(leaders) * place // groups for place in range(groups + 1)]
+    return [(fmean(leaders[a:b]), fmean(challengers[a:b])) for a, b in itertools.pairwise(ends)]
+
+
+class Leader:
+    """Of the windows of one run, by what they measured."""
+
+    def __init__(self) -> None:
+        self._worth = Worth()
+        #: The fastest exact one and its tokens per second, at the level at which the first one was measured.
+        self._fastest: tuple[float, RunConfig] | None = None
+        #: Who was measured again in the round that is on.
+        self._round: set[str] = set()
+
+    @property
+    def config(self) -> RunConfig | None:
+        """The fastest exact one so far; None before the first."""
+        return None if self._fastest is None else self._fastest[1]
+
+    def remember(self, config: RunConfig, rate: float) -> None:
+        """An earlier controller of the study measured this one, exact as it is, as the fastest."""
+        self._fastest = rate, config
+
+    def rank(self, config: RunConfig, summary: RunSummary, again: bool, spoilt: bool) -> bool:
+        """A window measured this one, perhaps ``again``, and lost too much where it is ``spoilt``. Whether it leads
+        now: beside the leader around it, where it was held beside that.
+        """
+        rate, level, ratio = summary.tokens_per_second, summary.leader_level or 1.0, summary.leader_ratio
+        if rate is None:
+            return False
+        if not spoilt:
+            self._worth.note(_name(config), summary.step_samples, level, again)
+        known = 0.0 if self._fastest is None else self._fastest[0]
+        rate = rate * level if ratio is None else known * ratio
+        if is_lossy(config.flat()) or rate <= known:
+            return False
+        self._fastest = rate, config
+        return True
+
+    def level(self, steps: Sequence[float]) -> float | None:
+        """What the leader's ``steps`` take over what they took when it was measured; None where that is not known."""
+        return None if self.config is None else self._worth.level(_name(self.config), steps)
+
+    def behind(self, config: RunConfig, seconds: Sequence[float], before: Sequence[float]) -> str:
+        """Why a window that measured these ``seconds`` so far, after those of the leader ``before``, cannot come to
+        lead; empty while it may.
+        """
+        tokens = config.batch.global_batch * config.data.sequence_length
+        if why := self._worth.hopeless(seconds, tokens, self.level(before) or 1.0):
+            return why
+        found = beside(before, seconds)
+        if found is None or not found.slower or found.ratio.high is None:
+            return ""
+        return f"slower than the leader right before, {found.ratio.high:.2f} of its rate at the most"
+
+    def paid(self, seconds: float, steps: int, level: float) -> None:
+        """See :meth:`Worth.paid`."""
+        self._worth.paid(seconds, steps, level)
+
+    def check_enough(self, left: int) -> None:
+        """OverError where too few steps are ``left`` for what another window is likely to bring."""
+        if why := self._worth.enough(left):
+            raise OverError(why)
+
+    def check_round(self, config: RunConfig, left: int) -> None:
+        """Before a round in which leaders are measured again: half of one tells nothing. OverError where it is not
+        worth it.
+        """
+        name = _name(config)
+        if not self._round or name in self._round:
+            self._round = set()
+            if why := self._worth.not_worth_it(config.train.steps, left):
+                raise OverError(why)
+        self._round.add(name)
+
+
+def needs_after(before: Sequence[float], window: Sequence[float]) -> bool:
+    """Whether a window is to be followed by steps of the leader: not where it is told apart by so much that to turn
+    back would be a waste.
+    """
+    return max(window) * HOPELESS[LEAST_STEPS] > min(before)
+
+
+def may_lead_after_all(window: Sequence[float], after: Sequence[float]) -> bool:
+    """Of a window that was given up beside the leader's steps before it: whether the leader is as slow after it."""
+    found = beside(after, window)
+    return found is not None and found.ratio.value * HOPELESS[LEAST_STEPS] > 1
+
+
+def _name(config: RunConfig) -> str:
+    """Of the values that can be turned, to tell configurations apart."""
+    flat = config.flat()
+    return name_of({key: value for key, value in flat.items() if live_part(key)})
+
+
+def drifted(seconds: Sequence[float], share: float) -> str:
+    """What changed, in words; empty while nothing did. ``seconds`` are those of the steps since it was left alone.
+
+    The last ``STEPS`` are compared with the first ones, and both halves of them have to agree: a hiccup is no drift.
+    """
+    if len(seconds) < 2 * STEPS:
+        return ""
+    first, last = fmean(seconds[:STEPS]), seconds[-STEPS:]
+    ratios = [fmean(part) / first for part in (last[: STEPS // 2], last[STEPS // 2 :])]
+    least, most = min(ratios), max(ratios)
+    if least > 1 + share:
+        return f"a step takes {100 * (fmean(last) / first - 1):.0f} % longer than when the search ended"
+    if most < 1 / (1 + share):
+        return f"a step takes {100 * (1 - fmean(last) / first):.0f} % less than when the search ended"
+    return ""
