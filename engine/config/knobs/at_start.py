@@ -34,6 +34,8 @@ AT_START: dict[str, str] = {
     "batch.global_batch": _LEARNING,
     "train.learning_rate": _LEARNING,
     "train.learning_rate_warmup": _LEARNING,
+    "train.learning_rate_schedule": _LEARNING,
+    "train.optimizer": _LEARNING,
 }
 _ENVIRONMENT = "libraries read it once, as the process begins; it would take new processes"
 
