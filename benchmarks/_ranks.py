@@ -30,7 +30,6 @@ from engine.config.run_config import RunConfig, parse
 from engine.launch.pool import RankHosts
 from engine.launch.workers import PRELOAD
 from engine.model.axes import Axes, LocalExperts
-from engine.model.data import open_corpus
 from engine.model.decoder import Decoder, initialize
 from engine.parallel.build import build_stages
 from engine.parallel.context.axis import WholeSequence
@@ -74,13 +73,14 @@ class Engine:
         self.rank, self.taken = rank, 0
         self.choice = Held(rank.config.profile.budget)
         self.log = StepLog(rank, choice=self.choice)
-        self.stages, self._corpus = build_stages(rank), open_corpus(rank.config.data, 0)
+        self.stages = build_stages(rank)
+        self._samples = self.stages.samples()
         self._optimizer = LocalOptimizer(list(self.stages.stages.values()), rank.groups, rank.config.train)
         self.log.__enter__()  # until the process ends
 
     def one_step(self, log: Any) -> None:
         """The next step; ``log`` is told of it."""
-        loop.one_step(self.rank, self.stages, self._optimizer, self._corpus, log, self.taken)
+        loop.one_step(self.rank, self.stages, self._optimizer, self._samples, log, self.taken)
         self.taken += 1
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.config import layout
 from engine.config.errors import InputError
 from engine.config.layout import accumulation, layout_of, round_steps
 from engine.config.network import shape_of
+from engine.config.presets import WorkloadFacts, is_decoder
 from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
 from engine.footprint import device_peaks, flops
@@ -30,7 +31,7 @@ from engine.schedules.algorithms import NoFormError
 from engine.schedules.closed_forms import bubble_fraction, busy_seconds, idle_seconds
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
-from profilers.model.run_summary import RunSummary
+from profilers.model.run_summary import RunSummary, TrainedModel
 from profilers.model.verdict import Pipeline, Setting, Thresholds
 from profilers.records.reader import RunRecords
 from profilers.records.schema import Event
@@ -174,6 +175,7 @@ def summary_of_job(folder: Path, records: RunRecords) -> RunSummary:
         peak_flops_per_second=None,
         peak_source="a foreign job does not tell in which precision it computes",
         parameters=None,
+        model=TrainedModel(None),
         notes=(*job.notes, *_told(records)),
         links=calibrated.links(backend),
         links_reason=calibrated.reason,
@@ -202,10 +204,7 @@ def summary_of(
     """
     records = records or RunRecords(Path())
     where = layout.layout_of(config)
-    try:
-        work = None if config.trainer else flops.workload_of(config)  # of a model that nobody described
-    except InputError:
-        work = None
+    work = _work(config, records)
     peak, peak_source = _peak(config, records)
     several_stages = config.parallel.pp * config.schedule.chunks > 1
     facts = RunFacts(
@@ -213,13 +212,14 @@ def summary_of(
         layout=where.as_dict(),
         world_size=where.world_size,
         backend=backend,
-        tokens_per_step=config.tokens_per_step,
-        model_flops_per_step=flops.model_flops_per_step(work) if work else None,
+        tokens_per_step=work.tokens,
+        model_flops_per_step=work.model_flops,
+        model=work.model,
         peak_flops_per_second=peak,
         peak_source=peak_source,
-        parameters=flops.parameters(work) if work else 0,
-        hardware_flops_per_step=flops.hardware_flops_per_step(work) if work else None,
-        mfu_convention=flops.CONVENTION,
+        parameters=work.parameters,
+        hardware_flops_per_step=work.hardware_flops,
+        mfu_convention=work.convention,
         notes=notes_of(config, _devices(records)) + _told(records),
         links=calibrated.links(backend),
         links_reason=calibrated.reason,
@@ -236,6 +236,58 @@ def summary_of(
     fraction, source = _expected_bubble(config, summary.pipeline.action_seconds)
     row = replace(summary.pipeline, formula_fraction=fraction, formula_source=source)
     return replace(summary, pipeline=row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a step computes, all ranks together."""
+
+    tokens: int | None
+    model: TrainedModel = field(default_factory=TrainedModel)
+    parameters: int = 0
+    model_flops: float | None = None
+    hardware_flops: float | None = None
+    convention: str = flops.CONVENTION
+
+
+def _work(config: RunConfig, records: RunRecords) -> _Work:
+    """By formula of the decoder, and as rank 0 told it of another workload; of a trainer that is not this project's
+    nobody knows it.
+    """
+    tokens = config.tokens_per_step
+    if config.trainer:
+        return _Work(tokens, TrainedModel(None))
+    if not is_decoder(config.model):
+        return _work_told(config, records)
+    try:
+        work = flops.workload_of(config)
+    except InputError:
+        work = None
+    if work is None:
+        return _Work(tokens)
+    return _Work(
+        tokens,
+        parameters=flops.parameters(work),
+        model_flops=flops.model_flops_per_step(work),
+        hardware_flops=flops.hardware_flops_per_step(work),
+    )
+
+
+def _work_told(config: RunConfig, records: RunRecords) -> _Work:
+    """Recomputed work was not counted: hardware FLOPs are known where there is none."""
+    told = [event for rank in records.ranks() for event in records.events(rank) if event.kind == "workload"]
+    if not told:
+        return _Work(config.batch.global_batch, TrainedModel(config.model.workload))
+    facts, batch = WorkloadFacts(**told[-1].data), config.batch.global_batch
+    model = None if facts.flops is None else facts.flops * batch
+    return _Work(
+        tokens=facts.tokens * batch,
+        model=TrainedModel(facts.name, facts.metric, facts.flops_reason),
+        parameters=facts.parameters,
+        model_flops=model,
+        hardware_flops=model if config.memory.recompute == "none" else None,
+        convention=flops.COUNTED,
+    )
 
 
 def _peak(config: RunConfig, records: RunRecords) -> tuple[float | None, str]:

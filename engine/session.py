@@ -11,6 +11,7 @@ from engine.checkpoint import resume
 from engine.config.errors import InputError, LayoutError
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
+from engine.dry_run.inspection import look_at
 from engine.launch.lab import lab
 from engine.launch.supervisor import Launch, Launcher
 from engine.lifecycle import finish, network_of, note_start, summary_of
@@ -56,8 +57,9 @@ class Session:
         ``should_stop`` is asked several times a second; ranks end at a common step once it says so.
 
         Raises:
-            InputError: the home folder, the data, the device or the checkpoint to continue from cannot be used.
+            InputError: the home folder, workload, data, device or checkpoint to continue from cannot be used.
         """
+        look_at(config)
         try:
             where = rules.check(config)
         except LayoutError as problem:

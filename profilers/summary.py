@@ -61,7 +61,8 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "measured_from_step": int(measured.steps[0]) if len(measured.steps) else None,
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
         "gradient_norms": steps.values["gradient_norm"].mean(axis=0).tolist() if steps.ranks else [],
-        "validation_loss": _validation_loss(records),
+        "validation_loss": _held_out(records, "loss"),
+        "validation_metric": _held_out(records, "metric"),
         "quality": quality_rows(records, steps, facts.backend),
         "memory": memory,
         **peak(memory),
@@ -105,6 +106,8 @@ def _of_facts(facts: RunFacts) -> dict[str, Any]:
         "backend": facts.backend,
         "parameters": facts.parameters,
         "tokens_per_step": facts.tokens_per_step,
+        "workload": facts.model.name,
+        "metric_name": facts.model.metric,
         "model_flops_per_step": facts.model_flops_per_step,
         "hardware_flops_per_step": facts.hardware_flops_per_step,
         "mfu_convention": facts.mfu_convention,
@@ -174,7 +177,7 @@ def _utilization(seconds: float | None, facts: RunFacts) -> dict[str, Any]:
     found: dict[str, Any] = {"model_flops_per_second": model}
     peak = facts.peak_flops_per_second
     if model is None:
-        why = "the model's FLOPs per step are not known" if seconds else "no whole round was measured"
+        why = facts.model.flops_reason if seconds else "no whole round was measured"
         return found | {"mfu_reason": why}
     if not peak:
         return found | {"mfu_reason": f"the peak of this device is not known: {facts.peak_source}"}
@@ -260,9 +263,10 @@ def _verdicts(findings: list[Verdict], thresholds: Thresholds) -> dict[str, list
     return {"findings": rate(findings, thresholds), "verdicts": judge(findings, thresholds)}
 
 
-def _validation_loss(records: RunRecords) -> float | None:
+def _held_out(records: RunRecords, what: str) -> float | None:
+    """The mean over ranks of the last "loss" or "metric" on held-out samples."""
     last = [
-        [event.data.get("loss") for event in records.events(rank) if event.kind == "validation"][-1:]
+        [event.data.get(what) for event in records.events(rank) if event.kind == "validation"][-1:]
         for rank in records.ranks()
     ]
     losses = [

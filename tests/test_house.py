@@ -15,6 +15,7 @@ import pytest
 from engine.config.compression_methods import METHODS
 from engine.config.knobs.catalogue import KNOBS
 from engine.config.outer_methods import OUTER_METHODS
+from engine.config.presets import SHIPPED
 from engine.run.outcome import Ending
 from engine.schedules.registry import KINDS
 from profilers.records.operations import OPERATIONS
@@ -91,6 +92,7 @@ ENTRIES: dict[str, list[str]] = {
     "schedules": list(KINDS),
     "trainers": [kind.name for kind in TRAINERS],
     "targets": [target.name for target in TARGETS],
+    "workloads": ["decoder", *SHIPPED],
 }
 LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 ONE_MACHINE = re.compile(rb"(?<![\w.~-])/wo" rb"rk/")

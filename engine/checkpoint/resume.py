@@ -19,7 +19,7 @@ from engine.checkpoint.checkpoint_folder import (
 )
 from engine.config.compression import keeps_errors
 from engine.config.errors import InputError
-from engine.config.presets import resolve
+from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import Model
 
@@ -80,6 +80,7 @@ def find(config: RunConfig) -> ResumePoint | None:
         return None
     point = locate(Path(config.train.resume))
     _check_model(config, point)
+    _check_optimizer(config, point)
     _check_outer(config, point)
     if point.manifest.step >= config.train.steps:
         remedy = f"{point.folder} has {point.manifest.step} steps behind it already; give more"
@@ -105,7 +106,9 @@ def locate(place: Path) -> ResumePoint:
 
 
 def identity(model: Model) -> dict[str, Any]:
-    """What makes two models the same: sizes, experts, and how many of them a token passes."""
+    """What makes two models the same: sizes, experts, and how many of them a token passes; or a workload's factory."""
+    if not is_decoder(model):
+        return {"workload": model.workload, "options": dict(model.options)}
     shape = asdict(resolve(model))
     if model.experts is None:
         return shape | {"experts": None}
@@ -134,6 +137,18 @@ def _check_model(config: RunConfig, point: ResumePoint) -> None:
     if wrong:
         remedy = f"holds another model: {', '.join(wrong)}; take its model section"
         raise InputError(_FIELD, str(point.folder), remedy)
+
+
+def _check_optimizer(config: RunConfig, point: ResumePoint) -> None:
+    """What one optimizer carries from step to step is nothing to another one."""
+    there = {"train.optimizer": "adamw"} | point.manifest.config
+    here = config.train
+    if there["train.optimizer"] != here.optimizer:
+        remedy = f"{point.folder} was saved with {there['train.optimizer']}; take that, or train from the beginning"
+        raise InputError("train.optimizer", here.optimizer, remedy)
+    if here.optimizer == "sgd" and bool(there.get("train.momentum", 0)) != bool(here.momentum):
+        remedy = f"{point.folder} was saved with {there['train.momentum']}: only one of the two keeps a sum"
+        raise InputError("train.momentum", here.momentum, remedy)
 
 
 def _check_outer(config: RunConfig, point: ResumePoint) -> None:

@@ -1,7 +1,8 @@
-"""Named model sizes, and the exact shape that a configuration asks for."""
+"""Named model sizes and workloads, and the exact shape that a configuration asks for."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from engine.config.errors import InputError
@@ -54,12 +55,75 @@ PRESETS: dict[str, ModelShape] = {
 }
 
 
+FIELD = "model.workload"
+DECODER = "decoder"
+#: Short name -> the module of a workload that is shipped, whose factory is ``workload``; beside the decoder.
+SHIPPED: dict[str, str] = {
+    "vision": "engine.model.workloads.vision",
+    "llama": "engine.model.workloads.llama",
+    "masked_text": "engine.model.workloads.masked_text",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFacts:
+    """What a workload that is not the decoder was found to be.
+
+    ``tokens`` is what a sample counts in rates, ``splits`` the axes over which it says how it is split. ``flops``
+    are those of one sample's forward and backward, counted; ``flops_reason`` says why there are none, ``shapes_reason``
+    why nobody knows what a block gives. ``metric`` is the name of what is measured beside the loss.
+    """
+
+    name: str
+    blocks: int
+    parameters: int
+    tokens: int
+    splits: tuple[str, ...]
+    flops: int | None
+    flops_reason: str
+    shapes_reason: str
+    metric: str | None
+
+
+_KNOWN: dict[str, WorkloadFacts] = {}
+
+
+def remember(model: Model, facts: WorkloadFacts) -> None:
+    """What rules are to know of a workload from now on, in this process: they load no code of others themselves."""
+    _KNOWN[_key(model)] = facts
+
+
+def facts_of(model: Model) -> WorkloadFacts | None:
+    """What was found of a workload; None of one that nobody looked at yet, and of the decoder."""
+    return _KNOWN.get(_key(model))
+
+
+def _key(model: Model) -> str:
+    return json.dumps([model.workload, model.options], sort_keys=True)
+
+
+def is_decoder(model: Model) -> bool:
+    """Whether it is the one that formulas know."""
+    return model.workload == DECODER
+
+
+def blocks_of(model: Model) -> int | None:
+    """What a pipeline can cut between; None of a workload that nobody looked at yet."""
+    if is_decoder(model):
+        return resolve(model).layers
+    facts = facts_of(model)
+    return None if facts is None else facts.blocks
+
+
 def resolve(model: Model) -> ModelShape:
     """The shape a model section asks for.
 
     Raises:
-        InputError: the preset is unknown, or the sizes do not fit together.
+        InputError: the preset is unknown, the sizes do not fit together, or it is not the decoder.
     """
+    if not is_decoder(model):
+        remedy = "formulas know the decoder alone: nothing is predicted of another model; measure it"
+        raise InputError(FIELD, model.workload, remedy)
     if model.preset not in PRESETS:
         raise InputError("model.preset", model.preset, f"unknown; choose one of {', '.join(PRESETS)}")
     base = PRESETS[model.preset]

@@ -31,7 +31,7 @@ from engine.config.sections import (
 )
 
 #: Values that are dictionaries of their own, not sections.
-MAPPINGS = ("compression.layers",)
+MAPPINGS = ("compression.layers", "model.options")
 #: Values of a trainer that is not this project's, by the names that it gives them.
 TrainerValues = dict[
     Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], bool | int | float | str

@@ -51,12 +51,18 @@ class Section(BaseModel):
 
 
 class Model(Section):
-    """A Llama-style decoder. ``preset`` names a size; every other field overrides the preset's.
+    """What is trained. ``workload`` is the decoder that is built in, another name that is shipped, or the factory of a
+    model of one's own, as ``package.module:factory`` or ``file.py:factory``, called with ``options``. All that follows
+    is about the decoder.
+
+    It is Llama-style. ``preset`` names a size; every other field overrides the preset's.
 
     With ``experts`` each block's feed-forward is a mixture: a router sends every token to its best
     ``experts_per_token`` of them. ``capacity_factor`` bounds the tokens per expert; without it none is dropped.
     """
 
+    workload: str = "decoder"
+    options: dict[str, bool | int | float | str] = {}
     preset: str = "tiny"
     layers: Count | None = None
     hidden: Count | None = None
@@ -223,7 +229,12 @@ class Train(Section):
     or one of its checkpoints: training goes on from there, in any layout, up to ``steps`` in all. The loss on held-out
     text, of ``validation_batches``, is taken at the end, and after every ``validate_every`` steps if that is given.
     The learning rate rises over the first ``learning_rate_warmup`` steps in equal parts: step t, from 1 on, has
-    t / ``learning_rate_warmup`` of it.
+    t / ``learning_rate_warmup`` of it. From there to the last step it stays (constant), or falls in a line (linear) or
+    half a wave (cosine) to ``learning_rate_floor`` of it.
+
+    ``optimizer`` is AdamW, SGD with ``momentum``, LAMB, or Muon for the blocks' matrices beside AdamW for all else.
+    ``beta1``, ``beta2`` and ``epsilon`` are AdamW's and LAMB's, ``momentum`` is SGD's and Muon's. Gradients are scaled
+    to a global norm of at most ``clip_norm``; then each of their values is cut to ``clip_value``.
     """
 
     steps: Count = 24
@@ -231,8 +242,16 @@ class Train(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     learning_rate_warmup: Annotated[int, Field(ge=0)] = 0
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    learning_rate_floor: Fraction = 0.0
+    optimizer: Literal["adamw", "sgd", "lamb", "muon"] = "adamw"
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    clip_value: Annotated[float, Field(gt=0)] | None = None
     validation_batches: Annotated[int, Field(ge=0)] = 1
     validate_every: Count | None = None
     resume: str | None = None

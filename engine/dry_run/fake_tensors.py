@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -130,8 +130,9 @@ class CountedOffload(Offload):
         super().__init__()
         self.largest_block_bytes = 0
 
-    def run(self, blocks: Iterable[nn.Module], x: Tensor, resident: Tensor) -> Tensor:
+    def run(self, blocks: Iterable[Callable[..., Tensor]], x: Tensor, resident: Tensor | None) -> Tensor:
         """As the offload does, without a way back."""
+        assert resident is not None
         self.host_bytes = self.largest_block_bytes = 0
         leaving = list(blocks)
         staying = leaving[-1:] if self.turns_at_once else []

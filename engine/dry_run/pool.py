@@ -6,19 +6,12 @@ would be wrong in the next.
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 
 from engine.config.errors import WorkbenchError
 from engine.config.run_config import RunConfig
+from engine.dry_run.child import PATIENCE_SECONDS, ChildError, ask
 from engine.dry_run.rank import BuiltStage
-from engine.launch.workers import begin
-
-PATIENCE_SECONDS = 300.0
-#: The first is what ranks that train are forked with: whoever starts the server first serves both.
-PRELOAD = ["engine.launch.preload", "engine.dry_run.rank"]
 
 
 class BuildError(WorkbenchError):
@@ -37,34 +30,8 @@ def build_ranks(
 
 
 def _build_rank(config: RunConfig, rank: int, patience_seconds: float) -> tuple[BuiltStage, ...]:
-    methods = multiprocessing.get_context("forkserver")
-    methods.set_forkserver_preload(PRELOAD)
-    pipe, theirs = methods.Pipe(duplex=False)
-    process = methods.Process(target=_answer, args=(theirs, config, rank), daemon=True)
-    begin(process)
-    theirs.close()
     try:
-        if not pipe.poll(patience_seconds):
-            raise BuildError(f"rank {rank} was not built within {patience_seconds:.0f} s")
-        answer: tuple[BuiltStage, ...] | str = pipe.recv()
-    except EOFError:
-        process.join()
-        raise BuildError(f"the process that built rank {rank} died: exit code {process.exitcode}") from None
-    finally:
-        process.kill()
-        process.join()
-        pipe.close()
-    if isinstance(answer, str):
-        raise BuildError(f"rank {rank} could not be built: {answer}")
-    return answer
-
-
-def _answer(pipe: Connection, config: RunConfig, rank: int) -> None:
-    from engine.dry_run.rank import build
-
-    with contextlib.suppress(OSError):
-        try:
-            pipe.send(build(config, rank))
-        except Exception as error:
-            reason = (str(error).strip().splitlines() or [""])[0]
-            pipe.send(f"{type(error).__name__}: {reason}")
+        built: tuple[BuiltStage, ...] = ask("engine.dry_run.rank:build", (config, rank), patience_seconds)
+    except ChildError as error:
+        raise BuildError(f"rank {rank} could not be built: {error}") from None
+    return built

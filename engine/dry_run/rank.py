@@ -21,6 +21,7 @@ from engine.comm.context import RankContext, build_groups
 from engine.config.layout import layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
+from engine.config.sections import Train
 from engine.dry_run.fake_tensors import (
     CountedOffload,
     Made,
@@ -32,8 +33,10 @@ from engine.dry_run.fake_tensors import (
 from engine.footprint.activations import Kept
 from engine.model.decoder import Block, Decoder, Linear
 from engine.model.linear import DeferredGradients
-from engine.parallel.build import build_stages, compute_dtype
+from engine.model.workloads.text import compute_dtype
+from engine.parallel.build import build_stages
 from engine.parallel.data.replica import Piece, Replica, run_backward
+from engine.parallel.data.update_rules import first_state
 from engine.run.commands import StopControl
 from profilers import torch_private
 from profilers.collectives.recorder import CollectiveRecorder
@@ -120,7 +123,7 @@ class _Run:
         out: Tensor = self.decoder(x)
         if self.decoder.head is None:
             return out
-        return self.decoder.tp.cross_entropy(out.flatten(0, 1), targets.transpose(0, 1).reshape(-1))
+        return self.decoder.loss(out, targets)
 
     def _input(self) -> Tensor:
         if self.decoder.embedding is not None:
@@ -159,8 +162,6 @@ class BuiltStage:
     kept: Kept
 
 
-#: AdamW keeps two averages of a parameter's size and counts its steps in one fp32 number.
-_AVERAGES, _COUNTER_BYTES = 2, 4
 _PATIENCE = timedelta(seconds=60)
 
 
@@ -168,29 +169,36 @@ def build(config: RunConfig, rank: int) -> tuple[BuiltStage, ...]:
     """The stages of one rank of a configuration that keeps every rule; it leaves no process group behind."""
     with _context(config, rank) as context:
         stages = build_stages(context, on_meta=True).stages
-        counted = {stage: count(replica) for stage, replica in stages.items()}
+        counted = {stage: count(replica, config.train) for stage, replica in stages.items()}
         with torch_private.fake_tensors():
-            kept = {stage: kept_by(config, replica.decoder) for stage, replica in stages.items()}
+            kept = {stage: kept_by(config, _decoder(replica)) for stage, replica in stages.items()}
     return tuple(BuiltStage(stage, counted[stage], kept[stage]) for stage in stages)
 
 
-def count(replica: Replica) -> Counted:
+def _decoder(replica: Replica) -> Decoder:
+    """What formulas know; rules refuse a dry run of anything else."""
+    assert isinstance(replica.model, Decoder)
+    return replica.model
+
+
+def count(replica: Replica, train: Train) -> Counted:
     """The parameters of a stage that was built, and what belongs to them; each kind of memory is counted once."""
-    parameters, pieces = list(replica.decoder.parameters()), replica.pieces()
+    parameters, pieces = list(replica.model.parameters()), replica.pieces()
     parts = [local(one) for one in parameters]
     return Counted(
         parameters=sum(part.numel() for part in parts),
         whole=sum(one.numel() for one in parameters),
         parameter_bytes=storage_bytes(parts),
         gradient_bytes=storage_bytes([piece.gradient() for piece in pieces]),
-        optimizer_bytes=_optimizer_bytes(pieces, parts),
+        optimizer_bytes=_optimizer_bytes(pieces, parts, train),
     )
 
 
-def _optimizer_bytes(pieces: Sequence[Piece], parts: Sequence[torch.Tensor]) -> int:
+def _optimizer_bytes(pieces: Sequence[Piece], parts: Sequence[torch.Tensor], train: Train) -> int:
     parameters = {torch_private.memory_identity(part) for part in parts}
     own = [piece.weight for piece in pieces if torch_private.memory_identity(piece.weight) not in parameters]
-    states = sum(_AVERAGES * piece.weight.nbytes + _COUNTER_BYTES for piece in pieces if piece.weight.numel())
+    held = [piece for piece in pieces if piece.weight.numel()]
+    states = sum(one.nbytes for piece in held for one in first_state(piece, train).values())
     return states + storage_bytes(own)
 
 

@@ -22,6 +22,12 @@ CONVENTION = (
     "logits included); recomputation counts in hardware FLOPs only (arXiv 2205.05198)"
 )
 
+#: What is said of another workload's.
+COUNTED = (
+    "counted by torch's FlopCounterMode in forward and backward of a micro-batch on meta tensors (matrix products, "
+    "convolutions, attention, multiply-add = 2); what recomputation adds is not counted"
+)
+
 Recompute = Literal["none", "selective", "full"]
 
 

@@ -15,6 +15,7 @@ from engine.config.layout import Layout, accumulation, layout_of
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
+from engine.config.sections import Train
 from engine.footprint.activations import FP32_BYTES, Part, sizes_of
 from engine.schedules.actions import Plan
 from engine.schedules.registry import KINDS
@@ -25,7 +26,8 @@ MIB = 2**20
 class Weight(NamedTuple):
     """A parameter as a rank holds it before ZeRO splits it, flattened to [rows, columns], and how many copies of it.
 
-    Of those that are ``is_whole`` ZeRO 2 and 3 leave every rank a copy: in bf16 norms and the router, which stay fp32.
+    One that ``is_stack`` has a matrix for each expert. Of those that are ``is_whole`` ZeRO 2 and 3 leave every rank a
+    copy: in bf16 norms and the router, which stay fp32.
     """
 
     rows: int
@@ -33,6 +35,7 @@ class Weight(NamedTuple):
     copies: int = 1
     is_expert: bool = False
     is_whole: bool = False
+    is_stack: bool = False
 
     @property
     def elements(self) -> int:
@@ -80,9 +83,21 @@ def parameter_bytes(config: RunConfig, elements: int) -> int:
 
 
 def optimizer_bytes(config: RunConfig, held: Held) -> int:
-    """AdamW's two averages in fp32, and an fp32 copy of parameters that are bf16 or on another device."""
-    has_copy = _is_narrow(config) or offloads_optimizer(config)
-    return FP32_BYTES * (2 + has_copy) * updated_elements(held, layout_of(config))
+    """The optimizer's averages in fp32, and an fp32 copy of parameters that are bf16 or on another device."""
+    has_copy, layout = _is_narrow(config) or offloads_optimizer(config), layout_of(config)
+    updated = updated_elements(held, layout)
+    saved = muon_elements(held) if config.train.optimizer == "muon" else 0
+    return FP32_BYTES * ((averages(config.train) + has_copy) * updated - saved)
+
+
+def averages(train: Train) -> int:
+    """Of so many values an optimizer keeps track beside each parameter; Muon of one where it acts itself."""
+    return int(train.momentum > 0) if train.optimizer == "sgd" else 2
+
+
+def muon_elements(held: Held) -> int:
+    """What Muon updates: the matrices of blocks, experts apart. Rules keep them whole."""
+    return held.layers * sum(one.elements for one in held.block if one.columns > 1 and not one.is_stack)
 
 
 def offloads_optimizer(config: RunConfig) -> bool:
@@ -129,7 +144,7 @@ def _block(config: RunConfig, shape: ModelShape) -> tuple[Weight, ...]:
     if experts is None:
         return (*attention, *norms, Weight(width // tp, hidden, 2), Weight(hidden, width // tp))
     matrix = (config.model.expert_ffn_hidden or width) // tp * hidden
-    own = Weight(experts // config.parallel.ep, matrix, 3, is_expert=config.parallel.ep > 1)
+    own = Weight(experts // config.parallel.ep, matrix, 3, is_expert=config.parallel.ep > 1, is_stack=True)
     return (*attention, *norms, Weight(experts, hidden, is_whole=whole), own)
 
 

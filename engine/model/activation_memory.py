@@ -159,7 +159,7 @@ class Offload:
         #: Bytes of activations that the latest :meth:`run` took away, and that it left on the device.
         self.host_bytes, self.device_bytes = 0, 0
 
-    def run(self, blocks: Iterable[nn.Module], x: Tensor, resident: Tensor) -> Tensor:
+    def run(self, blocks: Iterable[Callable[..., Tensor]], x: Tensor, resident: Tensor | None) -> Tensor:
         """``x`` through all blocks, each called as block(x, resident); ``resident`` itself stays where it is."""
         copies = self._copies = self._copies or HostCopies(x.device)
         before: _Parked | None = None
@@ -216,9 +216,11 @@ class _Handle(NamedTuple):
 class _Parked:
     """The saved tensors of one block. Tensors that share memory are copied once, and share it again."""
 
-    def __init__(self, copies: HostCopies, before: _Parked | None, resident: Tensor, smallest: int) -> None:
+    def __init__(
+        self, copies: HostCopies, before: _Parked | None, resident: Tensor | None, smallest: int
+    ) -> None:
         self._copies, self.before, self._smallest = copies, before, smallest
-        self._resident = torch_private.memory_identity(resident)
+        self._resident = None if resident is None else torch_private.memory_identity(resident)
         # With the memory itself: as long as the block computes, an address must not be given out again.
         self._seen: dict[tuple[int, int], tuple[_Storage, Tensor]] = {}
         self._left: dict[int, int] = {}

@@ -14,6 +14,7 @@ from engine.model.activation_memory import Activations, Offload, Recompute, agai
 from engine.model.axes import Axes, Deferral, TensorAxis
 from engine.model.linear import apply, linear
 from engine.model.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
+from engine.model.stage import Stage
 
 _ROTARY_BASE = 10000.0
 
@@ -170,7 +171,7 @@ class Block(nn.Module):
         return x + fed
 
 
-class Decoder(nn.Module):
+class Decoder(Stage):
     """Layers ``first`` to ``last`` of a decoder; the first stage embeds, the last one gives logits.
 
     Blocks are keyed by their global number, so parameter names do not depend on the pipeline split.
@@ -217,6 +218,25 @@ class Decoder(nn.Module):
         if self.norm is not None and self.head is not None:
             (x,) = self.tp.column_products(self.norm(x), (self.head,))
         return x
+
+    @property
+    def device(self) -> torch.device:
+        """Where its table of angles is."""
+        return self.rotary.device
+
+    def place(self, device: torch.device) -> None:
+        """With its table of angles."""
+        self.to(device)
+        self.rotary = self.rotary.to(device)
+
+    def units(self) -> list[nn.Module]:
+        """Blocks, and what comes before and after them."""
+        ends = [one for one in (self.embedding, self.norm, self.head) if one is not None]
+        return [*self.blocks.values(), *ends]
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of logits [sequence / cp, batch, vocabulary / tp] and targets [batch, sequence / cp]."""
+        return self.tp.cross_entropy(output.flatten(0, 1), targets.transpose(0, 1).reshape(-1))
 
     def keep(self, activations: Activations) -> None:
         """What blocks forget, and where they keep the rest, from the next forward on."""

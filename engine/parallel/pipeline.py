@@ -18,18 +18,21 @@ from torch import Tensor
 from engine.comm import host_values
 from engine.comm.channel import Channel, Message
 from engine.model.linear import DeferredGradients
+from engine.model.stage import Blueprint, MessageKind, Samples
 from engine.parallel.data.replica import Replica
 from engine.schedules.actions import Action, Plan, Work, result_of, sent
 from engine.schedules.registry import KINDS
 from profilers.steps.pipeline_actions import ActionRecorder
 from profilers.steps.timer import StepTimer
 
-#: Inputs and targets of each, both int64 [batch, sequence].
+#: Inputs and targets of each, both [batch, ...].
 MicroBatches = list[tuple[Tensor, Tensor]]
 
 
 class PipelineMessages:
-    """One rank's messages; all have the same shape. ``onward`` leads to later ranks, ``back`` to earlier ones."""
+    """One rank's messages. ``onward`` leads to later ranks, ``back`` to earlier ones; ``kinds`` are of what
+    each stage but the last gives to the next one, whose gradient is alike.
+    """
 
     def __init__(
         self,
@@ -37,12 +40,11 @@ class PipelineMessages:
         rank: int,
         onward: Channel | None,
         back: Channel | None,
-        shape: Sequence[int],
-        dtype: torch.dtype,
+        kinds: Sequence[MessageKind],
         device: torch.device,
     ) -> None:
         self._plan, self._rank, self._ends = plan, rank, (onward, back)
-        self._shape, self._dtype, self._device = shape, dtype, device
+        self._kinds, self._device = kinds, device
         self._order = _arrivals(plan, rank)
         self._due: dict[int, deque[Action]] = {}
         self._under_way: dict[int, tuple[Action, Message]] = {}
@@ -103,9 +105,10 @@ class PipelineMessages:
 
     def _expect(self, source: int) -> None:
         if self._due[source] and source not in self._under_way:
-            buffer = torch.empty(self._shape, dtype=self._dtype, device=self._device)
-            message = self._end(source, self._rank).receive(buffer, source)
-            self._under_way[source] = (self._due[source].popleft(), message)
+            action = self._due[source].popleft()
+            shape, dtype = self._kinds[action.stage - (action.work is not Work.FORWARD)]
+            buffer = torch.empty(shape, dtype=dtype, device=self._device)
+            self._under_way[source] = (action, self._end(source, self._rank).receive(buffer, source))
 
     def _end(self, source: int, target: int) -> Channel:
         channel = self._ends[0] if target > source else self._ends[1]
@@ -140,19 +143,21 @@ class PipelineExecutor:
         messages: PipelineMessages,
         deferred: DeferredGradients,
         timer: StepTimer,
+        *,
+        blueprint: Blueprint,
         recorder: ActionRecorder | None = None,
     ) -> None:
-        self.stages, self._rank = stages, rank
+        self.stages, self._rank, self.blueprint = stages, rank, blueprint
         self._deferred, self._timer, self._recorder = deferred, timer, recorder
         self._last = plan.stages - 1
         self.follow(plan, messages)
         self._inputs: dict[tuple[int, int], Tensor] = {}
         self._outputs: dict[tuple[int, int], Tensor] = {}
+        self._metrics: list[Tensor] = []
 
-    @property
-    def positions(self) -> Tensor:
-        """Places in the sequence of the tokens that this rank sees: int64 [sequence / cp] on the CPU."""
-        return next(iter(self.stages.values())).decoder.positions
+    def samples(self) -> Samples:
+        """The data, as this rank needs them."""
+        return self.blueprint.samples(next(iter(self.stages.values())).model)
 
     def follow(self, plan: Plan, messages: PipelineMessages) -> None:
         """From the next step on work by this plan, which has the same stages on the same ranks, and the
@@ -163,8 +168,8 @@ class PipelineExecutor:
         self._completing = _completing(self._actions)
 
     def run(self, batches: MicroBatches) -> float | None:
-        """One step's forwards and backwards over micro-batches of (tokens, targets), both int64 [batch, sequence];
-        returns the mean loss where it is computed, None elsewhere. Gradients are averaged when it returns.
+        """One step's forwards and backwards over micro-batches of (inputs, targets), both [batch, ...]; returns the
+        mean loss where it is computed, None elsewhere. Gradients are averaged when it returns.
         """
         self._messages.open()
         losses = []
@@ -181,15 +186,16 @@ class PipelineExecutor:
             replica.finish()
         return host_values.number(torch.stack(losses).sum()) if losses else None
 
-    def evaluate(self, batches: MicroBatches) -> float | None:
-        """Forwards alone, without gradients; returns the mean loss where it is computed."""
+    def evaluate(self, batches: MicroBatches) -> tuple[float | None, float | None]:
+        """Forwards alone, without gradients; returns the mean loss and the mean metric where they are computed."""
         self._messages.open(forward_only=True)
-        losses = []
+        losses, self._metrics = [], []
         with torch.no_grad():
             for action in self._actions:
                 losses += self._forward(action, batches) if action.work is Work.FORWARD else []
         self._close()
-        return host_values.number(torch.stack(losses).sum()) if losses else None
+        loss = host_values.number(torch.stack(losses).sum()) if losses else None
+        return loss, host_values.number(torch.stack(self._metrics).mean()) if self._metrics else None
 
     def close(self) -> None:
         """The run is over, however it ended: let go of all that would stay alive in a process that goes on."""
@@ -201,14 +207,15 @@ class PipelineExecutor:
     def _forward(self, action: Action, batches: MicroBatches) -> list[Tensor]:
         """The loss, if this is the stage that computes it."""
         stage, key = action.stage, (action.stage, action.micro_batch)
-        tokens, targets = batches[action.micro_batch]
-        x = tokens if not stage else self._wait_for(Action(Work.FORWARD, action.micro_batch, stage - 1))
+        inputs, targets = batches[action.micro_batch]
+        x = inputs if not stage else self._wait_for(Action(Work.FORWARD, action.micro_batch, stage - 1))
         with self._span(action, "forward"):
             if stage and torch.is_grad_enabled():
                 x = x.detach().requires_grad_(True)
             out = self.stages[stage].forward(x)
             if stage == self._last:
-                out = self._loss(out, targets) / len(batches)
+                self._measure(out, targets)
+                out = self.stages[stage].model.loss(out, targets) / len(batches)
         if torch.is_grad_enabled():
             self._inputs[key], self._outputs[key] = x, out
         if stage == self._last:
@@ -236,9 +243,11 @@ class PipelineExecutor:
             for parameter, gradient in self._deferred.products((action.stage, action.micro_batch)):
                 replica.add_gradient(parameter, gradient, last)
 
-    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        tp = self.stages[self._last].decoder.tp
-        return tp.cross_entropy(logits.flatten(0, 1), targets.transpose(0, 1).reshape(-1))
+    def _measure(self, output: Tensor, targets: Tensor) -> None:
+        """The metric of held-out samples; training goes without."""
+        if not torch.is_grad_enabled():
+            found = self.stages[self._last].model.metric(output, targets)
+            self._metrics += [] if found is None else [found.detach().double()]
 
     def _gather_once(self, place: int) -> None:
         """Sharded parameters stay gathered from one micro-batch to the next where a schedule works chunk by chunk."""

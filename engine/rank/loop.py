@@ -6,13 +6,12 @@ import contextlib
 import math
 import time
 
-import torch
 from torch import Tensor
 
 from engine.checkpoint.checkpointer import Checkpoints
 from engine.comm.context import RankContext
 from engine.config.errors import InputError, WorkbenchError
-from engine.model.data import Corpus, Tokens, open_corpus
+from engine.model.stage import Samples
 from engine.parallel.build import build_stages
 from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.local_sgd.outer_optimizer import optimizer_of
@@ -23,6 +22,7 @@ from engine.rank.environment_report import HostClocks, report_offset
 from engine.rank.reconfigure import Reconfiguration
 from engine.rank.rollback import RollbackPoint
 from engine.rank.step_log import StepLog
+from engine.rank.workload_report import report_workload
 from engine.run.commands import BACK, EVALUATE, SET, TRY, Order
 from profilers.collectives.recorder import unrecorded
 
@@ -33,14 +33,15 @@ def train(rank: RankContext) -> bool:
     began = time.monotonic()
     with contextlib.closing(build_stages(rank)) as stages:
         optimizer = optimizer_of(rank, list(stages.stages.values()))
-        corpus = open_corpus(rank.config.data, rank.config.train.seed)
+        samples = stages.samples()
         rank.writer.event("built", seconds=time.monotonic() - began)
+        report_workload(rank, stages.blueprint)
         report_uncompressed(rank, stages.stages.values())
         host_clocks = HostClocks(rank.device)
         report_offset(host_clocks, rank.writer)
-        validation = Validation(rank, stages, corpus)
+        validation = Validation(rank, stages, samples)
         with Checkpoints(rank, optimizer) as checkpoints:
-            finished = _steps(rank, stages, optimizer, corpus, checkpoints, validation)
+            finished = _steps(rank, stages, optimizer, samples, checkpoints, validation)
         if finished:
             optimizer.finish()
             validation.run(rank.config.train.steps)
@@ -56,7 +57,7 @@ def _steps(
     rank: RankContext,
     stages: PipelineExecutor,
     optimizer: LocalOptimizer,
-    corpus: Corpus,
+    samples: Samples,
     checkpoints: Checkpoints,
     validation: Validation,
 ) -> bool:
@@ -84,7 +85,7 @@ def _steps(
             if disturbed:
                 log.leave_out(step)
             planner.watch(step)
-            divergence.check(step, *one_step(rank, stages, optimizer, corpus, log, step))
+            divergence.check(step, *one_step(rank, stages, optimizer, samples, log, step))
             planner.after(step + 1)
             with rank.timer.aside():
                 checkpoints.after(step + 1)
@@ -98,7 +99,7 @@ def one_step(
     rank: RankContext,
     stages: PipelineExecutor,
     optimizer: LocalOptimizer,
-    corpus: Corpus,
+    samples: Samples,
     log: StepLog,
     step: int,
 ) -> tuple[float | None, float]:
@@ -112,7 +113,7 @@ def one_step(
         # dp ranks take consecutive parts of the global batch.
         per_rank = rank.config.batch.global_batch // rank.layout.dp
         start = step * rank.config.batch.global_batch + rank.groups.at.dp * per_rank
-        batches = micro_batches(rank, corpus.training(start, per_rank), stages.positions)
+        batches = micro_batches(rank, *samples.training(start, per_rank))
     loss = stages.run(batches)
     with timer.phase("optimizer"):
         optimizer.set_rate(step)
@@ -121,10 +122,8 @@ def one_step(
     return loss, norm
 
 
-def micro_batches(rank: RankContext, windows: Tokens, positions: Tensor) -> MicroBatches:
-    """Windows of text as this rank computes on them: inputs and targets at its ``positions`` in the sequence."""
-    tokens = torch.from_numpy(windows)
-    inputs, targets = tokens[:, positions], tokens[:, positions + 1]
+def micro_batches(rank: RankContext, inputs: Tensor, targets: Tensor) -> MicroBatches:
+    """A rank's samples [count, ...] as it computes on them."""
     size, device = rank.config.batch.micro_batch, rank.device
     parts = zip(inputs.split(size), targets.split(size), strict=True)
     return [(a.to(device, non_blocking=True), b.to(device, non_blocking=True)) for a, b in parts]
@@ -135,8 +134,8 @@ class Validation:
     recorded.
     """
 
-    def __init__(self, rank: RankContext, stages: PipelineExecutor, corpus: Corpus) -> None:
-        self._rank, self._stages, self._corpus = rank, stages, corpus
+    def __init__(self, rank: RankContext, stages: PipelineExecutor, samples: Samples) -> None:
+        self._rank, self._stages, self._samples = rank, stages, samples
         self._asked: int | None = None
 
     def after(self, step: int) -> None:
@@ -187,20 +186,26 @@ class Validation:
         rank.state("validation")
         began = time.monotonic()
         with unrecorded():
-            losses = [loss for batch in range(count) if (loss := self._loss(batch)) is not None]
+            found = [self._one(batch) for batch in range(count)]
+        losses = [loss for loss, _ in found if loss is not None]
+        metrics = [metric for _, metric in found if metric is not None]
         if not losses:
             return None
         seconds = time.monotonic() - began
         loss = sum(losses) / len(losses)
         if math.isfinite(loss):
-            rank.writer.event("validation", step=step, loss=loss, batches=len(losses), seconds=seconds)
+            more = {"metric": sum(metrics) / len(metrics)} if metrics else {}
+            rank.writer.event(
+                "validation", step=step, loss=loss, batches=len(losses), seconds=seconds, **more
+            )
         return loss
 
-    def _loss(self, batch: int) -> float | None:
+    def _one(self, batch: int) -> tuple[float | None, float | None]:
+        """Loss and metric; None on ranks that do not compute them, and where there is no metric."""
         rank, batch_size = self._rank, self._rank.config.batch.global_batch
         per_rank = batch_size // rank.layout.dp
-        windows = self._corpus.validation(batch * batch_size + rank.groups.at.dp * per_rank, per_rank)
-        return self._stages.evaluate(micro_batches(rank, windows, self._stages.positions))
+        held_out = self._samples.validation(batch * batch_size + rank.groups.at.dp * per_rank, per_rank)
+        return self._stages.evaluate(micro_batches(rank, *held_out))
 
 
 #: So many steps on end say that it is no accident: new text never gives the same loss to the bit.

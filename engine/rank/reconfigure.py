@@ -96,26 +96,24 @@ def _gradients(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -
 
 def _schedule(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -> None:
     """Another number of micro-batches is another schedule, with messages of another size."""
-    stages.follow(chosen := _tell_micro_batches(rank, stages), messages_of(rank, chosen))
+    stages.follow(chosen := _tell_micro_batches(rank, stages), messages_of(rank, chosen, stages.blueprint))
 
 
 def _tell_micro_batches(rank: RankContext, stages: PipelineExecutor) -> Plan:
     chosen = plan_of(rank.config)
-    set_micro_batches(
-        {stage: replica.decoder for stage, replica in stages.stages.items()}, rank.config, chosen
-    )
+    set_micro_batches({stage: replica.model for stage, replica in stages.stages.items()}, rank.config, chosen)
     return chosen
 
 
 def _activations(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -> None:
     for replica in stages.stages.values():
-        replica.decoder.keep(activations_of(rank.config))
+        replica.model.keep(activations_of(rank.config))
     _tell_micro_batches(rank, stages)
 
 
 def _products(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -> None:
     for replica in stages.stages.values():
-        axis = replica.decoder.tp
+        axis = replica.model.tp
         if isinstance(axis, TensorParallel):
             axis.chunks.count = rank.config.overlap.tp_chunks
 

@@ -29,6 +29,18 @@ from profilers.model.verdict import Episode, Setting, Verdict
 
 
 @dataclass(frozen=True, slots=True)
+class TrainedModel:
+    """What was trained, by its name, what its metric is called if it has one, and why its FLOPs are not known.
+
+    The name is None of a trainer that is not this project's.
+    """
+
+    name: str | None = "decoder"
+    metric: str | None = None
+    flops_reason: str = "the model's FLOPs per step are not known"
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """What the records themselves do not say.
 
@@ -49,6 +61,7 @@ class RunFacts:
     hardware_flops_per_step: float | None = None
     mfu_convention: str | None = None
     notes: tuple[str, ...] = ()
+    model: TrainedModel = field(default_factory=TrainedModel)
     #: What the run's calibration says about its collectives, or why there is none.
     links: Links = field(default_factory=dict)
     links_reason: str | None = None
@@ -144,6 +157,8 @@ class RunSummary:
     #: None of a foreign job, which may tell its tokens.
     parameters: int | None
     tokens_per_step: int | None
+    #: What was trained; None of a foreign job, and in summaries from before there was anything but the decoder.
+    workload: str | None = None
     #: The first recorded step; above 0 in a run that continues another.
     first_step: int = 0
     resumed: Resumed | None = None
@@ -160,6 +175,9 @@ class RunSummary:
     #: One per recorded step, measured or not: the mean over the ranks that know it.
     losses: list[float | None] = field(default_factory=list)
     validation_loss: float | None = None
+    #: What the model measures beside its loss: its name, and on held-out samples its mean; None without one.
+    metric_name: str | None = None
+    validation_metric: float | None = None
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
     #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was

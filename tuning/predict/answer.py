@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from engine.config import environment
 from engine.config.layout import layout_of
+from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
 from engine.footprint.flops import CONVENTION
 from engine.footprint.footprint import Footprint
@@ -170,11 +171,17 @@ def memory_parts(found: Forecast) -> dict[str, float]:
 
 def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     """A line for each setting whose time is not modelled; ``lab_known``: its links are those of the lab."""
-    said = {**_parallel(config), **_overlap(config), **_memory(config)}
+    workload = config.model.workload
+    said = {f"model.workload={workload}: formulas know the decoder alone": not is_decoder(config.model)}
+    said |= {**_parallel(config), **_overlap(config), **_memory(config)}
     variables = ", ".join(environment.asked(config.environment))
     said[f"environment: what {variables} changes is not modelled"] = bool(variables)
     kind = config.schedule.kind
     said[f"schedule.kind={kind}: what ZeRO gathers less often is not counted"] = KINDS[kind].chunk_by_chunk
+    said["train.optimizer=muon: its products are not counted, and its state as AdamW's"] = (
+        config.train.optimizer == "muon"
+    )
+    said["train.optimizer=lamb: its sums over ranks are not counted"] = config.train.optimizer == "lamb"
     said["compile=true: kernels are taken as blocks are written"] = config.compile
     said["lab: links are those of the cluster, not of the lab"] = config.lab.wanted and not lab_known
     return [line for line, applies in said.items() if applies]

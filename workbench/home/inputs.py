@@ -15,6 +15,7 @@ from engine.config import run_config as runconfig
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load
 from engine.config.validation import live_changes, rules
+from engine.dry_run.inspection import look_at
 from engine.run import run_folder
 from tuning.space.yaml_loader import StrictLoader, place
 from workbench.text.output import say
@@ -138,6 +139,8 @@ def checked_tree(tree: dict[str, Any]) -> RunConfig:
     """
     config = _with_absolute_data(runconfig.parse(tree))
     rules.check(config)
+    if look_at(config) is not None:
+        rules.check(config)  # which know more of it now
     _check_data(config.data.path)
     return config
 
@@ -235,6 +238,10 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _with_absolute_data(config: RunConfig) -> RunConfig:
+    """And, if it is a file, the workload's."""
+    file, colon, factory = config.model.workload.rpartition(":")
+    if file.endswith(".py"):
+        config = config.with_values({"model.workload": f"{_absolute(file)}{colon}{factory}"})
     if config.data.path is None:
         return config
     return config.with_values({"data.path": _absolute(config.data.path)})
@@ -310,6 +317,7 @@ def _check_startable(file: StudyFile) -> None:
         _check_cluster(file, file.simulate.cluster)
         return
     try:
+        look_at(file.config)
         _check_data(file.config.data.path)
         lab.require(file.config.lab)
         selection.choose(file.config, file.ranks)

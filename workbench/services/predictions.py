@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.config.errors import InputError
+from engine.config.presets import is_decoder
 from workbench.text.output import say
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ def _simulated(file: StudyFile) -> Target | None:
 def _target(home: Path, file: StudyFile) -> Target | None:
     from workbench.home.calibrations import target_of
 
+    if not is_decoder(file.config.model):
+        say(f"no predictions: formulas know the decoder alone, and {file.config.model.workload} is trained")
+        return None
     if file.turns_work:
         say("no predictions: the study turns its ranks or the tokens of a step")
         return None

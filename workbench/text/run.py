@@ -42,9 +42,12 @@ _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 def lines(summary: RunSummary) -> Iterator[Line]:
     """All that a summary says apart from its verdicts, most important first."""
     losses = [loss for loss in summary.losses if loss is not None]
+    if summary.workload not in (None, "decoder"):
+        yield "model", f"{summary.workload}, {words.count(summary.parameters or None)} parameters"
     if losses:
         held_out = summary.validation_loss
         tail = "" if held_out is None else f"; validation {held_out:.4f}"
+        tail += f", {found}" if (found := metric(summary)) else ""
         yield "loss", f"{losses[0]:.4f} -> {losses[-1]:.4f} over {len(summary.losses)} steps{tail}"
     yield from checkpoint_lines(summary)
     yield from _step_lines(summary)
@@ -61,6 +64,12 @@ def lines(summary: RunSummary) -> Iterator[Line]:
     for variable in summary.environment:
         yield "environment", _variable(variable)
     yield from note_lines(summary)
+
+
+def metric(summary: RunSummary) -> str:
+    """What the model measures beside its loss on held-out samples; empty without one."""
+    value = summary.validation_metric
+    return "" if value is None else f"{summary.metric_name} {value:.4f}"
 
 
 def _step_lines(summary: RunSummary) -> Iterator[Line]:

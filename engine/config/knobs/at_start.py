@@ -34,6 +34,8 @@ AT_START: dict[str, str] = {
     "batch.global_batch": _LEARNING,
     "train.learning_rate": _LEARNING,
     "train.learning_rate_warmup": _LEARNING,
+    "train.learning_rate_schedule": _LEARNING,
+    "train.optimizer": _LEARNING,
 }
 #: By the beginning of a variable's name: when its library reads it.
 _ENVIRONMENT: dict[str, str] = {

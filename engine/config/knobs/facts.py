@@ -12,7 +12,7 @@ from engine.config.compression_methods import METHODS, CompressionMethod
 from engine.config.environment import silent
 from engine.config.network import shape_of
 from engine.config.outer_methods import OUTER_METHODS, OuterMethod
-from engine.config.presets import resolve
+from engine.config.presets import blocks_of, is_decoder
 from engine.config.run_config import RunConfig
 from engine.schedules.registry import Kind
 
@@ -267,6 +267,16 @@ def splits_sequences(search: Search) -> bool:
     return search.base.data.sequence_length >= LONG_SEQUENCE or search.base.batch.global_batch < search.ranks
 
 
+def of_decoder(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
+    """Of another model nobody said how it is split, or what its layers take."""
+    return lambda search: values(search) if is_decoder(search.base.model) else None
+
+
+def recomputations(search: Search) -> list[str]:
+    """Only the decoder knows its attention core."""
+    return ["none", "selective", "full"] if is_decoder(search.base.model) else ["none", "full"]
+
+
 def of_experts(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
     return lambda search: None if search.base.model.experts is None else values(search)
 
@@ -286,6 +296,6 @@ def not_offered(
 
 def parts_of_layers(search: Search) -> list[int | None] | None:
     """All layers of a stage, or a half and a quarter of the model's; a stage that has fewer refuses them."""
-    layers = resolve(search.base.model).layers
+    layers = blocks_of(search.base.model) or 1
     parts = sorted({layers // 2, layers // 4} - {0})
     return [None, *parts] if parts else None

@@ -8,11 +8,11 @@ from engine.config.compression_methods import METHODS, RANK, one_way, planned
 from engine.config.errors import LayoutError
 from engine.config.layout import layout_of
 from engine.config.outer_methods import OUTER_METHODS
-from engine.config.presets import ModelShape
+from engine.config.presets import ModelShape, is_decoder, resolve
 from engine.config.run_config import RunConfig
 
 
-def compression_problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+def compression_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Every broken rule about compression."""
     method, layout = config.compression.method, layout_of(config)
     yield from _format_problems(config)
@@ -46,8 +46,8 @@ def compression_problems(config: RunConfig, shape: ModelShape) -> Iterator[Layou
             yield LayoutError(
                 f"compression.layers.{glob}", value, f"is {level.called} with {method}; {problem}"
             )
-    if METHODS[method].level is RANK:
-        yield from _rank_problem(config, shape)
+    if METHODS[method].level is RANK and is_decoder(config.model):
+        yield from _rank_problem(config, resolve(config.model))
 
 
 def _format_problems(config: RunConfig) -> Iterator[LayoutError]:
@@ -162,8 +162,8 @@ def _delay_rules(config: RunConfig) -> Iterator[LayoutError]:
         )
 
 
-def outer_problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
-    """Every broken rule about outer loops."""
+def outer_problems(config: RunConfig, layers: int | None) -> Iterator[LayoutError]:
+    """Every broken rule about outer loops; ``layers`` are those of the model, None where nobody knows them yet."""
     method, dp = config.outer.method, config.parallel.dp
     if method == "none":
         return
@@ -174,7 +174,7 @@ def outer_problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError
         return
     yield from _replica_problems(config)
     if OUTER_METHODS[method].has("fragments"):
-        yield from _fragment_problems(config, shape)
+        yield from _fragment_problems(config, layers)
 
 
 def _replica_problems(config: RunConfig) -> Iterator[LayoutError]:
@@ -197,11 +197,11 @@ def _replica_problems(config: RunConfig) -> Iterator[LayoutError]:
             )
 
 
-def _fragment_problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+def _fragment_problems(config: RunConfig, layers: int | None) -> Iterator[LayoutError]:
     outer = config.outer
-    most = min(shape.layers, outer.period)
+    most = outer.period if layers is None else min(layers, outer.period)
     if outer.fragments > most:
-        what = f"layers={shape.layers} in rounds of {outer.period} steps"
+        what = f"layers={layers} in rounds of {outer.period} steps"
         yield LayoutError(
             "outer.fragments",
             outer.fragments,

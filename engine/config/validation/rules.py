@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from engine.config import environment, network
 from engine.config.errors import LayoutError
 from engine.config.layout import Layout, layout_of
-from engine.config.presets import ModelShape, resolve
+from engine.config.presets import ModelShape, blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
+from engine.config.validation.own_model import workload_problems
 from engine.schedules.registry import KINDS
 
 #: The most devices of a wrong placement that are shown.
@@ -32,20 +33,25 @@ def check(config: RunConfig) -> Layout:
 
 def problems(config: RunConfig) -> Iterator[LayoutError]:
     """Every broken rule of a configuration, cheapest first."""
-    shape = resolve(config.model)
+    blocks = blocks_of(config.model)
     yield from _world_rules(config)
     yield from _placement_rules(config)
     yield from _shard_rules(config)
-    yield from _model_rules(config, shape)
-    yield from _context_rules(config, shape)
-    yield from _expert_rules(config, shape)
+    if is_decoder(config.model):
+        shape = resolve(config.model)
+        yield from _model_rules(config, shape)
+        yield from _context_rules(config, shape)
+        yield from _expert_rules(config, shape)
+    else:
+        yield from workload_problems(config)
     yield from _batch_rules(config)
-    yield from _stage_rules(config, shape)
+    yield from _stage_rules(config, blocks)
     yield from _schedule_rules(config)
-    yield from _memory_rules(config, shape)
+    yield from _memory_rules(config, blocks)
+    yield from _optimizer_rules(config)
     yield from _validation_rules(config)
-    yield from outer_problems(config, shape)
-    yield from compression_problems(config, shape)
+    yield from outer_problems(config, blocks)
+    yield from compression_problems(config)
     yield from overlap_problems(config)
     yield from _lab_rules(config)
     yield from environment.problems(config.environment)
@@ -181,20 +187,21 @@ def _batch_rules(config: RunConfig) -> Iterator[LayoutError]:
         )
 
 
-def _stage_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+def _stage_rules(config: RunConfig, layers: int | None) -> Iterator[LayoutError]:
+    """``layers`` are those of the model, None where nobody knows them yet."""
     schedule, pp = config.schedule, config.parallel.pp
     stages, given = pp * schedule.chunks, schedule.stage_layers
-    if stages > shape.layers:
+    if layers is None:
+        return
+    if stages > layers:
         field, value = ("parallel.pp", pp) if schedule.chunks == 1 else ("schedule.chunks", schedule.chunks)
-        nearest = shape.layers if schedule.chunks == 1 else max(1, shape.layers // pp)
-        yield LayoutError(
-            field, value, f"{stages} stages for layers={shape.layers}; nearest legal: {nearest}"
-        )
-    if given is not None and (len(given) != stages or sum(given) != shape.layers):
+        nearest = layers if schedule.chunks == 1 else max(1, layers // pp)
+        yield LayoutError(field, value, f"{stages} stages for layers={layers}; nearest legal: {nearest}")
+    if given is not None and (len(given) != stages or sum(given) != layers):
         yield LayoutError(
             "schedule.stage_layers",
             given,
-            f"{len(given)} stages with {sum(given)} layers; give {stages} numbers that add up to {shape.layers}",
+            f"{len(given)} stages with {sum(given)} layers; give {stages} numbers that add up to {layers}",
         )
 
 
@@ -216,10 +223,12 @@ def _schedule_rules(config: RunConfig) -> Iterator[LayoutError]:
         )
 
 
-def _memory_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+def _memory_rules(config: RunConfig, blocks: int | None) -> Iterator[LayoutError]:
     memory, schedule = config.memory, config.schedule
     layers = memory.recompute_layers
-    most = max(schedule.stage_layers or [math.ceil(shape.layers / (config.parallel.pp * schedule.chunks))])
+    # Where nobody knows the model yet, as many as are asked for.
+    even = (layers or 1) if blocks is None else math.ceil(blocks / (config.parallel.pp * schedule.chunks))
+    most = max(schedule.stage_layers or [even])
     if layers is not None and memory.recompute == "none":
         yield LayoutError(
             "memory.recompute_layers",
@@ -236,6 +245,24 @@ def _memory_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]
         yield LayoutError(
             "memory.parameters", "bf16", "needs precision bf16; set precision to bf16, or this to fp32"
         )
+
+
+def _optimizer_rules(config: RunConfig) -> Iterator[LayoutError]:
+    """Muon makes a whole matrix orthogonal; LAMB sums over ranks once all gradients are there."""
+    kind, parallel = config.train.optimizer, config.parallel
+    if kind == "muon" and (parallel.zero_stage or parallel.tp > 1):
+        what = f"tp={parallel.tp}" if parallel.tp > 1 else f"zero_stage={parallel.zero_stage}"
+        remedy = f"updates whole matrices, which {what} cuts; set it to adamw or lamb, or zero_stage to 0 and tp to 1"
+        yield LayoutError("train.optimizer", kind, remedy)
+    if kind == "lamb" and config.overlap.gather_with_optimizer:
+        remedy = "updates all parameters at once: nothing can be sent beside it; set it to false"
+        yield LayoutError("overlap.gather_with_optimizer", True, remedy)
+    if (
+        config.train.learning_rate_schedule != "constant"
+        and config.train.steps <= config.train.learning_rate_warmup
+    ):
+        remedy = f"all {config.train.steps} steps are warm-up, and nothing falls after it; lower learning_rate_warmup"
+        yield LayoutError("train.learning_rate_schedule", config.train.learning_rate_schedule, remedy)
 
 
 def _validation_rules(config: RunConfig) -> Iterator[LayoutError]:

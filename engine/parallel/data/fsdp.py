@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 
 from engine.comm.channel import Group
 from engine.config.run_config import RunConfig
-from engine.model.decoder import Decoder
 from engine.model.mixture import ExpertLinear
+from engine.model.stage import Stage
 from engine.parallel.data.averaging import Masters
 from engine.parallel.data.fsdp_comm import Reductions
 from engine.parallel.data.fsdp_units import CoarseGradients, Unit, prefetch
@@ -49,7 +49,7 @@ class FullyShardedReplica:
 
     def __init__(
         self,
-        decoder: Decoder,
+        model: Stage,
         rest: DataParallel,
         meshes: Meshes,
         config: RunConfig,
@@ -62,27 +62,27 @@ class FullyShardedReplica:
         self._tp_size, self._pieces = tp_size, list[Piece]()
         self._masters = Masters(config.memory)
         # Sharding makes other parameters of them.
-        self._partial = {name for name, one in decoder.named_parameters() if partial_over_tp(one)}
-        self._experts = {name for name, one in decoder.named_parameters() if is_expert(one)}
-        self._extents = {name: extent(one) for name, one in decoder.named_parameters()}
+        self._partial = {name for name, one in model.named_parameters() if partial_over_tp(one)}
+        self._experts = {name for name, one in model.named_parameters() if is_expert(one)}
+        self._extents = {name: extent(one) for name, one in model.named_parameters()}
         self._slices = {False: _slices(meshes.dense), True: _slices(meshes.experts or meshes.dense)}
         self._copies = meshes.dense.size(0) if meshes.dense.ndim == 2 else 1
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
         options: dict[str, Any] = {"reshard_after_forward": not self._always, "ignored_params": self._whole}
-        options |= {"mp_policy": policy} if config.precision == "bf16" else {}
+        options |= {"mp_policy": policy} if model.narrows(config) else {}
         self._reductions = Reductions(lambda: timer.phase("communication_exposed"))
-        self._units = list(_units(decoder, meshes, options, self._reductions))
-        assert isinstance(decoder, FSDPModule)
-        self.decoder: Decoder = decoder
-        self._sharded: FSDPModule = decoder
-        tp = decoder.tp  # tp may have given several ranks the same parameter
+        self._units = list(_units(model, meshes, options, self._reductions))
+        assert isinstance(model, FSDPModule)
+        self.model: Stage = model
+        self._sharded: FSDPModule = model
+        tp = model.tp  # tp may have given several ranks the same parameter
         over_tp = {name: f".tp{tp.rank}of{tp.size}" for name in self._partial if tp.size > 1}
         self._coarse = CoarseGradients(self._units, config, timer, over_tp)
         self._use(config)
 
     def forward(self, x: Tensor) -> Tensor:
         """The stage's output."""
-        out: Tensor = self.decoder(x)
+        out: Tensor = self.model(x)
         return out
 
     def backward(self, output: Tensor, gradient: Tensor | None, last: bool) -> None:
@@ -152,7 +152,7 @@ class FullyShardedReplica:
     def finish_update(self) -> None:
         """Bring new weights into the slices and forget the gradients; the next forward gathers the new values."""
         self._masters.write_back()
-        for parameter in self.decoder.parameters():
+        for parameter in self.model.parameters():
             if parameter not in self._whole:
                 parameter.grad = None
         self._rest.finish_update()
@@ -184,17 +184,17 @@ class FullyShardedReplica:
         self._always_reduces = config.parallel.reduce_every_micro_batch
         layers, dtype = (
             config.overlap.prefetch,
-            torch.bfloat16 if config.precision == "bf16" else torch.float32,
+            torch.bfloat16 if self.model.narrows(config) else torch.float32,
         )
-        beside = not self._always_reduces and self._copies == 1 and self.decoder.rotary.device.type == "cpu"
+        beside = not self._always_reduces and self._copies == 1 and self.model.device.type == "cpu"
         self._reductions.depth = layers if beside else 0
-        prefetch(self.decoder, layers)
+        prefetch(self.model, layers)
         for unit in self._units:
             unit.use(config.compression.weights, config.compression.bucket_values, dtype)
 
     def _cut(self) -> list[Piece]:
         pieces = []
-        for name, parameter in self.decoder.named_parameters():
+        for name, parameter in self.model.named_parameters():
             if parameter in self._whole:
                 continue
             assert isinstance(parameter, DTensor)
@@ -220,18 +220,16 @@ class Meshes:
     spread: int = 1
 
 
-def _units(
-    decoder: Decoder, meshes: Meshes, options: dict[str, Any], reductions: Reductions
-) -> Iterator[Unit]:
+def _units(model: Stage, meshes: Meshes, options: dict[str, Any], reductions: Reductions) -> Iterator[Unit]:
     """Experts first: a block's unit holds what is left of it."""
-    names, units = [name for name, _ in decoder.named_parameters()], list[Unit]()
-    for module in decoder.modules() if meshes.experts is not None else ():
+    names, units = [name for name, _ in model.named_parameters()], list[Unit]()
+    for module in model.modules() if meshes.experts is not None else ():
         if isinstance(module, ExpertLinear):
             assert meshes.experts is not None
             units.append(Unit(module, meshes.experts, options, meshes.spread, reductions, len(units)))
-    for module in (*decoder.blocks.values(), decoder):
+    for module in (*model.blocks.values(), model):
         units.append(Unit(module, meshes.dense, options, 1, reductions, len(units)))
-    sharded = dict(zip(decoder.parameters(), names, strict=True))
+    sharded = dict(zip(model.parameters(), names, strict=True))
     for unit in units:
         unit.name(sharded)
         yield unit

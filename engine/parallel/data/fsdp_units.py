@@ -17,8 +17,8 @@ from engine.compression.interface import Content, Part
 from engine.config.compression import NO_PLAN, Plan, settings_of, settings_with
 from engine.config.layout import accumulation
 from engine.config.run_config import RunConfig
-from engine.model.decoder import Decoder
 from engine.model.mixture import ExpertLinear
+from engine.model.stage import Stage
 from engine.parallel.data.fsdp_comm import CoarseShards, Gather, Reduce, Reductions, Slice
 from engine.parallel.data.replica import Extent, ReplicaMemory
 from profilers import torch_private
@@ -103,20 +103,20 @@ def _place(mesh: DeviceMesh) -> int:
     return place
 
 
-def prefetch(decoder: Decoder, layers: int) -> None:
+def prefetch(model: Stage, layers: int) -> None:
     """Have each layer start to gather those so many layers ahead, in forward and in backward; 0 leaves it to FSDP2."""
-    of_blocks = [_members(block) for block in decoder.blocks.values()]
+    of_blocks = [_members(block) for block in model.blocks.values()]
     for place, (block, *experts) in enumerate(of_blocks):
         ahead = [one for later in of_blocks[place + 1 : place + 1 + layers] for one in later]
         behind = [one for before in of_blocks[max(0, place - layers) : place][::-1] for one in before]
         block.set_modules_to_forward_prefetch([*experts, *ahead] if layers else [])
         block.set_modules_to_backward_prefetch([*experts[::-1], *behind] if layers else [])
-    assert isinstance(decoder, FSDPModule)
+    assert isinstance(model, FSDPModule)
     first, last = of_blocks[:layers], of_blocks[max(0, len(of_blocks) - layers) :][::-1]
-    decoder.set_modules_to_forward_prefetch([one for block in first for one in block])
-    decoder.set_modules_to_backward_prefetch([one for block in last for one in block] if layers else [])
-    if decoder.rotary.device.type == "cpu":
-        decoder._set_unshard_async_op(layers > 0)
+    model.set_modules_to_forward_prefetch([one for block in first for one in block])
+    model.set_modules_to_backward_prefetch([one for block in last for one in block] if layers else [])
+    if model.device.type == "cpu":
+        model._set_unshard_async_op(layers > 0)
 
 
 def _members(block: nn.Module) -> Sequence[FSDPModule]:

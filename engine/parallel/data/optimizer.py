@@ -1,10 +1,9 @@
-"""AdamW and clipping by the global norm, on the pieces that each rank updates."""
+"""Clipping, learning rate and update of the pieces that each rank updates."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from engine.comm.context import Groups
 from engine.config.sections import Train
 from engine.model.activation_memory import HostGradients
 from engine.parallel.data.replica import Extent, Piece, Replica, ReplicaMemory, Wave
+from engine.parallel.data.update_rules import UpdateRule, WholeNorms, first_state, rules_of
 from engine.parallel.tensor import reduce_partial_gradients
 from profilers import torch_private
 
@@ -30,25 +30,31 @@ class LocalOptimizer:
         parts = groups.replica_size / (1 if groups.norm is None else groups.norm.size)
         self._shares = torch.tensor([parts / piece.copies for piece in self._pieces], dtype=torch.float64)
         self._train = train
+        self._norms = WholeNorms(
+            self._pieces, self._shares, groups.norm if train.optimizer == "lamb" else None
+        )
         self._group()
 
     def _group(self) -> None:
-        self._waves = [(_adamw(wave.pieces, self._train), wave.send) for wave in _waves(self._replicas)]
-        self._adamw_of = {
-            id(weight): adamw
-            for adamw, _ in self._waves
-            if adamw is not None
-            for group in adamw.param_groups
+        waves = _waves(self._replicas)
+        self._waves = [(rules_of(wave.pieces, self._train, self._norms), wave.send) for wave in waves]
+        self._rule_of = {
+            id(weight): rule
+            for rule in self._rules()
+            for group in rule.param_groups
             for weight in group["params"]
         }
 
+    def _rules(self) -> list[UpdateRule]:
+        return [rule for rules, _ in self._waves for rule in rules]
+
     def regroup(self) -> None:
         """Between two steps: what is updated together follows the replicas' waves; the state of each piece stays."""
-        known = [adamw.state for adamw, _ in self._waves if adamw is not None]
+        known = [rule.state for rule in self._rules()]
         self._group()
         for state in known:
             for weight, values in state.items():
-                self._adamw_of[id(weight)].state[weight] = values
+                self._rule_of[id(weight)].state[weight] = values
 
     @property
     def pieces(self) -> list[Piece]:
@@ -67,12 +73,13 @@ class LocalOptimizer:
         return [memory for replica in self._replicas for memory in replica.memories()]
 
     def state_of(self, piece: Piece) -> dict[str, Tensor]:
-        """AdamW's ``step`` [], ``exp_avg`` and ``exp_avg_sq`` of a piece; zeros before the first step."""
-        state: dict[str, Tensor] = self._adamw_of[id(piece.weight)].state[piece.weight]
+        """What the optimizer knows of a piece, of AdamW ``step`` [], ``exp_avg`` and ``exp_avg_sq``; zeros before the
+        first step.
+        """
+        state: dict[str, Tensor] = self._rule_of[id(piece.weight)].state[piece.weight]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=piece.weight.device)
-            state |= {key: torch.zeros_like(piece.weight.detach()) for key in ("exp_avg", "exp_avg_sq")}
-        return state
+            state |= first_state(piece, self._train)
+        return {key: value for key, value in state.items() if value is not None}
 
     def publish_weights(self, anew: bool = False) -> None:
         """After new values were put into pieces: bring them to all that need them; ``anew`` without what the step
@@ -107,8 +114,8 @@ class LocalOptimizer:
     def set_rate(self, step: int) -> None:
         """The learning rate of a step of the run, the first being 0."""
         rate = learning_rate(self._train, step)
-        for adamw, _ in self._waves:
-            for group in adamw.param_groups if adamw is not None else ():
+        for rule in self._rules():
+            for group in rule.param_groups:
                 group["lr"] = rate
 
     def step(self) -> float:
@@ -138,21 +145,39 @@ class LocalOptimizer:
     def _update(self, gradients: list[Tensor], norm: float) -> None:
         if self._clip is not None and norm > self._clip:
             torch_private.foreach_mul_(gradients, self._clip / (norm + 1e-6))
+        if (most := self._train.clip_value) is not None:
+            for gradient in gradients:
+                gradient.clamp_(-most, most)
         weights = [piece.weight for piece in self._pieces]
         for weight, gradient in zip(weights, self._host.beside(weights, gradients), strict=True):
             weight.grad = gradient
-        for adamw, send in self._waves:
-            if adamw is not None:
-                adamw.step()
+        for rules, send in self._waves:
+            for rule in rules:
+                rule.step()
             if send is not None:
                 send()
         for replica in self._replicas:
             replica.finish_update()
 
 
+#: From the share of the steps after the warm-up that lie behind, in [0, 1), to the share of the learning rate.
+_FALLS: dict[str, Callable[[float], float]] = {
+    "constant": lambda done: 1.0,
+    "linear": lambda done: 1.0 - done,
+    "cosine": lambda done: (1.0 + math.cos(math.pi * done)) / 2,
+}
+
+
 def learning_rate(train: Train, step: int) -> float:
-    """Of a step of the run, the first being 0: it rises in equal parts over the steps of the warm-up."""
-    return train.learning_rate * min(1.0, (step + 1) / max(1, train.learning_rate_warmup))
+    """Of a step of the run, the first being 0: it rises in equal parts over the steps of the warm-up, and then falls
+    from ``learning_rate`` to ``learning_rate_floor`` of it, which the step after the last one would have.
+    """
+    warmup = train.learning_rate_warmup
+    if step < warmup:
+        return train.learning_rate * ((step + 1) / warmup)
+    fall = _FALLS[train.learning_rate_schedule]((step - warmup) / max(1, train.steps - warmup))
+    floor = 0.0 if train.learning_rate_schedule == "constant" else train.learning_rate_floor
+    return train.learning_rate * (floor + (1 - floor) * fall)
 
 
 def _waves(replicas: Sequence[Replica]) -> list[Wave]:
@@ -160,19 +185,3 @@ def _waves(replicas: Sequence[Replica]) -> list[Wave]:
     waves = [wave for replica in replicas for wave in replica.waves()]
     plain = [piece for wave in waves if wave.send is None for piece in wave.pieces]
     return [Wave(plain), *(wave for wave in waves if wave.send is not None)]
-
-
-def _adamw(pieces: Sequence[Piece], train: Train) -> torch.optim.AdamW | None:
-    """An optimizer of these pieces; None if there is nothing to update."""
-    held = [piece for piece in pieces if piece.weight.numel()]
-    decayed = [piece.weight for piece in held if piece.decayed]
-    plain = [piece.weight for piece in held if not piece.decayed]
-    options: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
-    if not held:
-        return None
-    return torch.optim.AdamW(
-        [option for option in options if option["params"]],
-        lr=train.learning_rate,
-        weight_decay=train.weight_decay,
-        fused=True,
-    )

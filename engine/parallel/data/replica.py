@@ -16,8 +16,9 @@ from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content
 from engine.config.compression import Plan
 from engine.config.run_config import RunConfig
-from engine.model.decoder import Decoder, Linear, Norm
+from engine.model.decoder import Linear, Norm
 from engine.model.mixture import Mixture, Router
+from engine.model.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Compressed(Protocol):
 class Replica(Protocol):
     """A stage that can run forward and backward micro-batch by micro-batch."""
 
-    decoder: Decoder
+    model: Stage
 
     def forward(self, x: Tensor) -> Tensor:
         """The stage's output; sends no gradients."""
@@ -179,17 +180,16 @@ def run_backward(output: Tensor, gradient: Any) -> None:
     output.backward(gradient)
 
 
-def mark_parameters(decoder: Decoder) -> None:
+def mark_parameters(model: Stage) -> None:
     """Note on each parameter how its module splits it: ``tp_dim`` and ``expert_dim``, None where it does not; and
     its ``extent``.
     """
-    axes = [module.axis for module in decoder.modules() if isinstance(module, Mixture)]
+    axes = [module.axis for module in model.modules() if isinstance(module, Mixture)]
     ep = (axes[0].size, axes[0].rank) if axes else (1, 0)
-    for module in decoder.modules():
-        weight = getattr(module, "weight", None)
-        if isinstance(weight, nn.Parameter):
-            tp_dim, expert_dim = getattr(module, "tp_dim", None), getattr(module, "expert_dim", None)
-            splits = {tp_dim: (decoder.tp.size, decoder.tp.rank), expert_dim: ep}
+    for module in model.modules():
+        tp_dim, expert_dim = getattr(module, "tp_dim", None), getattr(module, "expert_dim", None)
+        splits = {tp_dim: (model.tp.size, model.tp.rank), expert_dim: ep}
+        for weight in module.parameters(recurse=False):
             weight.tp_dim, weight.expert_dim = tp_dim, expert_dim  # type: ignore[attr-defined]
             weight.extent = extent_of(tuple(weight.shape), splits)  # type: ignore[attr-defined]
 
@@ -210,13 +210,13 @@ def is_expert(parameter: nn.Parameter) -> bool:
     return parameter.expert_dim is not None  # type: ignore[attr-defined]
 
 
-def wide_parameters(decoder: Decoder) -> dict[str, nn.Parameter]:
+def wide_parameters(model: Stage) -> dict[str, nn.Parameter]:
     """Parameters by name that compute in fp32 whatever the precision: those of norms and routers."""
-    modules = decoder.named_modules()
+    modules = model.named_modules()
     return {f"{name}.weight": one.weight for name, one in modules if isinstance(one, (Norm, Router))}
 
 
-def late_parameters(decoder: Decoder) -> list[nn.Parameter]:
+def late_parameters(model: Stage) -> list[nn.Parameter]:
     """Matrices whose gradients a schedule takes after their backward."""
-    modules = decoder.modules()
+    modules = model.modules()
     return [module.weight for module in modules if isinstance(module, Linear) and module.deferred is not None]

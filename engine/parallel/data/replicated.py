@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from engine.config.run_config import RunConfig
-from engine.model.decoder import Decoder
+from engine.model.stage import Stage
 from engine.parallel.data.averaging import AveragedParameters
 from engine.parallel.data.replica import Compressed, Piece, ReplicaMemory, Wave, run_backward
 
@@ -15,8 +15,8 @@ from engine.parallel.data.replica import Compressed, Piece, ReplicaMemory, Wave,
 class DataParallel:
     """A ``Replica`` whose parameters are in parts, each averaged over the ranks that hold copies of it."""
 
-    def __init__(self, decoder: Decoder, parts: Sequence[AveragedParameters], compiled: bool = False) -> None:
-        self.decoder, self.parts = decoder, parts
+    def __init__(self, model: Stage, parts: Sequence[AveragedParameters], compiled: bool = False) -> None:
+        self.model, self.parts = model, parts
         self._compiled, self._hooked = compiled, False
         self._find_later()
 
@@ -24,7 +24,7 @@ class DataParallel:
         """The stage's output."""
         if self._at_once:
             self.drain()
-        out: Tensor = self.decoder(x)
+        out: Tensor = self.model(x)
         return out
 
     def backward(self, output: Tensor, gradient: Tensor | None, last: bool) -> None:
@@ -101,15 +101,9 @@ class DataParallel:
         self._at_once = bool(self._later) and self._compiled
         if self._later and not self._compiled and not self._hooked:
             self._hooked = True
-            for unit in _units(self.decoder):
+            for unit in self.model.units():
                 unit.register_forward_pre_hook(self._arrive)
 
     def _arrive(self, unit: nn.Module, _: object) -> None:
         for part in self._later:
             part.wait_for_weights(unit.parameters())
-
-
-def _units(decoder: Decoder) -> list[nn.Module]:
-    """Modules that are used one after the other; together they hold all parameters."""
-    ends = [one for one in (decoder.embedding, decoder.norm, decoder.head) if one is not None]
-    return [*decoder.blocks.values(), *ends]

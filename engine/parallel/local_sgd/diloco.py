@@ -177,7 +177,7 @@ def _dealt(pieces: Sequence[Piece], fragments: int) -> list[list[Piece]]:
     dealt: list[list[Piece]] = [[] for _ in range(fragments)]
     for piece in pieces:
         layer = _LAYER.match(piece.name)
-        last = not piece.name.startswith("embedding")
+        last = not piece.name.startswith(("embedding", "first"))
         place = int(layer.group(1)) % fragments if layer else (fragments - 1) * last
         dealt[place].append(piece)
     return dealt

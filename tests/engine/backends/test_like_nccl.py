@@ -133,7 +133,9 @@ def connected(rank: int, kind: str, chunks: int) -> None:
     """The messages of a schedule, in its order, over communicators that are made at the first of them."""
     onward, back = (Channel(group, CPU) for group in groups(2, ranks=4, patience_seconds=10.0))
     chosen = plan(kind, 4, chunks, 8)
-    messages = PipelineMessages(chosen, rank, onward, back, (4,), torch.float32, CPU)
+    messages = PipelineMessages(
+        chosen, rank, onward, back, [((4,), torch.float32)] * (chosen.stages - 1), CPU
+    )
     messages.connect()
     messages.open()
     messages.close()

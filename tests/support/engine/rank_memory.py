@@ -44,7 +44,7 @@ def real(rank: int, config: RunConfig, folder: Path) -> Real:
         rank, config, layout, device, made, timer, recorder, writer, StopControl(None, rank)
     )
     executor = build_stages(context)
-    decoders = [replica.decoder for replica in executor.stages.values()]
+    decoders = [replica.model for replica in executor.stages.values()]
     optimizer = LocalOptimizer(list(executor.stages.values()), made, config.train)
     saved = [saved_bytes(config, decoder) for decoder in decoders]
     timer.begin(0)

@@ -159,6 +159,9 @@ def test_other_machines_devices_and_settings_do_not_count() -> None:
         "of which the calibration has no rate": ran(one.with_values({"precision": "bf16"}), 9.0),
         "compile": ran(one.with_values({"compile": True}), 9.0),
         "links are those of the cluster": ran(config(lab={"hosts": 2, "rate_mbit": 100.0}, dp=4), 9.0),
+        "formulas know the decoder alone": ran(
+            parse({"model": {"workload": "vision"}, "parallel": {"dp": 4}}), 9.0
+        ),
         "was changed as it went": Finished("x", "gloo", old, None, "was changed as it went"),
     }
     found = learned(list(others.values())).experience
@@ -167,7 +170,7 @@ def test_other_machines_devices_and_settings_do_not_count() -> None:
     for words, left in zip(others, found.left_out, strict=True):
         assert words in left.reason, left
     assert any(
-        note.startswith("7 other finished runs do not count") for note in learned(list(others.values())).notes
+        note.startswith("8 other finished runs do not count") for note in learned(list(others.values())).notes
     )
 
 

@@ -34,6 +34,8 @@ NOT_LISTED = {
     "batch.global_batch": "offered to a study of the time to a loss: it changes what is learned",
     "train.learning_rate": "as the global batch",
     "train.learning_rate_warmup": "as the global batch",
+    "train.learning_rate_schedule": "as the global batch",
+    "train.optimizer": "as the global batch",
     "compile": "offered on one device: a layout's variety would be compiled for each trial",
 }
 
@@ -86,3 +88,10 @@ def test_each_value_stands_in_a_legal_point_at_which_it_acts(key: str) -> None:
         if value == resting:
             continue
         assert any(acts(key, space.base_values | point) for point in points), f"{key}={value} never acts"
+
+
+def test_of_another_model_nothing_is_offered_that_only_the_decoder_can() -> None:
+    offered = offered_space(parse({"model": {"workload": "vision"}} | TREE | {"precision": "fp32"}), RANKS)
+    assert not {"parallel.tp", "parallel.cp", "parallel.ep", "schedule.stage_layers"} & set(offered)
+    assert offered["memory.recompute"] == ["none", "full"]
+    assert {"parallel.pp", "parallel.zero_stage", "compression.method"} <= set(offered)

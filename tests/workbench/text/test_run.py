@@ -82,3 +82,13 @@ def test_a_column_has_one_name_as_text_and_asnumbers() -> None:
     assert column.numbers == [12.3, None]
     plain = Column("axis", ["dp"])
     assert (plain.title, plain.texts, plain.numbers) == ("axis", ["dp"], ["dp"])
+
+
+def test_another_model_than_the_decoder_is_named_with_what_it_measures() -> None:
+    told = {"workload": "vision", "parameters": 204_874, "losses": [2.3, 1.9], "validation_loss": 2.0887}
+    told |= {"metric_name": "accuracy", "validation_metric": 0.625}
+    lines = dict(run.lines(RunSummary.from_dict(KNOWN | told)))
+    assert lines["model"].startswith("vision, ")
+    assert lines["loss"] == "2.3000 -> 1.9000 over 2 steps; validation 2.0887, accuracy 0.6250"
+    for usual in ({"workload": "decoder"}, {}):  # as it is now, and as it was before there was another one
+        assert "model" not in dict(run.lines(RunSummary.from_dict(KNOWN | usual)))

@@ -18,6 +18,7 @@ from engine.config.layout import accumulation, layers_of_stages
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
+from engine.footprint.weights import averages
 from engine.schedules.actions import Costs
 from engine.schedules.closed_forms import idle_seconds
 
@@ -269,7 +270,7 @@ def _bytes(config: RunConfig) -> dict[str, float]:
     return {
         "weight_bytes": 2 if half else _FP32,
         "gradient_bytes": _FP32,
-        "optimizer_bytes": 12 if half else 8,
+        "optimizer_bytes": _FP32 * (averages(config.train) + half),
         "reduce_bytes": reduce_bytes(config),
         "value_bytes": 2 if half or config.precision == "bf16" else _FP32,
     }

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from engine.config.layout import Layout, layers_of_stages, layout_of
 from engine.config.network import Shape, shape_of
-from engine.config.presets import resolve
+from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
 from tuning.predict.placement.cost import Volumes
@@ -30,9 +30,11 @@ Lists = dict[str, list[int] | None]
 def chosen(config: RunConfig, keys: Collection[str]) -> Lists:
     """A value for each of the ``keys`` of ``AUTOMATIC``: a list, or None where nothing is better than without it.
 
-    Of a configuration that breaks a rule, all are None.
+    Of a configuration that breaks a rule, and of another model than the decoder, all are None.
     """
     nothing: Lists = dict.fromkeys(keys)
+    if not is_decoder(config.model):  # what others send and take, no formula knows
+        return nothing
     given = config.parallel.placement or config.schedule.stage_layers
     plain = (
         config.with_values(nothing) if given else config

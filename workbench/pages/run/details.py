@@ -150,7 +150,8 @@ def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
     phases = with_between(summary.phases, summary.between_seconds or 0.0)
     exposed = phases["communication_exposed"] / sum(phases.values()) if phases else None
     losses = [loss for loss in summary.losses if loss is not None]
-    held_out, mfu = summary.validation_loss, summary.mfu
+    mfu = summary.mfu
+    name = "" if summary.workload in (None, "decoder") else f"{summary.workload}; "
     return {
         "Tokens/s": (
             words.number(summary.tokens_per_second),
@@ -164,11 +165,11 @@ def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
         "Peak memory": (words.gib(summary.peak_memory_bytes), run_text.peak_memory_rank(summary)),
         "Last loss": (
             words.number(losses[-1] if losses else None, 4),
-            "no validation loss" if held_out is None else f"validation {held_out:.4f}",
+            _held_out(summary),
         ),
         "Parameters": (
             words.count(summary.parameters or None),
-            "MFU not known" if mfu is None else f"MFU {words.percent(mfu, 1)}",
+            name + ("MFU not known" if mfu is None else f"MFU {words.percent(mfu, 1)}"),
         ),
     }
 
@@ -180,6 +181,13 @@ def _roofline(view: RunView, summary: RunSummary) -> None:
         return
     chart(roofline.draw(series, view.id), "run-roofline", "Products on the roofline, and collectives by size")
     st.caption(f":material/info: {words.escaped(roofline.roofline_note(series))}", help=roofline.HELP)
+
+
+def _held_out(summary: RunSummary) -> str:
+    if summary.validation_loss is None:
+        return "no validation loss"
+    told = f"validation {summary.validation_loss:.4f}"
+    return f"{told}, {found}" if (found := run_text.metric(summary)) else told
 
 
 def _loss_and_memory(records: Snapshot, summary: RunSummary) -> None:

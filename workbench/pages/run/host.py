@@ -112,9 +112,9 @@ def _largest(tree: Mapping[str, Any]) -> Footprint | None:
     try:
         config = parse(dict(tree))
         rules.check(config)
-    except InputError:
+        return largest(config)
+    except InputError:  # or formulas do not know the model
         return None
-    return largest(config)
 
 
 def _parts(row: Footprint) -> dict[str, int]:

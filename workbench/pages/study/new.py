@@ -11,7 +11,7 @@ import yaml
 
 from engine.config.errors import InputError, WorkbenchError
 from engine.config.knobs.catalogue import live_parts
-from engine.config.presets import PRESETS, resolve
+from engine.config.presets import PRESETS, is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from tuning.execution import device_slices
@@ -126,7 +126,8 @@ def _checked(tree: dict[str, Any]) -> StudyFile | None:
     """The study if it can run, with what it amounts to; else what has to change."""
     try:
         file = study_file.parse(tree)
-        resolve(file.config.model)
+        if is_decoder(file.config.model):
+            resolve(file.config.model)
         _check_here(file)
         space = file.search_space
         st.caption(f":material/flag: Baseline: {space.label(space.baseline[0])}. {_size(file)}")

@@ -13,7 +13,6 @@ from torch import Tensor
 from engine.compression.interface import Content, Part
 from engine.compression.methods.row_codec import Integers, RowCodec
 from engine.config.compression import Plan
-from engine.model.data import open_corpus
 from engine.parallel.build import build_stages
 from engine.rank.loop import micro_batches
 from tests.support.engine.local_sgd_runs import context_of
@@ -45,7 +44,7 @@ def planned_step(rank: int, stage: int, folder: str) -> dict[str, bool]:
     context = context_of(rank, small(**layout, **MODEL, **CODED), Path(folder))
     stages, seen = build_stages(context), list[tuple[tuple[Part, ...], Tensor]]()
     (replica,) = stages.stages.values()
-    names = [name for name, _ in replica.decoder.named_parameters()]
+    names = [name for name, _ in replica.model.named_parameters()]
     bits = {name: 2 + place % 7 for place, name in enumerate(names)}
 
     def see(content: Content) -> None:
@@ -55,8 +54,7 @@ def planned_step(rank: int, stage: int, folder: str) -> dict[str, bool]:
         part.follow(Plan("int4", 4, bits))
         part.watch = see
     context.timer.begin(0)
-    windows = open_corpus(context.config.data, 0).training(rank, 1)
-    stages.run(micro_batches(context, windows, stages.positions))
+    stages.run(micro_batches(context, *stages.samples().training(rank, 1)))
     expected = _expected(seen, bits)
     found: dict[str, list[Tensor]] = {}
     for piece in replica.pieces():

@@ -1,0 +1,56 @@
+"""The rules for a workload that is not the decoder: what its modules cannot do, and what is not theirs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.config.errors import LayoutError
+from engine.config.presets import FIELD, SHIPPED, facts_of
+from engine.config.run_config import RunConfig
+from engine.config.sections import Model
+from engine.schedules.registry import KINDS
+
+#: Of the model section, what any workload has.
+_ANY = ("workload", "options")
+
+
+def workload_problems(config: RunConfig) -> Iterator[LayoutError]:
+    """Every broken rule."""
+    model = config.model
+    if model.workload not in SHIPPED and not all(model.workload.rpartition(":")[::2]):
+        known = ", ".join(["decoder", *SHIPPED])
+        remedy = f"is no workload; give package.module:factory, file.py:factory, or one of {known}"
+        yield LayoutError(FIELD, model.workload, remedy)
+    yield from _foreign_keys(model)
+    facts, stages = facts_of(model), config.parallel.pp * config.schedule.chunks
+    for axis, cut in (("tp", "matrices"), ("cp", "sequences"), ("ep", "experts")):
+        degree = getattr(config.parallel, axis)
+        unknown = facts is None and axis != "ep"
+        if degree > 1 and not unknown and (facts is None or axis not in facts.splits):
+            remedy = (
+                f"{model.workload} does not say how its {cut} are split; set it to 1, and dp or pp higher"
+            )
+            yield LayoutError(f"parallel.{axis}", degree, remedy)
+    if facts is not None and facts.shapes_reason and stages > 1:
+        yield LayoutError(
+            "parallel.pp", config.parallel.pp, f"{facts.shapes_reason}; set it and schedule.chunks to 1"
+        )
+    if config.memory.recompute == "selective":
+        remedy = "only the decoder knows its attention core; set it to full, or to none"
+        yield LayoutError("memory.recompute", "selective", remedy)
+    if config.memory.parameters == "bf16":
+        remedy = "its matrices may be of any kind; set it to fp32: precision bf16 computes under autocast"
+        yield LayoutError("memory.parameters", "bf16", remedy)
+    if KINDS[config.schedule.kind].splits_backward and stages > 1:
+        remedy = "splits the backward, which only the decoder's matrices can; set it to 1f1b or interleaved"
+        yield LayoutError("schedule.kind", config.schedule.kind, remedy)
+
+
+def _foreign_keys(model: Model) -> Iterator[LayoutError]:
+    """Sizes of the decoder would silently change nothing."""
+    usual = Model()
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if name not in _ANY and value != getattr(usual, name):
+            remedy = f"is the decoder's, and {model.workload} is trained; give its factory model.options"
+            yield LayoutError(f"model.{name}", value, remedy)

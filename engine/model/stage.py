@@ -1,0 +1,88 @@
+"""What the engine asks of one rank's part of a model: consecutive blocks, with what comes before and after them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from engine.config.run_config import RunConfig
+from engine.model.activation_memory import Activations, Offload
+from engine.model.axes import Axes, TensorAxis
+
+
+class Stage(nn.Module):
+    """Base of all stages. ``blocks`` are keyed by their number in the whole model, so that names of parameters do not
+    depend on how a pipeline is cut; what a step gathers or recomputes together is a block.
+    """
+
+    tp: TensorAxis
+    blocks: nn.ModuleDict
+    #: Where activations go to the host's memory.
+    offload: Offload | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        raise NotImplementedError
+
+    def place(self, device: torch.device) -> None:
+        """Move it there, with what is no parameter."""
+        raise NotImplementedError
+
+    def units(self) -> list[nn.Module]:
+        """Modules that are used one after the other; together they hold all parameters."""
+        raise NotImplementedError
+
+    def narrows(self, config: RunConfig) -> bool:
+        """Whether parameters themselves are made narrow to compute in bf16."""
+        return config.precision == "bf16"
+
+    def keep(self, activations: Activations) -> None:
+        """What blocks forget, and where they keep the rest, from the next forward on."""
+        raise NotImplementedError
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Of the last stage's output for one micro-batch: a mean over its samples."""
+        raise NotImplementedError
+
+    def metric(self, output: Tensor, targets: Tensor) -> Tensor | None:
+        """What people read beside the loss, a mean over samples too; None where a model has nothing of the kind."""
+        return None
+
+
+#: Shape and dtype.
+MessageKind = tuple[tuple[int, ...], torch.dtype]
+
+
+class Samples(Protocol):
+    """A model's data, in one order for all layouts."""
+
+    def training(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of samples ``first`` to ``first + count`` of an endless order: [count, ...] each, on the
+        CPU.
+        """
+
+    def validation(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """The same of samples that are never trained on; it starts again when there are too few."""
+
+
+class Blueprint(Protocol):
+    """A model as the engine cuts it: every layout builds its stages from the same one."""
+
+    @property
+    def blocks(self) -> int:
+        """What a pipeline can cut between, in order."""
+
+    def stage(self, layers: range, axes: Axes, on_meta: bool = False) -> Stage:
+        """These blocks, on the CPU, with the values that they start from; on meta they have neither values nor memory.
+        The stage with block 0 takes the inputs, the one with the last block gives what the loss is taken of.
+        """
+
+    def messages(self, blocks: Sequence[int], axes: Axes, micro_batch: int) -> list[MessageKind]:
+        """What each of these blocks gives to the one behind it for a micro-batch of so many samples."""
+
+    def samples(self, stage: Stage) -> Samples:
+        """The data, as the ranks of a stage need them."""

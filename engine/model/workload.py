@@ -1,0 +1,64 @@
+"""A person's own model, data and loss, as the engine trains them: what a factory returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+#: Builds one part of a model: a new module at every call, in fp32 on the CPU; from ``Axes`` where the workload splits.
+Build = Callable[..., nn.Module]
+#: From what the model gives and the targets of a micro-batch, and ``Axes`` where the workload splits, to one number,
+#: a mean over its samples.
+Mean = Callable[..., Tensor]
+
+
+class Batches(Protocol):
+    """Data as samples with numbers; what a number stands for depends on nothing else, so that all layouts see the
+    same.
+    """
+
+    def training(self, first: int, count: int) -> tuple[Any, Any]:
+        """Inputs and targets of samples ``first`` to ``first + count`` of an endless order: two tensors or numpy arrays
+        [count, ...].
+        """
+
+    def validation(self, first: int, count: int) -> tuple[Any, Any]:
+        """The same of held-out samples, which are never trained on."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model as parts that follow each other, with its data and its loss.
+
+    ``first`` takes a micro-batch's inputs and gives what each of ``blocks`` takes and gives; ``last`` makes of it what
+    ``loss`` and ``metric`` are asked for, both means over samples. Parts share no parameter, and each takes and gives
+    one tensor [samples, ...]. A pipeline cuts between blocks; ZeRO gathers, and recomputation forgets, block by block.
+    Their parameters are called ``first.NAME``, ``blocks.NUMBER.NAME`` and ``last.NAME``.
+
+    Parts are built one by one with torch's generator seeded by ``train.seed`` and the part's name, so all layouts start
+    alike. Parameters for which ``weights`` has their name start from that; then it must have all of them.
+
+    ``splits`` names the axes, "tp" and "cp", over which the model says itself how it is split: every part is built from
+    this rank's ``engine.model.axes.Axes``, and ``loss`` and ``metric`` get them as a third argument. A module's
+    ``tp_dim`` is the dimension along which its parameters are split, each rank holding ``axes.tensor.shard`` of the
+    whole; without one they are whole everywhere, and their gradients are summed over tp. What blocks give is then
+    [sequence / (cp * tp), samples, ...]; under cp inputs and targets [samples, sequence] are cut at
+    ``axes.context.positions``.
+
+    ``tokens`` is what a sample counts in rates per second: 1 where it is one thing, such as an image.
+    """
+
+    blocks: Sequence[Build]
+    batches: Batches
+    loss: Mean
+    first: Build | None = None
+    last: Build | None = None
+    metric: Mean | None = None
+    metric_name: str = "metric"
+    name: str = ""
+    splits: tuple[str, ...] = ()
+    tokens: int = 1
+    weights: Mapping[str, Tensor] | None = None

@@ -1,0 +1,98 @@
+"""What a workload is, told before it runs: parts that can be built, their sizes, and FLOPs counted on meta tensors."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from engine.config.errors import InputError
+from engine.config.presets import FIELD, WorkloadFacts
+from engine.model.workloads.listed import ListedBlueprint, Tensors, elements, said
+
+
+def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
+    """Facts of a workload, of which every part is built on meta and what its data give is looked at.
+
+    Raises:
+        InputError: a part cannot be built, shares parameters, or does not fit its weights; the data are no samples.
+    """
+    workload, config = blueprint.workload, blueprint.config
+    _check_samples(blueprint)
+    parts = {name: blueprint.on_meta(name, build) for name, build in blueprint.parts()}
+    _check_shared(config.model.workload, parts)
+    flops, reason = _counted(blueprint, list(parts.values()))
+    return WorkloadFacts(
+        name=workload.name or config.model.workload,
+        blocks=len(workload.blocks),
+        parameters=sum(map(elements, parts.values())),
+        tokens=workload.tokens,
+        splits=tuple(workload.splits),
+        flops=flops,
+        flops_reason=reason,
+        shapes_reason=_why_no_shapes(blueprint),
+        metric=None if workload.metric is None else workload.metric_name,
+    )
+
+
+def _why_no_shapes(blueprint: ListedBlueprint) -> str:
+    try:
+        blueprint.shapes(1)
+        return ""
+    except InputError as error:
+        return error.remedy
+
+
+def _check_samples(blueprint: ListedBlueprint) -> None:
+    samples, spec = Tensors(blueprint.workload), blueprint.config.model.workload
+    wanted = [("training", samples.training)]
+    if blueprint.config.train.validation_batches:
+        wanted.append(("validation", samples.validation))
+    for name, give in wanted:
+        try:
+            give(0, 2)
+        except Exception as error:
+            raise InputError(FIELD, spec, f"its batches.{name}(0, 2) raises {said(error)}") from error
+
+
+def _check_shared(spec: str, parts: dict[str, nn.Module]) -> None:
+    """A pipeline or ZeRO would make two parameters of one."""
+    seen: dict[int, str] = {}
+    for name, module in parts.items():
+        for own, parameter in module.named_parameters(remove_duplicate=False):
+            full = f"{name}.{own}"
+            other = seen.setdefault(id(parameter), full)
+            if other != full:
+                remedy = f"{other} and {full} are one parameter; each part has to have its own"
+                raise InputError(FIELD, spec, remedy)
+
+
+def _counted(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | None, str]:
+    """FLOPs of forward and backward of one sample, or why there are none.
+
+    ``FlopCounterMode`` counts matrix products, convolutions and attention, a multiply-add as 2.
+    """
+    inputs, targets = blueprint.inputs_on_meta(blueprint.config.batch.micro_batch)
+    try:
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+            x = inputs
+            for part in parts:
+                x = part(x)
+            loss = _scalar(blueprint.loss_on_meta(x, targets))
+            loss.backward()
+    except Exception as error:
+        return None, f"on meta tensors the model raises {said(error)}"
+    total = counter.get_total_flops() / len(inputs)
+    if not total:
+        return None, "torch's FlopCounterMode finds no matrix product, convolution or attention in the model"
+    return math.ceil(total), ""
+
+
+def _scalar(loss: Tensor) -> Tensor:
+    if loss.ndim:
+        raise ValueError(
+            f"the loss has the shape {list(loss.shape)}; it has to be one number, the mean over samples"
+        )
+    return loss

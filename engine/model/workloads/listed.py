@@ -1,0 +1,307 @@
+"""A workload's parts as stages: any modules in a row, in fp32 or under autocast, recomputed block by block."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from engine.config.errors import InputError
+from engine.config.presets import FIELD
+from engine.config.run_config import RunConfig
+from engine.model.activation_memory import Activations, Offload, activations_of
+from engine.model.axes import Axes, ContextAxis, TensorAxis
+from engine.model.stage import MessageKind, Stage
+from engine.model.workload import Build, Workload
+
+#: Their statistics are those of a micro-batch.
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@dataclass(frozen=True)
+class Built:
+    """The parts of a stage, by the names that their parameters begin with."""
+
+    first: nn.Module | None
+    blocks: dict[int, nn.Module]
+    last: nn.Module | None
+    is_last: bool
+
+
+class ListedStage(Stage):
+    """Blocks of a workload. Precision bf16 means autocast: parameters and what leaves a stage stay fp32."""
+
+    def __init__(
+        self, workload: Workload, built: Built, axes: Axes, activations: Activations, bf16: bool
+    ) -> None:
+        super().__init__()
+        self.axes, self.tp, self._bf16, self._is_last = axes, axes.tensor, bf16, built.is_last
+        self._told = _told(workload, axes)
+        self._loss, self._metric = workload.loss, workload.metric
+        self.first, self.last = built.first, built.last
+        self.blocks = nn.ModuleDict({str(number): block for number, block in built.blocks.items()})
+        self.offload: Offload | None = None
+        self._device = torch.device("cpu")
+        self.keep(activations)
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    def place(self, device: torch.device) -> None:
+        self.to(device)
+        self._device = device
+
+    def units(self) -> list[nn.Module]:
+        return [*self.blocks.values(), *(one for one in (self.first, self.last) if one is not None)]
+
+    def narrows(self, config: RunConfig) -> bool:
+        """Autocast makes narrow copies for each product."""
+        return False
+
+    def keep(self, activations: Activations) -> None:
+        self.offload = (self.offload or Offload()) if activations.offload else None
+        self._forgets = [activations.of_layer(place) == "full" for place in range(len(self.blocks))]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Inputs or what the block before gave -> what the next block takes, in fp32; or what the loss is taken of."""
+        with self._precision():
+            x = x if self.first is None else self.first(x)
+            steps = [self._step(*pair) for pair in zip(self.blocks.values(), self._forgets, strict=True)]
+            if self.offload is not None and torch.is_grad_enabled():
+                x = self.offload.run(steps, x, None)
+            else:
+                for step in steps:
+                    x = step(x, None)
+            x = x if self.last is None else self.last(x)
+        return x if self._is_last else x.float()
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        with self._precision():
+            return self._loss(output, targets, *self._told)
+
+    def metric(self, output: Tensor, targets: Tensor) -> Tensor | None:
+        return None if self._metric is None else self._metric(output, targets, *self._told)
+
+    def _step(self, block: nn.Module, forgets: bool) -> Callable[[Tensor, Tensor | None], Tensor]:
+        def step(x: Tensor, _: Tensor | None) -> Tensor:
+            # Whatever is random in it has to be drawn alike again.
+            again = forgets and torch.is_grad_enabled()
+            out: Tensor = checkpoint(block, x, use_reentrant=False) if again else block(x)
+            return out
+
+        return step
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self._device.type, torch.bfloat16) if self._bf16 else nullcontext()
+
+
+@dataclass(frozen=True)
+class ListedBlueprint:
+    """A workload with the configuration that it is trained by."""
+
+    workload: Workload
+    config: RunConfig
+    #: Those of a rank that is split over no axis.
+    alone: Axes
+
+    @property
+    def blocks(self) -> int:
+        return len(self.workload.blocks)
+
+    def stage(self, layers: range, axes: Axes, on_meta: bool = False) -> ListedStage:
+        """These blocks.
+
+        Raises:
+            InputError: a part cannot be built, or ``weights`` do not fit it.
+        """
+        is_first, is_last = layers.start == 0, layers.stop == self.blocks
+        first, last = self.workload.first if is_first else None, self.workload.last if is_last else None
+        built = Built(
+            self._part("first", first, axes, on_meta),
+            {i: _certain(self._part(f"blocks.{i}", self.workload.blocks[i], axes, on_meta)) for i in layers},
+            self._part("last", last, axes, on_meta),
+            is_last,
+        )
+        bf16 = self.config.precision == "bf16"
+        return ListedStage(self.workload, built, axes, activations_of(self.config), bf16)
+
+    def messages(self, blocks: Sequence[int], axes: Axes, micro_batch: int) -> list[MessageKind]:
+        """Found by running the parts on meta tensors, which have shapes alone."""
+        shapes = self.shapes(micro_batch) if blocks else []
+        cut = axes.tensor.size * axes.context.size  # of the sequence, which comes first where it is split
+        return [((shapes[one][0] // cut, *shapes[one][1:]), torch.float32) for one in blocks]
+
+    def samples(self, stage: Stage) -> Tensors:
+        assert isinstance(stage, ListedStage)
+        return Tensors(self.workload, stage.axes.context)
+
+    def parts(self) -> Iterator[tuple[str, Build]]:
+        """All of them in order, by name."""
+        if self.workload.first is not None:
+            yield "first", self.workload.first
+        yield from ((f"blocks.{number}", build) for number, build in enumerate(self.workload.blocks))
+        if self.workload.last is not None:
+            yield "last", self.workload.last
+
+    def on_meta(self, name: str, build: Build) -> nn.Module:
+        """One part, whole, with sizes alone."""
+        return _certain(self._part(name, build, self.alone, True))
+
+    def loss_on_meta(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Of the whole model."""
+        return self.workload.loss(output, targets, *_told(self.workload, self.alone))
+
+    def inputs_on_meta(self, count: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets like those of so many samples."""
+        inputs, targets = Tensors(self.workload).training(0, 1)
+        return tuple(
+            torch.empty((count, *one.shape[1:]), dtype=one.dtype, device="meta") for one in (inputs, targets)
+        )  # type: ignore[return-value]
+
+    def shapes(self, micro_batch: int) -> list[tuple[int, ...]]:
+        """What each block gives for so many samples.
+
+        Raises:
+            InputError: a part cannot be run on meta tensors.
+        """
+        x, _ = self.inputs_on_meta(micro_batch)
+        shapes: list[tuple[int, ...]] = []
+        for name, build in self.parts():
+            if name == "last":
+                break
+            try:
+                with torch.device("meta"), torch.no_grad():
+                    x = self.on_meta(name, build)(x)
+            except Exception as error:
+                remedy = f"what {name} gives is not known: on meta tensors it raises {said(error)}"
+                raise InputError(FIELD, self.config.model.workload, remedy) from error
+            shapes += [tuple(x.shape)] if name != "first" else []
+        return shapes
+
+    def _part(self, name: str, build: Build | None, axes: Axes, on_meta: bool) -> nn.Module | None:
+        if build is None:
+            return None
+        spec = self.config.model.workload
+        try:
+            with torch.device("meta" if on_meta else "cpu"), torch.random.fork_rng(devices=[]):
+                torch.manual_seed(_seed(name, self.config.train.seed))
+                module = build(*_told(self.workload, axes))
+        except Exception as error:
+            raise InputError(FIELD, spec, f"{name} cannot be built: {said(error)}") from error
+        if not isinstance(module, nn.Module):
+            given = type(module).__name__
+            raise InputError(
+                FIELD, spec, f"{name} is built as {given}; its function has to return an nn.Module"
+            )
+        for problem in _problems(name, module):
+            raise InputError(FIELD, spec, problem)
+        if self.workload.weights is not None:
+            self._fill(name, module, axes.tensor, on_meta)
+        return module
+
+    @torch.no_grad()
+    def _fill(self, name: str, module: nn.Module, tp: TensorAxis, on_meta: bool) -> None:
+        """Values from ``weights``; on meta only what can be told from their shapes."""
+        dims = {
+            id(one): getattr(owner, "tp_dim", None)
+            for owner in module.modules()
+            for one in owner.parameters(recurse=False)
+        }
+        given, spec = self.workload.weights, self.config.model.workload
+        assert given is not None
+        for own, parameter in module.named_parameters():
+            full = f"{name}.{own}"
+            try:
+                values = given[full]
+            except KeyError:
+                raise InputError(
+                    FIELD, spec, f"its weights have no {full}; give all of them or none"
+                ) from None
+            wanted, found = list(parameter.shape), list(values.shape)
+            if (dim := dims[id(parameter)]) is not None:
+                wanted[dim] *= tp.size
+            if wanted != found:
+                raise InputError(FIELD, spec, f"weights of {full} are {found}, and the model's are {wanted}")
+            if not on_meta:
+                parameter.copy_(tp.shard(values, dim))
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A workload's data as pairs of tensors; of a sequence that is split, this rank's places."""
+
+    workload: Workload
+    context: ContextAxis | None = None
+
+    def training(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        return self._mine(*_pair(self.workload.batches.training(first, count), count))
+
+    def validation(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        return self._mine(*_pair(self.workload.batches.validation(first, count), count))
+
+    def _mine(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        if self.context is None or self.context.size == 1:
+            return inputs, targets
+        places = self.context.positions(inputs.shape[1])
+        return inputs[:, places], targets[:, places]
+
+
+def _told(workload: Workload, axes: Axes) -> tuple[Axes, ...]:
+    """What parts are built from, and losses taken with, beside their own."""
+    return (axes,) if workload.splits else ()
+
+
+def said(error: BaseException) -> str:
+    """An exception in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _pair(given: Any, count: int) -> tuple[Tensor, Tensor]:
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise TypeError(f"batches give {type(given).__name__}, not a pair of inputs and targets")
+    inputs, targets = (torch.as_tensor(one) for one in given)
+    for what, one in (("inputs", inputs), ("targets", targets)):
+        if not one.ndim or len(one) != count:
+            raise ValueError(f"{what} of {count} samples are of shape {list(one.shape)}, not [{count}, ...]")
+    return inputs, targets
+
+
+def _problems(name: str, module: nn.Module) -> Iterator[str]:
+    """Why the engine cannot train a part like one process would."""
+    for own, parameter in module.named_parameters(remove_duplicate=False):
+        if parameter.dtype != torch.float32:
+            yield f"{name}.{own} is {str(parameter.dtype)[6:]}; build it in float32, and set precision to bf16"
+        if not parameter.requires_grad:
+            yield f"{name}.{own} takes no gradient; make it a buffer, or train it"
+        if not parameter.ndim:
+            yield f"{name}.{own} is a single number, which cannot be sharded; give it the shape [1]"
+    for own, one in module.named_modules():
+        if isinstance(one, _BATCH_NORMS):
+            where = f"{name}.{own}".rstrip(".")
+            yield (
+                f"{where} averages over a micro-batch, which another layout would cut another way; "
+                "take a LayerNorm or GroupNorm"
+            )
+
+
+def _certain(module: nn.Module | None) -> nn.Module:
+    assert module is not None
+    return module
+
+
+def _seed(name: str, seed: int) -> int:
+    return zlib.crc32(name.encode()) + (seed << 32) % (1 << 62)
+
+
+def elements(module: nn.Module) -> int:
+    """Parameters of a module."""
+    return sum(math.prod(one.shape) for one in module.parameters())

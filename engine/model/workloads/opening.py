@@ -1,0 +1,116 @@
+"""From the name of a workload to the blueprint that stages are built from."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from engine.config.errors import InputError
+from engine.config.presets import DECODER, FIELD, SHIPPED
+from engine.config.run_config import RunConfig
+from engine.model.axes import Axes
+from engine.model.stage import Blueprint
+from engine.model.workload import Workload
+from engine.model.workloads.listed import ListedBlueprint, said
+from engine.model.workloads.text import DecoderBlueprint
+
+
+def open_blueprint(config: RunConfig, alone: Axes) -> Blueprint:
+    """The decoder, or what the factory of ``model.workload`` returns for ``model.options``. ``alone`` are the axes of
+    a rank that is split over none.
+
+    Raises:
+        InputError: the factory cannot be found, raises, or returns something else.
+    """
+    if config.model.workload == DECODER:
+        return DecoderBlueprint(config)
+    return ListedBlueprint(_checked(config, _made(config)), config, alone)
+
+
+def _made(config: RunConfig) -> object:
+    factory, options, name = _factory(config.model.workload), config.model.options, config.model.workload
+    try:
+        return factory(**options)
+    except InputError:
+        raise
+    except Exception as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise InputError(FIELD, name, f"its factory raises {said(error)}; called with ({given})") from error
+    except SystemExit as error:
+        raise InputError(FIELD, name, f"its factory ends the program ({error})") from error
+
+
+def _checked(config: RunConfig, made: object) -> Workload:
+    spec = config.model.workload
+    if not isinstance(made, Workload):
+        kind = type(made).__name__
+        remedy = f"its factory returns {kind}; it has to return an engine.model.workload.Workload"
+        raise InputError(FIELD, spec, remedy)
+    if not made.blocks:
+        raise InputError(FIELD, spec, "lists no blocks; give at least one")
+    for axis in made.splits:
+        if axis not in ("tp", "cp"):
+            raise InputError(FIELD, spec, f"splits over {axis!r}; it can name tp and cp")
+    functions = {"loss": made.loss, "first": made.first, "last": made.last, "metric": made.metric}
+    functions |= {f"blocks[{place}]": one for place, one in enumerate(made.blocks)}
+    for what, one in functions.items():
+        if not callable(one) and (one is not None or what == "loss"):
+            raise InputError(FIELD, spec, f"its {what} is {type(one).__name__}, not a function")
+    return made
+
+
+def _factory(spec: str) -> Any:
+    """The function that ``MODULE:NAME`` or ``FILE.py:NAME`` names."""
+    where, _, name = f"{SHIPPED[spec]}:workload".rpartition(":") if spec in SHIPPED else spec.rpartition(":")
+    try:
+        module = _from_file(Path(where)) if where.endswith(".py") else _imported(where)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(FIELD, spec, f"{where} cannot be imported: {said(error)}") from error
+    factory = getattr(module, name, None)
+    if factory is None:
+        own = [
+            key for key, one in vars(module).items()
+            if callable(one) and getattr(one, "__module__", "") == module.__name__
+        ]  # fmt: skip
+        remedy = f"{where} has no {name}; functions and classes of its own: {', '.join(own) or 'none'}"
+        raise InputError(FIELD, spec, remedy)
+    if not callable(factory):
+        raise InputError(FIELD, spec, f"{name} is {type(factory).__name__}, not a function")
+    return factory
+
+
+def _imported(name: str) -> ModuleType:
+    """A module of what is installed, or of the folder that the command was started in."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
+
+
+def _from_file(path: Path) -> ModuleType:
+    """A file as a module; what lies beside it can be imported from it."""
+    if not path.is_file():
+        raise InputError(FIELD, str(path), "no such file")
+    beside = str(path.absolute().parent)
+    if beside not in sys.path:
+        sys.path.append(beside)
+    name = f"workload_{abs(hash(str(path.absolute()))):x}"
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # dataclasses and pickles look there
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        with contextlib.suppress(KeyError):
+            del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,168 @@
+"""Optimizers of pieces: torch's own, and LAMB, whose steps depend on norms of whole parameters."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.comm.channel import Channel
+from engine.config.sections import Train
+from engine.parallel.data.replica import Piece
+
+
+class UpdateRule(Protocol):
+    """What the engine asks of an optimizer; those of torch have it."""
+
+    param_groups: list[dict[str, Any]]
+    state: defaultdict[Any, Any]
+
+    def step(self) -> Any:
+        """Update all weights from their ``grad``."""
+
+
+class WholeNorms:
+    """Sums over whole parameters, of which each rank of a replica holds parts; every rank takes part.
+
+    ``shares`` [pieces] say how much a rank's part counts in a sum over ``channel``, which spans the ranks whose parts
+    differ; None where this rank has them all.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], shares: Tensor, channel: Channel | None) -> None:
+        self._channel = channel
+        names = [piece.name for piece in pieces]
+        everywhere = [names]
+        if channel is not None:
+            everywhere = [[] for _ in range(channel.size)]
+            dist.all_gather_object(everywhere, names, group=channel.group)
+        place = {
+            name: number for number, name in enumerate(sorted({one for own in everywhere for one in own}))
+        }
+        self._count = len(place)
+        self._places = {id(piece.weight): place[piece.name] for piece in pieces}
+        self._shares = {id(piece.weight): share for piece, share in zip(pieces, shares.tolist(), strict=True)}
+
+    def squares(self, pieces: Sequence[Piece], parts: Tensor) -> Tensor:
+        """From sums of squares [kinds, pieces] over this rank's parts to those over whole parameters: fp64."""
+        places = torch.tensor([self._places[id(piece.weight)] for piece in pieces], dtype=torch.int64)
+        shares = torch.tensor([self._shares[id(piece.weight)] for piece in pieces], dtype=torch.float64)
+        whole = torch.zeros(len(parts), self._count, dtype=torch.float64)
+        whole.index_add_(1, places, parts.cpu().double() * shares)
+        if self._channel is not None:
+            whole = whole.to(self._channel.device)
+            self._channel.all_reduce(whole)
+        return whole.cpu()[:, places]
+
+
+Make = Callable[[Sequence[Piece], Train, WholeNorms], list[UpdateRule]]
+
+
+def rules_of(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[UpdateRule]:
+    """What updates these pieces as ``train`` asks for, matrices with weight decay and vectors without."""
+    return MAKERS[train.optimizer]([one for one in pieces if one.weight.numel()], train, norms)
+
+
+def first_state(piece: Piece, train: Train) -> dict[str, Tensor]:
+    """What an optimizer knows of a piece before its first step, by the names that it uses."""
+    weight = piece.weight.detach()
+    if train.optimizer == "sgd" or (train.optimizer == "muon" and _is_hidden(piece)):
+        return {"momentum_buffer": torch.zeros_like(weight)} if train.momentum else {}
+    averages = {key: torch.zeros_like(weight) for key in ("exp_avg", "exp_avg_sq")}
+    return {"step": torch.zeros((), dtype=torch.float32, device=weight.device), **averages}
+
+
+def _is_hidden(piece: Piece) -> bool:
+    return piece.weight.ndim == 2 and piece.name.startswith("blocks.")
+
+
+def _groups(pieces: Sequence[Piece], train: Train) -> list[dict[str, Any]]:
+    decayed = [piece.weight for piece in pieces if piece.decayed]
+    plain = [piece.weight for piece in pieces if not piece.decayed]
+    both: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": train.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    return [group for group in both if group["params"]]
+
+
+def _adamw(pieces: Sequence[Piece], train: Train, _: WholeNorms) -> list[UpdateRule]:
+    betas = train.beta1, train.beta2
+    groups, rate = _groups(pieces, train), train.learning_rate
+    return [torch.optim.AdamW(groups, rate, betas, train.epsilon, fused=True)] if groups else []
+
+
+def _sgd(pieces: Sequence[Piece], train: Train, _: WholeNorms) -> list[UpdateRule]:
+    groups = _groups(pieces, train)
+    return [torch.optim.SGD(groups, train.learning_rate, train.momentum)] if groups else []
+
+
+def _muon(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[UpdateRule]:
+    """For matrices of blocks, and AdamW for all else, as its author has it (https://kellerjordan.github.io/posts/muon).
+
+    Scaled so that one learning rate suits both (arXiv 2502.16982).
+    """
+    hidden = [piece for piece in pieces if _is_hidden(piece)]
+    others = [piece for piece in pieces if not _is_hidden(piece)]
+    rest = _adamw(others, train, norms)
+    if not hidden:
+        return rest
+    options: dict[str, Any] = {"momentum": train.momentum, "adjust_lr_fn": "match_rms_adamw"}
+    return [torch.optim.Muon(_groups(hidden, train), train.learning_rate, **options), *rest]
+
+
+def _lamb(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[UpdateRule]:
+    return [Lamb(pieces, train, norms)]  # even of nothing: every rank takes part in the sums
+
+
+class Lamb:
+    """LAMB (arXiv 1904.00962, algorithm 2): in AdamW's direction, and as far as the parameter is long.
+
+    A parameter's step is the learning rate times |weights| / |direction|, both over the whole parameter wherever its
+    parts are; the ratio is 1 where one of them is 0. Vectors go without weight decay.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> None:
+        self._pieces, self._train, self._norms = list(pieces), train, norms
+        weights = [piece.weight for piece in pieces]
+        self.param_groups: list[dict[str, Any]] = [{"params": weights, "lr": train.learning_rate}]
+        self.state: defaultdict[Any, Any] = defaultdict(dict)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One sum over ranks, for all parameters together."""
+        directions = [self._direction(piece) for piece in self._pieces]
+        parts = torch.zeros(2, len(directions), dtype=torch.float64)
+        for place, (piece, direction) in enumerate(zip(self._pieces, directions, strict=True)):
+            parts[:, place] = torch.stack([_square(piece.weight), _square(direction)]).cpu()
+        weights, steps = self._norms.squares(self._pieces, parts).tolist()
+        rate = self.param_groups[0]["lr"]
+        for piece, direction, weight, step in zip(self._pieces, directions, weights, steps, strict=True):
+            ratio = math.sqrt(weight / step) if weight and step else 1.0
+            piece.weight.add_(direction, alpha=-rate * ratio)
+
+    def _direction(self, piece: Piece) -> Tensor:
+        weight, gradient, train = piece.weight, piece.weight.grad, self._train
+        assert gradient is not None
+        state = self.state[weight]
+        if not state:
+            state |= first_state(piece, train)
+        state["step"] += 1
+        first, second, step = state["exp_avg"], state["exp_avg_sq"], float(state["step"])
+        first.lerp_(gradient, 1 - train.beta1)
+        second.mul_(train.beta2).addcmul_(gradient, gradient, value=1 - train.beta2)
+        root = (second / (1 - train.beta2**step)).sqrt_().add_(train.epsilon)
+        direction = first.div(1 - train.beta1**step).div_(root)
+        return direction.add_(weight, alpha=train.weight_decay) if piece.decayed else direction
+
+
+def _square(values: Tensor) -> Tensor:
+    total: Tensor = values.double().square().sum()
+    return total
+
+
+MAKERS: dict[str, Make] = {"adamw": _adamw, "sgd": _sgd, "lamb": _lamb, "muon": _muon}

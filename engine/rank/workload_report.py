@@ -1,0 +1,34 @@
+"""Tells what is trained where that is not the decoder, whose numbers follow from the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from engine.comm.context import RankContext
+from engine.config.presets import WorkloadFacts
+from engine.config.run_config import RunConfig
+from engine.model.stage import Blueprint
+from engine.model.workloads.description import describe
+from engine.model.workloads.listed import ListedBlueprint
+from engine.model.workloads.opening import open_blueprint
+from engine.parallel.build import alone
+
+#: The kind of the event.
+EVENT = "workload"
+
+
+def of_config(config: RunConfig) -> WorkloadFacts:
+    """Of the workload that a configuration names, which is not the decoder.
+
+    Raises:
+        InputError: its factory, its parts, its weights or its data cannot be used.
+    """
+    blueprint = open_blueprint(config, alone())
+    assert isinstance(blueprint, ListedBlueprint)
+    return describe(blueprint)
+
+
+def report_workload(rank: RankContext, blueprint: Blueprint) -> None:
+    """Once, by rank 0."""
+    if rank.rank == 0 and isinstance(blueprint, ListedBlueprint):
+        rank.writer.event(EVENT, **asdict(describe(blueprint)))

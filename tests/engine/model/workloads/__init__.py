@@ -1,0 +1,1 @@
+"""Tests of the shipped workloads and of the seam."""

@@ -1,0 +1,31 @@
+"""The headline of a run says what was trained, and what that measures beside its loss."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.workbench.pages.homes import full_home
+from tests.workbench.pages.test_pages import texts, visit
+
+
+def test_another_model_is_named_and_no_formula_speaks_of_it(home: Path) -> None:
+    full_home(home)
+    app = visit("runs")
+    run = next(name for name in app.dataframe[0].value["id"] if name.endswith("03f3"))
+    change(home / run / "summary.json", {"workload": "tiny eyes", "metric_name": "accuracy"})
+    change(home / run / "summary.json", {"validation_metric": 0.625, "validation_loss": 2.0887})
+    config = json.loads((home / run / "config.json").read_text(encoding="utf-8"))
+    change(home / run / "config.json", {"model": config["model"] | {"workload": "vision"}})
+    app.selectbox(key="id").set_value(run).run()
+    assert not app.exception
+    shown = texts(app)
+    assert "tiny eyes; MFU" in shown
+    assert "validation 2.0887, accuracy 0.6250" in shown
+    assert "Memory that a rank needs" not in shown
+
+
+def change(file: Path, values: dict[str, object]) -> None:
+    """Some values of a JSON file."""
+    tree = json.loads(file.read_text(encoding="utf-8")) | values
+    file.write_text(json.dumps(tree), encoding="utf-8")
