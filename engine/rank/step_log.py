@@ -81,7 +81,7 @@ class StepLog:
 
     def settle(self) -> None:
         """Wait until the device has passed all steps so far, and record them."""
-        self._flush(wait=True)
+        self._records.flush(wait=True)
 
     def before(self, step: int) -> None:
         """Forget actions between steps, and choose how much of this one to record."""

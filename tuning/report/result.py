@@ -182,14 +182,13 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     if stands.best and stands.baseline and stands.best.config == stands.baseline.config:
         best = baseline
     rows = _rows(state, stands, file)
-    price, steps = file.price, file.config.train.steps
     kept = is_kept(state, stands.baseline, file)
     document = StudyResult(
         study=file.name,
         objective=file.objective,
         target_loss=file.target_loss,
         objectives=[aim.name for aim in file.aims],
-        price=Price(price.per_gpu_hour, price.currency) if price else None,
+        price=Price(file.price.per_gpu_hour, file.price.currency) if file.price else None,
         simulate=file.simulate.cluster if file.simulate else None,
         constraints=file.constraints.given() if file.constraints else {},
         ranks=file.ranks,
@@ -211,7 +210,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         best_exact=_entry(Entry, stands.best_exact, file),
         fastest_lossy=_lossy(stands, file),
         runner_up=_entry(Entry, stands.runner_up, file),
-        loss_guard=GuardSettings(file.guard.threshold, file.guard.min_steps, steps),
+        loss_guard=GuardSettings(file.guard.threshold, file.guard.min_steps, file.config.train.steps),
         baseline_note=file.search_space.baseline[1],
         space_note=file.space_note,
         over=state.over if study_state == "ended" else "",

@@ -9,8 +9,9 @@ from typing import Any
 
 from engine.config.errors import InputError
 from workbench.analysis.studies import StudyDocument
-from workbench.export import command, foreign, k8s, slurm, torchrun
+from workbench.export import command, foreign, torchrun
 from workbench.export.bundle import Bundle
+from workbench.export.formats import k8s, slurm
 from workbench.export.formats.accelerate import ACCELERATE
 from workbench.export.formats.automodel import AUTOMODEL
 from workbench.export.formats.deepspeed import DEEPSPEED

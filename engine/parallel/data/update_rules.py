@@ -156,7 +156,7 @@ class Lamb:
         first.lerp_(gradient, 1 - train.beta1)
         second.mul_(train.beta2).addcmul_(gradient, gradient, value=1 - train.beta2)
         root = (second / (1 - train.beta2**step)).sqrt_().add_(train.epsilon)
-        direction = first.div(1 - train.beta1**step).div_(root)
+        direction: Tensor = first.div(1 - train.beta1**step).div_(root)
         return direction.add_(weight, alpha=train.weight_decay) if piece.decayed else direction
 
 

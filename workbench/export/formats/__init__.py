@@ -1,1 +1,1 @@
-"""Files of public trainers: one file for each, whose table writes a configuration, reads it, and says what is lost."""
+"""Files of public trainers and clusters, one for each: it writes a configuration, reads it, and says what is lost."""

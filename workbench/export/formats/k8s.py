@@ -15,7 +15,7 @@ from engine.config.layout import layout_of
 from workbench.analysis.studies import StudyDocument
 from workbench.export import torchrun
 from workbench.export.bundle import Bundle
-from workbench.export.slurm import nodes_of
+from workbench.export.formats.slurm import nodes_of
 from workbench.home.runs import RunView
 
 _HEAD = """\
