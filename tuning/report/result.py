@@ -177,12 +177,11 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared, found)
     # A configuration that ran once has the interval of that run, here as in the list of trials.
-    again = compared is not None and compared.repeated
-    baseline, best = (compared.baseline, compared.better) if compared and again else (None, None)
+    again = compared if compared is not None and compared.repeated else None
+    baseline, best = (again.baseline, again.better) if again else (None, None)
     if stands.best and stands.baseline and stands.best.config == stands.baseline.config:
         best = baseline
-    rows = _rows(state, stands, file)
-    price, steps = file.price, file.config.train.steps
+    rows, price, steps = _rows(state, stands, file), file.price, file.config.train.steps
     kept = is_kept(state, stands.baseline, file)
     document = StudyResult(
         study=file.name,
