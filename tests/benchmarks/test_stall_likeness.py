@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from benchmarks import stall_likeness as likeness
 
-ROWS = {
+ROWS: dict[str, NDArray[Any]] = {
     "model": np.array(["1B"] * 5),
     "nodes": np.full(5, 2.0),
     "dp": np.array([4.0, 2.0, 4.0, 4.0, 2.0]),
