@@ -206,7 +206,7 @@ class Trial:
             stopped = ranks.stopped
             who = f"; rank {stopped} is stopped" if stopped is not None else ""
             words = f"the trainer told of no step for {patience:g} s, {where}{who}"
-            return RunOutcome(Ending.HANG, words, stopped, None, last)
+            return verdict.stands_still(words, list(self._tail), stopped)
         if now - began > train.timeout_seconds:
             words = f"longer than train.timeout_seconds={train.timeout_seconds:g}, after {self.steps} steps"
             return RunOutcome(Ending.TIMED_OUT, words, None, None, last)
