@@ -67,8 +67,8 @@ class CommandTrials:
         wanted = self._command.for_trial(config.trainer)
         folder = run_folder.create(self._home, config, labels)
         with run_folder.writable(self._home):
-            note_start(folder, config, Devices("cpu", BACKEND, wanted.text))
             given = put_in_place(wanted, folder / PLACE, config.trainer)
+            note_start(folder, config, Devices("cpu", BACKEND, given.text))
         if on_start is not None:
             on_start(folder)
         trial = Trial(folder, config, given, self._sources(folder / PLACE, given))
