@@ -289,7 +289,7 @@ class StudyFile(Section):
     @property
     def space_note(self) -> str:
         """What the space covers, in words, when that is not in the file."""
-        return space_note(self.ranks, not self.is_usual)
+        return "" if self.trainer is not None else space_note(self.ranks, not self.is_usual)
 
     @property
     def text(self) -> str:

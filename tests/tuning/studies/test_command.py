@@ -96,6 +96,7 @@ def test_the_same_file_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     file = StudyReader(home / STUDIES / short.name).view().file
     assert file is not None and file.fingerprint() == short.fingerprint()
     assert file.trainer is not None and file.trainer.kind == "megatron"
+    assert not again.space_note  # its ranks are the trainer's own: it is not said to have one
 
 
 @pytest.mark.timeout(120)

@@ -67,8 +67,8 @@ class CommandTrials:
         wanted = self._command.for_trial(config.trainer)
         folder = run_folder.create(self._home, config, labels)
         with run_folder.writable(self._home):
-            note_start(folder, config, Devices("cpu", BACKEND, wanted.text))
             given = put_in_place(wanted, folder / PLACE, config.trainer)
+            note_start(folder, config, Devices("cpu", BACKEND, given.text))
         if on_start is not None:
             on_start(folder)
         trial = Trial(folder, config, given, self._sources(folder / PLACE, given))
@@ -206,7 +206,7 @@ class Trial:
             stopped = ranks.stopped
             who = f"; rank {stopped} is stopped" if stopped is not None else ""
             words = f"the trainer told of no step for {patience:g} s, {where}{who}"
-            return RunOutcome(Ending.HANG, words, stopped, None, last)
+            return verdict.stands_still(words, list(self._tail), stopped)
         if now - began > train.timeout_seconds:
             words = f"longer than train.timeout_seconds={train.timeout_seconds:g}, after {self.steps} steps"
             return RunOutcome(Ending.TIMED_OUT, words, None, None, last)

@@ -72,6 +72,17 @@ def ended(
     return RunOutcome(ending, _cut(words), rank, None, last)
 
 
+def stands_still(words: str, lines: Sequence[str], rank: int | None) -> RunOutcome:
+    """Of one that tells of no step any more: a rank that ran out of memory is the cause, though its launcher may take
+    longer to notice it.
+    """
+    last = tuple(lines[-KEPT_LINES:])
+    cause = next((line.strip() for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
+    if cause:
+        return RunOutcome(Ending.OOM, _cut(f"the trainer ran out of memory: {cause}"), rank, None, last)
+    return RunOutcome(Ending.HANG, words, rank, None, last)
+
+
 def refused(lines: Sequence[str]) -> str:
     """What a trainer says of its arguments, where it says no to them; empty if it does not."""
     for line in reversed(lines):

@@ -6,7 +6,7 @@ import pytest
 
 from engine.run.outcome import Ending, RunOutcome
 from tuning.execution.command.process import Exit
-from tuning.execution.command.verdict import KEPT_LINES, ended, last_error, refused
+from tuning.execution.command.verdict import KEPT_LINES, ended, last_error, refused, stands_still
 
 REPORT = "E1120 10:00:00 elastic: failed (exitcode: {code}) local_rank: 1 (pid: 4711) of binary: python"
 AFTER = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
@@ -76,6 +76,14 @@ def test_a_trainer_that_says_no_is_quoted(lines: tuple[str, ...], said: str) -> 
     before = verdict(2, *lines, steps=0)
     assert (before.ending is Ending.ILLEGAL) == bool(said) and said in before.reason
     assert verdict(2, *lines, steps=3).ending is Ending.CRASHED  # it had said yes
+
+
+def test_one_that_stands_still_after_a_rank_ran_out_of_memory_did_not_hang() -> None:
+    """A launcher takes its time to notice, and to end the other ranks."""
+    memory = "RuntimeError: [enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory"
+    assert stands_still("no step for 8 s", ["step 5", memory], None).ending is Ending.OOM
+    found = stands_still("no step for 8 s", ["step 5", "noise"], 1)
+    assert (found.ending, found.rank, found.reason) == (Ending.HANG, 1, "no step for 8 s")
 
 
 def test_few_lines_are_kept_and_a_long_reason_is_cut() -> None:
