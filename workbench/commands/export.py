@@ -104,8 +104,8 @@ def report(
     json: Json = False,
 ) -> int:
     """Write a run or a study as one HTML file with all figures, which opens without a network."""
-    from workbench.export.report import written
     from workbench.home.resolve import resolve
+    from workbench.services.report import written
     from workbench.text.output import emit_json
 
     target = resolve(home, identity)

@@ -11,7 +11,6 @@ import streamlit as st
 from engine.config.errors import WorkbenchError
 from profilers.model.run_summary import RunSummary
 from workbench.analysis.compare import FEWEST, MOST
-from workbench.export.report import html
 from workbench.home.resolve import resolve
 from workbench.home.runs import RunView
 from workbench.home.settings import home_folder
@@ -20,6 +19,7 @@ from workbench.pages.navigation import PAGES
 from workbench.pages.widgets import login
 from workbench.records.live_snapshot import LiveRuns, Snapshot
 from workbench.services.access import ROLE_HEADER, Role
+from workbench.services.report import html
 from workbench.services.running import RunningSummaries
 from workbench.text import helps, words
 from workbench.text.quantities import Column

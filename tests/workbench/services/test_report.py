@@ -15,8 +15,8 @@ from tests.workbench.conftest import Run
 from tests.workbench.pages.conftest import Visit, browser, visit
 from tests.workbench.pages.homes import full_home
 from workbench.analysis import studies
-from workbench.export import report
 from workbench.home.resolve import resolve
+from workbench.services import report
 
 __all__ = ["browser", "visit"]
 MARKUP = "</script><img src=x onerror=\"document.title='taken'\"><b>bold</b> & more"
