@@ -50,7 +50,7 @@ def wanted(rule: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.drawn(4)
-@pytest.mark.parametrize(("rule", "layout"), CASES, ids="-".join)
+@pytest.mark.parametrize(("rule", "layout"), CASES)
 def test_each_optimizer_equals_a_plain_loop(session: Session, rule: str, layout: str) -> None:
     config = small(**wanted(rule), **LAYOUTS[layout])
     outcome, summary = execute(session, config)
