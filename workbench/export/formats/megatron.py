@@ -470,6 +470,6 @@ MEGATRON = Format(
         "its pretrain_gpt.py",
         by_torchrun('"$1" "${arguments[@]}" "${@:2}"', _BEFORE),
     ),
-    tried={"parsed": "by megatron-core 0.19.2", "trained": "no"},
+    tried={"parsed": "no", "trained": "no"},
     ranks=lambda document: document.get(RANKS),
 )

@@ -372,5 +372,5 @@ TORCHTITAN = Format(
             'export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"\n',
         ),
     ),
-    tried={"parsed": "by torchtitan 0.3.0", "trained": "no"},
+    tried={"parsed": "no", "trained": "no"},
 )

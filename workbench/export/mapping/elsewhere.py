@@ -28,6 +28,8 @@ COMMON: tuple[Row, ...] = (
     lost("model.preset", "is a name for sizes", "its sizes stand under model.*"),
     *(_model(f"model.{name}") for name in
       ("experts", "experts_per_token", "expert_ffn_hidden", "capacity_factor", "balance_weight")),
+    lost("model.workload", "is a model of this project's engine", "build this model in the training script"),
+    lost("model.options", "is a model of this project's engine", "build this model in the training script"),
     lost("data.path", "the training script reads the text", "name this text there"),
     lost("data.sequence_length", "the training script cuts the text", "cut it to this many tokens", always=True),
     lost("data.held_out_fraction", "the training script splits the text", "hold out this part there"),
@@ -73,6 +75,12 @@ COMMON: tuple[Row, ...] = (
     lost("train.seed", _SCRIPT, "seed it there", always=True),
     lost("train.learning_rate", _SCRIPT, "give it to AdamW", always=True),
     lost("train.learning_rate_warmup", _SCRIPT, "let it rise over these steps"),
+    lost("train.learning_rate_schedule", "exports have a constant rate, once it has risen", "set the trainer's own"),
+    lost("train.learning_rate_floor", "goes with train.learning_rate_schedule", "set the trainer's own"),
+    lost("train.optimizer", "exports are of AdamW", "choose it in the training script"),
+    *(lost(f"train.{name}", "exports have AdamW's usual one", "set the trainer's own")
+      for name in ("beta1", "beta2", "epsilon", "momentum")),
+    lost("train.clip_value", "exports clip by the norm", "clip values in the training script"),
     lost("train.weight_decay", _SCRIPT, "give it to AdamW", always=True),
     lost("train.clip_norm", _SCRIPT, "clip gradients to it", always=True),
     lost("train.validation_batches", _SCRIPT),
