@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -45,18 +44,25 @@ class WholeNorms:
         }
         self._count = len(place)
         self._places = {id(piece.weight): place[piece.name] for piece in pieces}
-        self._shares = {id(piece.weight): share for piece, share in zip(pieces, shares.tolist(), strict=True)}
+        self._shares = {id(piece.weight): share for piece, share in zip(pieces, shares, strict=True)}
 
     def squares(self, pieces: Sequence[Piece], parts: Tensor) -> Tensor:
-        """From sums of squares [kinds, pieces] over this rank's parts to those over whole parameters: fp64."""
-        places = torch.tensor([self._places[id(piece.weight)] for piece in pieces], dtype=torch.int64)
-        shares = torch.tensor([self._shares[id(piece.weight)] for piece in pieces], dtype=torch.float64)
-        whole = torch.zeros(len(parts), self._count, dtype=torch.float64)
-        whole.index_add_(1, places, parts.cpu().double() * shares)
+        """From sums of squares [kinds, pieces] over this rank's parts to those over whole parameters: fp64, on the
+        device of ``parts``, for which nobody waits.
+        """
+        device = parts.device
+        places = torch.tensor(
+            [self._places[id(one.weight)] for one in pieces], dtype=torch.int64, device=device
+        )
+        shares = torch.tensor(
+            [self._shares[id(one.weight)] for one in pieces], dtype=torch.float64, device=device
+        )
+        whole = torch.zeros(len(parts), self._count, dtype=torch.float64, device=device)
+        whole.index_add_(1, places, parts.double() * shares)
         if self._channel is not None:
             whole = whole.to(self._channel.device)
             self._channel.all_reduce(whole)
-        return whole.cpu()[:, places]
+        return whole.to(device)[:, places]
 
 
 Make = Callable[[Sequence[Piece], Train, WholeNorms], list[UpdateRule]]
@@ -136,14 +142,15 @@ class Lamb:
     def step(self) -> None:
         """One sum over ranks, for all parameters together."""
         directions = [self._direction(piece) for piece in self._pieces]
-        parts = torch.zeros(2, len(directions), dtype=torch.float64)
-        for place, (piece, direction) in enumerate(zip(self._pieces, directions, strict=True)):
-            parts[:, place] = torch.stack([_square(piece.weight), _square(direction)]).cpu()
-        weights, steps = self._norms.squares(self._pieces, parts).tolist()
-        rate = self.param_groups[0]["lr"]
-        for piece, direction, weight, step in zip(self._pieces, directions, weights, steps, strict=True):
-            ratio = math.sqrt(weight / step) if weight and step else 1.0
-            piece.weight.add_(direction, alpha=-rate * ratio)
+        parts = torch.zeros(2, 0, dtype=torch.float64)
+        if directions:
+            weights = [_square(piece.weight) for piece in self._pieces]
+            parts = torch.stack([torch.stack(weights), torch.stack([_square(one) for one in directions])])
+        lengths, steps = self._norms.squares(self._pieces, parts)
+        known = (lengths > 0) & (steps > 0)
+        rates = self.param_groups[0]["lr"] * torch.where(known, (lengths / steps).sqrt(), 1.0)
+        for piece, direction, rate in zip(self._pieces, directions, rates, strict=True):
+            piece.weight.sub_(direction.mul_(rate.to(direction.dtype)))
 
     def _direction(self, piece: Piece) -> Tensor:
         weight, gradient, train = piece.weight, piece.weight.grad, self._train
@@ -152,11 +159,11 @@ class Lamb:
         if not state:
             state |= first_state(piece, train)
         state["step"] += 1
-        first, second, step = state["exp_avg"], state["exp_avg_sq"], float(state["step"])
+        first, second, step = state["exp_avg"], state["exp_avg_sq"], state["step"].double()
         first.lerp_(gradient, 1 - train.beta1)
         second.mul_(train.beta2).addcmul_(gradient, gradient, value=1 - train.beta2)
-        root = (second / (1 - train.beta2**step)).sqrt_().add_(train.epsilon)
-        direction: Tensor = first.div(1 - train.beta1**step).div_(root)
+        root = second.div((1 - train.beta2**step).to(second.dtype)).sqrt_().add_(train.epsilon)
+        direction: Tensor = first.div((1 - train.beta1**step).to(first.dtype)).div_(root)
         return direction.add_(weight, alpha=train.weight_decay) if piece.decayed else direction
 
 

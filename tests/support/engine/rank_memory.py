@@ -53,7 +53,7 @@ def real(rank: int, config: RunConfig, folder: Path) -> Real:
     timer.end()
     writer.close()
     parts = [local(one) for decoder in decoders for one in decoder.parameters()]
-    held = {weight: state for adamw, _ in optimizer._waves if adamw for weight, state in adamw.state.items()}
+    held = {weight: state for rule in optimizer._rules() for weight, state in rule.state.items()}
     states = [x for state in held.values() for x in state.values()]
     masters = [weight for weight in held if storage(weight) not in set(map(storage, parts))]
     return Real(
