@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.config.run_config import RunConfig
-from engine.parallel.pipeline import PipelineExecutor
+from engine.model.decoder import Decoder
 from engine.rank.loop import STILL_STEPS, DivergedError, DivergenceCheck, check_validation_loss
 from engine.rank.worker import train_in_group
 from engine.run import run_folder
@@ -89,19 +89,19 @@ PLANTED = {
 
 def planted(rank: int, config: RunConfig, folder: Path) -> dict[str, tuple[str, str]]:
     """Train with each planted loss in turn; how that ended."""
-    real, found = PipelineExecutor._loss, {}
+    real, found = Decoder.loss, {}
     for kind, change in PLANTED.items():
 
-        def loss(self: PipelineExecutor, logits: Tensor, targets: Tensor, change=change) -> Tensor:  # type: ignore[no-untyped-def]
-            changed: Tensor = change(real(self, logits, targets))
+        def loss(self: Decoder, out: Tensor, targets: Tensor, change=change) -> Tensor:  # type: ignore[no-untyped-def]
+            changed: Tensor = change(real(self, out, targets))
             return changed
 
-        PipelineExecutor._loss = loss  # type: ignore[method-assign]
+        Decoder.loss = loss  # type: ignore[method-assign]
         try:
             train_in_group(rank, config, folder, torch.device("cpu"), None)
         except DivergedError as error:
             found[kind] = (str(error), error.phase)
-    PipelineExecutor._loss = real  # type: ignore[method-assign]
+    Decoder.loss = real  # type: ignore[method-assign]
     return found
 
 
