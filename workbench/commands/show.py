@@ -172,7 +172,10 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
         emit_json(runs.document(view) | {"roofline": reached and reached.as_dict()})
     else:
         print_run(result_console(), view)
-        if reached is not None:
+        # Why there is no calibration stands beside the share of the peak already.
+        if reached is not None and (
+            reached.fraction is not None or any(one.fitted for one in reached.collectives)
+        ):
             result_console().print(roofline_note(reached), markup=False, soft_wrap=True)
     return 0
 
