@@ -26,7 +26,10 @@ TREES = {
     "unknown section": ({"modle": {}}, ["modle", "known here", "parallel"]),
     "unknown key": ({"parallel": {"tpp": 2}}, ["parallel.tpp=2", "zero_stage"]),
     "wrong type": ({"parallel": {"tp": "two"}}, ["parallel.tp='two'", "must be a whole number (usual: 1)"]),
-    "a number for a section": ({"model": 5}, ["model=5", "a section with keys of its own: workload, options, preset"]),
+    "a number for a section": (
+        {"model": 5},
+        ["model=5", "a section with keys of its own: workload, options, preset"],
+    ),
     "text for a list": ({"schedule": {"stage_layers": "abc"}}, ["stage_layers='abc'", "must be a list"]),
     "a number for text": ({"model": {"preset": 4}}, ["preset=4", 'must be text, in quotes (usual: "tiny")']),
     "text for a switch": ({"compile": "yep"}, ["compile='yep'", "must be true or false (usual: false)"]),

@@ -6,7 +6,7 @@ The address holds what was asked, so that a plan can be sent to somebody; a type
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import streamlit as st
 
@@ -119,14 +119,20 @@ def _to_link(name: str, key: str) -> None:
 
 @st.cache_data(ttl=600, max_entries=16, show_spinner="Looking through all legal layouts ...")
 def _planned(asked: Asked, home_folder: Path) -> Planned:
-    question = planning.of_model([]).with_values(
-        {
-            "model.preset": asked.model,
-            "batch.global_batch": asked.batch,
-            "data.sequence_length": asked.sequence,
-        }
-    )
-    return plans.plan(question, _target(asked, home_folder))
+    target = _target(asked, home_folder)
+    values: dict[str, Any] = {
+        "model.preset": asked.model,
+        "batch.global_batch": asked.batch,
+        "data.sequence_length": asked.sequence,
+    }
+    return plans.plan(planning.of_model([]).with_values(values | _precision(target)), target)
+
+
+def _precision(target: Target) -> dict[str, str]:
+    """What is set where the device has no figure for bf16: a CPU was calibrated in fp32 alone."""
+    if "bf16" in target.group.accelerator.peak_flops:
+        return {}
+    return {"precision": "fp32", "memory.parameters": "fp32"}
 
 
 def _target(asked: Asked, home_folder: Path) -> Target:
@@ -164,7 +170,7 @@ def _answer(asked: Asked) -> None:
         _place(planned)
     if record is not None:
         _held(record)
-    _command(asked)
+    _command(asked, _precision(planned.target))
 
 
 def _others(planned: Planned) -> None:
@@ -234,13 +240,14 @@ def _held(record: Record) -> None:
         number_table(plan_text.held_columns(record.rows), "plan-held")
 
 
-def _command(asked: Asked) -> None:
+def _command(asked: Asked, more: dict[str, str]) -> None:
     """The same on the command line; a typed cluster is a file there."""
     where = {HERE: "", TYPED: " --cluster FILE.toml"}.get(
         asked.cluster, f" --cluster {asked.cluster} --nodes {asked.nodes}"
     )
     sizes = f"--global-batch {asked.batch} --sequence {asked.sequence}"
-    st.code(f"workbench plan --model {asked.model}{where} {sizes}", language="bash")
+    sets = "".join(f" --set {key}={value}" for key, value in more.items())
+    st.code(f"workbench plan --model {asked.model}{where} {sizes}{sets}", language="bash")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def test_a_stale_one_is_shown_with_what_changed(home: Path) -> None:
     write_stale(home)
     app = look_at("machine")
     assert not app.exception
-    assert "stale (torch: 1.0.0 ->" in app.warning[0].value
+    assert "stale (torch: 1.0.0 ->" in app.warning[0].value.replace("\\", "")
     assert "1.0.0" in list(app.dataframe[-1].value["when it was calibrated"])
 
 
