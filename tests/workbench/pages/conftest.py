@@ -86,7 +86,7 @@ def _healthy(address: str) -> bool:
         return False
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # while it is open the main thread can run no other event loop
 def browser() -> Iterator[Any]:
     """A headless Chromium for the whole session."""
     from playwright.sync_api import sync_playwright

@@ -12,13 +12,13 @@ import pytest
 
 from engine.run import run_folder
 from tests.workbench.conftest import Run
-from tests.workbench.pages.conftest import Visit, browser, visit
+from tests.workbench.pages.conftest import Visit, browser, screenshots, visit
 from tests.workbench.pages.homes import full_home
 from workbench.analysis import studies
 from workbench.home.resolve import resolve
 from workbench.services import report
 
-__all__ = ["browser", "visit"]
+__all__ = ["browser", "screenshots", "visit"]
 MARKUP = "</script><img src=x onerror=\"document.title='taken'\"><b>bold</b> & more"
 
 
