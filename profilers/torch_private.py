@@ -108,6 +108,11 @@ def groups() -> list[dist.ProcessGroup]:
     return list(c10d._world.pg_map) if dist.is_initialized() else []
 
 
+def wait_of_functional_collectives() -> Any:
+    """The operator with which functional collectives, those of DTensor and of compiled code, are waited for."""
+    return torch.ops._c10d_functional.wait_tensor.default
+
+
 def remove_kernels(library: Library) -> None:
     """Take a library's kernels out."""
     library._destroy()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.library import Library
 
@@ -121,7 +120,7 @@ class TensorWaits:
     """Notes waits for the tensors of functional collectives: those of DTensor, and of compiled code."""
 
     def __init__(self, timer: StepTimer, is_ours: Callable[[], bool]) -> None:
-        operator: Any = torch.ops._c10d_functional.wait_tensor.default
+        operator = torch_private.wait_of_functional_collectives()
         self._library = Library("_c10d_functional", "IMPL")
         kernel = partial(_wait_tensor, timer, is_ours, operator, torch_private.below_backend_select())
         self._library.impl("wait_tensor", kernel, "BackendSelect", with_keyset=True)
