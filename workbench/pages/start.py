@@ -141,7 +141,7 @@ def _run(run: RunNow) -> None:
 
 def _problems(problems: list[Problem]) -> None:
     if not problems:
-        st.caption(":material/check_circle: Nothing is wrong that the workbench can see.")
+        st.caption(":material/check_circle: Nothing else asks for attention.")
         return
     st.markdown("**What is wrong**")
     for problem in problems:

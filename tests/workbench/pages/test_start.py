@@ -26,7 +26,7 @@ def test_a_study_that_runs(home: Path) -> None:
     assert "7 of 12 configurations tried; about" in said
     assert "trial 7:" in said
     assert "1 trial failed" in said
-    assert "Nothing is wrong" in said
+    assert "Nothing else asks for attention" in said
 
 
 def test_an_empty_home_says_how_to_begin(home: Path) -> None:
