@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,10 +138,33 @@ class Visit:
         self.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
 
+_TABS = pytest.StashKey[list[Visit]]()
+#: Of a tab's words in the report of a test that failed.
+_SHOWN_CHARACTERS = 3_000
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where each tab of a failed test was, and what stood there."""
+    report = yield
+    if report.failed and report.when == "call":
+        for tab in item.stash.get(_TABS, []):
+            report.sections.append((f"tab at {tab.page.url}", _words_of(tab)))
+    return report
+
+
+def _words_of(tab: Visit) -> str:
+    try:
+        return str(tab.page.inner_text("body", timeout=2_000))[:_SHOWN_CHARACTERS]
+    except Exception as error:  # a tab that crashed or was closed is not the failure to report
+        return f"no words: {error}"
+
+
 @pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[[str], Visit]]:
+def visit(browser: Any, request: pytest.FixtureRequest) -> Iterator[Callable[[str], Visit]]:
     """Opens tabs 1400 pixels wide, with a light or a dark system theme."""
     contexts = []
+    tabs = request.node.stash.setdefault(_TABS, [])
 
     def open_tab(scheme: str = "light") -> Visit:
         context = browser.new_context(
@@ -149,6 +172,7 @@ def visit(browser: Any) -> Iterator[Callable[[str], Visit]]:
         )
         contexts.append(context)
         tab = Visit(context.new_page())
+        tabs.append(tab)
         tab.page.set_default_timeout(PATIENCE_MILLISECONDS)
         context.on("request", lambda request: tab.requests.append(request.url))
         return tab
