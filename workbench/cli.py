@@ -66,6 +66,7 @@ for command in (
     show.ls,
     show.status,
     show.show,
+    show.note,
     control.stop,
     export.export,
     predict.predict,

@@ -24,6 +24,7 @@ from tuning.spec.objectives import Aim
 from tuning.storage.study_folder import STUDIES
 from workbench.analysis.quality import values_of
 from workbench.analysis.studies import best_run, document
+from workbench.home.remarks import remarks_of
 from workbench.home.resolve import Target, resolve
 from workbench.home.runs import RunView
 from workbench.records import archive
@@ -60,6 +61,8 @@ class Side:
     mfu: float | None
     last_loss: float | None
     validation_loss: float | None
+    note: str
+    tags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,7 @@ def _side(view: RunView, first: RunView) -> Side:
     )
     wanted = first.summary.tokens_per_step if first.summary else None
     losses = [loss for loss in summary.losses if loss is not None] if summary else []
+    said = remarks_of(view.folder)
     return Side(
         id=view.id,
         study=view.labels.get("study"),
@@ -217,6 +221,8 @@ def _side(view: RunView, first: RunView) -> Side:
         mfu=summary.mfu if summary else None,
         last_loss=losses[-1] if losses else None,
         validation_loss=summary.validation_loss if summary else None,
+        note=said.note,
+        tags=said.tags,
     )
 
 

@@ -1,4 +1,4 @@
-"""``ls``, ``status``, ``show`` and ``reindex``: what is in a home folder."""
+"""``ls``, ``status``, ``show``, ``note`` and ``reindex``: what is in a home folder, and what people say of it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ _SHOWN_TRIALS = 100
 def ls(
     home: Home,
     study: Annotated[str | None, typer.Option("--study", help="Only the runs of this study.")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", help="Only what has this tag. May be given several times: it has all of them."),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All runs, not only the newest 40.")] = False,
     json: Json = False,
 ) -> int:
@@ -28,12 +32,18 @@ def ls(
     from workbench.text.output import emit_json, say
 
     store = Store(home)
-    runs, studies = store.runs(study), store.studies()
+    wanted = set(tag or ())
+    runs = [row for row in store.runs(study) if wanted <= set(row.tags)]
+    studies = [row for row in store.studies() if wanted <= set(row.tags)]
     if store.note:
         say(f"note: {store.note}")
     if json:
         rows = {"runs": [asdict(row) for row in runs], "studies": [asdict(row) for row in studies]}
         emit_json({"home": str(home)} | rows)
+    elif not runs and not studies and wanted:
+        say(
+            f"nothing in {home} has the tag {' and '.join(sorted(wanted))}; add one with: workbench note ID --tag TAG"
+        )
     elif not runs and not studies:
         say(f"no runs or studies in {home} yet; start one with: workbench train CONFIG")
     else:
@@ -46,6 +56,7 @@ def status(home: Home, json: Json = False) -> int:
     from tuning.storage.study_folder import STUDIES, StudyView, load_study
     from workbench.analysis.overview import overview
     from workbench.analysis.studies import StudyDocument, of_view
+    from workbench.home.remarks import saved_views
     from workbench.home.store import Store
     from workbench.terminal.overview import print_overview
     from workbench.text.output import emit_json, result_console
@@ -56,7 +67,7 @@ def status(home: Home, json: Json = False) -> int:
 
     found = overview(home, *Store(home).lists(), load)
     if json:
-        emit_json(found.as_dict())
+        emit_json(found.as_dict() | {"saved_views": [asdict(view) for view in saved_views(home)]})
     else:
         print_overview(result_console(), found)
     return 0
@@ -108,9 +119,42 @@ def show(
     return _show_run(target.folder, json, threshold or [])
 
 
+def note(
+    identity: Id,
+    home: Home,
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="The note, in place of the one before; '' takes it away."),
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="Add a tag. May be given several times.")
+    ] = None,
+    untag: Annotated[
+        list[str] | None, typer.Option("--untag", help="Take a tag away. May be given several times.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Write a note on a run or a study, and tag it; without either, show what stands there."""
+    from workbench.home.remarks import change_remarks, remarks_of
+    from workbench.home.resolve import resolve
+    from workbench.terminal.run import remark_lines
+    from workbench.text.output import emit_json
+
+    target = resolve(home, identity)
+    asked = text is not None or tag or untag
+    said = change_remarks(target.folder, text, tag or (), untag or ()) if asked else remarks_of(target.folder)
+    if json:
+        emit_json({"id": target.id, "kind": target.kind} | said.as_dict())
+    else:
+        print(target.id)
+        for label, words in remark_lines(said):
+            print(f"  {label:<6}{words}")
+    return 0
+
+
 def reindex(home: Home, json: Json = False) -> int:
     """Rebuild the indexes (runs, studies, Optuna's databases) from the folders of runs and studies."""
-    from workbench.home.reindex import reindex as rebuild
+    from workbench.services.reindex import reindex as rebuild
     from workbench.text.output import emit_json, say
 
     done = rebuild(home, say)
@@ -160,6 +204,7 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
     from workbench.analysis.verdicts import rejudged
     from workbench.figures.cluster.roofline import roofline_note, roofline_of
     from workbench.home import runs
+    from workbench.home.remarks import remarks_of
     from workbench.home.runs import with_numbers_so_far
     from workbench.terminal.run import print_run
     from workbench.text.output import emit_json, result_console
@@ -169,7 +214,8 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
         view = rejudged(view, thresholds, run_folder.read_json(folder / run_folder.CONFIG))
     reached = roofline_of(view.folder, view.summary)
     if json:
-        emit_json(runs.document(view) | {"roofline": reached and reached.as_dict()})
+        said = remarks_of(folder).as_dict()
+        emit_json(runs.document(view) | said | {"roofline": reached and reached.as_dict()})
     else:
         print_run(result_console(), view)
         # Why there is no calibration stands beside the share of the peak already.
@@ -182,12 +228,13 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
 
 def _show_study(folder: Path, json: bool, most: int | None) -> int:
     from workbench.analysis.studies import document
+    from workbench.home.remarks import remarks_of
     from workbench.terminal.study import print_study
     from workbench.text.output import emit_json, result_console
 
-    study = document(folder)
+    study, said = document(folder), remarks_of(folder)
     if json:
-        emit_json(study.as_dict())
+        emit_json(study.as_dict() | said.as_dict())
     else:
-        print_study(result_console(), study, most)
+        print_study(result_console(), study, most, said)
     return 0

@@ -23,7 +23,7 @@ from engine.run.run_folder import RunStatus
 from tuning.storage import controllers
 from tuning.storage.controllers import StudyStatus
 from tuning.storage.study_folder import RESULT, history, list_studies, parts
-from workbench.home import runs
+from workbench.home import remarks, runs
 from workbench.home.runs import run_folders
 from workbench.home.settings import INDEX
 from workbench.home.transfer import landing
@@ -49,6 +49,8 @@ class RunRow:
     trial: str | None
     purpose: str | None
     owner: dict[str, Any] | None
+    note: str
+    tags: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class StudyRow:
     result_line: str | None
     owner: dict[str, Any] | None
     controllers: list[dict[str, Any]]
+    note: str
+    tags: list[str]
 
 
 def run_row(folder: Path) -> RunRow:
@@ -74,6 +78,7 @@ def run_row(folder: Path) -> RunRow:
     summary = parts(folder / run_folder.SUMMARY, ("tokens_per_second", "step_seconds"))
     step = summary.get("step_seconds") or {}
     outcome, labels = status.outcome or RecordedOutcome(), status.labels
+    said = remarks.remarks_of(folder)
     return RunRow(
         id=folder.name,
         created_unix=float(status.created_unix or 0.0),
@@ -91,6 +96,8 @@ def run_row(folder: Path) -> RunRow:
         trial=labels.get("trial"),
         purpose=labels.get("purpose"),
         owner=status.owner,
+        note=said.note,
+        tags=list(said.tags),
     )
 
 
@@ -98,6 +105,7 @@ def study_row(folder: Path) -> StudyRow:
     """The row of a study folder."""
     status = StudyStatus.of(folder)
     result = parts(folder / RESULT, ("objective", "best", "gain", "result_line"))
+    said = remarks.remarks_of(folder)
     return StudyRow(
         name=folder.name,
         updated_unix=float(status.updated_unix or folder.stat().st_mtime),
@@ -110,6 +118,8 @@ def study_row(folder: Path) -> StudyRow:
         result_line=result.get("result_line"),
         owner=status.owner,
         controllers=status.controllers,
+        note=said.note,
+        tags=list(said.tags),
     )
 
 
@@ -134,12 +144,12 @@ def study_now(row: StudyRow) -> StudyRow:
     return replace(row, state="interrupted", controllers=[])
 
 
-_VERSION = 2
+_VERSION = 3
 _LOCK_SECONDS = 2.0
 #: Changed rows up to which they are asked for by name.
 _FEW = 500
 #: Columns that hold a tree as JSON.
-_TREES = frozenset({"layout", "owner", "controllers"})
+_TREES = frozenset({"layout", "owner", "controllers", "tags"})
 Row = TypeVar("Row", RunRow, StudyRow)
 
 
@@ -159,8 +169,8 @@ class Table(Generic[Row]):
         return [field.name for field in fields(self.row)]
 
 
-RUNS = Table("runs", "id", RunRow, run_row, (run_folder.STATUS, run_folder.SUMMARY))
-STUDIES = Table("studies", "name", StudyRow, study_row, (run_folder.STATUS, RESULT))
+RUNS = Table("runs", "id", RunRow, run_row, (run_folder.STATUS, run_folder.SUMMARY, remarks.FILE))
+STUDIES = Table("studies", "name", StudyRow, study_row, (run_folder.STATUS, RESULT, remarks.FILE))
 
 
 @dataclass(frozen=True, slots=True)

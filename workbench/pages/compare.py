@@ -12,11 +12,11 @@ from workbench.analysis import compare
 from workbench.analysis.compare import FEWEST, MOST, Comparison
 from workbench.figures import compare as figures
 from workbench.home import runs
+from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
     MOST_OPTIONS,
     guarded,
-    heading,
     home,
     nothing_yet,
     number_table,

@@ -13,10 +13,10 @@ from workbench.export import bundle, targets
 from workbench.export.bundle import Bundle
 from workbench.home import resolve
 from workbench.home.resolve import Target
+from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import (
     from_link,
     guarded,
-    heading,
     home,
     metrics,
     nothing_yet,

@@ -11,10 +11,10 @@ from workbench.home import runs
 from workbench.home.store import RunRow, StudyRow
 from workbench.pages.navigation import PAGES
 from workbench.pages.run import live_charts, live_header
+from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import (
     from_link,
     guarded,
-    heading,
     home,
     nothing_yet,
     redraw_on_change,

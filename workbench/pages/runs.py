@@ -14,13 +14,13 @@ from workbench.home.store import RunRow, StudyRow
 from workbench.pages.run import control, details
 from workbench.pages.study import details as study_details
 from workbench.pages.study import transfer
+from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import (
     MOST_OPTIONS,
     answered,
     compare_link,
     from_link,
     guarded,
-    heading,
     home,
     nothing_yet,
     redraw_on_change,
@@ -50,6 +50,8 @@ class Line(NamedTuple):
     step_milliseconds: float | None
     part_of: str
     note: str
+    tags: list[str]
+    said: str
 
 
 def page() -> None:
@@ -84,10 +86,10 @@ def page() -> None:
     guarded(lambda: study_details.details(chosen) if kind == "study" else details.details(chosen))
 
 
-def _outcomes() -> list[tuple[str, str]]:
-    """What is there, and how it stands."""
-    runs = [(row.id, row.outcome or row.state) for row in run_rows()]
-    return runs + [(row.name, row.state) for row in study_rows()]
+def _outcomes() -> list[tuple[str, str, str, list[str]]]:
+    """What is there, how it stands, and what is said of it."""
+    runs = [(row.id, row.outcome or row.state, row.note, row.tags) for row in run_rows()]
+    return runs + [(row.name, row.state, row.note, row.tags) for row in study_rows()]
 
 
 def all_lines(runs: Sequence[RunRow], studies: Sequence[StudyRow]) -> list[Line]:
@@ -107,13 +109,16 @@ def _run_line(row: RunRow) -> Line:
         step_milliseconds=None if row.step_seconds is None else row.step_seconds * 1e3,
         part_of=f"{row.study} · trial {row.trial}" if row.study else "",
         note=row.reason,
+        tags=row.tags,
+        said=row.note,
     )
 
 
 def _study_line(row: StudyRow) -> Line:
     rate = row.best_value if row.objective in (None, "tokens_per_second") else None
     done = f"{row.trials_done} of {row.trials_total} trials" if row.trials_total else ""
-    return Line(row.name, "study", row.updated_unix, row.state, "", rate, None, done, row.result_line or "")
+    about, said = row.result_line or "", (row.tags, row.note)
+    return Line(row.name, "study", row.updated_unix, row.state, "", rate, None, done, about, *said)
 
 
 def _matching_lines(lines: list[Line]) -> list[Line]:
@@ -121,30 +126,48 @@ def _matching_lines(lines: list[Line]) -> list[Line]:
         text = st.text_input(
             "Filter",
             key="filter",
-            placeholder="id, study, layout or reason",
+            placeholder="id, study, layout, reason or note",
             icon=":material/search:",
             width=340,
+            bind="query-params",
         )
-        kind = st.segmented_control("Kind", KINDS, default=KINDS[0], required=True, key="kind")
+        kind = st.segmented_control(
+            "Kind", KINDS, default=KINDS[0], required=True, key="kind", bind="query-params"
+        )
         outcomes = sorted({line.outcome for line in lines})
         wanted = st.pills(
-            "Ending", outcomes, selection_mode="multi", key="outcomes", format_func=words.spoken
+            "Ending",
+            outcomes,
+            selection_mode="multi",
+            key="outcomes",
+            format_func=words.spoken,
+            bind="query-params",
         )
-    return [line for line in lines if matches(line, text or "", kind or KINDS[0], wanted)]
+        known = sorted({tag for line in lines for tag in line.tags})
+        tags = known and st.pills(
+            "Tag", known, selection_mode="multi", key="tags", bind="query-params", format_func=words.escaped
+        )
+    return [line for line in lines if matches(line, text or "", kind or KINDS[0], wanted, tags)]
 
 
-def matches(line: Line, text: str, kind: str, outcomes: Sequence[str]) -> bool:
-    """Whether a line passes the filters; every word has to occur somewhere in it."""
-    heap = " ".join((line.id, line.layout, line.part_of, line.note, words.spoken(line.outcome))).lower()
+def matches(line: Line, text: str, kind: str, outcomes: Sequence[str], tags: Sequence[str] = ()) -> bool:
+    """Whether a line passes the filters; every word has to occur somewhere in it, and every tag is one of its."""
+    told = (line.id, line.layout, line.part_of, line.note, line.said, *line.tags, words.spoken(line.outcome))
+    heap = " ".join(told).lower()
     right_kind = line.kind != "window" if kind == KINDS[0] else kind.lower().startswith(line.kind[:3])
     return (
         right_kind
         and (not outcomes or line.outcome in outcomes)
+        and set(tags) <= set(line.tags)
         and all(w in heap for w in text.lower().split())
     )
 
 
 def _table(shown: list[Line]) -> None:
+    said: dict[str, list[Any]] = {
+        "tags": [line.tags for line in shown],
+        "your note": [line.said for line in shown],
+    }
     st.dataframe(
         {
             "id": [line.id for line in shown],
@@ -156,6 +179,7 @@ def _table(shown: list[Line]) -> None:
             "step, ms": [line.step_milliseconds for line in shown],
             "study": [line.part_of for line in shown],
             "note": [line.note for line in shown],
+            **{title: values for title, values in said.items() if any(values)},
         },
         key="runs-table",
         hide_index=True,
@@ -212,6 +236,8 @@ def _columns() -> dict[str, Any]:
         "step, ms": st.column_config.NumberColumn(width=80, format="%,.1f"),
         "study": st.column_config.TextColumn(width=140),
         "note": st.column_config.TextColumn(width=330),
+        "tags": st.column_config.ListColumn(width=140),
+        "your note": st.column_config.TextColumn(width=260),
     }
 
 

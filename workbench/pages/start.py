@@ -9,10 +9,10 @@ from workbench.analysis.overview import Overview, Problem, RunNow, StudyNow, ove
 from workbench.analysis.studies import StudyDocument
 from workbench.pages.navigation import PAGES
 from workbench.pages.widgets import trial_table
+from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import (
     badge,
     guarded,
-    heading,
     home,
     nothing_yet,
     run_rows,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from workbench.pages.study import new, watch
-from workbench.pages.widgets.shared import from_link, guarded, heading, study_rows, to_link
+from workbench.pages.widgets.heading import heading
+from workbench.pages.widgets.shared import from_link, guarded, study_rows, to_link
 
 WATCH, NEW = "watch", "new"
 VIEWS = {WATCH: ":material/monitoring: Watch", NEW: ":material/add: New study"}

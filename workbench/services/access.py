@@ -32,7 +32,7 @@ LEAST_TOKEN = 16
 ROLE_HEADER = "x-workbench-role"
 #: Says that the server is up, and no more.
 HEALTH = "/_stcore/health"
-_PARAMETER = "token"
+PARAMETER = "token"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _COOKIE_SECONDS = 30 * 86_400
 _CLOSED = 1008
@@ -94,7 +94,7 @@ def is_local(address: str) -> bool:
 
 def link(url: str, token: str) -> str:
     """The address that lets its reader in."""
-    return f"{url}/?{urlencode({_PARAMETER: token})}"
+    return f"{url}/?{urlencode({PARAMETER: token})}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Door:
             return _refused(403, "Another site's page may not ask for this.")
         if self._rules.token is None or asked.scope["path"] == HEALTH:
             return Role.OWNER
-        if asked.scope["type"] == "http" and _PARAMETER in asked.query_params:
+        if asked.scope["type"] == "http" and PARAMETER in asked.query_params:
             return self._let_in(asked, self._rules.token)
         role = self._known(asked, self._rules.token)
         if role is None:
@@ -154,12 +154,12 @@ class Door:
 
     def _let_in(self, asked: HTTPConnection, token: str) -> Response:
         """The token becomes a cookie, and leaves the address."""
-        role = role_of(asked.query_params[_PARAMETER], token)
+        role = role_of(asked.query_params[PARAMETER], token)
         if role is None:
             return _refused(
                 403, "The token in this link is not the one of this page: was it started again since?"
             )
-        others = [(key, value) for key, value in asked.query_params.multi_items() if key != _PARAMETER]
+        others = [(key, value) for key, value in asked.query_params.multi_items() if key != PARAMETER]
         # Of the path alone: two slashes at its front would be another host.
         path = "/" + asked.url.path.lstrip("/\\")
         answer = RedirectResponse(f"{path}?{urlencode(others)}" if others else path, 303)

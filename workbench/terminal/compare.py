@@ -72,6 +72,7 @@ def overview(compared: Comparison) -> dict[str, list[Any]]:
         ],
         "last loss": [side.last_loss for side in sides],
         "held-out loss": [side.validation_loss for side in sides],
+        "said": [remarks(side) or None for side in sides],
     }
 
 
@@ -105,6 +106,11 @@ def collective_columns(rows: Sequence[CollectiveRow], letters: Sequence[str]) ->
     return columns
 
 
+def remarks(side: Side) -> str:
+    """Tags and note of a run in one line."""
+    return " ".join([*(f"#{tag}" for tag in side.tags), *side.note.split()])
+
+
 def part(name: str) -> str:
     """A part of a step."""
     return "between steps" if name == "between" else words.spoken(name)
@@ -131,6 +137,8 @@ def print_comparison(console: Console, compared: Comparison) -> None:
         said += f"{words.layout(side.layout)}, {rate}"
         said += (f" ({bounds})" if bounds else "") + f", {words.gib(side.peak_memory_bytes)} at most"
         console.print(said, markup=False, soft_wrap=True)
+        if line := remarks(side):
+            console.print(f"   {line}", markup=False, soft_wrap=True, style="dim")
     for found in compared.pairs:
         console.print(pair(found, letters), markup=False, soft_wrap=True)
     for note in compared.notes:

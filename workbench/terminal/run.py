@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.run.answers import refusals, written
 from workbench.analysis.verdicts import below
+from workbench.home.remarks import Remarks, remarks_of
 from workbench.home.runs import RunView, placement
 from workbench.text import run as run_text
 from workbench.text import words
@@ -43,6 +44,14 @@ def print_run(console: Console, view: RunView) -> None:
         console.print(f"  | {line}", markup=False, soft_wrap=True, style="dim")
 
 
+def remark_lines(said: Remarks) -> Iterator[tuple[str, str]]:
+    """What people say of a run or a study, with labels; the lines of a note stand below each other."""
+    if said.tags:
+        yield "tags", ", ".join(said.tags)
+    for number, line in enumerate(said.note.splitlines()):
+        yield "" if number else "note", line
+
+
 def _ending(view: RunView) -> str:
     state = view.outcome or view.state
     color = words.look(state)[0]
@@ -54,6 +63,7 @@ def _ending(view: RunView) -> str:
 
 def _lines(view: RunView) -> Iterator[tuple[str, str]]:
     labels, summary = view.labels, view.summary
+    yield from remark_lines(remarks_of(view.folder))
     if "study" in labels:
         yield "study", f"{labels['study']}, trial {labels.get('trial', '?')}"
     if view.job is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tuning.spec.objectives import KNOWN, aim_named, text
 from workbench.analysis import command_report, live_report, why
 from workbench.home.store import RunRow, StudyRow
+from workbench.terminal.run import remark_lines
 from workbench.text import study, words
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tuning.report.failures import EndingRow
     from tuning.report.study_result import StudyResult, TrialRow
     from workbench.analysis.studies import StudyDocument
+    from workbench.home.remarks import Remarks
 
 
 def print_failures(console: Console, result: StudyResult) -> None:
@@ -49,7 +51,9 @@ _UNITS = {objective.unit for objective in KNOWN.values()}
 
 def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
     """One line per run."""
-    table = _table("run", "when", "outcome", "layout", "backend", "step", "tokens/s", "study")
+    said = any(map(_said, rows))
+    titles = ("run", "when", "outcome", "layout", "backend", "step", "tokens/s", "study")
+    table = _table(*titles, *(["said"] if said else []))
     for row in rows:
         table.add_row(
             row.id,
@@ -60,6 +64,7 @@ def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
             words.seconds(row.step_seconds),
             words.number(row.tokens_per_second),
             f"{row.study} #{row.trial}" if row.study else "",
+            *([_said(row)] if said else []),
         )
     console.print(table)
     if older:
@@ -68,22 +73,37 @@ def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
 
 def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     """One line per study."""
-    table = _table("study", "changed", "state", "trials", "best", "vs plain dp")
+    said = any(map(_said, rows))
+    titles = ("study", "changed", "state", "trials", "best", "vs plain dp")
+    table = _table(*titles, *(["said"] if said else []))
     for row in rows:
         trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
         best = aim_named(row.objective).words(row.best_value) if row.best_value else words.NOTHING
         several = f", {len(row.controllers)} controllers" if len(row.controllers) > 1 else ""
         state = words.spoken(row.state) + several
-        table.add_row(row.name, words.ago(row.updated_unix), state, trials, best, row.gain_verdict or "")
+        cells = (row.name, words.ago(row.updated_unix), state, trials, best, row.gain_verdict or "")
+        table.add_row(*cells, *([_said(row)] if said else []))
     console.print(table)
 
 
-def print_study(console: Console, document: StudyDocument, most: int | None = None) -> None:
+def _said(row: RunRow | StudyRow) -> str:
+    """Tags and the first line of a note, as one cell."""
+    from rich.markup import escape
+
+    tags = [f"#{tag}" for tag in row.tags]
+    return escape(" ".join([*tags, *row.note.splitlines()[:1]]))
+
+
+def print_study(
+    console: Console, document: StudyDocument, most: int | None = None, said: Remarks | None = None
+) -> None:
     """The result of a study, then its trials from the fastest to the slowest, then those that failed; ``most`` of
     them.
     """
     result = document.result
     console.print(f"[bold]{result.study}[/]  {words.spoken(result.state)}")
+    for label, line in remark_lines(said) if said else ():
+        console.print(f"  {label:<6}{line}", markup=False, soft_wrap=True)
     members = document.controllers or []
     _print_lines(console, [study.controllers(members)] if len(members) > 1 else [])
     aim = result.aim

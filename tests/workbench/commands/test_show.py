@@ -160,3 +160,34 @@ def test_a_run_has_what_it_reached_of_its_machine(command: Run, furnished: Furni
     printed = command(*asked).out
     assert "percent of peak: the calibration does not have all_reduce" in printed
     assert "no roof" not in printed.lower(), "why there is none stands in --json, not a second time here"
+
+
+def test_a_note_and_tags_from_the_command_line(command: Run, own_home: Furnished) -> None:
+    run = next(path.name for path in own_home.home.iterdir() if path.name.endswith("-a7e2"))
+    nothing = command("note", "a7e2", "--json").document
+    assert nothing == {"id": run, "kind": "run", "note": "", "tags": []}
+    told = command("note", "a7e2", "slow [link]?", "--tag", "look", "--tag", "keep", "--json").document
+    assert told == {"id": run, "kind": "run", "note": "slow [link]?", "tags": ["keep", "look"]}
+    assert command("note", "quickstart", "--tag", "keep").out == "quickstart\n  tags  keep\n"
+
+    assert "tags         keep, look\n  note         slow [link]?" in command("show", "a7e2").out
+    assert "  tags  keep\n" in command("show", "quickstart").out
+    shown = command("show", "a7e2", "--json").document
+    assert (shown["note"], shown["tags"]) == ("slow [link]?", ["keep", "look"])
+    assert command("show", "quickstart", "--json").document["tags"] == ["keep"]
+
+    tagged = command("ls", "--tag", "keep", "--json").document
+    assert [row["id"] for row in tagged["runs"]] == [run]
+    assert [row["name"] for row in tagged["studies"]] == ["quickstart"]
+    both = command("ls", "--tag", "keep", "--tag", "look", "--json").document
+    assert ([row["note"] for row in both["runs"]], both["studies"]) == (["slow [link]?"], [])
+    assert "#keep #look slow [link]?" in command("ls", "--tag", "look").out
+    assert "nothing in" in command("ls", "--tag", "none").err
+
+    assert "   #keep #look slow [link]?\n" in command("compare", "a7e2", "3c01").out
+    sides = command("compare", "a7e2", "3c01", "--json").document["runs"]
+    assert [(side["note"], side["tags"]) for side in sides] == [("slow [link]?", ["keep", "look"]), ("", [])]
+
+    command("note", "a7e2", "--untag", "nope").refused("--untag='nope'", "it has keep, look")
+    command("note", "a7e2", "--tag", "a,b").refused("--tag='a,b'", "no comma")
+    assert command("note", "a7e2", "", "--untag", "keep", "--untag", "look", "--json").document == nothing

@@ -10,6 +10,7 @@ from engine.config.errors import InputError
 from engine.run import run_folder
 from tuning.spec.study_file import NAME as STUDY_NAME
 from tuning.storage import study_folder
+from workbench.home import remarks
 
 FORMAT = "workbench study"
 VERSION = 1
@@ -21,9 +22,16 @@ STUDY_FILES = (
     study_folder.STUDY,
     study_folder.RESULT,
     run_folder.STATUS,
+    remarks.FILE,
     study_folder.JOURNAL,
 )
-RUN_FILES = (run_folder.CONFIG, run_folder.STARTED, run_folder.STATUS, run_folder.SUMMARY)
+RUN_FILES = (
+    run_folder.CONFIG,
+    run_folder.STARTED,
+    run_folder.STATUS,
+    run_folder.SUMMARY,
+    remarks.FILE,
+)
 RUN_FOLDERS = (run_folder.RECORDS, run_folder.LOGS)
 _RUN_NAME = re.compile(r"[0-9][A-Za-z0-9_-]*")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,+=@-]*")

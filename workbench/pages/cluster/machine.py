@@ -13,8 +13,9 @@ from engine.run.calibration.table import Calibration, Curve
 from workbench.figures import calibration
 from workbench.home.calibrations import found_here, segments, size
 from workbench.pages.cluster import measuring
+from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import guarded, heading, home, table
+from workbench.pages.widgets.shared import guarded, home, table
 from workbench.selftest import results
 from workbench.selftest.results import Row, Selftest
 from workbench.text import words

@@ -16,6 +16,7 @@ from workbench.home.runs import RunView
 from workbench.pages.navigation import PAGES
 from workbench.pages.run import collectives, commands, control, gpus, host, quality, settings, verdicts
 from workbench.pages.run.anatomy import steps as run_steps
+from workbench.pages.widgets.note_form import said_of
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
     badge,
@@ -53,6 +54,7 @@ def details(run_id: str) -> None:
     records, view = snapshot(run_id), runs.load(home() / run_id)
     summary = summary_of(view) or _empty_summary(view)
     _headline(view)
+    said_of(view.folder)
     if view.outcome not in (None, "completed"):
         _ending(view)
     _so_far(view, summary)

@@ -25,6 +25,7 @@ from workbench.figures.search.thinning import thinned_front
 from workbench.pages.navigation import PAGES
 from workbench.pages.study import sensitivity, transfer
 from workbench.pages.widgets import trial_table
+from workbench.pages.widgets.note_form import said_of
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import badge, metrics, report_button, table
 from workbench.pages.widgets.trial_table import study, trial_chart, trials_table
@@ -131,6 +132,7 @@ def details(name: str) -> None:
         )
         transfer.download(name)
         report_button(name)
+    said_of(found.view.folder)
     result = found.result
     headline(found, "study")
     trial_chart(found, "study-trials")

@@ -85,6 +85,11 @@ def study_rows() -> list[StudyRow]:
     return _lists(home())[1]
 
 
+def read_lists_again() -> None:
+    """Somebody changed what the lists say: the next look does not wait until they are old."""
+    _lists.clear()
+
+
 def redraw_on_change(signature: Callable[[], object]) -> None:
     """Runs the whole page again once a list that it shows has changed: something began, ended or went away."""
     st.fragment(_look, run_every=LOOK_SECONDS)(signature, signature())
@@ -153,13 +158,6 @@ def show_store_note() -> None:
     """What was wrong with the index, if anything."""
     if note := _lists(home())[2]:
         st.warning(words.escaped(note), icon=":material/warning:")
-
-
-def heading(title: str, caption: str) -> None:
-    """A page's title with one quiet line below it."""
-    with st.container(gap="xxsmall"):
-        st.title(title, anchor=False)
-        st.caption(words.escaped(caption))
 
 
 def badge(state: str | None, label: str | None = None) -> None:

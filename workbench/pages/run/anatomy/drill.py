@@ -20,11 +20,11 @@ from workbench.figures.anatomy import heat
 from workbench.home.store import RunRow
 from workbench.pages.navigation import PAGES
 from workbench.pages.run.anatomy.steps import draw_lanes
+from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import clickable_chart
 from workbench.pages.widgets.shared import (
     from_link,
     guarded,
-    heading,
     home,
     nothing_yet,
     number_table,

@@ -1,0 +1,59 @@
+"""The top of a page: its title, one quiet line, and places of the pages that were given a name."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine.config.errors import InputError
+from workbench.home import remarks
+from workbench.home.remarks import SavedView
+from workbench.pages.navigation import PAGES
+from workbench.pages.widgets.shared import answered, home, pressed, remember
+from workbench.services.access import PARAMETER
+from workbench.text import words
+
+
+def heading(title: str, caption: str) -> None:
+    """A page's title with one quiet line below it, and the saved views."""
+    with st.container(gap="xxsmall"):
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            st.title(title, anchor=False, width="content")
+            _saved_views(title)
+        st.caption(words.escaped(caption))
+        answered("views")
+
+
+def _saved_views(page: str) -> None:
+    """Places with a name, each a link, and a field to name the one that is shown."""
+    with st.popover("Views", icon=":material/bookmark:", type="tertiary", key="views"):
+        found = remarks.saved_views(home())
+        for view in found:
+            _line(view)
+        if not found:
+            st.caption("A view is a place of these pages with its filters, under a name of your own.")
+        query = {key: value for key, value in st.query_params.items() if key != PARAMETER}
+        name = st.text_input("Name of what is shown now", key="view-name", max_chars=remarks.LONGEST_TAG)
+        if pressed(st.button, "Save this view", "view-save", icon=":material/bookmark_add:"):
+            _keep(name, page, query)
+            st.rerun()
+
+
+def _line(view: SavedView) -> None:
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        if view.page in PAGES:
+            label = f"{words.escaped(view.name)} · {view.page}"
+            st.page_link(PAGES[view.page], label=label, query_params=view.query)
+        else:
+            st.caption(f"{words.escaped(view.name)}: this version has no page {words.escaped(view.page)}")
+        if pressed(st.button, "Forget", f"forget-{view.name}", icon=":material/close:", type="tertiary"):
+            remarks.forget_view(home(), view.name)
+            st.rerun()
+
+
+def _keep(name: str, page: str, query: dict[str, str]) -> None:
+    try:
+        remarks.save_view(home(), name, page, query)
+    except InputError as error:
+        remember("views", str(error), refused=True)
+    else:
+        remember("views", f"Saved as {name}.", refused=False)

@@ -1,0 +1,76 @@
+"""On a page: the note and tags of a run or a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from engine.config.errors import InputError
+from workbench.home import remarks
+from workbench.home.remarks import Remarks
+from workbench.pages.widgets.shared import (
+    answered,
+    may_steer,
+    pressed,
+    read_lists_again,
+    remember,
+    run_rows,
+    study_rows,
+)
+from workbench.text import words
+
+
+def said_of(folder: Path) -> None:
+    """Tags and note of a run or a study, and a form to change them."""
+    said, name = remarks.remarks_of(folder), folder.name
+    with st.container(horizontal=True, vertical_alignment="center", key="remarks"):
+        for tag in said.tags:
+            st.badge(words.escaped(tag), icon=":material/sell:", color="gray")
+        with st.popover("Note and tags", icon=":material/edit_note:", type="tertiary"):
+            _form(folder, said)
+    if said.note:
+        with st.container(border=True, key="remarks-note"):
+            st.markdown("  \n".join(words.escaped(line) for line in said.note.splitlines()))
+    answered(f"remarks-{name}")
+
+
+def _form(folder: Path, said: Remarks) -> None:
+    name = folder.name
+    tags = st.multiselect(
+        "Tags",
+        sorted({*_known_tags(), *said.tags}),
+        default=list(said.tags),
+        key=f"tags-{name}-{','.join(said.tags)}",
+        accept_new_options=True,
+        max_selections=remarks.MOST_TAGS,
+        placeholder="Choose or type one",
+        disabled=not may_steer(),
+    )
+    note = st.text_area(
+        "Note",
+        said.note,
+        key=f"note-{name}-{said.note}",
+        max_chars=remarks.LONGEST_NOTE,
+        disabled=not may_steer(),
+    )
+    if pressed(st.button, "Save", f"remarks-save-{name}", icon=":material/save:"):
+        _save(folder, said, note, set(tags))
+        st.rerun()
+
+
+def _save(folder: Path, said: Remarks, note: str, tags: set[str]) -> None:
+    """Only what was changed here is changed: a tag added elsewhere meanwhile stays."""
+    place, before = f"remarks-{folder.name}", set(said.tags)
+    try:
+        changed_note = note if note != said.note else None
+        remarks.change_remarks(folder, changed_note, tags - before, before - tags)
+    except InputError as error:
+        remember(place, str(error), refused=True)
+    else:
+        read_lists_again()
+        remember(place, "Saved.", refused=False)
+
+
+def _known_tags() -> set[str]:
+    return {tag for rows in (run_rows(), study_rows()) for row in rows for tag in row.tags}
