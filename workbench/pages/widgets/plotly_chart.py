@@ -6,9 +6,11 @@ and forgets the zoom. Here the same Plotly, from the installed package, is told 
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import plotly
 import plotly.graph_objects as go
 import streamlit as st
@@ -29,6 +31,9 @@ _component = st.components.v2.component(
     js=_SCRIPT,
     isolate_styles=False,
 )
+
+#: Whole numbers up to this have a 32-bit float of their own.
+_EXACT = 2**24
 
 
 async def _plotly_source(_: object) -> FileResponse:
@@ -62,4 +67,20 @@ def clickable_chart(drawing: go.Figure, key: str, alt: str) -> Clicked | None:
 def _spec(drawing: go.Figure, alt: str) -> dict[str, Any]:
     figure = drawing.to_plotly_json()
     figure["layout"].pop("template", None)
-    return {"data": figure["data"], "layout": figure["layout"], "alt": alt}
+    traces = [{key: narrowed(value) for key, value in trace.items()} for trace in figure["data"]]
+    return {"data": traces, "layout": figure["layout"], "alt": alt}
+
+
+def narrowed(value: Any) -> Any:
+    """An array as Plotly sends it, in half the bytes where that keeps whole numbers exact and seven digits of others;
+    everything else as it is.
+    """
+    if not isinstance(value, dict) or value.get("dtype") != "f8":
+        return value
+    numbers = np.frombuffer(base64.b64decode(value["bdata"]), np.float64)
+    if np.nanmax(np.abs(numbers), initial=0.0) > _EXACT:
+        return value
+    return value | {
+        "dtype": "f4",
+        "bdata": base64.b64encode(numbers.astype(np.float32).tobytes()).decode("ascii"),
+    }

@@ -1,0 +1,237 @@
+"""The page beside a run that writes fast, a long run, and ten browsers, in a real browser.
+
+    python -m benchmarks.dashboard [--seconds 120] [--steps 100000] [--sessions 10] [--rate 50] [--save]
+
+Eight ranks' records are written by one process with the writers that ranks use; nothing is trained, so what training
+loses is not told here (``benchmarks.readers`` and ``benchmarks.profiling_cost`` tell what the processor loses). How old
+the page is is told by a clock outside it: each tenth of a second the last step of the chart in the browser is compared
+with when that step was written. The browser runs on the same cores; its share is not the page's.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks import _table
+from tests.support.workbench.synthetic import FakeRun, RunFolder
+from tests.workbench.pages.conftest import CHROMIUM, FLAGS, Visit, start_server
+
+RANKS = 8
+LIVE, LONG = "20260101-000000-aaaa", "20260101-000000-bbbb"
+#: Of the long run, calls are kept of so many last steps: a long run thins them itself.
+DETAILED_STEPS = 2_000
+_LOOK_SECONDS = 0.1
+_CHART = ".st-key-live-phases .js-plotly-plot"
+_LAST_STEP = f"""() => {{ const plot = document.querySelector('{_CHART}');
+  if (!plot || !plot.data || !plot.data.length) return null;
+  const x = plot.data[0].x; return x && x.length ? Number(x[x.length - 1]) : null; }}"""
+_VALUES = {"parallel.dp": RANKS, "batch.global_batch": 64}
+
+
+@dataclass
+class Seen:
+    """What was found while a run was watched: ages and growth in seconds, MiB and shares of a core."""
+
+    ages: list[float] = field(default_factory=list)
+    core: float = 0.0
+    memory: list[tuple[float, float]] = field(default_factory=list)
+    received: float = 0.0
+    written: int = 0
+
+
+def write_live(home: Path, rate: float, seconds: float, times: Path) -> None:
+    """A run that goes on: a step of all ranks ``rate`` times a second, and when each was written."""
+    run = FakeRun(LIVE, _VALUES, 1 / rate, int(rate * seconds) + 1, None, started_unix=time.time())
+    folder, written = RunFolder(home, run), []
+    for number in range(run.steps):
+        time.sleep(max(0.0, run.started_unix + number / rate - time.time()))
+        folder.write_step(number)
+        written.append(time.time())
+        if number % 10 == 0:
+            np.save(times, written)
+    np.save(times, written)
+
+
+def write_long(home: Path, steps: int) -> None:
+    """A run of so many steps that has ended."""
+    run = FakeRun(LONG, _VALUES, 0.1, steps)
+    folder = RunFolder(home, run)
+    calls, none = run.calls(), list[Any]()
+    for number in range(steps):
+        run.calls = (lambda: calls) if number >= steps - DETAILED_STEPS else lambda: none  # type: ignore[method-assign]
+        folder.write_step(number)
+    folder.end()
+
+
+@contextmanager
+def _writing(home: Path, rate: float, seconds: float, times: Path) -> Iterator[None]:
+    writer = multiprocessing.get_context("spawn").Process(
+        target=write_live, args=(home, rate, seconds, times), daemon=True
+    )
+    writer.start()
+    try:
+        yield
+    finally:
+        writer.terminate()
+        writer.join()
+
+
+def watch(tabs: list[Visit], server: psutil.Process, times: Path, seconds: float) -> Seen:
+    """Look at the tabs in turns while the run goes on; then what each look was behind the records."""
+    seen, looks = Seen(), list[tuple[float, int]]()
+    began, used = time.monotonic(), _processor(server)
+    sent = _counted(tabs[0])
+    while time.monotonic() - began < seconds:
+        for tab in tabs:
+            step = tab.page.evaluate(_LAST_STEP)
+            if step is not None:
+                looks.append((time.time(), int(step)))
+        seen.memory.append((time.monotonic() - began, server.memory_info().rss / 2**20))
+        tabs[0].page.wait_for_timeout(_LOOK_SECONDS * 1e3)
+    took = time.monotonic() - began
+    seen.core = (_processor(server) - used) / took
+    seen.received = sum(sent) / took
+    written = np.load(times)
+    seen.written = len(written)
+    seen.ages = [at - written[step + 1] for at, step in looks if step + 1 < len(written)]
+    return seen
+
+
+def _processor(process: psutil.Process) -> float:
+    used = process.cpu_times()
+    return used.user + used.system
+
+
+def _counted(tab: Visit) -> list[int]:
+    """Bytes of each frame that a tab gets, as they come."""
+    sizes: list[int] = []
+    session = tab.page.context.new_cdp_session(tab.page)
+    session.send("Network.enable")
+    session.on(
+        "Network.webSocketFrameReceived", lambda event: sizes.append(len(event["response"]["payloadData"]))
+    )
+    return sizes
+
+
+def first_view(tab: Visit, address: str, chart: str) -> float:
+    """Seconds from asking for a page until its chart is drawn."""
+    began = time.monotonic()
+    tab.page.goto(address)
+    tab.page.wait_for_selector(f"{chart} .main-svg", timeout=120_000)
+    return time.monotonic() - began
+
+
+def _age_row(name: str, seen: Seen) -> list[str]:
+    ages = np.array(seen.ages)
+    p50, p95 = np.percentile(ages, [50, 95])
+    grown = _growth(seen.memory)
+    return [
+        name,
+        f"{p50:.2f} / {p95:.2f} / {ages.max():.2f}",
+        f"{seen.core:.2f}",
+        f"{seen.memory[-1][1]:.0f} ({grown:+.1f} a minute)",
+        f"{seen.received / 1e3:.0f}",
+        f"{seen.written:,} steps, {len(ages):,} looks",
+    ]
+
+
+def _growth(memory: list[tuple[float, float]]) -> float:
+    """MiB a minute over the second half: the first look at a run takes what it takes."""
+    late = np.array(memory[len(memory) // 2 :])
+    return float(np.polyfit(late[:, 0], late[:, 1], 1)[0] * 60)
+
+
+def _live_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: Any) -> list[list[str]]:
+    process, address = start_server(home, scratch / "live.log")
+    server, times = psutil.Process(process.pid), scratch / "times.npy"
+    rows = []
+    try:
+        for count in (1, given.sessions):
+            for path in home.iterdir():
+                if path.name.startswith("2026"):
+                    path.rename(scratch / f"before-{count}")
+            with _writing(home, given.rate, given.seconds + 120, times):
+                while not times.exists() or not (home / LIVE).exists():
+                    time.sleep(0.1)
+                tabs = [new_tab() for _ in range(count)]
+                for tab in tabs:
+                    first_view(tab, f"{address}/live?run={LIVE}", _CHART)
+                rows.append(_age_row(f"{count} browsers" if count > 1 else "1 browser",
+                                     watch(tabs, server, times, given.seconds)))  # fmt: skip
+                for tab in tabs:
+                    tab.page.context.close()
+            times.unlink()
+    finally:
+        process.terminate()
+        process.wait(20)
+    return rows
+
+
+def _long_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, steps: int) -> list[list[str]]:
+    write_long(home, steps)
+    process, address = start_server(home, scratch / "long.log")
+    server = psutil.Process(process.pid)
+    places = {
+        "Runs": (f"{address}/runs?id={LONG}", ".st-key-run-phases .js-plotly-plot"),
+        "Live": (f"{address}/live?run={LONG}", _CHART),
+        "Steps": (f"{address}/steps?run={LONG}", ".st-key-steps-heat .js-plotly-plot"),
+    }
+    rows = []
+    try:
+        warm = new_tab()
+        warm.open(f"{address}/machine")
+        for name, (place, chart) in places.items():
+            tab, used = new_tab(), _processor(server)
+            first = first_view(tab, place, chart)
+            cost, again = _processor(server) - used, first_view(tab, place, chart)
+            rows.append([name, f"{first:.2f}", f"{cost:.2f}", f"{again:.2f}",
+                         f"{server.memory_info().rss / 2**20:.0f}"])  # fmt: skip
+            tab.page.context.close()
+    finally:
+        process.terminate()
+        process.wait(20)
+    return rows
+
+
+def main() -> None:
+    """Two tables."""
+    from playwright.sync_api import sync_playwright
+
+    parser = _table.parser(__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of watching, each")
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--sessions", type=int, default=10)
+    parser.add_argument("--rate", type=float, default=50.0, help="steps a second")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        scratch, browser = Path(folder), playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+
+        def new_tab() -> Visit:
+            return Visit(browser.new_context(viewport={"width": 1440, "height": 950}).new_page())
+
+        (scratch / "live").mkdir()
+        (scratch / "long").mkdir()
+        long = _long_rows(scratch / "long", new_tab, scratch, given.steps)
+        live = _live_rows(scratch / "live", new_tab, scratch, given)
+        browser.close()
+    header = ["view", "first look, s", "of the processor, s", "again, s", "page's process, MiB"]
+    title = f"A run of {given.steps:,} steps on {RANKS} ranks in the browser"
+    _table.show("dashboard_long", title, header, long, given.save)
+    header = ["beside it", "age of what is shown: p50 / p95 / largest, s", "page's process, cores", "its memory, MiB",
+              "to a browser, kB/s", "over"]  # fmt: skip
+    title = f"A run of {RANKS} ranks that writes {given.rate:g} steps a second, on the page Live"
+    _table.show("dashboard_live", title, header, live, given.save)
+
+
+if __name__ == "__main__":
+    main()
