@@ -15,7 +15,7 @@ CASES = [(method, period) for method in objective.METHODS for period in (2, 3, 4
 
 @needs_lab
 @pytest.mark.timeout(120)
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(("method", "period"), CASES)
 def test_a_run_is_told_with_the_speed_of_its_whole_rounds(tmp_path: Path, method: str, period: int) -> None:
     """The stop-watch looks from another process, so a busy machine moves both alike."""

@@ -24,6 +24,8 @@ from engine.run.outcome import Ending, RunOutcome
 from tests.support.engine.torchrun import tiny
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.drawn(5, of="endings under torchrun")
+
 OOM = RankReport(1, Ending.OOM, "MemoryError: none", "backward", ("line",))
 LOST = RankReport(0, Ending.COMM_ERROR, "connection closed")
 

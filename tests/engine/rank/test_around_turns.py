@@ -129,7 +129,7 @@ def test_it_sends_what_a_run_does_that_began_with_these_values(session: Session,
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.drawn(2, of="outer loops around a turn")
+@pytest.mark.drawn(1, of="outer loops around a turn")
 @pytest.mark.parametrize("name", OUTER)
 def test_an_outer_loop_goes_on_as_one_resumed_with_these_values(session: Session, name: str) -> None:
     base, values = OUTER[name]

@@ -21,7 +21,7 @@ from profilers.records.reader import RunRecords
 from profilers.records.schema import Event
 from tests.support.runs import execute, small
 
-pytestmark = pytest.mark.drawn(6, of="plans of layers")
+pytestmark = pytest.mark.drawn(3, of="plans of layers")
 
 #: Two embeddings of 1 Mi values beside blocks of less than half of that.
 MODEL: dict[str, Any] = {

@@ -19,7 +19,7 @@ from profilers.records.reader import RunRecords
 from tests.engine.rank.test_compression_plan import METHODS, PLANNED, plans_of, run
 from tests.support.runs import small
 
-pytestmark = pytest.mark.drawn(5, of="plans under ZeRO")
+pytestmark = pytest.mark.drawn(2, of="plans under ZeRO")
 
 #: Slices of every matrix are whole rows of scales, on two ranks too.
 SIZES: dict[str, Any] = {"model__vocabulary": 2048, "compression__bucket_values": 64}

@@ -16,6 +16,8 @@ from profilers.records.reader import RunRecords
 from tests.engine.run.test_commands import answers, ask
 from tests.support.runs import execute, small
 
+pytestmark = pytest.mark.drawn(3, of="ways back")
+
 STEPS = {"train__steps": 16, "train__warmup": 1, "train__validation_batches": 1}
 PLAIN = {"parallel__dp": 2, "batch__global_batch": 8, "batch__micro_batch": 2, "overlap__bucket_mb": 0.05}
 LOSSY = {"compression.method": "powersgd", "compression.rank": 1}
@@ -56,7 +58,7 @@ def returned(session: Session, config: Any, values: dict[str, Any]) -> Any:
     return summary
 
 
-@pytest.mark.drawn(3, of="ways back to a copy")
+@pytest.mark.drawn(2, of="ways back to a copy")
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_that_went_back_learns_as_if_nothing_was_tried(session: Session, name: str) -> None:
     base, values = CASES[name]

@@ -11,6 +11,8 @@ from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tests.support.runs import execute, small
 
+pytestmark = pytest.mark.drawn(6, of="bytes on the wire of real runs")
+
 TINY = PRESETS["tiny"]
 SEQUENCES, LENGTH = 8, 64
 STEPS = {"train__steps": 5, "train__warmup": 2, "train__validation_batches": 0}

@@ -7,13 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from profilers.rank import hook
 from profilers.rank.seat import NOT_RECORDED, SEATS, TORCH_SEEN
 from tests.support.job import command
 
+pytestmark = pytest.mark.drawn(4, of="the hook in foreign ranks")
+
 HOOK = Path(hook.__file__).parent
 _ONE_STEP = """
 import torch
+
 w = torch.nn.Parameter(torch.ones(2))
 o = torch.optim.SGD([w], lr=0.1)
 for _ in range(3):

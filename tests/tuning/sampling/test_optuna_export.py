@@ -20,6 +20,8 @@ from tuning.space.encoding import Encoding
 from tuning.storage import journal, study_folder
 from tuning.storage.state import StudyState
 
+pytestmark = pytest.mark.drawn(5, of="exports to Optuna")
+
 TRIALS, LOT = 12, 3
 FILE = study(trials=TRIALS, confirm_repeats=0)
 MORE = study(trials=TRIALS + 1, confirm_repeats=0)

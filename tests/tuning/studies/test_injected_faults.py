@@ -11,11 +11,10 @@ from benchmarks._fault_checks import run
 from benchmarks._faults import KINDS, possible
 from tests.support import drawn
 
-pytestmark = pytest.mark.timeout(280)
+pytestmark = [pytest.mark.timeout(280), pytest.mark.drawn(1, of="faults of a study")]
 PER_STUDY = 1
 
 
-@pytest.mark.drawn(1, of="walks")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_study_survives(kind: str, tmp_path: Path) -> None:
     """The kind and another one, drawn: two in a usual run of the tests, with the last one's end."""

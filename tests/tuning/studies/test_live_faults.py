@@ -14,6 +14,8 @@ from benchmarks._live_fault_study import KINDS
 from benchmarks.live_faults import draw
 from tests.support import drawn
 
+pytestmark = pytest.mark.drawn(1, of="faults of a study")
+
 STEPS, FAULTS, TRIALS = 400, 1, 5
 
 

@@ -79,7 +79,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield warm
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("key", "value"), values(), ids=str)
 def test_it_runs(session: Session, key: str, value: Any) -> None:
     random = Random(zlib.crc32(f"{SEED} {key} {value}".encode()))

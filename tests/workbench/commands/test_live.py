@@ -21,6 +21,8 @@ from tests.workbench.conftest import Furnished, Run
 from tuning.execution.live import windows
 from workbench.home import runs
 
+pytestmark = pytest.mark.drawn(1, of="live tuning from the command line")
+
 
 def test_what_cannot_be_attached_to_is_refused(own_home: Furnished, command: Run) -> None:
     command("live", "attach", "quickstart").refused("quickstart", "is a study", "run")

@@ -20,6 +20,8 @@ from tests.support.engine.calibrations import write_stale
 from tests.support.waiting import wait_until
 from tests.workbench.conftest import Run
 
+pytestmark = pytest.mark.drawn(4, of="this machine from the command line")
+
 COMMAND = [sys.executable, "-m", "workbench"]
 QUICK = ["calibrate", "--quick", "--ranks", "2", "--device", "cpu"]
 CURVE_KEYS = {"threads", "device", "backend", "measured_unix", "fit", "points"}

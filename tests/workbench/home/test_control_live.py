@@ -27,7 +27,7 @@ from tuning.storage.commands import pending, send
 from workbench.home.control import someone
 from workbench.records.live_snapshot import LiveRun
 
-pytestmark = pytest.mark.drawn(4, of="changes from the command line")
+pytestmark = pytest.mark.drawn(2, of="changes from the command line")
 
 __all__ = ["session"]
 

@@ -103,7 +103,8 @@ def test_the_readers_link_shows_everything_and_steers_nothing(
     assert start.is_disabled()
     start.evaluate("button => { button.disabled = false; button.click() }")
     tab.settle()
-    assert tab.page.get_by_text("This link shows the page").count() >= 1
+    tab.page.locator(".st-key-start [data-testid=stTooltipHoverTarget]").first.hover()
+    tab.page.get_by_text("This link shows the page").first.wait_for()
     assert not (home / "jobs").exists() or not list((home / "jobs").glob("*/job.json"))
 
 

@@ -19,6 +19,8 @@ from tests.support.waiting import wait_until
 from workbench.home import runs
 from workbench.records import archive
 
+pytestmark = pytest.mark.drawn(5, of="endings of foreign jobs")
+
 _MANY = "100000"
 
 

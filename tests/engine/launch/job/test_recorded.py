@@ -22,6 +22,8 @@ from workbench.metrics.follow import FollowedRun
 from workbench.records import archive
 from workbench.records.live_snapshot import LiveRun
 
+pytestmark = pytest.mark.drawn(4, of="records of foreign jobs")
+
 _STEPS = 16
 
 

@@ -24,6 +24,8 @@ from tuning.execution.command.process import _GUARD, MARK
 from tuning.execution.command.trial import CommandTrials
 from tuning.spec.study_file import StudyFile, parse
 
+pytestmark = pytest.mark.drawn(12, of="trials of a command")
+
 SCRIPT = f"{sys.executable} {printing.__file__}"
 
 

@@ -29,7 +29,7 @@ from tuning.storage.study_folder import JOURNAL, StudyReader
 from tuning.study import run_study
 from workbench.analysis import studies
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.drawn(6, of="windows of a real run")]
 LABELS = {"study": "live", "trial": "0"}
 
 

@@ -32,6 +32,8 @@ from workbench.export import foreign as export
 from workbench.export import torchrun
 from workbench.home import runs
 
+pytestmark = pytest.mark.drawn(5, of="live tuning of foreign trainers")
+
 LOOP = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 {loop.__file__}"
 PATIENCE_SECONDS = 60.0
 

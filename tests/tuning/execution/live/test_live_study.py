@@ -34,6 +34,8 @@ from tuning.storage import commands as inbox
 from tuning.storage.study_folder import STUDIES, StudyReader
 from tuning.study import run_study
 
+pytestmark = pytest.mark.drawn(6, of="windows of a real run")
+
 STEPS = 240
 PATIENCE_SECONDS = 60.0
 

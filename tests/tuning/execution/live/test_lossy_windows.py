@@ -24,6 +24,8 @@ from tuning.execution.live.windows import LiveWindows
 from tuning.spec.study_file import StudyFile
 from workbench.analysis import live_report, studies
 
+pytestmark = pytest.mark.drawn(6, of="windows of a real run")
+
 
 def lossy_study(values: list[Any], **changes: Any) -> StudyFile:
     """Turns the share that is sent of a gradient."""

@@ -15,6 +15,8 @@ from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import charts, texts, visit
 from workbench.home import runs
 
+pytestmark = pytest.mark.drawn(1, of="orders from the page")
+
 
 def opened(run: str) -> AppTest:
     app = visit("runs")

@@ -22,7 +22,7 @@ from tests.workbench.pages.test_pages import texts
 from tests.workbench.pages.test_pages import visit as visit_page
 from tuning.storage.commands import send
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.drawn(1, of="orders from the page")]
 
 
 @pytest.fixture

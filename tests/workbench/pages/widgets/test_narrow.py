@@ -13,7 +13,7 @@ from tests.workbench.pages.conftest import DRAWING_MILLISECONDS, HEIGHT, Visit
 from tests.workbench.pages.homes import full_home
 from tests.workbench.text.test_study import write
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300), pytest.mark.drawn(1, of="widths")]
 
 #: Titles of charts whose legend reaches over them, and tiles whose words are cut.
 FAULTS = """() => {
