@@ -204,6 +204,11 @@ def identifier(key: str) -> str:
 _MARKUP = set("\\*_`[]#$~:<>|!&")
 
 
+def in_badge(text: str) -> str:
+    """As ``escaped``, for a badge: brackets are left, since Streamlit escapes those of a badge itself."""
+    return re.sub(r"\\([\[\]])", r"\1", escaped(text))
+
+
 def escaped(text: str) -> str:
     """Text of one paragraph that Markdown leaves alone."""
     plain = " ".join(text.split())

@@ -26,7 +26,7 @@ def said_of(folder: Path) -> None:
     said, name = remarks.remarks_of(folder), folder.name
     with st.container(horizontal=True, vertical_alignment="center", key="remarks"):
         for tag in said.tags:
-            st.badge(words.escaped(tag), icon=":material/sell:", color="gray")
+            st.badge(words.in_badge(tag), icon=":material/sell:", color="gray")
         with st.popover("Note and tags", icon=":material/edit_note:", type="tertiary"):
             _form(folder, said)
     if said.note:
