@@ -274,7 +274,10 @@ def faded(color: str, opacity: float = 0.18) -> str:
 
 
 def draw_lines(drawing: go.Figure, lines: Sequence[Line], hover: str, panel: int | None = None) -> None:
-    """Traces in the house's colours; of several panels, counted from 0, only the first one has a legend."""
+    """Traces in the house's colours. Of several panels, counted from 0, a name is in the legend once: by the first
+    trace that has points, for Plotly leaves out the others.
+    """
+    named = {trace.name for trace in drawing.data if trace.showlegend}
     place: dict[str, Any] = {} if panel is None else panel_place(panel)
     for number, trace in enumerate(lines):
         color = LINE_COLORS[number % len(LINE_COLORS)]
@@ -285,7 +288,7 @@ def draw_lines(drawing: go.Figure, lines: Sequence[Line], hover: str, panel: int
             mode="lines",
             line={"color": color, "width": 1.6},
             legendgroup=trace.name,
-            showlegend=not panel and len(lines) > 1,
+            showlegend=len(lines) > 1 and len(trace.x) > 0 and trace.name not in named,
             hovertemplate=hover,
             **place,
         )

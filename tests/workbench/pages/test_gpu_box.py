@@ -21,7 +21,7 @@ from tests.support.gpu.nvml_library.scenario import GIB, Scenario
 from tests.support.waiting import wait_until
 from tests.support.workbench import prometheus
 from tests.workbench.commands.test_bad_input import free_port
-from tests.workbench.commands.test_serve import fetched, one
+from tests.workbench.commands.test_serve import Found, fetched, one
 from tests.workbench.pages.conftest import DRAWING_MILLISECONDS, Visit
 from workbench.metrics.endpoint import Endpoint
 from workbench.records import archive
@@ -40,11 +40,15 @@ TRAIN = ["train", "examples/train.yaml", "--device", "cpu", "parallel.dp=2", "ba
 
 
 class Box(NamedTuple):
-    """The driver, the home, and the one run in it, during which GPU 2 was lost; GPU 7 is divided."""
+    """The driver, the home, and the one run in it, during which GPU 2 was lost; GPU 7 is divided. ``metrics`` and what
+    a Prometheus has ``scraped`` (None without one) are of while it went: a run that is over tells nothing more.
+    """
 
     driver: Scenario
     home: Path
     run: Path
+    metrics: Found
+    scraped: dict[str, float] | None
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +62,23 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
     with subprocess.Popen(command, env=driver.environment, stdout=subprocess.DEVNULL) as process:
         try:
             run = _lose_a_gpu(driver, home)
+            with Endpoint(home, "127.0.0.1", 0, lambda line: None) as endpoint:
+                metrics = fetched(endpoint)
+                scraped = _scraped(endpoint, folder) if prometheus.WHY_NONE is None else None
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(100)
     assert run_folder.read_json(run / run_folder.SUMMARY)
-    return Box(driver, home, run)
+    return Box(driver, home, run, metrics, scraped)
+
+
+def _scraped(endpoint: Endpoint, folder: Path) -> dict[str, float]:
+    """The power of each GPU as a real server keeps it."""
+    target = endpoint.url.removeprefix("http://").removesuffix("/metrics")
+    with prometheus.scraping(target, folder, free_port()) as server:
+        watts = "max by (gpu) (workbench_gpu_power_watts)"
+        assert wait_until(lambda: len(server.query(watts)) == 7, 60.0), server.query(watts)
+        return {dict(labels)["gpu"]: value for labels, value in server.query(watts).items()}
 
 
 def _lose_a_gpu(driver: Scenario, home: Path) -> Path:
@@ -101,8 +117,7 @@ def test_the_text_and_the_metrics_tell_each_gpu(box: Box) -> None:
     ).stdout  # fmt: skip
     assert "busy 93 %, tensor cores 60 %, power 430 W (most 430 W)" in shown
     assert "GPU 2 did not answer nvml" in shown
-    with Endpoint(box.home, "127.0.0.1", 0, lambda line: None) as endpoint:
-        found = fetched(endpoint)
+    found = box.metrics
     for gpu in (0, 1, 3, 4, 5, 6, 7):
         assert one(found, "workbench_gpu_power_watts", gpu=str(gpu)) == 400 + 10 * gpu
     assert [one(found, "workbench_gpu_ranks_memory_bytes", gpu=str(gpu)) for gpu in (0, 1)] == [GIB, 2 * GIB]
@@ -111,14 +126,8 @@ def test_the_text_and_the_metrics_tell_each_gpu(box: Box) -> None:
 
 
 @pytest.mark.skipif(prometheus.WHY_NONE is not None, reason=str(prometheus.WHY_NONE))
-def test_a_real_server_keeps_the_readings_of_each_gpu(box: Box, tmp_path: Path) -> None:
-    with Endpoint(box.home, "127.0.0.1", 0, lambda line: None) as endpoint:
-        target = endpoint.url.removeprefix("http://").removesuffix("/metrics")
-        with prometheus.scraping(target, tmp_path, free_port()) as server:
-            watts = "max by (gpu) (workbench_gpu_power_watts)"
-            assert wait_until(lambda: len(server.query(watts)) == 7, 60.0), server.query(watts)
-            found = {dict(labels)["gpu"]: value for labels, value in server.query(watts).items()}
-    assert found == {str(gpu): 400 + 10 * gpu for gpu in range(8) if gpu != 2}
+def test_a_real_server_keeps_the_readings_of_each_gpu(box: Box) -> None:
+    assert box.scraped == {str(gpu): 400 + 10 * gpu for gpu in range(8) if gpu != 2}
 
 
 @pytest.mark.browser
