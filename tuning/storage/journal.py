@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
 
+import msgspec
+
 from engine.config.errors import InputError
 from tuning.storage.state import Line, StudyState
 
@@ -216,10 +218,14 @@ def parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:
 
 def line_in(piece: bytes) -> Line | None:
     """The line that a piece of a journal is; None for one that is half-written or damaged."""
+    line: Any
     try:
-        line = json.loads(piece)
-    except ValueError:
-        return None
+        line = msgspec.json.decode(piece)  # twice as fast as json, which is asked where this one is stricter
+    except msgspec.DecodeError:
+        try:
+            line = json.loads(piece)
+        except ValueError:
+            return None
     return (
         line if isinstance(line, dict) and isinstance(line.get("kind"), str) and "at_unix" in line else None
     )

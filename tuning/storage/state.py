@@ -200,6 +200,8 @@ class StudyState:
         trial = self._by_number.get(number)
         if trial is None:
             return set()
+        if trial.confirms is None and trial.retry_of is None:
+            return {number}
         return {number}.union(*(self._about(other) for other in (trial.confirms, trial.retry_of)))
 
     def _take_study(self, line: Line) -> None:
