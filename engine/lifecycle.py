@@ -135,6 +135,11 @@ def lab_hosts(config: RunConfig) -> list[int] | None:
     return None if shape is None else shape.hosts_of_ranks(layout.devices_of(config))
 
 
+_NO_TOKENS = (
+    "the trainer does not tell the tokens of a step: give base.batch.global_batch and base.data.sequence_length"
+)
+
+
 def note_ranks(folder: Path, config: RunConfig, ranks: int) -> None:
     """Of another trainer, whose layout nobody told: how many ranks it has."""
     run_folder.update_status(folder, world_size=ranks, layout=_of_ranks(config, ranks))
@@ -245,6 +250,8 @@ def summary_of(
         settling=settling,
     )
     summary = summarize(records, facts)
+    if config.trainer and work.tokens is None and summary.step_seconds is not None:
+        summary = replace(summary, tokens_per_second_reason=_NO_TOKENS)
     if summary.pipeline is None:
         return summary
     # The measured bubble beside the one that the schedule has at the measured costs.
