@@ -135,9 +135,7 @@ def lab_hosts(config: RunConfig) -> list[int] | None:
     return None if shape is None else shape.hosts_of_ranks(layout.devices_of(config))
 
 
-_NO_TOKENS = (
-    "the trainer does not tell the tokens of a step: give base.batch.global_batch and base.data.sequence_length"
-)
+_NO_TOKENS = "nobody told the tokens of a step: give base.batch.global_batch and base.data.sequence_length"
 
 
 def note_ranks(folder: Path, config: RunConfig, ranks: int) -> None:

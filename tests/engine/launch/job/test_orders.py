@@ -25,7 +25,8 @@ _PATIENCE_SECONDS = 60.0
 @pytest.mark.timeout(180)
 def test_its_ranks_write_a_trace_and_what_their_memory_holds(tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
-    home.mkdir(), out.mkdir()
+    home.mkdir()
+    out.mkdir()
     job = command.start(home, *command.TORCHRUN, str(command.TRAINER), "ddp", str(out), "100000", "asked")
     try:
         assert wait_until(lambda: any(home.glob("*/progress")), _PATIENCE_SECONDS)

@@ -185,7 +185,9 @@ def test_a_kill_leaves_no_rank_behind(tmp_path: Path, victim: str) -> None:
     (launcher,) = guard.children()
     ranks = launcher.children()
     assert len(ranks) == 2 and {launcher.pid, *(rank.pid for rank in ranks)} <= known.keys()
-    {"bridge": guard.parent(), "launcher": launcher, "guard": guard}[victim].kill()
+    bridge = guard.parent()
+    assert bridge is not None
+    {"bridge": bridge, "launcher": launcher, "guard": guard}[victim].kill()
     assert wait_until(lambda: not left(run), PATIENCE_SECONDS)
     assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
     if victim == "bridge":
