@@ -135,19 +135,37 @@ def lab_hosts(config: RunConfig) -> list[int] | None:
     return None if shape is None else shape.hosts_of_ranks(layout.devices_of(config))
 
 
-def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> RunSummary:
+_NO_TOKENS = "nobody told the tokens of a step: give base.batch.global_batch and base.data.sequence_length"
+
+
+def note_ranks(folder: Path, config: RunConfig, ranks: int) -> None:
+    """Of another trainer, whose layout nobody told: how many ranks it has."""
+    run_folder.update_status(folder, world_size=ranks, layout=_of_ranks(config, ranks))
+
+
+def _of_ranks(config: RunConfig, ranks: int | None) -> dict[str, int]:
+    of_others = {} if ranks is None else {layout.RANKS: ranks}
+    return layout.layout_of(config).as_dict() | of_others
+
+
+def finish(
+    folder: Path, config: RunConfig, backend: str, outcome: RunOutcome, ranks: int | None = None
+) -> RunSummary:
     """Sum up a run's records and note its ending; a full disk loses the summary, not the records.
 
-    ``config`` is what the run began with; where it was changed, what it ended with is summed up.
+    ``config`` is what the run began with; where it was changed, what it ended with is summed up. ``ranks`` are those
+    of another trainer, as in :func:`note_ranks`.
     """
     records = RunRecords(folder / run_folder.RECORDS)
     config = run_folder.last_config(folder) or config
     summary = summary_of(config, folder.name, backend, records, referred(folder))
+    if ranks is not None:
+        summary = replace(summary, world_size=ranks, layout=_of_ranks(config, ranks))
     with contextlib.suppress(OSError):
         run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
         # A turn between two stages of ZeRO is no other layout, but for its name.
         ended = {"state": "ended", "ended_unix": time.time(), "outcome": outcome.as_dict()}
-        run_folder.update_status(folder, **ended, layout=layout.layout_of(config).as_dict())
+        run_folder.update_status(folder, **ended, layout=_of_ranks(config, ranks))
     return summary
 
 
@@ -230,6 +248,8 @@ def summary_of(
         settling=settling,
     )
     summary = summarize(records, facts)
+    if config.trainer and work.tokens is None and summary.step_seconds is not None:
+        summary = replace(summary, tokens_per_second_reason=_NO_TOKENS)
     if summary.pipeline is None:
         return summary
     # The measured bubble beside the one that the schedule has at the measured costs.

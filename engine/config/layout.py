@@ -20,6 +20,8 @@ GROUPS = {
     "model": ("tp", "pp"),
 }
 _PARTS = ("ep", "edp", "shard", "replicate")
+#: In the ``layout`` of a run of another trainer: how many ranks it has; how it lays them out nobody told.
+RANKS = "ranks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Layout:
         return side_by_side if name in ("ep", "shard") else one_of_each
 
     def as_dict(self) -> dict[str, int]:
-        """The ``layout`` object of results."""
+        """The ``layout`` object of results; that of another trainer has ``RANKS``, too."""
         return {name: getattr(self, name) for name in ("dp", "tp", "pp", "cp", "ep", "zero_stage")}
 
     def _along(self, varying: tuple[str, ...]) -> list[list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -63,7 +64,8 @@ class RunConfig(Section):
     environment: Environment = Environment()
     profile: Profile = Profile()
     trainer: TrainerValues = Field(default_factory=dict)
-    #: False of another trainer whose steps have nobody knows how many tokens: it has times of steps, and no more.
+    #: False of another trainer whose steps have nobody knows how many tokens. Only written here: who wants to know asks
+    #: for ``tokens_per_step``.
     tokens_told: bool = True
 
     @property
@@ -97,6 +99,16 @@ class RunConfig(Section):
         if self.tokens_told:
             del tree["tokens_told"]
         return json.dumps(tree, indent=2) + "\n"
+
+
+def tokens_per_step_of(tree: Mapping[str, Any]) -> int | None:
+    """As :attr:`RunConfig.tokens_per_step`, of plain values that may be old or damaged; None there, too."""
+    if not tree.get("tokens_told", True):
+        return None
+    try:
+        return int(tree["batch"]["global_batch"]) * int(tree["data"]["sequence_length"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def parse(tree: object) -> RunConfig:

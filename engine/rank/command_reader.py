@@ -5,179 +5,17 @@ Only a change of the configuration that was found legal and then cannot be made 
 
 from __future__ import annotations
 
-import gc
-import gzip
-import json
-import os
-import pickle
-import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-from torch.profiler import ProfilerActivity, profile
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 from engine.comm.context import RankContext
 from engine.comm.store import RankStore
-from engine.config.errors import InputError, WorkbenchError
+from engine.config.errors import InputError
 from engine.run import commands
 from engine.run.commands import Order, OrderControl, apart_of
-from engine.run.run_folder import SNAPSHOTS, TRACES, trace_name
-from profilers import torch_private
-from profilers.system import memory
-from profilers.system.memory import give_back_freed
-
-#: Allocations and frees that are kept with their stacks; beyond them the oldest are forgotten.
-_HISTORY = 200_000
-NO_ALLOCATOR = "no CUDA allocator on a CPU rank: the process's memory map instead"
-
-
-class MemorySnapshot:
-    """On CUDA the allocator's blocks, with the history of the steps it went over, as a pickle that
-    https://docs.pytorch.org/memory_viz shows. On a CPU rank a summary of the process's memory map, as JSON.
-    """
-
-    def __init__(self, rank: RankContext) -> None:
-        self._rank = rank
-        self._on_gpu = rank.device.type == "cuda"
-
-    def begin(self) -> None:
-        """On CUDA, start to keep stacks."""
-        if self._on_gpu:
-            torch_private.record_allocations(_HISTORY)
-
-    def record(self, step: int, steps: int) -> None:
-        """The history of allocations is kept since ``begin``."""
-
-    def end(self, step: int) -> dict[str, Any]:
-        """Write the file of this rank. OSError if that is not possible."""
-        folder = self._rank.folder / SNAPSHOTS / f"step-{step}"
-        folder.mkdir(parents=True, exist_ok=True)
-        name = f"rank-{self._rank.rank}.{'pickle' if self._on_gpu else 'json'}"
-        (folder / name).write_bytes(self._of_allocator() if self._on_gpu else self._of_process(step))
-        note = None if self._on_gpu else NO_ALLOCATOR
-        return {"files": [f"{SNAPSHOTS}/{folder.name}/{name}"], "note": note}
-
-    def _of_allocator(self) -> bytes:
-        try:
-            return pickle.dumps(torch_private.allocator_snapshot(self._rank.device))
-        finally:
-            torch_private.record_allocations(None)
-
-    def _of_process(self, step: int) -> bytes:
-        document = {"rank": self._rank.rank, "step": step, "reason": NO_ALLOCATOR} | memory.summary()
-        return json.dumps(document, indent=2).encode() + b"\n"
-
-
-#: Higher levels take longer for little.
-_GZIP_LEVEL = 3
-_TAIL_BYTES = 16
-
-
-class HalfWrittenError(WorkbenchError):
-    """The profiler could not write all of its trace; it does not say so itself."""
-
-
-class TraceSteps:
-    """Records with shapes, and on CUDA also kernels.
-
-    The profiler is set up one step before it records: that takes a second the first time, and differs between ranks.
-    """
-
-    def __init__(self, rank: RankContext) -> None:
-        self._rank = rank
-        activities = [ProfilerActivity.CPU]
-        if rank.device.type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-        self._profiler = profile(activities=activities, record_shapes=True)
-        self._first = self._steps = 0
-
-    def begin(self) -> None:
-        """Set the profiler up; it does not record yet."""
-        self._rank.state("tracing")
-        self._profiler.prepare_trace()
-
-    def record(self, step: int, steps: int) -> None:
-        """Record from here on, before the first step."""
-        self._rank.state("tracing")
-        self._first, self._steps = step, steps
-        self._profiler.start_trace()
-
-    def end(self, step: int) -> dict[str, Any]:
-        """Write the file of this rank: whole or not at all. OSError if that is not possible."""
-        self._rank.state("tracing")
-        try:
-            return self._end(step)
-        finally:
-            del self._profiler
-            gc.collect()  # the profiler refers to itself, and holds more than the rank does
-            give_back_freed()
-
-    def _end(self, step: int) -> dict[str, Any]:
-        if not self._steps:
-            self._profiler.start_trace()  # one that was only set up cannot be taken down
-            self._profiler.stop_trace()
-            return {"note": "ended before the first step to record"}
-        self._profiler.stop_trace()
-        folder = self._rank.folder / TRACES / trace_name(self._first, self._steps)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"rank-{self._rank.rank}.json.gz"
-        _write(self._profiler, path)
-        return {
-            "files": [str(path.relative_to(self._rank.folder))],
-            "first": self._first,
-            "recorded": step - self._first,
-        }
-
-
-def _write(profiler: profile, path: Path) -> None:
-    plain, packed = path.with_name(f".{path.stem}"), path.with_name(f".{path.name}")
-    scratch = (plain, packed, plain.with_name(f"{plain.name}.tmp"))  # the last is the profiler's own
-    try:
-        profiler.export_chrome_trace(str(plain))
-        if not _complete(plain):
-            raise HalfWrittenError(f"only a part of {path.name} could be written: is the disk full?")
-        with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=_GZIP_LEVEL) as target:
-            shutil.copyfileobj(source, target, 1 << 20)
-        packed.replace(path)
-    finally:
-        for half in scratch:
-            half.unlink(missing_ok=True)
-
-
-def _complete(path: Path) -> bool:
-    """Whether the JSON document is closed."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES), os.SEEK_SET)
-            return file.read().rstrip().endswith(b"}")
-    except FileNotFoundError:
-        return False
-
-
-class Task(Protocol):
-    """Something that a rank does over some steps."""
-
-    def begin(self) -> None:
-        """Get ready, as many steps before the first as ``orders.WARM_UP`` says."""
-
-    def record(self, step: int, steps: int) -> None:
-        """Before the first ``step`` of so many."""
-
-    def end(self, step: int) -> dict[str, Any]:
-        """After the last, before ``step``: what to tell about it, ``files`` relative to the run's folder."""
-
-
-TASKS: dict[str, Callable[[RankContext], Task]] = {"snapshot": MemorySnapshot, "trace": TraceSteps}
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    order: Order
-    task: Task
-    first: int
+from profilers.rank.orders.running import Tasks
 
 
 class Hold(NamedTuple):
@@ -216,7 +54,7 @@ class CommandReader:
         self._rank, self._between, self._at_hold = rank, between, at_hold
         self._store = RankStore(rank, "orders")
         self._control = OrderControl(rank.progress, rank.rank)
-        self._running: _Running | None = None
+        self._tasks = Tasks(rank, rank.writer.event)
         self._hold: Hold | None = None
         self._step = first
         self._widen()
@@ -225,7 +63,7 @@ class CommandReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self._tasks.end(self._step)
 
     def before(self, step: int) -> tuple[int, bool]:
         """End what has had its steps, and begin what is ordered from this one on.
@@ -234,13 +72,9 @@ class CommandReader:
         task goes on, and right after it, since ranks do not end it at the same moment.
         """
         self._step = step
-        disturbed = self._running is not None
-        if self._running is not None:
-            if step >= self._running.first + self._running.order.steps:
-                self._end()
-            elif step == self._running.first:
-                self._record(self._running)
-        number = self._control.due(step, busy=self._running is not None)
+        disturbed = self._tasks.busy
+        self._tasks.before(step)
+        number = self._control.due(step, busy=self._tasks.busy)
         order = None if number is None else self._read(number)
         if self._hold is not None and step >= self._hold.step:
             order = self._held(order)
@@ -248,7 +82,7 @@ class CommandReader:
             if order is not None:
                 self._do(order)
             return self._step, disturbed
-        self._begin(order)
+        self._tasks.begin(order, step)
         return step, True
 
     def _read(self, number: int) -> Order | None:
@@ -268,7 +102,7 @@ class CommandReader:
         hold, self._hold = self._hold, None
         if order is None or order.command != commands.BACK:
             self._at_hold(hold.step)
-        if order is not None or self._running is not None:
+        if order is not None or self._tasks.busy:
             return order
         number = self._waited(hold)
         return None if number is None else self._read(number)
@@ -290,13 +124,13 @@ class CommandReader:
         try:
             done = self._between[order.command](order, self._step)
         except InputError as problem:
-            self._tell(order, problem=str(problem))
+            self._tasks.tell(order, self._step, problem=str(problem))
             return
         if order.command in (commands.TRY, commands.BACK):
             self._hold = done.hold
         if done.step is not None:
             self._go_back(done.step)
-        self._tell(order, note=done.note, loss=done.loss)
+        self._tasks.tell(order, self._step, note=done.note, loss=done.loss)
         self._widen()
 
     def _go_back(self, first: int) -> None:
@@ -311,39 +145,3 @@ class CommandReader:
         apart = apart_of(self._rank.config)
         self._control.widen(apart)
         self._rank.control.widen(apart)
-
-    def _begin(self, order: Order) -> None:
-        try:
-            task = TASKS[order.command](self._rank)
-            task.begin()
-        except Exception as error:
-            self._tell(order, problem=f"{type(error).__name__}: {error}")
-            return
-        warm_up = commands.WARM_UP[order.command]
-        self._running = _Running(order, task, self._step + warm_up)
-        if not warm_up:
-            self._record(self._running)
-        if order.steps == 0:
-            self._end()
-
-    def _record(self, running: _Running) -> None:
-        try:
-            running.task.record(self._step, running.order.steps)
-        except Exception as error:
-            self._running = None
-            self._tell(running.order, problem=f"{type(error).__name__}: {error}")
-
-    def _end(self) -> None:
-        if self._running is None:
-            return
-        running, self._running = self._running, None
-        try:
-            self._tell(running.order, **running.task.end(self._step))
-        except Exception as error:
-            self._tell(running.order, problem=f"{type(error).__name__}: {error}")
-
-    def _tell(self, order: Order, **what: Any) -> None:
-        document = {"files": [], "note": None, "problem": None} | what
-        self._rank.writer.event(
-            commands.EVENT, id=order.id, command=order.command, step=self._step, **document
-        )

@@ -15,11 +15,12 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.progress import Progress
+from profilers.rank.orders.turns import AHEAD, EVENT, WARM_UP, due
+
+__all__ = ["EVENT", "WARM_UP"]
 
 #: What is ordered over some steps, and over how many unless told.
 STEPS = {"snapshot": 1, "trace": 3}
-#: Steps between its announced one and the first that counts, in which ranks get ready.
-WARM_UP = {"snapshot": 0, "trace": 1}
 #: The fewest and the most steps; what is written grows with each of them.
 BOUNDS = {"snapshot": (0, 1000), "trace": (1, 100)}
 #: Changes values of the configuration between two steps; the keys and values are the command's arguments.
@@ -32,8 +33,6 @@ EVALUATE = "evaluate"
 #: What is done between two steps; those that change values have them as their arguments.
 BETWEEN, TURNING = (SET, TRY, BACK, EVALUATE), (SET, TRY, BACK)
 KINDS = (*STEPS, *BETWEEN)
-#: The kind of the event in which a rank tells what it did.
-EVENT = "order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +136,6 @@ def _path(folder: Path, number: int) -> Path:
     return folder / run_folder.ORDERS / f"{number}.json"
 
 
-#: Ranks are less than one step apart where each step ends with a reduction over all of them. A step announced
-#: two ahead is therefore seen by every rank before it gets there.
-_AHEAD = 2
-
-
 def apart_of(config: RunConfig) -> int:
     """By how many steps more than one ranks can differ. A replica of an outer loop may be at the end of a round while
     another one is at the beginning of the round before; with delayed gradients a rank waits a step later.
@@ -179,7 +173,7 @@ class StopControl(_Control):
             self._progress.settle()
         announced = self._progress.stop_at()
         if announced is None and self._rank == 0 and self._progress.stop_requested():
-            announced = step + _AHEAD + self._apart
+            announced = step + AHEAD + self._apart
             self._progress.announce_stop(announced)
         return announced is not None and step >= announced
 
@@ -195,19 +189,10 @@ class OrderControl(_Control):
         """The number of the order that applies from ``step`` on; ``busy`` while one before it still goes on."""
         if self._progress is None:
             return None
-        step += self._redone
         if self._rank == 0:
             self._progress.settle()
-        number, first = self._progress.announced_order()
-        # Rank 0 got so far past the announced step that every rank has begun it: it may be replaced.
-        begun = number == 0 or step > first + self._apart
-        free = self._rank == 0 and number == self._done and not busy and begun
-        if free and self._progress.requested_order() > number:
-            number, first = number + 1, step + _AHEAD + self._apart
-            self._progress.announce_order(number, first)
-        if number <= self._done or step < first:
-            return None
-        self._done = number
+        number = due(self._progress, self._rank == 0, self._done, step + self._redone, busy, self._apart)
+        self._done = number or self._done
         return number
 
     def held(self, step: int, over: bool) -> tuple[bool, int | None]:

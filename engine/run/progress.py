@@ -15,11 +15,7 @@ PAGE_OF_HOST = f"{PROGRESS}-{{}}"
 
 _REQUEST_WORD = 2
 _STOP_WORD = 3
-_ORDER_REQUEST_WORD = 4
-#: Number and first step of an order in one word, so that no rank sees one without the other.
-_ORDER_WORD = 5
 _REDONE_WORD = 6
-_ORDER_STEP_BITS = 40
 _NEVER = -1
 
 #: States in which a rank waits for others; a rank that hangs elsewhere is the cause, not the victim.
@@ -73,23 +69,6 @@ class Progress(Page):
         """The announced step, if there is one."""
         step = self._words[_STOP_WORD]
         return None if step == _NEVER else step
-
-    def request_order(self, number: int) -> None:
-        """The launcher asks for all orders up to this number; rank 0 answers by announcing a step for each."""
-        self._words[_ORDER_REQUEST_WORD] = number
-
-    def requested_order(self) -> int:
-        """The number of the last order asked for; 0 without any."""
-        return self._words[_ORDER_REQUEST_WORD]
-
-    def announce_order(self, number: int, step: int) -> None:
-        """Rank 0 fixes the step before which all ranks begin an order."""
-        self._words[_ORDER_WORD] = number << _ORDER_STEP_BITS | step
-
-    def announced_order(self) -> tuple[int, int]:
-        """Number and step of the order announced last; (0, 0) before the first."""
-        number, step = divmod(self._words[_ORDER_WORD], 1 << _ORDER_STEP_BITS)
-        return number, step
 
     def redo(self, steps: int) -> None:
         """Rank 0 tells that the run went back by so many steps: announced ones are counted in all that were done."""

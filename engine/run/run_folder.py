@@ -29,19 +29,14 @@ PROGRESS = seat.PROGRESS
 FLIGHT = seat.FLIGHT
 LOGS = "logs"
 COMMANDS = "commands"
-ORDERS = "orders"
-SNAPSHOTS = "snapshots"
-TRACES = "traces"
+ORDERS = seat.ORDERS
+SNAPSHOTS = seat.SNAPSHOTS
+TRACES = seat.TRACES
 
 
 def new_run_id() -> str:
     """A run's id: UTC time to the second and four random hex digits; ids sort by age."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
-
-
-def trace_name(first: int, steps: int) -> str:
-    """The folder of a trace that was ordered over so many steps."""
-    return f"step-{first}-{steps}"
 
 
 def write_json(path: Path, document: dict[str, Any], indented: bool = True) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from profilers import torch_private
 from profilers.rank import identity, last_calls
+from profilers.rank.orders.inbox import JobOrders
 from profilers.rank.phases import Forwards, JobTimer, Replaced, watch_data
 from profilers.rank.seat import FLIGHT, PROGRESS, RECORDS, Seat
 from profilers.rank.step_records import StepRecords, Told, share_of_a_core
@@ -68,7 +69,8 @@ class RankRecording:
         if self._steps is None:
             device = _device(optimizer)
             self._introduce(device)
-            self._steps = JobSteps(self, device, self._standing, self._writer)
+            orders = JobOrders(self.seat, device, self._page, self._writer.event)
+            self._steps = JobSteps(self, device, self._standing, self._writer, orders)
             self._open.enter_context(self._steps)
         return self._steps
 
@@ -138,9 +140,14 @@ class JobSteps:
     """The steps of one rank. ``after`` is told a step's numbers by the job, or knows none."""
 
     def __init__(
-        self, rank: RankRecording, device: torch.device, standing: Any, writer: RecordWriter
+        self,
+        rank: RankRecording,
+        device: torch.device,
+        standing: Any,
+        writer: RecordWriter,
+        orders: JobOrders,
     ) -> None:
-        self._rank, self._writer = rank, writer
+        self._rank, self._writer, self._orders = rank, writer, orders
         self.timer = timer = JobTimer(clock_for(device.type), standing)
         self._reader = memory.MemoryReader(device)
         self._timeline = MemoryTimeline(self._reader.read)
@@ -174,6 +181,7 @@ class JobSteps:
     def __exit__(self, *_: object) -> None:
         self._lookout.__exit__()
         self.take_out()
+        self._orders.end(self._step)
         self.records.end(wait=False)
         if self._step > 0 and not self._forwards.found:
             self._writer.event("note", text="no forward of a module was seen: what it took is in other")
@@ -260,6 +268,8 @@ class JobSteps:
         return False
 
     def _next(self) -> None:
+        if self._orders.before(self._step):
+            self.records.left_out.add(self._step)
         self.records.before(self._step)
         self.timer.begin(self._step)
 

@@ -17,8 +17,16 @@ TORCH_SEEN = "torch-seen"
 PROGRESS = "progress"
 RECORDS = "records"
 FLIGHT = "flight"
+ORDERS = "orders"
+SNAPSHOTS = "snapshots"
+TRACES = "traces"
 #: How often torchrun has started its ranks again.
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+
+
+def trace_name(first: int, steps: int) -> str:
+    """The folder of a trace that was ordered over so many steps."""
+    return f"step-{first}-{steps}"
 
 
 @dataclass(slots=True)

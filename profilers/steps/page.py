@@ -19,6 +19,10 @@ _SLOT_WORDS = 8
 _SLOT_BYTES = 8 * _SLOT_WORDS
 #: Words of the header that this file knows; the others are free for those who give orders.
 _STOP_WORD = 3
+_ORDER_REQUEST_WORD = 4
+#: Number and first step of an order in one word, so that no rank sees one without the other.
+_ORDER_WORD = 5
+_ORDER_STEP_BITS = 40
 DUMP_WORD = 7
 _NEVER = -1
 
@@ -58,6 +62,23 @@ class Page:
     def dump_requested(self) -> bool:
         """Whether the launcher asked for them."""
         return self._words[DUMP_WORD] == 1
+
+    def request_order(self, number: int) -> None:
+        """The launcher asks for all orders up to this number; one rank answers by announcing a step for each."""
+        self._words[_ORDER_REQUEST_WORD] = number
+
+    def requested_order(self) -> int:
+        """The number of the last order asked for; 0 without any."""
+        return self._words[_ORDER_REQUEST_WORD]
+
+    def announce_order(self, number: int, step: int) -> None:
+        """The rank that leads fixes the step before which all ranks begin an order."""
+        self._words[_ORDER_WORD] = number << _ORDER_STEP_BITS | step
+
+    def announced_order(self) -> tuple[int, int]:
+        """Number and step of the order announced last; (0, 0) before the first."""
+        number, step = divmod(self._words[_ORDER_WORD], 1 << _ORDER_STEP_BITS)
+        return number, step
 
     def _process(self, rank: int) -> int:
         """The number of a rank's process; 0 if it has not come."""

@@ -171,7 +171,7 @@ class Race:
         self._rules, self._ranks, self._leader = rules, ranks, leader
         self._tokens, self._unit = (
             config.tokens_per_step or 1,
-            "tokens/s" if config.tokens_told else "steps/s",
+            "steps/s" if config.tokens_per_step is None else "tokens/s",
         )
         self._left = list(rules.look_steps) if rules else []
         self._records: StepRecords | None = None
@@ -251,7 +251,7 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
     if bool(best.conditions.get("beside")) != (len(on_this_host(state.under_way)) > 1):
         return None
     tokens = (best.measures.get(_TOKENS) or {}).get("value")
-    if not file.config.tokens_told:  # in steps a second
+    if file.config.tokens_per_step is None:  # in steps a second
         seconds = (best.measures.get("step_seconds") or {}).get("value")
         tokens = 1 / seconds if seconds else None
     scale = 1.0 if file.objective == _TOKENS else tokens and tokens / (best.value or 1.0)

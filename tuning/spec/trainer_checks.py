@@ -105,7 +105,7 @@ def _check_command(file: Asked) -> None:
         if value is not None:
             remedy = "a command has ranks and devices of its own, and one trial runs at a time; leave it out"
             raise InputError(key, str(value), remedy)
-    if any(aim.name == "tokens_per_second" for aim in file.aims) and not file.config.tokens_told:
+    if any(aim.name == "tokens_per_second" for aim in file.aims) and file.config.tokens_per_step is None:
         remedy = (
             "is not known of this command; give base.data.sequence_length and base.batch.global_batch, or ask for "
             "step_seconds"

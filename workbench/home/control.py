@@ -62,7 +62,9 @@ def current(folder: Path) -> RunConfig:
     """What a run's configuration is now. InputError if that cannot be read, or the run is a foreign job."""
     if run_folder.ForeignJob.of(folder) is not None:
         raise InputError(
-            "run", folder.name, "is a foreign job, which has no configuration of ours; give stop"
+            "run",
+            folder.name,
+            "is a foreign job, which has no configuration of ours; give stop, trace or snapshot",
         )
     return load(folder / run_folder.CONFIG)
 
@@ -181,8 +183,8 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         return Reply(
             None, target.id, action, arguments, None, f"{target.id} has ended already: {view.outcome}"
         )
-    if view.job is not None and action != "stop":
-        text = f"{target.id} is a foreign job, whose ranks take no orders; give stop, or end it where it was started"
+    if view.job is not None and action not in ("stop", *commands.STEPS):
+        text = f"{target.id} is a foreign job, whose values nobody here knows; give {', '.join(commands.STEPS)} or stop"
         return Reply(None, target.id, action, arguments, False, text)
     if (refusal := _nobody_takes_orders(view)) is not None:
         return Reply(None, target.id, action, arguments, False, refusal)

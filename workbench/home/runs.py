@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.config.errors import InputError
+from engine.config.layout import RANKS
 from engine.lifecycle import referred, summary_of, summary_of_job
 from engine.run import answers as orders
 from engine.run import run_folder
@@ -145,7 +146,8 @@ def layout_of(folder: Path, status: RunStatus) -> dict[str, int]:
     if not isinstance(layout, dict):
         layout = (run_folder.read_json(folder / run_folder.CONFIG) or {}).get("parallel") or {}
     names = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0}
-    return {name: int(layout.get(name, usual)) for name, usual in names.items()}
+    of_others = {RANKS: int(layout[RANKS])} if RANKS in layout else {}
+    return {name: int(layout.get(name, usual)) for name, usual in names.items()} | of_others
 
 
 def document(view: RunView) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.config.run_config import tokens_per_step_of
 from engine.run import run_folder
 from engine.run.run_folder import RunStatus
 from profilers.analysis.communication import MESSAGES
@@ -302,10 +303,4 @@ def _interval_seconds(folder: Path) -> float:
 def _tokens_per_step(folder: Path) -> int | None:
     if (job := run_folder.ForeignJob.of(folder)) is not None:
         return job.tokens_per_step
-    config = run_folder.read_json(folder / run_folder.CONFIG) or {}
-    if not config.get("tokens_told", True):
-        return None
-    try:
-        return int(config["batch"]["global_batch"]) * int(config["data"]["sequence_length"])
-    except (KeyError, TypeError, ValueError):
-        return None
+    return tokens_per_step_of(run_folder.read_json(folder / run_folder.CONFIG) or {})

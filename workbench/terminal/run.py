@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from engine.config.layout import RANKS
 from engine.run.answers import refusals, written
 from workbench.analysis.verdicts import below
 from workbench.home.remarks import Remarks, remarks_of
@@ -93,9 +94,12 @@ def _layout(view: RunView) -> str:
     text = " ".join(
         f"{axis}={size}" for axis, size in degrees.items() if axis in ("dp", "tp", "pp") or size > 1
     )
-    text = text if view.job is None else f"{words.FOREIGN}, whose layout nobody told"
+    if view.job is not None:
+        text = f"{words.FOREIGN}, whose layout nobody told"
+    elif RANKS in degrees:
+        text = "the trainer's own"
     if status.backend:
-        text += f"  ({status.world_size} ranks, {status.backend}: {status.backend_reason or ''})"
+        text += f"  ({words.several(status.world_size or 0, 'ranks')}, {status.backend}: {status.backend_reason or ''})"
     return text
 
 

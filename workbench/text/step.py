@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from engine.config.layout import RANKS
 from profilers.model.rows import FIXED, ONE_OFF, ROTATING, ClockRow, GapRow, PipelineRow, SkewRow
 from profilers.model.run_summary import RunSummary
 from workbench.text import words
@@ -50,6 +51,8 @@ def by_axis(exposed: Mapping[str, float], hidden: Mapping[str, float]) -> str:
 
 def straggler(summary: RunSummary) -> str:
     """Who is busiest, where, and how often."""
+    if RANKS in summary.layout and summary.world_size > 1:
+        return "One rank tells of the steps of all: no skew is known."
     if summary.slowest_rank is None:
         return "No step was measured yet." if summary.world_size != 1 else "A single rank has no skew."
     if summary.slowest_rank_share is None:

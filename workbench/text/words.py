@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engine.config.layout import RANKS
 from engine.run.outcome import Ending
 from profilers.records import operations
 from tuning.spec.objectives import text
@@ -143,9 +144,13 @@ FOREIGN = "foreign job"
 
 
 def layout(degrees: Mapping[str, Any] | None) -> str:
-    """Degrees of parallelism in a few characters; axes of one rank are left out. Those of a foreign job nobody told."""
+    """Degrees of parallelism in a few characters; axes of one rank are left out. Those of a foreign job nobody
+    told; of another trainer in a study the number of its ranks.
+    """
     if not degrees:
         return NOTHING if degrees is None else FOREIGN
+    if RANKS in degrees:
+        return several(int(degrees[RANKS]), "ranks")
     axes = [axis for axis in ("dp", "tp", "pp", "cp", "ep") if degrees.get(axis, 1) > 1]
     method = {"cp": f" {degrees['cp_method']}"} if degrees.get("cp_method") else {}
     parts = [f"{axis}{degrees[axis]}{method.get(axis, '')}" for axis in axes]

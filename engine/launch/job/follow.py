@@ -25,8 +25,9 @@ from engine.launch.job import command as commands
 from engine.launch.job.ranks import JobRanks, last_lines
 from engine.lifecycle import finish_job, note_job_start
 from engine.run import child_process, run_folder
-from engine.run.commands import stop_commanded
+from engine.run.commands import OrderBook, stop_commanded
 from engine.run.outcome import Ending, RunOutcome
+from engine.run.progress import Progress
 from profilers.rank.seat import NOT_RECORDED, TORCH_SEEN
 from profilers.records.reader import LAUNCHER
 from profilers.records.writer import RecordWriter
@@ -90,6 +91,8 @@ class _Followed:
         self._writer = RecordWriter(folder / run_folder.RECORDS, LAUNCHER)
         self._sampler = Sampler(self._writer, _INTERVAL_SECONDS)
         self._hangs: HangWatch | None = None
+        self._orders: OrderBook | None = None
+        self._page: Progress | None = None
         self._look_at, self._notes = 0.0, list[str]()
         self._stopped = ""
 
@@ -101,6 +104,8 @@ class _Followed:
         self._sampler.stop()
         if self._hangs is not None:
             self._hangs.close()
+        if self._page is not None:
+            self._page.close()
         self._ranks.close()
         self._writer.close()
 
@@ -168,6 +173,7 @@ class _Followed:
         elif time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _LOOK_SECONDS
             self._watch_hangs()
+            self._pass_on_orders()
         with contextlib.suppress(OSError):
             self._note((self._folder / NOT_RECORDED).read_text(encoding="utf-8"))
 
@@ -194,6 +200,14 @@ class _Followed:
             self._hangs = HangWatch(self._folder, run_folder.PROGRESS, here, patience, self._writer)
         if self._hangs is not None:
             self._hangs.look()
+
+    def _pass_on_orders(self) -> None:
+        if self._orders is None and (self._folder / run_folder.PROGRESS).exists():
+            with contextlib.suppress(OSError, ValueError):
+                self._page = Progress(self._folder)
+                self._orders = OrderBook(self._folder, self._page)
+        if self._orders is not None:
+            self._orders.pass_on()
 
     def _note_what_is_missing(self) -> None:
         if not self._ranks.seats and not (self._folder / NOT_RECORDED).exists():

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.rank.command_reader import TraceSteps
 from engine.run import progress, run_folder
 from engine.run.outcome import Ending
 from engine.session import Session
+from profilers.rank.orders.tasks import TraceSteps
 from profilers.records.reader import RunRecords
 from profilers.trace.chrome import TraceReader
 from tests.engine.run.test_commands import answers, ask

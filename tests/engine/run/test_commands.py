@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.rank.command_reader import MemorySnapshot
 from engine.run import commands, run_folder
 from engine.run.commands import Order, OrderBook, OrderControl, StopControl
 from engine.run.outcome import Ending
 from engine.run.progress import Progress
 from engine.session import Session
+from profilers.rank.orders.tasks import MemorySnapshot
 from profilers.records.reader import RunRecords
 from tests.engine.runs.test_faults import LONG, when_at_step
 from tests.support.runs import execute, small

@@ -61,6 +61,7 @@ def test_from_the_command_to_one_that_is_told_apart(torchrun: str, tmp_path: Pat
     assert result.gain is not None and result.gain.verdict in ("better", "equal", "undecided")
     summary = runs.load(home / result.best.run).summary
     assert summary is not None and summary.measured_steps
+    assert summary.world_size == 2 and summary.layout["ranks"] == 2
     assert not [note for note in summary.notes if "did not get" in note]
     assert not (tmp_path / "output").exists()  # trials write nothing where the training does
     assert not left()
@@ -75,6 +76,22 @@ def test_the_time_of_a_step_is_that_of_the_trainer(torchrun: str, tmp_path: Path
     ends = [float(line) for line in noted.read_text().split()][3:14]
     theirs = median(after - before for before, after in pairwise(ends))
     assert summary.step_seconds.median == pytest.approx(theirs, rel=0.15)
+
+
+def test_accelerate_s_launcher_starts_it_as_well(torchrun: str, tmp_path: Path) -> None:
+    python, home = torchrun.partition(" ")[0], tmp_path / "home"
+    launch = f"{python} -m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1"
+    command = f"{launch} --mixed_precision no --dynamo_backend no {SCRIPT} {ARGUMENTS} --output_dir {tmp_path / 'out'}"
+    base = {"train": {"steps": 8, "warmup": 3, "step_timeout_seconds": 20.0}}
+    file = parse({"name": "acc", "trainer": {"command": command}, "base": base,
+                  "space": {"trainer.micro_batch": [2, 4]}})  # fmt: skip
+    assert file.command is not None and file.command.kind.name == "hf"
+    config = file.config.with_values({"trainer.micro_batch": 4})
+    outcome, summary = CommandTrials(home, file)(config, {"purpose": "sampler"}, lambda: False)
+    assert outcome.ending is Ending.COMPLETED and summary.measured_steps == 5
+    assert summary.world_size == 2 and summary.layout["ranks"] == 2
+    assert not [note for note in summary.notes if "did not get" in note]
+    assert not left()
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def test_sizes_and_counts_are_short() -> None:
 def test_layouts_name_only_what_is_split() -> None:
     assert words.layout({"dp": 2, "tp": 2, "pp": 1, "zero_stage": 3}) == "dp2 · tp2 · ZeRO-3"
     assert words.layout({"dp": 1, "tp": 1, "pp": 1, "zero_stage": 0}) == "1 rank"
+    assert words.layout({"dp": 1, "tp": 1, "pp": 1, "zero_stage": 0, "ranks": 2}) == "2 ranks"
     assert words.layout(None) == "—"
     split = {"dp": 2, "cp": 2, "ep": 4, "cp_method": "ulysses", "zero_stage": 3, "shard_ranks": 2}
     assert words.layout(split) == "dp2 · cp2 ulysses · ep4 · ZeRO-3 over 2"

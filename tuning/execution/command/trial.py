@@ -16,7 +16,7 @@ from pathlib import Path
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.launch import ending as kernel
-from engine.lifecycle import finish, note_start, summary_of
+from engine.lifecycle import finish, note_ranks, note_start, summary_of
 from engine.rank.foreign import FOLDER_VARIABLE, VALUES
 from engine.run import run_folder
 from engine.run.commands import stop_commanded
@@ -69,15 +69,16 @@ class CommandTrials:
         with run_folder.writable(self._home):
             given = put_in_place(wanted, folder / PLACE, config.trainer)
             note_start(folder, config, Devices("cpu", BACKEND, given.text))
+            note_ranks(folder, config, given.ranks)
         if on_start is not None:
             on_start(folder)
         trial = Trial(folder, config, given, self._sources(folder / PLACE, given))
         try:
             outcome = trial.run(should_stop, _changed_words(self._command.today, given))
         except InputError as problem:
-            finish(folder, config, BACKEND, RunOutcome(Ending.CRASHED, str(problem)))
+            finish(folder, config, BACKEND, RunOutcome(Ending.CRASHED, str(problem)), given.ranks)
             raise
-        summary = finish(folder, config, BACKEND, outcome)
+        summary = finish(folder, config, BACKEND, outcome, trial.ranks)
         if labels.get("purpose") == _BASELINE:
             self._check_baseline(outcome, trial, folder)
         return outcome, summary
@@ -110,6 +111,8 @@ class Trial:
         self._page = Progress(folder)
         #: Steps that were written down.
         self.steps = 0
+        #: As its launcher is asked for, and as many as were seen once they are there.
+        self.ranks = given.ranks
 
     def run(self, should_stop: ShouldStop, words: frozenset[str]) -> RunOutcome:
         """Start it, and see it to its end; ``words`` are those that each of its ranks has to get.
@@ -224,7 +227,10 @@ class Trial:
 
         return verdict.ended(end, list(self._tail), self.steps, killed)
 
-    def _note_ranks(self, missing: Mapping[int, str]) -> None:
+    def _note_ranks(self, found: int, missing: Mapping[int, str]) -> None:
+        if found > self.ranks:  # a launcher that nobody here knows
+            self.ranks = found
+            note_ranks(self._folder, self._config, found)
         for rank, word in missing.items():
             self._writer.event("note", text=f"rank {rank} did not get {word}: its command line is without it")
 
@@ -238,7 +244,7 @@ class _Ranks:
     """Whether the ranks that a launcher started got what a trial changes; told once, when there are some."""
 
     def __init__(
-        self, words: frozenset[str], tell: Callable[[Mapping[int, str]], None], sampler: Sampler
+        self, words: frozenset[str], tell: Callable[[int, Mapping[int, str]], None], sampler: Sampler
     ) -> None:
         self._words, self._tell, self._sampler = words, tell, sampler
         self._known: list[Rank] = []
@@ -258,7 +264,7 @@ class _Ranks:
         if found:
             self._known = found
             self._sampler.watch([rank.pid for rank in found])
-            self._tell(missing(found, self._words))
+            self._tell(len(found), missing(found, self._words))
 
 
 def missing(ranks: list[Rank], words: frozenset[str]) -> dict[int, str]:

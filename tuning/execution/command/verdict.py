@@ -57,7 +57,7 @@ def ended(
         who = "the trainer" if rank is None else f"rank {rank}"
         outside = -code in _SENT_FROM_OUTSIDE
         return RunOutcome(Ending.CRASHED, f"{who} was killed by {name}{where}", rank, None, last, outside)
-    error = said or last_error(lines)
+    error = said or last_error(lines) or ("" if steps else next((one.strip() for one in reversed(lines)), ""))
     ending = Ending.COMM_ERROR if _LOST_CONNECTION.search(error) else Ending.CRASHED
     if code is None:
         return RunOutcome(

@@ -12,7 +12,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from engine.config import run_config
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
-from engine.lifecycle import finish, note_start
+from engine.lifecycle import finish, note_ranks, note_start
 from engine.rank.foreign import FOLDER_VARIABLE, TOLD, VALUES
 from engine.run import child_process, commands, run_folder
 from engine.run.devices.selection import Devices
@@ -31,9 +30,11 @@ from engine.run.outcome import Ending, RunOutcome
 from engine.run.progress import Progress
 from profilers.records.schema import StepSample
 from profilers.records.writer import RecordWriter
+from tuning.execution.command.process import Exit, Processes
 from tuning.execution.live.starter import REFUSED, note_run
 from tuning.execution.signals import Interruption
 from tuning.spec.terms import Trainer
+from tuning.spec.trainers.invocation import Invocation
 from tuning.storage import commands as inbox
 from tuning.storage.commands import Command
 
@@ -63,30 +64,31 @@ class Bridge:
         self._folder, self._place, self._config, self._trainer = folder, place, config, trainer
         self._writer = RecordWriter(folder / run_folder.RECORDS, "rank-0")
         self._progress = Progress(folder)
-        self._child: subprocess.Popen[bytes] | None = None
+        self._processes: Processes | None = None
         self._read, self._answered = 0, set[str]()
         self._asked: _Asked | None = None
         self._number, self._measured_from, self._step = 0, config.train.warmup, -1
         self._ended, self._heard = False, time.monotonic()
+        #: As the trainer tells when it begins.
+        self.ranks = 1
 
     def start(self) -> None:
-        """Start the trainer, if the study says how. OSError if that is not possible."""
+        """Start the trainer, if the study says how, under a guard: nothing of it outlives this process or its own
+        launcher, whatever kills them. OSError or InputError if that is not possible.
+        """
         if self._trainer.command is None:
             return
         self._place.mkdir(parents=True, exist_ok=True)
         (self._place / TOLD).unlink(missing_ok=True)
         self._want(self._config)
-        with (self._folder / LOG).open("ab") as log:
-            variables = {FOLDER_VARIABLE: str(self._place)} | child_process.package_path()
-            self._child = subprocess.Popen(
-                shlex.split(self._trainer.command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=os.environ | variables, start_new_session=True,
-            )  # fmt: skip
+        variables = {FOLDER_VARIABLE: str(self._place)} | child_process.package_path()
+        command = Invocation(tuple(shlex.split(self._trainer.command)), Path.cwd())
+        self._processes = Processes(command, self._folder.name, self._folder / LOG, variables)
 
     def follow(self, interruption: Interruption) -> RunOutcome:
         """Pass on what is asked and what is told, until the trainer ends or somebody wants it to."""
         while True:
-            over = self._child.poll() if self._child else None
+            over = self._end()
             self._take_lines()
             if self._ended or over is not None:
                 return self._outcome(over)
@@ -105,7 +107,9 @@ class Bridge:
             time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
-        """Let go of the run's files."""
+        """Let go of the run's files, and of the trainer once it is over."""
+        if self._processes is not None:
+            self._processes.close()
         self._writer.close()
         self._progress.close()
 
@@ -113,12 +117,23 @@ class Bridge:
     def _at(self) -> str:
         return f", after step {self._step:,}" if self._step >= 0 else ", before its first step"
 
-    def _outcome(self, code: int | None) -> RunOutcome:
+    def _end(self) -> Exit | None:
+        """How the trainer ended; None while it goes, or where somebody else started it."""
+        if self._processes is None:
+            return None
+        self._processes.lines()  # they are in the log: here nobody reads them
+        return self._processes.exit
+
+    def _outcome(self, end: Exit | None) -> RunOutcome:
+        code = end.code if end is not None else 0
         if self._ended and not code:
+            self._let_end()
             return RunOutcome(Ending.COMPLETED)
-        if code == 0:
+        if code is None:
+            words = "the process that watched over the trainer was killed"
+        elif code == 0:
             words = "the trainer ended without saying that it was through"
-        elif code is not None and code < 0:
+        elif code < 0:
             words = f"the trainer was killed by {signal.Signals(-code).name}"
         else:
             words = f"the trainer ended with exit code {code}"
@@ -126,12 +141,16 @@ class Bridge:
             Ending.CRASHED, f"{words}{self._at}; what it printed is in {self._folder.name}/{LOG}"
         )
 
+    def _let_end(self) -> None:
+        """One that said it was through may write its last checkpoint yet, for as long as it may be silent."""
+        until = time.monotonic() + self._trainer.silent_seconds
+        while self._processes is not None and self._end() is None and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+
     def _stop(self) -> None:
         """What was not started from here is not ended from here either."""
-        if self._child is not None:
-            child_process.end(self._child, _PATIENCE_SECONDS)
-            with contextlib.suppress(ProcessLookupError):  # the ranks that a launcher left behind
-                os.killpg(self._child.pid, signal.SIGKILL)
+        if self._processes is not None:
+            self._processes.stop(_PATIENCE_SECONDS)
 
     def _want(self, config: RunConfig) -> None:
         document = {"number": self._number, "values": config.trainer}
@@ -188,6 +207,8 @@ class Bridge:
     def _take(self, told: dict[str, Any]) -> None:
         match told["event"]:
             case "begin":
+                self.ranks = int(told.get("ranks") or 1)
+                note_ranks(self._folder, self._config, self.ranks)
                 values = {f"trainer.{name}": one for name, one in told["values"].items()}
                 self._turned(self._config.with_values(values), "the trainer, as it began", 0)
             case "step":
@@ -274,7 +295,7 @@ def main() -> int:
             outcome = bridge.follow(interruption)
         finally:
             bridge.close()
-    finish(folder, config, BACKEND, outcome)
+    finish(folder, config, BACKEND, outcome, bridge.ranks)
     return 0 if outcome.good else 1
 
 

@@ -49,6 +49,33 @@ def _whole_accumulation(today: Invocation, values: Mapping[str, Value]) -> str:
     return "" if whole % size == 0 else f"a step has {whole} sequences of each rank, no multiple of {size}"
 
 
+def _fsdp(command: Invocation) -> bool:
+    found = _hf_value(command, "fsdp", "")
+    return bool(found) and str(found).lower() != "false"
+
+
+def _with_fsdp(command: Invocation, value: Value) -> Invocation:
+    """By the word that releases before 5 have, too; nothing is said of it where it is off."""
+    if command.json_argument is not None:
+        return command.with_document(command.json_argument, {"fsdp": "full_shard" if value else ""})
+    return command.with_value("--fsdp", "full_shard") if value else command.without("--fsdp")
+
+
+def _on_cpu(command: Invocation) -> bool:
+    return str(_hf_value(command, "use_cpu", False)).lower() == "true"
+
+
+def _fsdp_refusal(today: Invocation, values: Mapping[str, Value]) -> str:
+    """There each rank would train alone, with exit code 0, and look fast (accelerate 1.15, ``state.py``)."""
+    on_cpu = bool(values["fsdp"]) and _on_cpu(today)
+    return "accelerate shards on GPUs alone, and trains something else on CPUs (use_cpu)" if on_cpu else ""
+
+
+def _offered_fsdp(command: Invocation, cores: int) -> list[bool]:
+    several = command.ranks > 1 and zero_file(command) is None
+    return [False, True] if several and not _on_cpu(command) else []
+
+
 def _hf_tokens(command: Invocation) -> Tokens:
     lengths = (command.number(option) for option in ("--block_size", "--max_seq_length", "--max_length"))
     return _sequences(command) * command.ranks, next((one for one in lengths if one), None)
@@ -99,6 +126,14 @@ HUGGING_FACE = TrainerKind(
             lambda command, cores: [False, True],
         ),
         Argument(
+            "fsdp",
+            "weights, gradients and optimizer are sharded: less memory, more messages",
+            _fsdp,
+            _with_fsdp,
+            _offered_fsdp,
+            _fsdp_refusal,
+        ),
+        Argument(
             "ddp_bucket_mb",
             "gradients of this size are averaged at once",
             lambda command: _hf_value(command, "ddp_bucket_cap_mb", 25),
@@ -138,13 +173,7 @@ def _if_given(argument: Argument) -> Argument:
 ACCELERATE = TrainerKind(
     "accelerate",
     "accelerate",
-    knows=lambda command: (
-        (
-            "launch" in command.words
-            and any(word.rpartition("/")[2] == "accelerate" for word in command.words[:3])
-        )
-        or "accelerate.commands.launch" in command.words
-    ),
+    knows=lambda command: command.by_accelerate,
     lines=(BAR, line(r"(?i)\bstep[\s:=#]+(?P<step>\d+)\b")),
     arguments=(_if_given(MICRO_BATCH), THREADS),
     variables=EVERY_STEP,

@@ -137,12 +137,21 @@ class Invocation:
     @property
     def ranks(self) -> int:
         """How many processes its launcher is asked for on this host; 1 if it does not say."""
-        script = next(
-            (place for place, word in enumerate(self.words) if word.endswith(".py")), len(self.words)
-        )
-        launcher = replace(self, words=self.words[:script])
-        found = (launcher.number(flag) for flag in (*_RANKS, "-n"))
+        found = (self.launcher.number(flag) for flag in (*_RANKS, "-n"))
         return next((count for count in found if count), 1)
+
+    @property
+    def launcher(self) -> Invocation:
+        """It up to its script."""
+        words = self.words
+        script = next((place for place, word in enumerate(words) if word.endswith(".py")), len(words))
+        return replace(self, words=words[:script])
+
+    @property
+    def by_accelerate(self) -> bool:
+        """Whether accelerate's launcher starts it."""
+        named = any(word.rpartition("/")[2] == "accelerate" for word in self.words[:3])
+        return (named and "launch" in self.words) or "accelerate.commands.launch" in self.words
 
     @property
     def script(self) -> str:
@@ -202,6 +211,12 @@ def _check(command: Invocation, text: str) -> None:
                 raise InputError(
                     FIELD, text, f"has {macro}, which is no macro here; known as whole words: {known}"
                 )
+    if command.by_accelerate and command.launcher.has("--cpu") and command.ranks > 1:
+        remedy = (
+            f"asks for {command.ranks} ranks, and with --cpu this launcher starts one process alone (accelerate 1.15); "
+            f"give ACCELERATE_USE_CPU=true torchrun --nproc-per-node {command.ranks} SCRIPT"
+        )
+        raise InputError(FIELD, text, remedy)
     for flag in _HOSTS:
         if (count := command.number(flag)) is not None and count > 1:
             remedy = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from engine.config.layout import RANKS
 from profilers.model.rows import PlanRow
 from profilers.model.run_summary import RunSummary
 from workbench.figures import base, steps
@@ -13,14 +14,20 @@ from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
 
 
+def _none(summary: RunSummary) -> str:
+    """Why there are no collectives."""
+    if summary.world_size == 1:
+        return "No collectives: a single rank sends nothing."
+    if RANKS in summary.layout:
+        return "No collectives: a study does not look into another trainer; `workbench run -- COMMAND` does."
+    return "No collective was recorded yet."
+
+
 def draw_collectives(snapshot: Snapshot, summary: RunSummary) -> None:
     """Seconds, bytes and bandwidth, with the reasons for cells that are empty."""
     rows = summary.communication or snapshot.communication
     if not rows:
-        alone = summary.world_size == 1
-        st.caption(
-            "No collectives: a single rank sends nothing." if alone else "No collective was recorded yet."
-        )
+        st.caption(_none(summary))
         return
     if summary.outer:
         st.caption(f"Outer loop: {run_text.outer(summary.outer)}.")

@@ -133,10 +133,7 @@ def steer(view: RunView) -> None:
             if pressed(st.button, "Stop", "run-stop", icon=":material/stop:", help=about):
                 _ask(target, "stop")
             about = "Each rank writes what is in its memory, with who asked for it, over the next step."
-            # The ranks of a foreign job take no orders.
-            if view.job is None and pressed(
-                st.button, "Memory snapshot", "run-snapshot", icon=":material/memory:", help=about
-            ):
+            if pressed(st.button, "Memory snapshot", "run-snapshot", icon=":material/memory:", help=about):
                 _ask(target, SNAPSHOT)
     answered(f"run-{view.id}")
 

@@ -80,15 +80,11 @@ def details(run_id: str) -> None:
         _checkpoints(summary)
     with views[5]:
         host.draw_host(records)
-        if view.job is None:
-            commands.draw_commands(view)
+        commands.draw_commands(view)
     with views[6]:
         gpus.draw(records, summary)
     with views[7]:
-        if view.job is None:
-            commands.draw_trace(view)
-        else:
-            st.caption("The ranks of a foreign job take no orders, and so none for a trace.")
+        commands.draw_trace(view)
     with views[8]:
         if view.job is None:
             commands.draw_live_settings(view)

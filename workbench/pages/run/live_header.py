@@ -10,6 +10,7 @@ import numpy as np
 import streamlit as st
 
 from engine.config.layout import Layout
+from engine.config.run_config import tokens_per_step_of
 from profilers.analysis.rounds import recent_steps
 from profilers.model.run_summary import RunSummary
 from workbench.figures.steps import slowest_rank
@@ -150,14 +151,7 @@ def _exposed_share(recent: Mapping[int, Columns]) -> float | None:
 def _tokens_per_step(snapshot: Snapshot) -> int | None:
     if snapshot.job is not None:
         return snapshot.job.tokens_per_step
-    config = snapshot.config
-    if not config.get("tokens_told", True):
-        return None
-    batch, data = config.get("batch") or {}, config.get("data") or {}
-    try:
-        return int(batch["global_batch"]) * int(data["sequence_length"])
-    except (KeyError, TypeError, ValueError):
-        return None
+    return tokens_per_step_of(snapshot.config)
 
 
 def _last_loss(snapshot: Snapshot) -> float | None:

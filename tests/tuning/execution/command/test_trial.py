@@ -23,6 +23,8 @@ from tests.support.waiting import wait_until
 from tuning.execution.command.process import _GUARD, MARK
 from tuning.execution.command.trial import CommandTrials
 from tuning.spec.study_file import StudyFile, parse
+from workbench.home import runs
+from workbench.text import words
 
 pytestmark = pytest.mark.drawn(12, of="trials of a command")
 
@@ -125,7 +127,11 @@ def test_the_trial_has_its_values_and_its_records(tmp_path: Path) -> None:
         RunRecords(folder / "records").table(0, "step").column("measured").tolist()
         == [False] * 2 + [True] * 4
     )
-    notes = json.loads((folder / "summary.json").read_text())["notes"]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["world_size"], summary["layout"]["ranks"]) == (2, 2)  # its launcher is none that is known
+    view = runs.load(folder)
+    assert (view.status.world_size, words.layout(view.layout)) == (2, "2 ranks")
+    notes = summary["notes"]
     assert not [note for note in notes if "did not get" in note]
 
 

@@ -89,3 +89,12 @@ def test_one_that_stands_still_after_a_rank_ran_out_of_memory_did_not_hang() -> 
 def test_few_lines_are_kept_and_a_long_reason_is_cut() -> None:
     found = verdict(1, *["noise"] * 500, f"RuntimeError: {'x' * 5000}")
     assert len(found.last_lines) == KEPT_LINES and len(found.reason) < 450
+
+
+def test_one_that_fails_without_an_error_is_told_in_its_last_words() -> None:
+    found = verdict(2, "usage: nobody reads this", "python: can't open file 'x.py'", steps=0)
+    assert (
+        found.reason
+        == "the trainer ended with exit code 2, before its first step: python: can't open file 'x.py'"
+    )
+    assert verdict(2, "step 5", steps=5).reason == "the trainer ended with exit code 2, after 5 steps"

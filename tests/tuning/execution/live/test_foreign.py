@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from engine.config.errors import InputError
@@ -18,6 +21,7 @@ from engine.run.run_folder import RunStatus
 from engine.session import Session
 from tests.support.foreign import loop
 from tests.support.waiting import wait_until
+from tuning.execution.command.process import _GUARD, MARK
 from tuning.execution.executor import OverError
 from tuning.execution.live.bridge import FOLDER
 from tuning.execution.live.ledger import Ledger
@@ -157,6 +161,41 @@ def test_a_trainer_that_dies_ends_the_study_with_one_line(tmp_path: Path) -> Non
     assert len(note.splitlines()) == 1
     with pytest.raises(OverError, match="exit code 1"):
         tuning.starter.run(tuning.file.config)
+
+
+def left(run: OngoingRun) -> list[psutil.Process]:
+    """What the bridge of a run started and that lives yet, by the mark in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            marked = process.environ().get(MARK) == run.id and process.pid != os.getpid()
+            if marked and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("victim", ["bridge", "launcher", "guard"])
+def test_a_kill_leaves_no_rank_behind(tmp_path: Path, victim: str) -> None:
+    """Neither of who follows the trainer, nor of its launcher, nor of what stands between them."""
+    tuning = Tuning(tmp_path / "home", study())
+    run = tuning.begun()
+    known = {process.pid: process for process in left(run)}
+    guard = next(process for process in known.values() if _GUARD in process.cmdline())
+    (launcher,) = guard.children()
+    ranks = launcher.children()
+    assert len(ranks) == 2 and {launcher.pid, *(rank.pid for rank in ranks)} <= known.keys()
+    bridge = guard.parent()
+    assert bridge is not None
+    {"bridge": bridge, "launcher": launcher, "guard": guard}[victim].kill()
+    assert wait_until(lambda: not left(run), PATIENCE_SECONDS)
+    assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
+    if victim == "bridge":
+        return  # nobody is there to say how it ended
+    assert wait_until(lambda: run.outcome() is not None, PATIENCE_SECONDS)
+    outcome = run.outcome()
+    words = {"launcher": "the trainer was killed by SIGKILL", "guard": "watched over the trainer was killed"}
+    assert outcome is not None and outcome.ending is Ending.CRASHED and words[victim] in outcome.reason
 
 
 @pytest.mark.timeout(60)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.config.errors import InputError
 from tuning.spec.trainers.invocation import Invocation, parse
 
 
@@ -69,3 +70,10 @@ def test_switches_and_what_is_left_out() -> None:
 )
 def test_the_ranks_are_those_that_its_launcher_is_asked_for(text: str, ranks: int) -> None:
     assert command(text).ranks == ranks
+
+
+def test_a_launcher_that_would_start_one_process_in_place_of_several_is_refused() -> None:
+    with pytest.raises(InputError, match=r"asks for 2 ranks.*one process alone.*torchrun --nproc-per-node 2"):
+        command("accelerate launch --cpu --num_processes 2 t.py")
+    assert command("accelerate launch --num_processes 2 t.py --cpu").by_accelerate
+    assert command("accelerate launch --cpu --num_processes 1 t.py").ranks == 1

@@ -107,6 +107,12 @@ def test_accumulation_follows_the_micro_batch_of_hugging_face() -> None:
     text = found.with_values({"micro_batch": 8, "recompute": True}).text
     assert "--per_device_train_batch_size 8 --gradient_accumulation_steps 1" in text
     assert text.endswith("--output_dir out --gradient_checkpointing True")
+
+    sharded = found.with_values({"fsdp": True}).text
+    assert sharded.endswith("--fsdp full_shard") and tuned(sharded).with_values({"fsdp": False}).text == HF
+    assert found.offered["fsdp"] == [False, True] and not found.refusal({"fsdp": True})
+    on_cpu = tuned(f"{HF} --use_cpu")
+    assert "fsdp" not in on_cpu.offered and "on CPUs" in on_cpu.refusal({"fsdp": True})
     assert "no multiple of 3" in found.refusal({"micro_batch": 3})
     assert "--output_dir {folder}/output" in found.for_trial({}).text
     assert found.kind.tokens(found.today) == (16, None)

@@ -41,5 +41,5 @@ def test_the_page_of_a_run_has_its_command_and_no_configuration(job: Path) -> No
     shown = texts(app)
     assert "torchrun train.py --lr 3e-4" in [one.value for one in app.code]
     assert "It has no configuration of ours" in shown
-    assert "take no orders" in shown
+    assert "foreign job take no orders" not in shown
     assert "Settings that differ" not in shown
