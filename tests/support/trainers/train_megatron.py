@@ -1,7 +1,7 @@
 """Trains a small GPT of Megatron's core as an exported ``megatron.args`` says, tensor parallel; each rank tells.
 
 Its own code reads the arguments, makes the configuration and the model. What asks for CUDA is replaced: the current
-device, its synchronization, and the tracker of random numbers (there is no dropout).
+device and stream, its synchronization, and the tracker of random numbers (there is no dropout).
 """
 
 # ruff: noqa: I001  # what makes the first import of Megatron possible stands before it
@@ -32,9 +32,10 @@ STEPS = 3
 
 
 def replace_cuda() -> None:
-    """The three functions."""
+    """Three functions of torch, and one of Megatron."""
     torch.cuda.current_device = lambda: "cpu"
     torch.cuda.synchronize = lambda *_: None
+    torch.cuda.current_stream = lambda *_: None
     tensor_parallel.random.CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()
 
 
@@ -79,7 +80,7 @@ if __name__ == "__main__":
             at += args.micro_batch_size
             loss = model(batch, positions, mask, labels=batch.roll(-1, 1)).mean()
             (loss / steps).backward()
-            total += float(loss)
+            total += float(loss.detach())
         finalize_model_grads([model])
         for weight in model.parameters():
             weight.grad = weight.main_grad.to(weight.dtype)
