@@ -40,7 +40,9 @@ ALONE = ("nemo-automodel",)
 UNPACKED = {"torchtitan": ("megatron-core==0.19.2", "3.12")}
 #: What an environment compiles at its first use: an interrupted build leaves a lock that later ones wait for without
 #: end, so it is part of making the environment, in a folder of its own.
-BUILT = {"deepspeed": "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().load(verbose=False)"}
+BUILT = {
+    "deepspeed": "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().load(verbose=False)"
+}
 #: The environment that has a format's trainer.
 OF_FORMAT = {
     "hf": "hf",

@@ -57,7 +57,9 @@ class Rows(BaseDataLoader):
     class Config(BaseDataLoader.Config):
         """No settings."""
 
-    def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, local_batch_size: int, **_: Any) -> None:
+    def __init__(
+        self, config: Config, *, dp_world_size: int, dp_rank: int, local_batch_size: int, **_: Any
+    ) -> None:
         self._every, self._rank, self._micro = dp_world_size * local_batch_size, dp_rank, local_batch_size
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:

@@ -1,7 +1,8 @@
 """Trains a small Llama with torchtitan's own trainer as an exported ``recipe.py`` says; each rank tells.
 
-The recipe changes the one of ``small_titan``. Beside it stand flags that have to do with CPUs alone: no CUDA graphs, and
-the backend of layouts that works with this torch. gloo has no sum that is scaled on the way: FSDP is told to sum.
+The recipe changes the one of ``small_titan``. Beside it stand flags that have to do with this machine alone: no CUDA
+graphs, and the backend of layouts that works with this torch ("spmd_types" is refused by its FSDP, "full_dtensor"
+reports losses once for each data rank). gloo has no sum that is scaled on the way: FSDP is told to sum.
 """
 
 # ruff: noqa: I001  # what makes the first import of torchtitan possible stands before it

@@ -24,9 +24,7 @@ def small(ranks: int, **values: Any) -> RunConfig:
     return parse({}).with_values(usual | given)
 
 
-def trained(
-    name: str, config: RunConfig, folder: Path, *words: str, **given: str
-) -> list[dict[str, Any]]:
+def trained(name: str, config: RunConfig, folder: Path, *words: str, **given: str) -> list[dict[str, Any]]:
     """What each rank told: world, wrapper, steps, losses, and values of the largest parameter here and in all."""
     require(name)
     form = target_named(name).format
