@@ -25,7 +25,6 @@ from workbench.export.mapping.rows import (
 )
 
 _FSDP, _MESH, _DEEPSPEED = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_", "deepspeed_config."
-_CLIP = f"{_DEEPSPEED}gradient_clipping"
 _RESHARD = f"{_FSDP}reshard_after_forward"
 #: Of FSDP1, and the stage that each is.
 _STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
@@ -184,12 +183,6 @@ ROWS = completed((
         read=lambda document, ranks: {
             "compile": str(document.get("dynamo_config.dynamo_backend", "NO")).upper() == "INDUCTOR"},
         can=lambda values: not (values["compile"] and _alone(values))),
-    Row("train.clip_norm", Level.EXPRESSED, (_CLIP,), "beside DeepSpeed (stage 1)",
-        "call accelerator.clip_grad_norm_ in the script",
-        write=lambda values: {_CLIP: values["train.clip_norm"]} if _alone(values) and values["train.clip_norm"] else {},
-        read=lambda document, ranks: {"train.clip_norm": float(document[_CLIP])}
-        if isinstance(document.get(_CLIP), int | float) else {},
-        can=lambda values: _alone(values) and values["train.clip_norm"] is not None),
     Row("device", Level.NOT, ("use_cpu",), "ranks that its launcher starts with use_cpu train alone",
         "export ACCELERATE_USE_CPU=true, and start the script with torchrun",
         can=lambda values: values["device"] == "auto"),

@@ -309,5 +309,5 @@ AUTOMODEL = Format(
         "your recipe, which is merged with it",
         by_torchrun('-m nemo_automodel.cli.app "$merged" "${@:2}"', _MERGE),
     ),
-    tried={"parsed": "no", "trained": "no"},
+    tried={"parsed": "by nemo-automodel 0.7.0", "trained": "no"},
 )

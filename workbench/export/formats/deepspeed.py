@@ -358,6 +358,6 @@ DEEPSPEED = Format(
     launch=of_a_script(
         "a script that calls deepspeed.initialize", '"$1" --deepspeed_config "$HERE/ds_config.json" "${@:2}"'
     ),
-    tried={"parsed": "by deepspeed 0.19.8", "trained": "no"},
+    tried={"parsed": "by deepspeed 0.19.8", "trained": "ZeRO 0 to 3 on two CPU ranks"},
     ranks=_ranks,
 )
