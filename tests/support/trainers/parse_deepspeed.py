@@ -15,7 +15,6 @@ from typing import Any
 from deepspeed.runtime import config as code
 from deepspeed.runtime.config import DeepSpeedConfig
 
-
 #: Its names of optimizers; one of torch's has torch's.
 _NAMES = {"adamw": "AdamW", "lamb": "Lamb", "SGD": "SGD"}
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from tests.support.trainers import small_llama
 
-WIDTH, HEADS, KV_HEADS, LAYERS, FFN = 64, 4, 2, 2, 128
+SHAPE = small_llama.SHAPE
 
 
 def replace_device() -> None:
@@ -98,7 +98,7 @@ class NoTokenizer(BaseTokenizer):
 
     def get_vocab_size(self) -> int:
         """Of the model."""
-        return small_llama.VOCABULARY
+        return SHAPE.vocabulary
 
 
 _FIRST = {"weight": partial(nn.init.normal_, std=0.02)}
@@ -106,15 +106,17 @@ _ONES = {"weight": nn.init.ones_}
 
 
 def _norm() -> RMSNorm.Config:
-    return RMSNorm.Config(normalized_shape=WIDTH, param_init=_ONES)
+    return RMSNorm.Config(normalized_shape=SHAPE.hidden, param_init=_ONES)
 
 
 def _block() -> Llama3TransformerBlock.Config:
-    rope = ComplexRoPE.Config(dim=WIDTH // HEADS, max_seq_len=small_llama.LENGTH, theta=10000.0)
+    rope = ComplexRoPE.Config(dim=SHAPE.hidden // SHAPE.heads, max_seq_len=SHAPE.length, theta=10000.0)
     attention = make_gqa_config(
-        dim=WIDTH, n_heads=HEADS, n_kv_heads=KV_HEADS, wqkv_param_init=_FIRST, wo_param_init=_FIRST,
+        dim=SHAPE.hidden, n_heads=SHAPE.heads, n_kv_heads=SHAPE.kv_heads, wqkv_param_init=_FIRST, wo_param_init=_FIRST,
         inner_attention=ScaledDotProductAttention.Config(), fuse_qkv=False, rope=rope)  # fmt: skip
-    feed_forward = make_ffn_config(dim=WIDTH, hidden_dim=FFN, w1_param_init=_FIRST, w2w3_param_init=_FIRST)
+    feed_forward = make_ffn_config(
+        dim=SHAPE.hidden, hidden_dim=SHAPE.ffn_hidden, w1_param_init=_FIRST, w2w3_param_init=_FIRST
+    )
     return Llama3TransformerBlock.Config(
         attention_norm=_norm(), ffn_norm=_norm(), attention=attention, feed_forward=feed_forward
     )
@@ -123,14 +125,16 @@ def _block() -> Llama3TransformerBlock.Config:
 def small() -> Trainer.Config:
     """The recipe that an export changes."""
     spec = model_registry("debugmodel")
-    vocabulary = small_llama.VOCABULARY
+    vocabulary = SHAPE.vocabulary
     spec.model = Llama3Model.Config(
-        dim=WIDTH,
+        dim=SHAPE.hidden,
         vocab_size=vocabulary,
-        tok_embeddings=Embedding.Config(num_embeddings=vocabulary, embedding_dim=WIDTH, param_init=_FIRST),
+        tok_embeddings=Embedding.Config(
+            num_embeddings=vocabulary, embedding_dim=SHAPE.hidden, param_init=_FIRST
+        ),
         norm=_norm(),
-        lm_head=Linear.Config(in_features=WIDTH, out_features=vocabulary, param_init=_FIRST),
-        layers=[_block() for _ in range(LAYERS)],
+        lm_head=Linear.Config(in_features=SHAPE.hidden, out_features=vocabulary, param_init=_FIRST),
+        layers=[_block() for _ in range(SHAPE.layers)],
     )
     return Trainer.Config(
         model_spec=spec,

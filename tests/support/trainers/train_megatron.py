@@ -31,8 +31,6 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.training import arguments
 from tests.support.trainers import small_llama
 
-STEPS = 3
-
 
 def replace_cuda() -> None:
     """Three functions of torch, and one of Megatron."""
@@ -86,7 +84,7 @@ if __name__ == "__main__":
     positions = torch.arange(length)[None].expand(args.micro_batch_size, -1)
     mask = torch.ones(1, 1, length, length).triu(1).bool()
     steps, losses, at = args.global_batch_size // args.micro_batch_size, [], 0
-    for _ in range(STEPS):
+    for _ in range(small_llama.SHAPE.steps):
         model.zero_grad_buffer()
         total = 0.0
         for _ in range(steps):
@@ -100,6 +98,8 @@ if __name__ == "__main__":
             weight.grad = weight.main_grad.to(weight.dtype)
         optimizer.step()
         losses.append(total / steps)
+        small_llama.step_done()
+    parts = args.tensor_model_parallel_size
     whole = args.vocab_size * args.hidden_size
     held = model.module.embedding.word_embeddings.weight.numel()
     small_llama.tell(
@@ -109,5 +109,9 @@ if __name__ == "__main__":
         losses=losses,
         whole=whole,
         held=held,
+        parameters=sum(
+            one.numel() * (parts if getattr(one, "tensor_model_parallel", False) else 1)
+            for one in model.parameters()
+        ),
     )
     torch.distributed.destroy_process_group()

@@ -62,6 +62,7 @@ if __name__ == "__main__":
         def noted(step: int, mean: float, *rest: Any, **more: Any) -> None:
             """Beside what torchtitan does with a step's loss."""
             losses.append(mean)
+            small_llama.step_done()
             theirs(step, mean, *rest, **more)
 
         trainer.metrics_processor.log = noted
