@@ -2,10 +2,10 @@
 
 Each round has three trainings in random order: the engine's twice, and the trainer's; the first two stand against each
 other in the A/A row. A training's number is the median step on its slowest rank, without the first steps. The engine
-records itself meanwhile, as it does in any run. Models have equally many parameters, or the benchmark ends. Each trainer
-has an environment of its own, made at the first use (``tests/support/trainers``), and takes its own implementation of
-the model. On a CPU some of their functions are replaced: ``benchmarks/results/exports.md`` says how many. Ranks have one
-thread each; run it on a quiet machine.
+records itself meanwhile, as it does in any run. Models have equally many parameters, or the benchmark ends. Each
+trainer has an environment of its own, made at the first use (``tests/support/trainers``), and takes its own
+implementation of the model. On a CPU some of their functions are replaced: ``benchmarks/results/exports.md`` says how
+many. Ranks have one thread each; run it on a quiet machine.
 """
 
 from __future__ import annotations

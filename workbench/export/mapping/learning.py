@@ -41,7 +41,8 @@ def read_fall(kind: str, floor: float, steps: int | None, rise: int) -> dict[str
 
 def whole_floor(values: Values) -> bool:
     """Whether a floor comes back from a least rate: one of 1 is a constant rate."""
-    return floor_of(least_rate(values), values[RATE]) == values[FLOOR] < 1
+    floor = float(values[FLOOR])
+    return floor_of(least_rate(values), values[RATE]) == floor and floor < 1
 
 
 def kind_arrives(values: Values) -> bool:
