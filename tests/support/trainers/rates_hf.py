@@ -1,4 +1,4 @@
-"""Reads exported ``training_args.json``, a JSON list of texts, on stdin; prints each one's learning rates, step by step."""
+"""Reads exported ``training_args.json``, a JSON list of texts, on stdin; prints the learning rates of each one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads exported recipes, a JSON list of texts, on stdin; prints each one's learning rates in torchtitan, step by step."""
+"""Reads exported recipes, a JSON list of texts, on stdin; prints the learning rates of each one in torchtitan."""
 
 from __future__ import annotations
 
