@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
@@ -37,6 +38,11 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 ALONE = ("nemo-automodel",)
 #: Wheels of a newer Python that are unpacked into an environment: pip offers older ones.
 UNPACKED = {"torchtitan": ("megatron-core==0.19.2", "3.12")}
+#: What an environment compiles at its first use: an interrupted build leaves a lock that later ones wait for without
+#: end, so it is part of making the environment, in a folder of its own.
+BUILT = {
+    "deepspeed": "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().load(verbose=False)"
+}
 #: The environment that has a format's trainer.
 OF_FORMAT = {
     "hf": "hf",
@@ -49,11 +55,18 @@ OF_FORMAT = {
 
 
 def made(name: str) -> Path:
-    """The interpreter of an environment, which is made if it is not whole.
+    """The interpreter of an environment, which is made if it is not whole; of several that ask one makes it.
 
     Raises:
-        subprocess.CalledProcessError: pip could not install it.
+        subprocess.CalledProcessError: pip could not install it, or it cannot be built.
     """
+    PLACE.mkdir(exist_ok=True, parents=True)
+    with (PLACE / f"{name}.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        return _made(name)
+
+
+def _made(name: str) -> Path:
     folder = PLACE / name
     python, ready = folder / "bin" / "python", folder / "ready"
     wanted = " ".join(PACKAGES[name])
@@ -63,23 +76,33 @@ def made(name: str) -> Path:
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "beside.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    subprocess.run(
-        [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--disable-pip-version-check",
-            "--no-cache-dir",
-            *PACKAGES[name],
-        ],
-        check=True,
-    )
+    _installed(python, [one for one in PACKAGES[name] if _name(one) not in ALONE])
+    for one in PACKAGES[name]:
+        if _name(one) in ALONE:
+            _installed(python, ["--no-deps", one])
     if name in UNPACKED:
         _unpack(python, site, *UNPACKED[name])
+    if name in BUILT:
+        subprocess.run([python, "-c", BUILT[name]], check=True, env=variables(name))
     ready.write_text(wanted, encoding="utf-8")
     return python
+
+
+def variables(name: str) -> dict[str, str]:
+    """The variables that programs of an environment are started with: no GPU, and compiled parts in its folder."""
+    here = {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false",
+            "TORCH_EXTENSIONS_DIR": str(PLACE / name / "extensions"),
+            "PATH": os.pathsep.join([str(PLACE / name / "bin"), os.environ["PATH"]])}  # fmt: skip
+    return os.environ | here
+
+
+def _name(package: str) -> str:
+    return package.partition("==")[0]
+
+
+def _installed(python: Path, what: list[str]) -> None:
+    quiet = ["-q", "--disable-pip-version-check", "--no-cache-dir"]
+    subprocess.run([python, "-m", "pip", "install", *quiet, *what], check=True)
 
 
 def require(form: str) -> None:
@@ -114,7 +137,7 @@ def asked(form: str, script: str, *arguments: str, given: str = "") -> str:
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"},
+        env=variables(OF_FORMAT[form]),
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout

@@ -1,17 +1,21 @@
 """Reads exports, a JSON list of {"text", "ranks"}, on stdin; prints what Automodel says against each, "" if nothing.
 
-Its section ``distributed`` is parsed, its ``step_scheduler`` built. What was understood has to be what the file says.
+Its section ``distributed`` is parsed, its ``step_scheduler``, optimizer and schedule of the learning rate are built.
+What was understood has to be what the file says.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 import yaml
 from nemo_automodel.components.training.step_scheduler import StepScheduler
 from nemo_automodel.recipes._dist_utils import parse_distributed_section
+from nemo_automodel.recipes._typed_config import RecipeConfig
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 
@@ -44,7 +48,30 @@ def problem(text: str, ranks: int) -> str:
             found = {"pin_memory": found.pin_memory} if isinstance(found, CPUOffloadPolicy) else found
         if found != value:
             return f"{name}: {found!r} is not {value!r}"
-    return "" if built.max_steps == steps["max_steps"] else f"max_steps: {built.max_steps}"
+    wrong = learned(given)
+    return wrong or ("" if built.max_steps == steps["max_steps"] else f"max_steps: {built.max_steps}")
+
+
+def learned(given: dict[str, Any]) -> str:
+    """What of optimizer and learning rate was understood otherwise; both are built."""
+    recipe = RecipeConfig(given)
+    weight = torch.nn.Parameter(torch.zeros(2))
+    kind = recipe.optimizer
+    made = kind.factory([weight], **kind.kwargs)
+    steps = SimpleNamespace(epoch_len=None, max_steps=given["step_scheduler"]["max_steps"])
+    (schedule,) = recipe.lr_scheduler.build(made, steps)
+    if f"torch.optim.{type(made).__name__}" != given["optimizer"]["_target_"]:
+        return f"optimizer: {type(made)}"
+    asked = {name: tuple(value) if isinstance(value, list) else value for name, value in given["optimizer"].items()
+             if name not in ("_target_", "lr")} | {"lr_mult": 1.0}  # fmt: skip
+    (group,) = made.param_groups
+    found = {name: tuple(group[name]) if isinstance(group[name], list) else group[name] for name in asked}
+    if found != asked or schedule.max_lr != given["optimizer"]["lr"]:
+        return f"optimizer: {found} is not {asked}"
+    for name, value in given["lr_scheduler"].items():
+        if getattr(schedule, name) != value:
+            return f"{name}: {getattr(schedule, name)} is not {value}"
+    return ""
 
 
 if __name__ == "__main__":

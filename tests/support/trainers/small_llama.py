@@ -1,21 +1,47 @@
-"""A small Llama with weights of a seed, its text, and what a rank tells of a training: the same in every trainer."""
+"""A small Llama with weights of a seed, its text, and what a rank tells of a training: the same in every trainer.
+
+``SMALL_LLAMA`` in the environment has other sizes than the tests', as JSON.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 
-VOCABULARY, LENGTH, SEQUENCES = 256, 16, 64
+VARIABLE = "SMALL_LLAMA"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the model, of its text and of the training."""
+
+    layers: int = 2
+    hidden: int = 64
+    heads: int = 4
+    kv_heads: int = 2
+    ffn_hidden: int = 128
+    vocabulary: int = 256
+    length: int = 16
+    sequences: int = 64
+    steps: int = 3
+
+
+SHAPE = Shape(**json.loads(os.environ.get(VARIABLE, "{}")))
+_ends = [time.perf_counter()]
 
 
 def text() -> torch.Tensor:
-    """Sequences [64, 16] of a seed."""
-    return torch.randint(0, VOCABULARY, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(1))
+    """Sequences [sequences, length] of a seed."""
+    shape = SHAPE.sequences, SHAPE.length
+    return torch.randint(0, SHAPE.vocabulary, shape, generator=torch.Generator().manual_seed(1))
 
 
 def llama() -> nn.Module:
@@ -23,22 +49,32 @@ def llama() -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    shape = LlamaConfig(vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-                        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)  # fmt: skip
+    shape = LlamaConfig(vocab_size=SHAPE.vocabulary, hidden_size=SHAPE.hidden, intermediate_size=SHAPE.ffn_hidden,
+                        num_hidden_layers=SHAPE.layers, num_attention_heads=SHAPE.heads,
+                        num_key_value_heads=SHAPE.kv_heads, max_position_embeddings=max(64, SHAPE.length))  # fmt: skip
     return LlamaForCausalLM(shape)
 
 
 def sharing(parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
-    """Of the largest parameter: its values in all, and those on this rank."""
+    """Of the largest parameter: its values in all, and those on this rank; and the number of all parameters."""
+    parameters = list(parameters)
     largest = max(parameters, key=lambda one: one.numel())
     local = getattr(largest, "to_local", None)
     held = local().numel() if local is not None else largest.numel()
-    return {"whole": largest.numel(), "held": held}
+    return {"whole": largest.numel(), "held": held,
+            "parameters": sum(one.numel() for one in parameters)}  # fmt: skip
+
+
+def step_done() -> None:
+    """An optimizer step was taken."""
+    _ends.append(time.perf_counter())
 
 
 def tell(**facts: Any) -> None:
-    """One line of each rank, with its number."""
-    print("TOLD " + json.dumps({"rank": int(os.environ.get("RANK", "0")), **facts}), flush=True)
+    """One line of each rank, with its number and the seconds of its steps; the first has all that came before."""
+    seconds = [after - before for before, after in pairwise(_ends)]
+    told = json.dumps({"rank": int(os.environ.get("RANK", "0")), "seconds": seconds, **facts})
+    os.write(1, f"\nTOLD {told}\n".encode())  # at once: ranks share a pipe
 
 
 def replace_backend() -> None:

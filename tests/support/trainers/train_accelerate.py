@@ -15,7 +15,7 @@ import torch
 from tests.support.trainers import small_llama
 from tests.support.trainers.parse_accelerate import launched
 
-STEPS, RATE = 3, 1e-3
+RATE = 1e-3
 
 if __name__ == "__main__":
     kept = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") if name in os.environ}
@@ -43,7 +43,8 @@ if __name__ == "__main__":
         if accelerator.sync_gradients:
             losses.append(sum(parts) / len(parts))
             parts, steps = [], steps + 1
-        if steps == STEPS:
+            small_llama.step_done()
+        if steps == small_llama.SHAPE.steps:
             break
     small_llama.tell(
         world=accelerator.num_processes,

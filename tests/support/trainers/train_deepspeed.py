@@ -1,4 +1,4 @@
-"""Trains a small model with DeepSpeed as an exported ``ds_config.json`` says; each rank tells.
+"""Trains a small Llama of torch alone with DeepSpeed as an exported ``ds_config.json`` says; each rank tells.
 
 It ends its engine by itself: without that ZeRO-3 sometimes dies after the last step (0.19.8; docs/exports.md).
 """
@@ -11,49 +11,35 @@ from pathlib import Path
 
 import deepspeed
 import torch
-from torch import nn
+from torch.nn import functional
 
+from benchmarks._plain import PlainDecoder, Sizes
 from tests.support.trainers import small_llama
-
-STEPS = 3
-
-
-class Small(nn.Module):
-    """Embeds, computes and predicts the next token; the loss of a micro-batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(small_llama.VOCABULARY, 64)
-        self.body = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
-        self.head = nn.Linear(64, small_llama.VOCABULARY)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The mean over all tokens but the first."""
-        found = self.head(self.body(self.embed(tokens[:, :-1])))
-        return nn.functional.cross_entropy(found.flatten(0, 1), tokens[:, 1:].flatten())
-
 
 if __name__ == "__main__":
     config = json.loads(Path(sys.argv[1]).read_text())
     torch.manual_seed(0)
-    model = Small()
+    shape = small_llama.SHAPE
+    model = PlainDecoder(Sizes(shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.ffn_hidden,
+                               shape.vocabulary), shape.length)  # fmt: skip
     deepspeed.init_distributed("gloo")
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     world, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     micro, accumulation = engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps()
     rows, losses, at = small_llama.text(), [], 0
-    for _ in range(STEPS):
+    for _ in range(shape.steps):
         parts = []
         for _ in range(accumulation):
             batch = rows[at + rank * micro : at + (rank + 1) * micro]
             at += world * micro
-            loss = engine(batch)
+            loss = functional.cross_entropy(engine(batch)[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
             engine.backward(loss)
             engine.step()
             parts.append(loss.detach())
         mean = torch.stack(parts).mean()
         torch.distributed.all_reduce(mean)
         losses.append(float(mean) / world)
+        small_llama.step_done()
     largest = max(model.parameters(), key=lambda one: getattr(one, "ds_numel", one.numel()))
     held = largest.ds_tensor.numel() if hasattr(largest, "ds_tensor") else largest.numel()
     groups = getattr(engine.optimizer, "single_partition_of_fp32_groups", None) or getattr(

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
-from transformers import HfArgumentParser, Trainer, TrainingArguments
+from transformers import HfArgumentParser, Trainer, TrainerCallback, TrainingArguments
 
 from tests.support.trainers import small_llama
+
+
+class Watch(TrainerCallback):
+    """Notes when steps end."""
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """One has."""
+        small_llama.step_done()
+
 
 if __name__ == "__main__":
     if "replaced" in sys.argv:
         small_llama.replace_backend()
     (arguments,) = HfArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
     rows = [{"input_ids": row, "labels": row} for row in small_llama.text()]
-    trainer = Trainer(model=small_llama.llama(), args=arguments, train_dataset=rows)
+    trainer = Trainer(model=small_llama.llama(), args=arguments, train_dataset=rows, callbacks=[Watch()])
     done = trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     small_llama.tell(

@@ -1,7 +1,8 @@
 """Trains a small GPT of Megatron's core as an exported ``megatron.args`` says, tensor parallel; each rank tells.
 
 Its own code reads the arguments, makes the configuration and the model. What asks for CUDA is replaced: the current
-device, its synchronization, and the tracker of random numbers (there is no dropout).
+device and stream, its synchronization, and the tracker of random numbers (there is no dropout). So is its norm for a
+CPU.
 """
 
 # ruff: noqa: I001  # what makes the first import of Megatron possible stands before it
@@ -25,17 +26,27 @@ from megatron.core.distributed import (
 )
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.training import arguments
 from tests.support.trainers import small_llama
 
-STEPS = 3
-
 
 def replace_cuda() -> None:
-    """The three functions."""
+    """Three functions of torch, and one of Megatron."""
     torch.cuda.current_device = lambda: "cpu"
     torch.cuda.synchronize = lambda *_: None
+    torch.cuda.current_stream = lambda *_: None
     tensor_parallel.random.CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()
+
+
+def norm(config: TransformerConfig, hidden_size: int, eps: float, **_: object) -> torch.nn.Module:
+    """torch's, whose gradient Megatron sums over tensor parallel ranks where they split the sequence: its own for CPUs
+    refuses that.
+    """
+    made = torch.nn.RMSNorm(hidden_size, eps)
+    made.weight.sequence_parallel = config.sequence_parallel
+    return made
 
 
 def built(given: str) -> tuple[object, torch.nn.Module]:
@@ -55,8 +66,10 @@ def built(given: str) -> tuple[object, torch.nn.Module]:
     parallel_state.initialize_model_parallel(args.tensor_model_parallel_size)
     torch.manual_seed(args.seed)
     config = arguments.core_transformer_config_from_args(args)
-    spec = get_gpt_layer_local_spec(normalization=args.normalization)
-    model = GPTModel(config, spec, args.vocab_size, args.max_position_embeddings, position_embedding_type="rope",
+    layer = get_gpt_layer_local_spec(normalization=args.normalization)
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = norm
+    layers = TransformerBlockSubmodules([layer] * args.num_layers, norm)
+    model = GPTModel(config, layers, args.vocab_size, args.max_position_embeddings, position_embedding_type="rope",
                      share_embeddings_and_output_weights=False)  # fmt: skip
     return args, DistributedDataParallel(
         config, DistributedDataParallelConfig(grad_reduce_in_fp32=True), model
@@ -71,7 +84,7 @@ if __name__ == "__main__":
     positions = torch.arange(length)[None].expand(args.micro_batch_size, -1)
     mask = torch.ones(1, 1, length, length).triu(1).bool()
     steps, losses, at = args.global_batch_size // args.micro_batch_size, [], 0
-    for _ in range(STEPS):
+    for _ in range(small_llama.SHAPE.steps):
         model.zero_grad_buffer()
         total = 0.0
         for _ in range(steps):
@@ -79,12 +92,14 @@ if __name__ == "__main__":
             at += args.micro_batch_size
             loss = model(batch, positions, mask, labels=batch.roll(-1, 1)).mean()
             (loss / steps).backward()
-            total += float(loss)
+            total += float(loss.detach())
         finalize_model_grads([model])
         for weight in model.parameters():
             weight.grad = weight.main_grad.to(weight.dtype)
         optimizer.step()
         losses.append(total / steps)
+        small_llama.step_done()
+    parts = args.tensor_model_parallel_size
     whole = args.vocab_size * args.hidden_size
     held = model.module.embedding.word_embeddings.weight.numel()
     small_llama.tell(
@@ -94,5 +109,9 @@ if __name__ == "__main__":
         losses=losses,
         whole=whole,
         held=held,
+        parameters=sum(
+            one.numel() * (parts if getattr(one, "tensor_model_parallel", False) else 1)
+            for one in model.parameters()
+        ),
     )
     torch.distributed.destroy_process_group()

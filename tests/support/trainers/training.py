@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from engine.config.run_config import RunConfig, parse
-from tests.support.trainers.environments import OF_FORMAT, ROOT, made, require
+from tests.support.trainers.environments import OF_FORMAT, ROOT, made, require, variables
 from workbench.export.targets import target_named
 
-LIMIT_SECONDS = 300.0
+LIMIT_SECONDS, GRACE_SECONDS = 300.0, 60.0
 
 
 def small(ranks: int, **values: Any) -> RunConfig:
@@ -23,9 +24,7 @@ def small(ranks: int, **values: Any) -> RunConfig:
     return parse({}).with_values(usual | given)
 
 
-def trained(
-    name: str, config: RunConfig, folder: Path, *words: str, **variables: str
-) -> list[dict[str, Any]]:
+def trained(name: str, config: RunConfig, folder: Path, *words: str, **given: str) -> list[dict[str, Any]]:
     """What each rank told: world, wrapper, steps, losses, and values of the largest parameter here and in all."""
     require(name)
     form = target_named(name).format
@@ -34,19 +33,26 @@ def trained(
     file = folder / form.file
     file.write_text(form.text(form.written(config)), encoding="utf-8")
     ranks = config.parallel.dp * config.parallel.tp
-    command = [made(OF_FORMAT[name]), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
-               "-m", f"tests.support.trainers.train_{name}", file, *words]  # fmt: skip
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-        | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = [json.loads(line.partition("TOLD ")[2]) for line in done.stdout.splitlines() if "TOLD " in line]
+    command = [str(made(OF_FORMAT[name])), "-m", "torch.distributed.run", "--standalone",
+               "--nproc-per-node", str(ranks),
+               "-m", f"tests.support.trainers.train_{name}", str(file), *words]  # fmt: skip
+    environment = variables(OF_FORMAT[name]) | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | given
+    code, said, complaint = _ended(command, environment)
+    assert code == 0, complaint[-4000:]
+    found = [json.loads(line.partition("TOLD ")[2]) for line in said.splitlines() if "TOLD " in line]
     return sorted(found, key=lambda one: one["rank"])
+
+
+def _ended(command: list[str], environment: dict[str, str]) -> tuple[int, str, str]:
+    """Exit code, output and errors; ranks of one that hangs end with their launcher, which has to be asked for that."""
+    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        try:
+            said, complaint = process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            said, complaint = process.communicate(timeout=GRACE_SECONDS)
+            pytest.fail(f"no end after {LIMIT_SECONDS:g} s: {complaint[-4000:]}")
+        finally:
+            process.kill()
+        return process.returncode, said, complaint

@@ -35,11 +35,11 @@ def test_it_is_recognised_and_written(command: Run, file: Path, tmp_path: Path) 
 
 
 def test_the_document_has_what_was_left_out(command: Run, file: Path) -> None:
-    file.write_text(json.dumps(HF | {"label_smoothing_factor": 0.1, "lr_scheduler_type": "cosine"}))
+    file.write_text(json.dumps(HF | {"label_smoothing_factor": 0.1, "lr_scheduler_type": "inverse_sqrt"}))
     document = command("import", file, "--from", "hf", "--set", "model.preset=mini", "--json").document
     assert document["left_out"] == {
         "label_smoothing_factor": 0.1,
-        "lr_scheduler_type": "cosine",
+        "lr_scheduler_type": "inverse_sqrt",
         "output_dir": "o",
     }
     assert (document["from"], document["ranks"]) == ("hf", 1)

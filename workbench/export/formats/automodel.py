@@ -1,6 +1,6 @@
-"""The sections ``distributed`` and ``step_scheduler`` of a recipe of NeMo Automodel 0.7, in YAML.
+"""The sections of a recipe of NeMo Automodel 0.7 that say ranks, steps, optimizer and learning rate, in YAML.
 
-The rest of a recipe - model, data, optimizer - is of one's own choice: the file is merged over it.
+The rest of a recipe - model and data - is of one's own choice: the file is merged over it, the optimizer as a whole.
 """
 
 from __future__ import annotations
@@ -9,12 +9,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.config.errors import InputError
-from workbench.export.mapping import documents
+from workbench.export.mapping import documents, learning
 from workbench.export.mapping.elsewhere import completed
 from workbench.export.mapping.launch import Launch, by_torchrun
-from workbench.export.mapping.rows import Document, Format, Level, Row, Values, only, same
+from workbench.export.mapping.rows import (
+    Document,
+    Format,
+    Level,
+    Row,
+    Values,
+    converted,
+    only,
+    same,
+)
 
 _D, _S, _PIPE = "distributed.", "step_scheduler.", "distributed.pipeline."
+_O, _L, _TARGET = "optimizer.", "lr_scheduler.", "optimizer._target_"
+#: Its optimizers as a recipe names them, and what each is here.
+_OPTIMIZERS = {"torch.optim.AdamW": "adamw", "torch.optim.SGD": "sgd", "adamw": "adamw"}
+#: A norm that is never reached: without the key it clips to 1.
+_UNREACHED = 1e9
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
 _SIZES = ("tp_size", "pp_size", "cp_size", "ep_size", "dp_size", "dp_replicate_size")
 
@@ -115,12 +129,68 @@ def _recomputed(document: Document, ranks: int) -> dict[str, Any]:
     return {"memory.recompute": kind if kind == "selective" else "full" if kind in (True, "full") else "none"}
 
 
+def _optimizer(values: Values) -> Document:
+    common: Document = {
+        f"{_O}lr": values["train.learning_rate"],
+        f"{_O}weight_decay": values["train.weight_decay"],
+    }
+    if values["train.optimizer"] == "sgd":
+        return {_TARGET: "torch.optim.SGD", **common, f"{_O}momentum": values["train.momentum"]}
+    return {_TARGET: "torch.optim.AdamW", **common, f"{_O}eps": values["train.epsilon"],
+            f"{_O}betas": [values["train.beta1"], values["train.beta2"]]}  # fmt: skip
+
+
+def _read_optimizer(document: Document, ranks: int) -> dict[str, Any]:
+    """torch's usual values where a recipe leaves them out."""
+    name = _OPTIMIZERS.get(str(document.get(_TARGET)))
+    if name is None:
+        return {}
+    found = {
+        "train.optimizer": name,
+        "train.learning_rate": document.get(f"{_O}lr", 1e-3 if name == "sgd" else 1e-4),
+    }
+    if name == "sgd":
+        return found | {"train.momentum": document.get(f"{_O}momentum", 0.0),
+                        "train.weight_decay": document.get(f"{_O}weight_decay", 0.0)}  # fmt: skip
+    betas = learning.read_betas(f"{_O}betas", document.get(f"{_O}betas", [0.9, 0.999]))
+    return found | betas | {"train.epsilon": document.get(f"{_O}eps", 1e-8),
+                            "train.weight_decay": document.get(f"{_O}weight_decay", 0.01)}  # fmt: skip
+
+
+def _schedule(values: Values) -> Document:
+    kind, rise = learning.kind_of(values), values["train.learning_rate_warmup"]
+    least = {f"{_L}min_lr": learning.least_rate(values)} if kind != learning.CONSTANT else {}
+    return {f"{_L}lr_decay_style": kind, f"{_L}init_lr": 0.0, f"{_L}lr_warmup_steps": rise if _warms(values) else 0,
+            **least}  # fmt: skip
+
+
+def _warms(values: Values) -> bool:
+    return bool(values["train.learning_rate_warmup"] < values["train.steps"])
+
+
+def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
+    """Without the section the rate stays; a floor that it leaves out is a hundredth."""
+    if not any(key.startswith(_L) for key in document):
+        return {}
+    kind, rate = document.get(f"{_L}lr_decay_style", "cosine"), document.get(f"{_O}lr")
+    steps, rise = document.get(f"{_S}max_steps"), document.get(f"{_L}lr_warmup_steps")
+    if rise is None and steps:
+        rise = min(1000, steps // 10)
+    found = {"train.learning_rate_warmup": rise} if rise is not None else {}
+    if kind not in learning.KINDS:
+        return found
+    least = document.get(f"{_L}min_lr")
+    floor = 0.01 if least is None else learning.floor_of(least, rate)
+    return found | learning.read_fall(kind, floor, steps, rise or 0)
+
+
 _MERGE = """\
 merged="$(mktemp --suffix=.yaml)"
 python3 - "$1" "$HERE/automodel.yaml" >"$merged" <<'MERGE'
 import sys, yaml
 recipe, ours = (yaml.safe_load(open(name)) or {} for name in sys.argv[1:])
-print(yaml.safe_dump({**recipe, **{key: {**recipe.get(key, {}), **value} for key, value in ours.items()}}))
+merged = {key: value if "_target_" in value else {**recipe.get(key, {}), **value} for key, value in ours.items()}
+print(yaml.safe_dump({**recipe, **merged}))
 MERGE
 """
 
@@ -174,6 +244,22 @@ ROWS = completed((
         can=lambda values: values["memory.offload"] == "none"
         or (values["memory.offload"] == "optimizer" and _fsdp(values))),
     same("train.steps", f"{_S}max_steps"),
+    Row("train.learning_rate", Level.EXPRESSED, (f"{_O}lr",), write=_optimizer, read=_read_optimizer),
+    Row("train.weight_decay", Level.EQUIVALENT, (f"{_O}weight_decay",), "norms decay, too"),
+    Row("train.optimizer", Level.EXPRESSED, (_TARGET,), "AdamW and SGD", "name another one of its own in the recipe",
+        can=lambda values: values["train.optimizer"] in ("adamw", "sgd")),
+    Row("train.beta1", Level.EXPRESSED, (f"{_O}betas",)),
+    Row("train.beta2", Level.EXPRESSED, (f"{_O}betas",)),
+    Row("train.epsilon", Level.EXPRESSED, (f"{_O}eps",)),
+    Row("train.momentum", Level.EXPRESSED, (f"{_O}momentum",), "of SGD",
+        can=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
+    Row("train.learning_rate_warmup", Level.EQUIVALENT, (f"{_L}lr_warmup_steps", f"{_L}init_lr"),
+        "fewer than all steps; the first has the rate 0", can=_warms),
+    Row("train.learning_rate_schedule", Level.EXPRESSED, (f"{_L}lr_decay_style",), "over max_steps",
+        write=_schedule, read=_read_schedule, can=learning.kind_arrives),
+    Row("train.learning_rate_floor", Level.EXPRESSED, (f"{_L}min_lr",), "as a rate", can=learning.whole_floor),
+    converted("train.clip_norm", "clip_grad_norm.max_norm", lambda norm: norm or _UNREACHED,
+              lambda norm: norm if norm < _UNREACHED else None),
     Row("train.validate_every", Level.EXPRESSED, (f"{_S}val_every_steps",),
         write=lambda values: {f"{_S}val_every_steps": values["train.validate_every"]}
         if values["train.validate_every"] else {},
@@ -216,12 +302,12 @@ AUTOMODEL = Format(
     text=documents.yaml_text,
     document=documents.read_yaml,
     problems=problems,
-    partly=(f"{_PIPE}pp_schedule",),
+    partly=(f"{_PIPE}pp_schedule", _TARGET, f"{_L}lr_decay_style", f"{_L}init_lr"),
     launch=Launch(
         "NeMo Automodel",
         "recipe.yaml [its other options]",
         "your recipe, which is merged with it",
         by_torchrun('-m nemo_automodel.cli.app "$merged" "${@:2}"', _MERGE),
     ),
-    tried={"parsed": "no", "trained": "no"},
+    tried={"parsed": "by nemo-automodel 0.7.0", "trained": "no"},
 )

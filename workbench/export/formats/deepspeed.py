@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.config.errors import InputError
-from workbench.export.mapping import documents
+from workbench.export.mapping import documents, learning
 from workbench.export.mapping.elsewhere import completed
 from workbench.export.mapping.launch import of_a_script
 from workbench.export.mapping.rows import Document, Format, Level, Row, Values, accumulation_of
@@ -27,6 +27,9 @@ _OPTIMIZER_KEYS = ("lr", "betas", "eps", "weight_decay", "momentum", "bias_corre
                    "freeze_step", "cuda_aware", "comm_backend_name", "max_coeff", "min_coeff", "var_freeze_step",
                    "var_update_scaler", "local_step_scaler", "local_step_clipper", "coeff_beta", "factor_max",
                    "factor_min", "factor_threshold", "max_grad_norm", "ns_method", "muon_lr", "adam_lr")  # fmt: skip
+#: One of torch's that DeepSpeed takes by its name; those above have names in any case.
+SGD = "SGD"
+_FALLS = {"WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _SCHEDULE_KEYS = {
     "LRRangeTest": ("lr_range_test_min_lr", "lr_range_test_step_size", "lr_range_test_step_rate",
                     "lr_range_test_staircase"),
@@ -107,23 +110,73 @@ def _read_numbers(document: Document, ranks: int) -> dict[str, Any]:
 
 
 def _optimizer(values: Values) -> Document:
-    return {"optimizer.type": "AdamW", f"{_ADAM}lr": values["train.learning_rate"],
-            f"{_ADAM}betas": [0.9, 0.999], f"{_ADAM}eps": 1e-8,
-            f"{_ADAM}weight_decay": values["train.weight_decay"], f"{_ADAM}torch_adam": True}  # fmt: skip
+    """torch's own AdamW and SGD; LAMB without limits to its ratio, which this project's has not either."""
+    name = values["train.optimizer"]
+    common: Document = {f"{_ADAM}lr": values["train.learning_rate"]}
+    if name == "sgd":
+        untested = {"zero_allow_untested_optimizer": True} if _stage(values) else {}
+        return {"optimizer.type": "SGD", **common, f"{_ADAM}momentum": values["train.momentum"], **_decay(values),
+                **untested}  # fmt: skip
+    common |= {f"{_ADAM}betas": [values["train.beta1"], values["train.beta2"]], f"{_ADAM}eps": values["train.epsilon"],
+               **_decay(values)}  # fmt: skip
+    if _lamb(values):
+        return {"optimizer.type": "Lamb", **common, f"{_ADAM}max_coeff": 1e9, f"{_ADAM}min_coeff": 0.0}
+    return {"optimizer.type": "AdamW", **common, f"{_ADAM}torch_adam": True}
 
 
-def _rising(values: Values) -> Document:
-    steps = values["train.learning_rate_warmup"]
-    if not steps:
+def _decay(values: Values) -> Document:
+    return {f"{_ADAM}weight_decay": values["train.weight_decay"]}
+
+
+def _lamb(values: Values) -> bool:
+    """Whether it is LAMB there, too: its norms are of what a rank has."""
+    return bool(values["train.optimizer"] == "lamb" and not _stage(values))
+
+
+def _read_optimizer(document: Document, ranks: int) -> dict[str, Any]:
+    given = document.get("optimizer.type")
+    if given is None:
         return {}
-    return {"scheduler.type": "WarmupLR", f"{_RISE}warmup_min_lr": 0.0,
-            f"{_RISE}warmup_max_lr": values["train.learning_rate"], f"{_RISE}warmup_num_steps": steps,
-            f"{_RISE}warmup_type": "linear"}  # fmt: skip
+    if given == "SGD":
+        return {"train.optimizer": "sgd", "train.momentum": document.get(f"{_ADAM}momentum", 0.0)}
+    betas = learning.read_betas(f"{_ADAM}betas", document.get(f"{_ADAM}betas", [0.9, 0.999]))
+    known = {"adamw": "adamw", "lamb": "lamb"}.get(str(given).lower())
+    return ({"train.optimizer": known} if known else {}) | betas
 
 
-def _read_rising(document: Document, ranks: int) -> dict[str, Any]:
-    steps = document.get(f"{_RISE}warmup_num_steps")
-    return {"train.learning_rate_warmup": steps} if isinstance(steps, int) else {}
+def _rises(values: Values) -> bool:
+    """Whether a warm-up comes back: schedules that fall have one of at least a step."""
+    return bool(values["train.learning_rate_warmup"] or learning.kind_of(values) == learning.CONSTANT)
+
+
+def _schedule(values: Values) -> Document:
+    steps, kind, rate = (
+        values["train.learning_rate_warmup"],
+        learning.kind_of(values),
+        values["train.learning_rate"],
+    )
+    if kind == learning.CONSTANT and not steps:
+        return {}
+    rise: Document = {f"{_RISE}warmup_num_steps": max(1, steps), f"{_RISE}warmup_type": "linear"}
+    if kind == "cosine":
+        return {"scheduler.type": "WarmupCosineLR", f"{_RISE}total_num_steps": values["train.steps"], **rise,
+                f"{_RISE}cos_min_ratio": values["train.learning_rate_floor"]}  # fmt: skip
+    rise |= {f"{_RISE}warmup_min_lr": 0.0, f"{_RISE}warmup_max_lr": rate}
+    if kind == learning.CONSTANT:
+        return {"scheduler.type": "WarmupLR", **rise}
+    return {"scheduler.type": "WarmupDecayLR", f"{_RISE}total_num_steps": values["train.steps"], **rise,
+            f"{_RISE}warmup_min_lr": learning.least_rate(values)}  # fmt: skip
+
+
+def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
+    rise, total = document.get(f"{_RISE}warmup_num_steps"), document.get(f"{_RISE}total_num_steps")
+    found = {"train.learning_rate_warmup": rise} if isinstance(rise, int) else {}
+    kind = _FALLS.get(str(document.get("scheduler.type")))
+    if kind is None or not isinstance(total, int):
+        return found
+    least, rate = document.get(f"{_RISE}warmup_min_lr"), document.get(f"{_RISE}warmup_max_lr")
+    floor = learning.floor_of(least, rate) if kind == "linear" else document.get(f"{_RISE}cos_min_ratio", 0.0)
+    return found | {"train.steps": total} | learning.read_fall(kind, floor, total, rise or 0)
 
 
 def _elements(values: Values) -> int:
@@ -198,15 +251,33 @@ ROWS = completed((
     Row("precision", Level.EXPRESSED, ("bf16.enabled", "torch_autocast.enabled", "torch_autocast.dtype"),
         write=_numbers, read=_read_numbers),
     Row("memory.parameters", Level.EXPRESSED, ("bf16.enabled",)),
-    Row("train.learning_rate", Level.EXPRESSED,
-        ("optimizer.type", f"{_ADAM}lr", f"{_ADAM}betas", f"{_ADAM}eps", f"{_ADAM}torch_adam"),
-        write=_optimizer, read=_given(f"{_ADAM}lr", "train.learning_rate")),
+    Row("train.steps", Level.EQUIVALENT, (f"{_RISE}total_num_steps",), "of a learning rate that falls",
+        "stop after as many in the training script", always=True),
+    Row("train.learning_rate", Level.EXPRESSED, (f"{_ADAM}lr",), write=_optimizer,
+        read=_given(f"{_ADAM}lr", "train.learning_rate")),
     Row("train.weight_decay", Level.EQUIVALENT, (f"{_ADAM}weight_decay",),
         "norms decay, too, unless the script groups them",
         read=_given(f"{_ADAM}weight_decay", "train.weight_decay")),
+    Row("train.optimizer", Level.EQUIVALENT,
+        ("optimizer.type", f"{_ADAM}torch_adam", f"{_ADAM}max_coeff", f"{_ADAM}min_coeff",
+         "zero_allow_untested_optimizer"),
+        "AdamW, SGD, and LAMB of stage 0 (on CUDA); its Muon has steps of another length", "measure with adamw",
+        read=_read_optimizer, can=lambda values: values["train.optimizer"] in ("adamw", "sgd") or _lamb(values)),
+    Row("train.beta1", Level.EXPRESSED, (f"{_ADAM}betas",)),
+    Row("train.beta2", Level.EXPRESSED, (f"{_ADAM}betas",)),
+    Row("train.epsilon", Level.EXPRESSED, (f"{_ADAM}eps",), read=_given(f"{_ADAM}eps", "train.epsilon")),
+    Row("train.momentum", Level.EXPRESSED, (f"{_ADAM}momentum",), "of SGD",
+        can=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
     Row("train.learning_rate_warmup", Level.EQUIVALENT,
-        ("scheduler.type", *(f"{_RISE}{name}" for name in _SCHEDULE_KEYS["WarmupLR"])),
-        "rises over at least two steps, from 0 in the first", write=_rising, read=_read_rising),
+        (f"{_RISE}warmup_num_steps", f"{_RISE}warmup_type", f"{_RISE}warmup_max_lr"),
+        "rises over at least two steps, from 0 or the floor in the first; a schedule that falls has one",
+        write=_schedule, read=_read_schedule, can=_rises),
+    Row("train.learning_rate_schedule", Level.EQUIVALENT, ("scheduler.type",),
+        "WarmupLR, WarmupDecayLR, WarmupCosineLR; a line is a step late", can=learning.kind_arrives),
+    Row("train.learning_rate_floor", Level.EQUIVALENT, (f"{_RISE}warmup_min_lr", f"{_RISE}cos_min_ratio"),
+        "of a line it is where the warm-up begins, too",
+        can=lambda values: values["train.learning_rate_floor"] < 1
+        if values["train.learning_rate_schedule"] == "cosine" else learning.whole_floor(values)),
     Row("train.clip_norm", Level.EXPRESSED, ("gradient_clipping",),
         write=lambda values: {"gradient_clipping": values["train.clip_norm"] or 0.0},
         read=lambda document, ranks: {"train.clip_norm": document.get("gradient_clipping") or None}),
@@ -221,6 +292,7 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
     yield from documents.positive(document, "train_batch_size", "train_micro_batch_size_per_gpu",
                                   "gradient_accumulation_steps", _CP)  # fmt: skip
     stage = document.get(f"{_ZERO}stage", 0)
+    yield from _untested(document)
     name = str(document.get("optimizer.type", "")).lower()
     if name in ("onebitadam", "zerooneadam", "onebitlamb") and stage > 1:
         yield InputError(
@@ -236,6 +308,14 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
     yield from _batch_product(document, ranks)
 
 
+def _untested(document: Document) -> Iterator[InputError]:
+    """It is refused as training starts."""
+    allowed = document.get("zero_allow_untested_optimizer") is True
+    if document.get("optimizer.type") == SGD and document.get(f"{_ZERO}stage", 0) and not allowed:
+        remedy = "set zero_allow_untested_optimizer to true beside it, or the stage to 0"
+        yield InputError("optimizer.type", SGD, remedy)
+
+
 def _batch_product(document: Document, ranks: int) -> Iterator[InputError]:
     keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
     micro, steps, whole = (document.get(key) for key in keys)
@@ -248,10 +328,9 @@ def _batch_product(document: Document, ranks: int) -> Iterator[InputError]:
 
 def _named_parts(document: Document) -> Iterator[InputError]:
     name, schedule = document.get("optimizer.type"), document.get("scheduler.type")
-    if name is not None and str(name).lower() not in OPTIMIZERS:
-        yield InputError(
-            "optimizer.type", name, f"is no optimizer there; give one of {', '.join(OPTIMIZERS)}"
-        )
+    known = (*OPTIMIZERS, SGD)
+    if name is not None and str(name).lower() not in OPTIMIZERS and name != SGD:
+        yield InputError("optimizer.type", name, f"is no optimizer there; give one of {', '.join(known)}")
     if schedule is not None and schedule not in _SCHEDULE_KEYS:
         yield InputError(
             "scheduler.type", schedule, f"is no schedule there; give one of {', '.join(_SCHEDULE_KEYS)}"
@@ -279,6 +358,6 @@ DEEPSPEED = Format(
     launch=of_a_script(
         "a script that calls deepspeed.initialize", '"$1" --deepspeed_config "$HERE/ds_config.json" "${@:2}"'
     ),
-    tried={"parsed": "by deepspeed 0.19.8", "trained": "no"},
+    tried={"parsed": "by deepspeed 0.19.8", "trained": "ZeRO 0 to 3 on two CPU ranks"},
     ranks=_ranks,
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.config.errors import InputError
-from workbench.export.mapping import documents
+from workbench.export.mapping import documents, learning
 from workbench.export.mapping.elsewhere import completed
 from workbench.export.mapping.launch import of_a_script
 from workbench.export.mapping.rows import (
@@ -27,9 +27,12 @@ from workbench.export.mapping.rows import (
 _SYNC = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
 #: Of a file of DeepSpeed that stands within.
 _DEEPSPEED = "deepspeed.zero_optimization.stage"
-_CONSTANT, _RISING = "constant", "constant_with_warmup"
-#: Learning rates that stay as they are, once they have risen.
-SCHEDULES = (_CONSTANT, _RISING)
+_KIND, _OF_KIND = "lr_scheduler_type", "lr_scheduler_kwargs."
+#: Its schedules, and what each is here.
+_KINDS = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "polynomial": "linear",
+          "cosine": "cosine", "cosine_with_min_lr": "cosine"}  # fmt: skip
+_ADAMW = ("adamw_torch", "adamw_torch_fused")
+_MOMENTUM = "momentum="
 
 
 def _stage(values: Values) -> int:
@@ -71,9 +74,53 @@ def _batch(document: Document, ranks: int) -> dict[str, Any]:
     return {"batch.global_batch": sequences * ranks}
 
 
-def _rising(values: Values) -> Document:
-    steps = values["train.learning_rate_warmup"]
-    return {"warmup_steps": steps, "lr_scheduler_type": _RISING if steps else _CONSTANT}
+def _schedule(values: Values) -> Document:
+    """A line to a floor is a polynomial of power 1 there."""
+    kind, floor = learning.kind_of(values), values.get("train.learning_rate_floor", 0.0)
+    if kind == learning.CONSTANT:
+        return {_KIND: "constant_with_warmup" if values["train.learning_rate_warmup"] else "constant"}
+    if not floor:
+        return {_KIND: kind}
+    if kind == "cosine":
+        return {_KIND: "cosine_with_min_lr", f"{_OF_KIND}min_lr_rate": floor}
+    return {_KIND: "polynomial", f"{_OF_KIND}lr_end": learning.least_rate(values), f"{_OF_KIND}power": 1.0}
+
+
+def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
+    name, rate = str(document.get(_KIND)), document.get("learning_rate")
+    if name not in _KINDS or (name == "polynomial" and document.get(f"{_OF_KIND}power", 1.0) != 1.0):
+        return {}
+    floor = document.get(f"{_OF_KIND}min_lr_rate") or learning.floor_of(
+        document.get(f"{_OF_KIND}min_lr"), rate
+    )
+    if name == "polynomial":
+        floor = learning.floor_of(document.get(f"{_OF_KIND}lr_end", 1e-7), rate)
+    steps, rise = _steps(document, ranks).get("train.steps"), document.get("warmup_steps") or 0
+    return learning.read_fall(_KINDS[name], floor, steps, int(rise)) if rise >= 1 or not rise else {}
+
+
+def _optimizer(values: Values) -> Document:
+    if values["train.optimizer"] == "sgd":
+        return {"optim": "sgd", "optim_args": f"{_MOMENTUM}{values['train.momentum']}"}
+    return {"optim": _ADAMW[0]}
+
+
+def _read_optimizer(document: Document, ranks: int) -> dict[str, Any]:
+    name = document.get("optim")
+    if name in _ADAMW:
+        return {"train.optimizer": "adamw"}
+    return {"train.optimizer": "sgd", "train.momentum": _momentum(document)} if name == "sgd" else {}
+
+
+def _momentum(document: Document) -> float:
+    given = [one.strip() for one in str(document.get("optim_args") or "").split(",")]
+    words = [one.removeprefix(_MOMENTUM) for one in given if one.startswith(_MOMENTUM)]
+    try:
+        return float(words[0]) if words else 0.0
+    except ValueError:
+        raise InputError(
+            "optim_args", document["optim_args"], "give momentum=0.9, or another number"
+        ) from None
 
 
 def _evaluating(values: Values) -> Document:
@@ -150,11 +197,25 @@ ROWS = completed((
         write=lambda values: {"max_steps": values["train.steps"]}, read=_steps),
     same("train.seed", "seed"),
     same("train.learning_rate", "learning_rate"),
-    Row("train.learning_rate_warmup", Level.EQUIVALENT, ("warmup_steps", "lr_scheduler_type"),
+    Row("train.learning_rate_warmup", Level.EQUIVALENT, ("warmup_steps",),
         "the rate of each step is that of the step before: the first has 0",
-        write=_rising,
+        write=lambda values: {"warmup_steps": values["train.learning_rate_warmup"]},
         read=lambda document, ranks: {"train.learning_rate_warmup": int(document["warmup_steps"])}
         if document["warmup_steps"] >= 1 or not document["warmup_steps"] else {}),
+    Row("train.learning_rate_schedule", Level.EXPRESSED, (_KIND, f"{_OF_KIND}power"),
+        "a line to a floor is polynomial, a wave to one cosine_with_min_lr", "give max_steps beside it",
+        write=_schedule, read=_read_schedule, can=learning.kind_arrives),
+    Row("train.learning_rate_floor", Level.EXPRESSED,
+        (f"{_OF_KIND}min_lr_rate", f"{_OF_KIND}lr_end", f"{_OF_KIND}min_lr"), "of a line as a rate",
+        can=lambda values: values["train.learning_rate_floor"] < 1
+        if values["train.learning_rate_schedule"] == "cosine" else learning.whole_floor(values)),
+    Row("train.optimizer", Level.EXPRESSED, ("optim",), "AdamW and SGD", "give Trainer another one in the script",
+        write=_optimizer, read=_read_optimizer, can=lambda values: values["train.optimizer"] in ("adamw", "sgd")),
+    same("train.beta1", "adam_beta1"),
+    same("train.beta2", "adam_beta2"),
+    same("train.epsilon", "adam_epsilon"),
+    Row("train.momentum", Level.EXPRESSED, ("optim_args",), "of SGD",
+        can=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
     same("train.weight_decay", "weight_decay"),
     converted("train.clip_norm", "max_grad_norm", lambda norm: norm or 0.0, lambda norm: norm or None),
     Row("train.validate_every", Level.EXPRESSED, ("eval_strategy", "eval_steps"), write=_evaluating,
@@ -193,11 +254,11 @@ HF = Format(
     file="training_args.json",
     rows=ROWS,
     degrees=only(),
-    constants={"output_dir": "out", "optim": "adamw_torch", "logging_steps": 1, "report_to": "none"},
+    constants={"output_dir": "out", "logging_steps": 1, "report_to": "none"},
     text=documents.json_text,
     document=documents.read_json,
     problems=problems,
-    partly=("lr_scheduler_type",),
+    partly=(_KIND, "optim", "optim_args"),
     launch=of_a_script("a script with Hugging Face's Trainer", '"$1" "$HERE/training_args.json" "${@:2}"'),
     tried={"parsed": "by transformers 5.23.0", "trained": "DDP and FSDP2 on two CPU ranks"},
 )

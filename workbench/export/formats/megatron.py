@@ -6,13 +6,13 @@ Stages of uneven layers are written as a layout (``Ett|ttL``). Buckets are count
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
 from engine.config.errors import InputError
 from engine.config.layout import layers_of_stages
-from workbench.export.mapping import documents
+from workbench.export.formats.megatron_arguments import RANKS, read, text
+from workbench.export.mapping import documents, learning
 from workbench.export.mapping.elsewhere import completed
 from workbench.export.mapping.launch import Launch, by_torchrun
 from workbench.export.mapping.rows import (
@@ -26,6 +26,7 @@ from workbench.export.mapping.rows import (
     lost,
     only,
     same,
+    same_read,
 )
 
 _TP, _PP, _CP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"
@@ -38,9 +39,9 @@ _FSDP, _STRATEGY, _ZERO1 = (
 _STAGES = {2: "optim_grads", 3: "optim_grads_params"}
 _WAYS = {"ring": "p2p", "ulysses": "a2a"}
 _BYTES, _MIB = 4, 2**20
-#: Of a launcher before the script: how many ranks there are.
-_EACH, _HOSTS = ("--nproc-per-node", "--nproc_per_node"), ("--nnodes",)
-RANKS = "ranks"
+_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd", "muon": "muon"}
+#: With it Muon's steps are as long as AdamW's, as here (arXiv 2502.16982).
+_MUON_SCALE = 0.2
 
 
 def _stage(values: Values) -> int:
@@ -233,6 +234,51 @@ def _warms(values: Values) -> bool:
     return bool(values["train.learning_rate_warmup"] < values["train.steps"])
 
 
+def _muon(values: Values) -> bool:
+    """Whether it is Muon there, too: not where ranks share what an optimizer keeps."""
+    return bool(values["train.optimizer"] == "muon" and not _stage(values))
+
+
+def _optimizer(values: Values) -> Document:
+    if values["train.optimizer"] == "sgd":
+        return {"--optimizer": "sgd", "--sgd-momentum": values["train.momentum"]}
+    adam: Document = {"--optimizer": "adam", "--adam-beta1": values["train.beta1"],
+                      "--adam-beta2": values["train.beta2"], "--adam-eps": values["train.epsilon"]}  # fmt: skip
+    if not _muon(values):
+        return adam
+    return adam | {"--optimizer": "muon", "--muon-momentum": values["train.momentum"], "--muon-nesterov": True,
+                   "--muon-extra-scale-factor": _MUON_SCALE}  # fmt: skip
+
+
+def _read_optimizer(document: Document, ranks: int) -> dict[str, Any]:
+    name = _OPTIMIZERS.get(str(document.get("--optimizer")))
+    if name is None:
+        return {}
+    momentum = document.get(f"--{name}-momentum")
+    return {"train.optimizer": name} | ({} if momentum is None else {"train.momentum": momentum})
+
+
+def _offloads(values: Values) -> bool:
+    """Whether it keeps Adam's state on the host."""
+    wanted = values["memory.offload"] in ("optimizer", "both") and values["train.optimizer"] != "sgd"
+    return bool(wanted and _stage(values) == 1)
+
+
+def _schedule(values: Values) -> Document:
+    least = {"--min-lr": learning.least_rate(values)} if learning.kind_of(values) != learning.CONSTANT else {}
+    return {"--lr-decay-style": learning.kind_of(values)} | least
+
+
+def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
+    kind = str(document.get("--lr-decay-style"))
+    if kind not in learning.KINDS:
+        return {}
+    floor = learning.floor_of(document.get("--min-lr"), document.get("--lr"))
+    return learning.read_fall(
+        kind, floor, document.get("--train-iters"), document.get("--lr-warmup-iters", 0)
+    )
+
+
 def _flag(setting: str, key: str, why: str, acts: Any) -> Row:
     """A setting that is on or off, where ``acts`` says that it can be."""
 
@@ -319,12 +365,12 @@ ROWS = completed((
         "of full recomputation", "selective recomputes in all layers",
         can=lambda values: values["memory.recompute_layers"] is None or values["memory.recompute"] == "full"),
     Row("memory.offload", Level.EXPRESSED, ("--optimizer-cpu-offload", "--use-precision-aware-optimizer"),
-        "optimizer, of stage 1; activations need Transformer Engine",
+        "optimizer, of stage 1, but not SGD; activations need Transformer Engine",
         write=lambda values: {"--optimizer-cpu-offload": True, "--use-precision-aware-optimizer": True}
-        if values["memory.offload"] in ("optimizer", "both") and _stage(values) == 1 else {},
+        if _offloads(values) else {},
         read=lambda document, ranks: {"memory.offload": "optimizer"} if document.get("--optimizer-cpu-offload") else {},
         can=lambda values: values["memory.offload"] == "none"
-        or (values["memory.offload"] == "optimizer" and _stage(values) == 1)),
+        or (values["memory.offload"] == "optimizer" and _offloads(values))),
     Row("precision", Level.EXPRESSED, ("--bf16",),
         write=lambda values: {"--bf16": True} if values["precision"] == "bf16" else {}, read=_numbers),
     Row("memory.parameters", Level.EQUIVALENT, ("--bf16",), "bf16 has bf16 weights, beside an fp32 copy",
@@ -332,11 +378,21 @@ ROWS = completed((
     same("train.steps", "--train-iters"),
     same("train.seed", "--seed"),
     same("train.learning_rate", "--lr"),
-    Row("train.learning_rate_warmup", Level.EQUIVALENT, ("--lr-warmup-iters", "--lr-decay-style"),
+    Row("train.learning_rate_warmup", Level.EQUIVALENT, ("--lr-warmup-iters",),
         "fewer than all steps; the first has the rate 0",
-        write=lambda values: {"--lr-decay-style": "constant"}
-        | ({"--lr-warmup-iters": values["train.learning_rate_warmup"]} if _warms(values) else {}),
+        write=lambda values: {"--lr-warmup-iters": values["train.learning_rate_warmup"]} if _warms(values) else {},
         read=lambda document, ranks: {"train.learning_rate_warmup": document.get("--lr-warmup-iters", 0)}, can=_warms),
+    Row("train.learning_rate_schedule", Level.EXPRESSED, ("--lr-decay-style",), "over --train-iters",
+        write=_schedule, read=_read_schedule, can=learning.kind_arrives),
+    Row("train.learning_rate_floor", Level.EXPRESSED, ("--min-lr",), "as a rate", can=learning.whole_floor),
+    Row("train.optimizer", Level.EQUIVALENT, ("--optimizer", "--muon-nesterov", "--muon-extra-scale-factor"),
+        "AdamW is adam; muon, of stage 0, for all matrices of layers; LAMB has no name there", "measure with adamw",
+        write=_optimizer, read=_read_optimizer,
+        can=lambda values: values["train.optimizer"] in ("adamw", "sgd") or _muon(values)),
+    *(same_read(f"train.{here}", f"--adam-{there}")
+      for here, there in (("beta1", "beta1"), ("beta2", "beta2"), ("epsilon", "eps"))),
+    Row("train.momentum", Level.EXPRESSED, ("--sgd-momentum", "--muon-momentum"),
+        can=lambda values: values["train.optimizer"] == "sgd" or _muon(values) or values["train.momentum"] == 0.9),
     same("train.weight_decay", "--weight-decay"),
     converted("train.clip_norm", "--clip-grad", lambda norm: norm or 0.0, lambda norm: norm or None),
     same("train.validation_batches", "--eval-iters"),
@@ -356,82 +412,6 @@ _CONSTANTS: Document = {
     "--untie-embeddings-and-output-weights": True, "--attention-dropout": 0.0, "--hidden-dropout": 0.0,
     "--make-vocab-size-divisible-by": 1, "--tokenizer-type": "NullTokenizer", "--log-interval": 1,
 }  # fmt: skip
-
-
-def text(document: Document) -> str:
-    """One argument a line, as run.sh reads them."""
-    lines = []
-    for key, value in document.items():
-        many = value if isinstance(value, list) else [] if value is True else [value]
-        lines.append(" ".join([key, *(shlex.quote(str(one)) for one in many)]))
-    return "\n".join(lines) + "\n"
-
-
-def read(source: str) -> Document:
-    """The arguments of a file, of a command, or of a script that lists them; nothing in it runs.
-
-    Raises:
-        InputError: it cannot be split into words, or a value is not one.
-    """
-    try:
-        words = shlex.split(source.replace("\\\n", " "), comments=True)
-    except ValueError as error:
-        raise InputError("file", None, f"cannot be split into arguments ({error})") from None
-    kinds, found, at = documents.known("megatron")["keys"], Document(), 0
-    while at < len(words):
-        key, equals, rest = words[at].partition("=")
-        at += 1
-        if not key.startswith("--"):
-            continue
-        given = [rest] if equals else []
-        kind = kinds.get(key, "str")
-        while not equals and kind != "flag" and at < len(words) and _is_value(words[at]):
-            given.append(words[at])
-            at += 1
-            if kind != "many":
-                break
-        found[key] = True if not given else [_value(key, one, kind) for one in given]
-        if isinstance(found[key], list) and kind != "many":
-            found[key] = found[key][0]
-    return _with_ranks(found)
-
-
-def _is_value(word: str) -> bool:
-    return word != ")" and not (word.startswith("-") and not re.fullmatch(r"-[\d.][\d.eE+-]*", word))
-
-
-def _value(key: str, word: str, kind: Any) -> Any:
-    word = word.removesuffix(")")
-    if "$" in word:
-        raise InputError(key, word, "is a variable of the shell; give its value")
-    if kind == "many":
-        return _number(word)
-    try:
-        return {"int": int, "float": float}[kind](word) if kind in ("int", "float") else word
-    except (ValueError, TypeError):
-        return word
-
-
-def _number(word: str) -> Any:
-    try:
-        return float(word)
-    except ValueError:
-        return word
-
-
-def _with_ranks(found: Document) -> Document:
-    counts = []
-    for names in (_EACH, _HOSTS):
-        given = [found.pop(name) for name in names if name in found]
-        counts += [int(one) for one in given if str(one).isdigit()]
-    for name in ("--standalone", "--node-rank", "--node_rank", "--master-addr", "--master_addr", "--master-port",
-                 "--master_port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv_backend", "--rdzv_endpoint",
-                 "--rdzv-id", "--rdzv_id", "--tee", "--log-dir"):  # fmt: skip
-        found.pop(name, None)
-    total = 1
-    for count in counts:
-        total *= count
-    return found | ({RANKS: total} if counts else {})
 
 
 def problems(document: Document, ranks: int) -> Iterator[InputError]:
@@ -463,13 +443,13 @@ MEGATRON = Format(
     text=text,
     document=read,
     problems=problems,
-    partly=("--lr-decay-style", "--position-embedding-type", "--normalization"),
+    partly=("--lr-decay-style", "--optimizer", "--position-embedding-type", "--normalization"),
     launch=Launch(
         "Megatron-LM's pretrain_gpt.py",
         "pretrain_gpt.py --data-path ...",
         "its pretrain_gpt.py",
         by_torchrun('"$1" "${arguments[@]}" "${@:2}"', _BEFORE),
     ),
-    tried={"parsed": "no", "trained": "no"},
+    tried={"parsed": "by megatron-core 0.19.2", "trained": "tensor and sequence parallel on two CPU ranks"},
     ranks=lambda document: document.get(RANKS),
 )

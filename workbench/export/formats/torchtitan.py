@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.config.errors import InputError
-from workbench.export.mapping import documents
+from workbench.export.mapping import documents, learning
 from workbench.export.mapping.elsewhere import completed
 from workbench.export.mapping.launch import Launch, by_torchrun
 from workbench.export.mapping.rows import (
@@ -26,7 +26,7 @@ from workbench.export.mapping.rows import (
     same,
 )
 
-_P, _T = "parallelism.", "training."
+_P, _T, _L = "parallelism.", "training.", "lr_scheduler."
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
 #: What is assigned as a call, by its key: the function, and the keys of its keywords.
 CALLS = {
@@ -34,7 +34,7 @@ CALLS = {
     "SelectiveAC.Config": ("activation_checkpoint", "selective"),
 }
 _ADAMW = "default_adamw"
-_LR = f"{_P}pipeline_parallel_"
+_PIPE = f"{_P}pipeline_parallel_"
 _HEAD = '''\
 """A recipe of torchtitan 0.3.0; start it with: ./run.sh
 
@@ -119,12 +119,12 @@ def _pipeline(values: Values) -> Document:
         return {}
     chunks = _chunks(values) if _known(values) else 1
     kind = _SCHEDULES[values["schedule.kind"]] if _known(values) else "1F1B"
-    found: Document = {f"{_P}pipeline_parallel_degree": pp, f"{_LR}schedule": kind,
-                       f"{_LR}first_stage_less_layers": 0, f"{_LR}last_stage_less_layers": 0,
-                       f"{_LR}microbatch_size": values["batch.micro_batch"],
+    found: Document = {f"{_P}pipeline_parallel_degree": pp, f"{_PIPE}schedule": kind,
+                       f"{_PIPE}first_stage_less_layers": 0, f"{_PIPE}last_stage_less_layers": 0,
+                       f"{_PIPE}microbatch_size": values["batch.micro_batch"],
                        f"{_T}disable_cuda_graphs": True}  # fmt: skip
     layers = int(values["model.layers"]) // (pp * chunks)
-    return found | ({f"{_LR}layers_per_stage": layers} if chunks > 1 else {})
+    return found | ({f"{_PIPE}layers_per_stage": layers} if chunks > 1 else {})
 
 
 def _read_pipeline(document: Document, ranks: int) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _read_pipeline(document: Document, ranks: int) -> dict[str, Any]:
     if pp == 1:
         return {"parallel.pp": 1}
     back = {there: here for here, there in _SCHEDULES.items()}
-    kind = back.get(str(document.get(f"{_LR}schedule", "1F1B")))
+    kind = back.get(str(document.get(f"{_PIPE}schedule", "1F1B")))
     return {"parallel.pp": pp} | ({"schedule.kind": kind} if kind else {})
 
 
@@ -146,7 +146,7 @@ def _read_batch(document: Document, ranks: int) -> dict[str, Any]:
     local, dp = int(document[f"{_T}local_batch_size"]), _read_sharding(document, ranks)["parallel.dp"]
     piped = _degree(document, "pipeline") > 1
     whole = int(document.get(f"{_T}global_batch_size", -1))
-    return {"batch.micro_batch": int(document.get(f"{_LR}microbatch_size", 1)) if piped else local,
+    return {"batch.micro_batch": int(document.get(f"{_PIPE}microbatch_size", 1)) if piped else local,
             "batch.global_batch": whole if whole > 0 else local * dp}  # fmt: skip
 
 
@@ -154,6 +154,32 @@ def _one(setting: str, key: str) -> Row:
     return Row(setting, Level.EXPRESSED, (key,),
                write=lambda values: {key: values[setting]} if values.get(setting, 1) > 1 else {},
                read=lambda document, ranks: {setting: int(document.get(key, 1))})  # fmt: skip
+
+
+def _read_adam(document: Document, ranks: int) -> dict[str, Any]:
+    """As given; else what ``default_adamw`` takes."""
+    if not any(key.startswith("optimizer.") for key in document):
+        return {}
+    betas = learning.read_betas("optimizer.betas", document.get("optimizer.betas", [0.9, 0.95]))
+    return betas | {"train.epsilon": document.get("optimizer.eps", 1e-8)}
+
+
+def _schedule(values: Values) -> Document:
+    """A recipe may have a part of the steps in which the rate stays: there is none here."""
+    kind = learning.kind_of(values)
+    if kind == learning.CONSTANT:
+        return {f"{_L}min_lr_factor": 1.0}
+    return {f"{_L}decay_type": kind, f"{_L}min_lr_factor": values["train.learning_rate_floor"],
+            f"{_L}decay_ratio": None}  # fmt: skip
+
+
+def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
+    kind = str(document.get(f"{_L}decay_type"))
+    kind = learning.CONSTANT if document.get(f"{_L}decay_ratio") == 0 else kind
+    if kind not in learning.KINDS:
+        return {}
+    floor, steps = document.get(f"{_L}min_lr_factor", 0.0), document.get(f"{_T}steps")
+    return learning.read_fall(kind, floor, steps, document.get(f"{_L}warmup_steps", 0))
 
 
 def _shares(values: Values) -> bool:
@@ -179,13 +205,13 @@ ROWS = completed((
     Row("parallel.shard_ranks", Level.EXPRESSED, (f"{_P}data_parallel_shard_degree",),
         "over whole cp groups, more than one",
         can=lambda values: values["parallel.shard_ranks"] is None or _hybrid(values)),
-    Row("batch.micro_batch", Level.EXPRESSED, (f"{_T}local_batch_size", f"{_LR}microbatch_size"),
+    Row("batch.micro_batch", Level.EXPRESSED, (f"{_T}local_batch_size", f"{_PIPE}microbatch_size"),
         "of a pipeline the second, and the first is all that a rank accumulates", write=_batch, read=_read_batch),
     Row("batch.global_batch", Level.EXPRESSED, (f"{_T}global_batch_size",)),
-    Row("schedule.kind", Level.EXPRESSED, (f"{_LR}schedule",),
+    Row("schedule.kind", Level.EXPRESSED, (f"{_PIPE}schedule",),
         "1f1b, gpipe, and interleaved where layers and micro-batches divide", "others become 1f1b", can=_known),
-    Row("schedule.chunks", Level.EQUIVALENT, (f"{_LR}layers_per_stage", f"{_LR}first_stage_less_layers",
-                                              f"{_LR}last_stage_less_layers"),
+    Row("schedule.chunks", Level.EQUIVALENT, (f"{_PIPE}layers_per_stage", f"{_PIPE}first_stage_less_layers",
+                                              f"{_PIPE}last_stage_less_layers"),
         "as layers of a stage, which a file without the model does not turn back", "say it beside an import",
         can=lambda values: values["schedule.chunks"] == 1),
     lost("schedule.stage_layers", "stages are dealt evenly but for the first and the last", "export to megatron"),
@@ -209,19 +235,27 @@ ROWS = completed((
     same("train.steps", f"{_T}steps"),
     same("train.seed", "debug.seed"),
     converted("train.clip_norm", f"{_T}max_norm", lambda norm: norm or 1e9, lambda norm: norm if norm < 1e9 else None),
-    Row("train.learning_rate", Level.EXPRESSED, ("optimizer.lr", "optimizer.betas"),
-        write=lambda values: {"optimizer.lr": values["train.learning_rate"], "optimizer.betas": [0.9, 0.999]},
+    Row("train.learning_rate", Level.EXPRESSED, ("optimizer.lr",),
+        write=lambda values: {"optimizer.lr": values["train.learning_rate"],
+                              "optimizer.betas": [values.get("train.beta1", 0.9), values.get("train.beta2", 0.999)],
+                              "optimizer.eps": values.get("train.epsilon", 1e-8)},
         read=lambda document, ranks: {"train.learning_rate": document["optimizer.lr"]}
         if "optimizer.lr" in document else {}),
+    lost("train.optimizer", "default_adamw is AdamW; its Muon needs groups of weights by their names",
+         "set config.optimizer in the recipe"),
+    Row("train.beta1", Level.EXPRESSED, ("optimizer.betas",), read=_read_adam),
+    Row("train.beta2", Level.EXPRESSED, ("optimizer.betas",)),
+    Row("train.epsilon", Level.EXPRESSED, ("optimizer.eps",)),
     Row("train.weight_decay", Level.EQUIVALENT, ("optimizer.weight_decay",), "norms decay, too",
         write=lambda values: {"optimizer.weight_decay": values["train.weight_decay"]},
         read=lambda document, ranks: {"train.weight_decay": document["optimizer.weight_decay"]}
         if "optimizer.weight_decay" in document else {}),
-    Row("train.learning_rate_warmup", Level.EXPRESSED,
-        ("lr_scheduler.warmup_steps", "lr_scheduler.min_lr_factor"), "stays as it is, once it has risen",
-        write=lambda values: {"lr_scheduler.warmup_steps": values["train.learning_rate_warmup"],
-                              "lr_scheduler.min_lr_factor": 1.0},
-        read=lambda document, ranks: {"train.learning_rate_warmup": document["lr_scheduler.warmup_steps"]}),
+    same("train.learning_rate_warmup", "lr_scheduler.warmup_steps"),
+    Row("train.learning_rate_schedule", Level.EXPRESSED,
+        ("lr_scheduler.decay_type", "lr_scheduler.decay_ratio"), "from the end of the warm-up on",
+        write=_schedule, read=_read_schedule, can=learning.kind_arrives),
+    Row("train.learning_rate_floor", Level.EXPRESSED, ("lr_scheduler.min_lr_factor",),
+        can=lambda values: values["train.learning_rate_floor"] < 1),
     Row("train.validate_every", Level.EXPRESSED, ("validator.enable", "validator.freq", "validator.steps"),
         write=lambda values: {"validator.enable": True, "validator.freq": values["train.validate_every"],
                               "validator.steps": values["train.validation_batches"]}
@@ -362,7 +396,7 @@ TORCHTITAN = Format(
     text=text,
     document=read,
     problems=problems,
-    partly=("lr_scheduler.min_lr_factor", f"{_LR}schedule"),
+    partly=(f"{_L}decay_type", f"{_L}decay_ratio", f"{_PIPE}schedule"),
     launch=Launch(
         "torchtitan",
         "[its other options]",
@@ -372,5 +406,5 @@ TORCHTITAN = Format(
             'export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"\n',
         ),
     ),
-    tried={"parsed": "no", "trained": "no"},
+    tried={"parsed": "no", "trained": "FSDP2 and tensor parallel on two CPU ranks"},
 )

@@ -75,12 +75,12 @@ COMMON: tuple[Row, ...] = (
     lost("train.seed", _SCRIPT, "seed it there", always=True),
     lost("train.learning_rate", _SCRIPT, "give it to AdamW", always=True),
     lost("train.learning_rate_warmup", _SCRIPT, "let it rise over these steps"),
-    lost("train.learning_rate_schedule", "exports have a constant rate, once it has risen", "set the trainer's own"),
-    lost("train.learning_rate_floor", "goes with train.learning_rate_schedule", "set the trainer's own"),
-    lost("train.optimizer", "exports are of AdamW", "choose it in the training script"),
-    *(lost(f"train.{name}", "exports have AdamW's usual one", "set the trainer's own")
+    lost("train.learning_rate_schedule", _SCRIPT, "let it fall there"),
+    lost("train.learning_rate_floor", "goes with train.learning_rate_schedule", "see there"),
+    lost("train.optimizer", _SCRIPT, "make it there"),
+    *(lost(f"train.{name}", "goes with train.optimizer", "see there")
       for name in ("beta1", "beta2", "epsilon", "momentum")),
-    lost("train.clip_value", "exports clip by the norm", "clip values in the training script"),
+    lost("train.clip_value", "this trainer clips by the norm alone", "clip values in the training script"),
     lost("train.weight_decay", _SCRIPT, "give it to AdamW", always=True),
     lost("train.clip_norm", _SCRIPT, "clip gradients to it", always=True),
     lost("train.validation_batches", _SCRIPT),

@@ -26,6 +26,7 @@ Document = dict[str, Any]
 _SIZES = tuple(ModelShape.__dataclass_fields__)
 _OF_EXPERTS = ("experts_per_token", "expert_ffn_hidden", "capacity_factor", "balance_weight")
 _OF_CHECKPOINTS = ("asynchronous", "keep")
+_OF_ADAM = ("beta1", "beta2", "epsilon")
 #: What ranks are split by, beside dp.
 DEGREES = ("tp", "pp", "cp", "ep")
 USUAL = RunConfig().flat()
@@ -85,6 +86,15 @@ class Row:
 def same(setting: str, key: str, why: str = "", can: Callable[[Values], bool] | None = None) -> Row:
     """A row whose key takes the setting's value as it is."""
     return converted(setting, key, lambda value: value, lambda value: value, why=why, can=can)
+
+
+def same_read(setting: str, key: str) -> Row:
+    """As ``same``, of a key that another row writes, and that tells nothing where a file leaves it out."""
+
+    def read(document: Document, ranks: int) -> dict[str, Any]:
+        return {setting: document[key]} if document.get(key) is not None else {}
+
+    return Row(setting, Level.EXPRESSED, (key,), read=read)
 
 
 def converted(
@@ -229,6 +239,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
         values["model.expert_ffn_hidden"] = config.model.expert_ffn_hidden or shape.ffn_hidden
     if config.checkpoint.every_steps is None:
         idle |= {f"checkpoint.{name}" for name in _OF_CHECKPOINTS}
+    idle |= _idle_of_training(config)
     if config.parallel.placement == sorted(config.parallel.placement or ()):
         idle.add("parallel.placement")
     parallel = config.parallel
@@ -238,6 +249,14 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
         idle |= {key for key in values if key.startswith("lab.")}
     idle |= {key for key in values if key.startswith("environment.") and values[key] is None}
     return {key: value for key, value in values.items() if key not in idle}
+
+
+def _idle_of_training(config: RunConfig) -> set[str]:
+    """What the optimizer and the schedule do not ask for."""
+    train = config.train
+    idle = {f"train.{name}" for name in _OF_ADAM} if train.optimizer == "sgd" else set[str]()
+    idle |= {"train.momentum"} if train.optimizer in ("adamw", "lamb") else set()
+    return idle | ({"train.learning_rate_floor"} if train.learning_rate_schedule == "constant" else set())
 
 
 def ranks_of(values: Values) -> int:

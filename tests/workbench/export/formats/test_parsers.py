@@ -16,7 +16,7 @@ from workbench.export.mapping import documents
 from workbench.export.mapping.rows import ranks_of, settings_of
 from workbench.export.targets import target_named
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MANY = 1000
 #: A file that each trainer refuses: what reads a thousand exports would say so.
 WRONG = {

@@ -94,10 +94,27 @@ def test_deepspeed(stage: int, tmp_path: Path, alone: Alone) -> None:
 
 
 def test_megatron(tmp_path: Path, alone: Alone) -> None:
-    """Megatron's core, tensor parallel; five functions that ask for CUDA are replaced, and nothing is compiled."""
-    plain = {"TORCHDYNAMO_DISABLE": "1"}
+    """Megatron's core, tensor and sequence parallel; four functions that ask for CUDA and its norm are replaced."""
+    plain = {"TORCHDYNAMO_DISABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     shape = {"model__layers": 2, "model__hidden": 64, "model__ffn_hidden": 128, "model__kv_heads": 2}
     one = alone("megatron", small(1, **shape), **plain)
     found = trained("megatron", small(1, parallel__tp=2, **shape), tmp_path / "two", **plain)
     checked(one, found, "ColumnParallelLinear", 0.5)
     noted("megatron", "trained", "tp 2", "3 steps, 2 ranks, 5 functions replaced")
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "held"),
+    [
+        ("ZeRO 0", {}, 1),
+        ("ZeRO 2", {"parallel__zero_stage": 2}, 0.5),
+        ("ZeRO 3", {"parallel__zero_stage": 3}, 0.5),
+        ("tp 2", {"parallel__dp": 1, "parallel__tp": 2}, 0.5),
+    ],
+)
+def test_torchtitan(name: str, layout: dict[str, int], held: float, tmp_path: Path, alone: Alone) -> None:
+    """torchtitan's own trainer."""
+    one = alone("torchtitan", small(1))
+    found = trained("torchtitan", small(2, **layout), tmp_path / "two")
+    checked(one, found, "FSDP", held)
+    noted("torchtitan", "trained", name, "3 steps, 2 ranks, 9 functions replaced")

@@ -1,0 +1,91 @@
+"""Megatron-LM's arguments as text: a file of them, a command, or a script that lists them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from engine.config.errors import InputError
+from workbench.export.mapping import documents
+from workbench.export.mapping.rows import Document
+
+#: Of a launcher before the script: how many ranks there are.
+_EACH, _HOSTS = ("--nproc-per-node", "--nproc_per_node"), ("--nnodes",)
+RANKS = "ranks"
+
+
+def text(document: Document) -> str:
+    """One argument a line, as run.sh reads them."""
+    lines = []
+    for key, value in document.items():
+        many = value if isinstance(value, list) else [] if value is True else [value]
+        lines.append(" ".join([key, *(shlex.quote(str(one)) for one in many)]))
+    return "\n".join(lines) + "\n"
+
+
+def read(source: str) -> Document:
+    """The arguments of a file, of a command, or of a script that lists them; nothing in it runs.
+
+    Raises:
+        InputError: it cannot be split into words, or a value is not one.
+    """
+    try:
+        words = shlex.split(source.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise InputError("file", None, f"cannot be split into arguments ({error})") from None
+    kinds, found, at = documents.known("megatron")["keys"], Document(), 0
+    while at < len(words):
+        key, equals, rest = words[at].partition("=")
+        at += 1
+        if not key.startswith("--"):
+            continue
+        given = [rest] if equals else []
+        kind = kinds.get(key, "str")
+        while not equals and kind != "flag" and at < len(words) and _is_value(words[at]):
+            given.append(words[at])
+            at += 1
+            if kind != "many":
+                break
+        found[key] = True if not given else [_value(key, one, kind) for one in given]
+        if isinstance(found[key], list) and kind != "many":
+            found[key] = found[key][0]
+    return _with_ranks(found)
+
+
+def _is_value(word: str) -> bool:
+    return word != ")" and not (word.startswith("-") and not re.fullmatch(r"-[\d.][\d.eE+-]*", word))
+
+
+def _value(key: str, word: str, kind: Any) -> Any:
+    word = word.removesuffix(")")
+    if "$" in word:
+        raise InputError(key, word, "is a variable of the shell; give its value")
+    if kind == "many":
+        return _number(word)
+    try:
+        return {"int": int, "float": float}[kind](word) if kind in ("int", "float") else word
+    except (ValueError, TypeError):
+        return word
+
+
+def _number(word: str) -> Any:
+    try:
+        return float(word)
+    except ValueError:
+        return word
+
+
+def _with_ranks(found: Document) -> Document:
+    counts = []
+    for names in (_EACH, _HOSTS):
+        given = [found.pop(name) for name in names if name in found]
+        counts += [int(one) for one in given if str(one).isdigit()]
+    for name in ("--standalone", "--node-rank", "--node_rank", "--master-addr", "--master_addr", "--master-port",
+                 "--master_port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv_backend", "--rdzv_endpoint",
+                 "--rdzv-id", "--rdzv_id", "--tee", "--log-dir"):  # fmt: skip
+        found.pop(name, None)
+    total = 1
+    for count in counts:
+        total *= count
+    return found | ({RANKS: total} if counts else {})
