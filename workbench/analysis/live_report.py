@@ -14,6 +14,7 @@ import numpy as np
 
 from engine.config import run_config
 from engine.config.errors import InputError
+from engine.config.validation.live_changes import EVENT
 from engine.run import run_folder
 from engine.run.run_folder import RunStatus
 from profilers.analysis.rounds import wall_seconds
@@ -65,8 +66,9 @@ class WindowRow:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """What the steps since the last window brought, with the values that the run has now: seconds that the baseline
-    would have taken more, and the ends of their 95 % interval where there are enough steps for one.
+    """What the steps since the last window and the last change brought, whoever made it, with the values that the run
+    has now: seconds that the baseline would have taken more, and the ends of their 95 % interval where there are enough
+    steps for one.
     """
 
     first: int
@@ -154,7 +156,9 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         windows=[replace(row, saved_seconds=one) for row, one in zip(windows, slow, strict=True)],
         over=result.over,
         measuring=_measuring(result),
-        since=None if base is None or result.state == "running" else _since(windows, result, timeline, base),
+        since=None
+        if base is None or result.state == "running"
+        else _since(windows, result, timeline, base, _last_change(last)),
         curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
         curve_tokens_per_second=[float(tokens / timeline.seconds[a:b].mean()) for a, b in places],
         curve_saved_seconds=[] if saved is None else [float(saved[:b].sum()) for _, b in places],
@@ -236,10 +240,17 @@ def _measuring(result: StudyResult) -> str:
     return f"trial {running.number}, {running.label}" + (f": {running.why}" if running.why else "")
 
 
+def _last_change(run: Path) -> int:
+    """The step from which on a run has the values that it has; 0 where nobody turned it."""
+    changed = [one for one in RunRecords(run / run_folder.RECORDS).events(0) if one.kind == EVENT]
+    return max((int(one.data["step"]) for one in changed[-1:]), default=0)
+
+
 def _since(
-    windows: Sequence[WindowRow], result: StudyResult, timeline: _Timeline, base: float
+    windows: Sequence[WindowRow], result: StudyResult, timeline: _Timeline, base: float, changed: int
 ) -> Since | None:
     first = max((row.end for row in windows), default=0)
+    first = max(first, changed)  # the study's own last turn, one by hand, or of a search that followed
     seconds = timeline.seconds[timeline.steps >= first]
     if not len(seconds):
         return None

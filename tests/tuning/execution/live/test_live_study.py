@@ -176,6 +176,7 @@ def test_a_run_that_dies_goes_on_from_its_last_checkpoint(
         ({"side_by_side": 2}, ("side_by_side", "2", "one run")),
         ({"live": {"steps": 0}}, ("live.steps", "0")),
         ({"live": {"over": 3}}, ("live.over", "unknown key")),
+        ({"live": {"steps": 12}}, ("live.steps", "12", "second window")),
     ],
 )
 def test_what_cannot_be_tuned_live_is_refused(changes: dict[str, Any], words: tuple[str, ...]) -> None:
