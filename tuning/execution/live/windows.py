@@ -107,7 +107,9 @@ class LiveWindows:
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart
     ) -> Ran:
         run = self._ready(config, labels)
-        if self._given is not None and (others := live_values(self._given, run.config)):
+        if self._given is None:  # the controller before this one may have been gone when somebody turned it
+            self._hold(run.by_hand_since(labels["study"]))
+        elif others := live_values(self._given, run.config):
             self._hold(run.by_hand(others))
         config = config.with_values(self._hand.beside)
         self._check_undeclared()

@@ -234,6 +234,27 @@ def test_between_windows_the_run_has_the_fastest_values_and_what_is_set_by_hand_
 
 
 @pytest.mark.timeout(240)
+def test_what_was_set_by_hand_while_the_controller_was_gone_stays(tmp_path: Path) -> None:
+    """It was killed, somebody turned the run, and the same command goes on."""
+    file = live_study(live={"steps": 100_000})
+    before, after = (Live(tmp_path / "home", file) for _ in range(2))
+    before.folder.mkdir(parents=True)
+    config = file.config.with_values({"parallel.dp": 2, "batch.micro_batch": 2})
+    labels = {"study": "live", "trial": "0"}
+    try:
+        assert before.windows(config, labels, lambda: False)[0].ending is Ending.COMPLETED
+        before.windows._idle.cancel()
+        run = before.starter.current
+        assert run is not None
+        run.turn({"overlap.bucket_mb": 1.0, "memory.recompute": "full"}, "somebody")
+        assert after.windows(config, labels, lambda: False)[0].ending is Ending.COMPLETED
+        assert run.config.memory.recompute == "full" and run.config.overlap.bucket_mb == 1.0
+        assert after.windows._hand.values == {"overlap.bucket_mb": 1.0, "memory.recompute": "full"}
+    finally:
+        after.starter.stop()
+
+
+@pytest.mark.timeout(240)
 def test_a_window_after_a_stop_covers_the_steps_that_it_measured(tmp_path: Path) -> None:
     """The same command goes on where the run was stopped; one that somebody stops meanwhile stays stopped."""
     file = live_study(live={"steps": 100_000})
