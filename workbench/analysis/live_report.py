@@ -140,7 +140,11 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
     invested = (
         None if base is None or result.baseline is None else _invested(windows, slow, result.baseline.trial)
     )
-    changes = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, saved)
+    turned = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, saved)
+    changes, since = turned, None
+    if base is not None and result.state != "running":
+        since = _since(max(after, *(row.step for row in turned[-1:]), 0), result, timeline, base, gain)
+        changes = _by_gain(turned, since if gain is not None else None, after)
     total = None if saved is None else float(saved.sum())
     places = _thinned(len(timeline.steps))
     return LiveReport(
@@ -159,14 +163,20 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         windows=[replace(row, saved_seconds=one) for row, one in zip(windows, slow, strict=True)],
         over=result.over,
         measuring=_measuring(result),
-        since=None
-        if base is None or result.state == "running"
-        else _since(max(after, changes[-1].step if changes else 0), result, timeline, base, gain),
+        since=since,
         changes=changes,
         curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
         curve_tokens_per_second=[float(tokens / timeline.seconds[a:b].mean()) for a, b in places],
         curve_saved_seconds=[] if saved is None else [float(saved[:b].sum()) for _, b in places],
     )
+
+
+def _by_gain(turned: list[Turned], since: Since | None, after: int) -> list[Turned]:
+    """The last turn, where it is of after the search, brought what the gain that is told says."""
+    if not turned or since is None or turned[-1].step < after:
+        return turned
+    last = replace(turned[-1], saved_seconds=since.seconds, saved_low=since.low, saved_high=since.high)
+    return [*turned[:-1], last]
 
 
 class _Levels:
@@ -223,6 +233,25 @@ def _measuring(result: StudyResult) -> str:
     if running is None:
         return ""
     return f"trial {running.number}, {running.label}" + (f": {running.why}" if running.why else "")
+
+
+def change_columns(report: LiveReport) -> dict[str, list[Any]]:
+    """Each turn as a row, the newest first: what it brought, with its interval. The last one's, after the search, is by
+    the gain that is told.
+    """
+    rows = report.changes[::-1]
+    return {
+        "steps": [f"{row.step:,} to {max(row.step, row.end - 1):,}" for row in rows],
+        "turned": [", ".join(f"{key} = {value}" for key, value in row.values.items()) for row in rows],
+        "by": [row.by for row in rows],
+        "saved, s": [None if row.saved_seconds is None else f"{row.saved_seconds:+,.2f}" for row in rows],
+        "95 % interval": [
+            ""
+            if row.saved_low is None or row.saved_high is None
+            else f"{row.saved_low:+,.2f} to {row.saved_high:+,.2f}"
+            for row in rows
+        ],
+    }
 
 
 def change_words(row: Turned) -> str:

@@ -16,6 +16,7 @@ from engine.config.errors import InputError
 from engine.run import run_folder
 from profilers.analysis.events import change_rows
 from profilers.analysis.rounds import wall_seconds
+from profilers.analysis.statistics import mean_interval
 from profilers.analysis.steps import JoinedSteps, join_steps
 from profilers.records.reader import RunRecords
 from profilers.records.schema import UNDONE_EVENT
@@ -44,7 +45,7 @@ class Timeline:
 @dataclass(frozen=True, slots=True)
 class Turned:
     """Values that hold from a ``step`` on to before ``end``, who turned them, and the seconds that the baseline would
-    have taken more for these steps.
+    have taken more for these steps, with the ends of their 95 % interval where there are enough steps for one.
     """
 
     step: int
@@ -52,6 +53,8 @@ class Turned:
     values: dict[str, Any]
     by: str
     saved_seconds: float | None
+    saved_low: float | None = None
+    saved_high: float | None = None
 
 
 def timeline_of(folders: Sequence[Path]) -> Timeline:
@@ -100,9 +103,25 @@ def changes_of(
     for step, end in zip(steps, ends, strict=False):
         inside = (timeline.steps >= step) & (timeline.steps < end)
         values = {told.key: told.value for told in known[step]}
-        total = None if saved is None else float(saved[inside].sum())
-        found.append(Turned(step, end, values, known[step][-1].by, total))
+        found.append(Turned(step, end, values, known[step][-1].by, *_sum(saved, inside)))
     return found
+
+
+#: Neighbours are put together until there are so many numbers at the most.
+_GROUPS = 400
+
+
+def _sum(
+    saved: Floats | None, inside: np.ndarray[Any, Any]
+) -> tuple[float | None, float | None, float | None]:
+    """Of some steps, with the ends of its 95 % interval."""
+    if saved is None or not inside.any():
+        return None, None, None
+    mine = saved[inside]
+    groups = np.array_split(mine, min(len(mine), _GROUPS))
+    found = mean_interval([float(group.mean()) for group in groups])
+    ends = [None if one is None else one * len(mine) for one in (found.low, found.high)]
+    return float(mine.sum()), ends[0], ends[1]
 
 
 class _Told(NamedTuple):
