@@ -123,7 +123,7 @@ KNOBS: dict[str, tuple[dict[str, Any], tuple[Any, Any]]] = {
 def turning(turns: int, key: str | None) -> list[float]:
     """What ``turns`` of one knob cost, in steps; of None what the steps at the same places cost of themselves."""
     base, values = KNOBS[key] if key else ({}, (None, None))
-    config = study(1).config.with_values(
+    config = study(240).config.with_values(
         {"parallel.dp": 2, "train.steps": APART * (turns + 1), "train.validation_batches": 0} | base
     )
     places = [APART * (number + 1) for number in range(turns)]

@@ -5,8 +5,9 @@
 The lab of ``live_worth``; what joins its islands carries 100 Mbit/s for the first third of the steps, 1,000 for the
 second, and 100 again. The tuned run is ``workbench tune --live``, which looks again once its steps became slower or
 faster. The best static setting is known only in hindsight: the fastest of whole runs with each, of those whose
-held-out loss is within the guard of plain data parallelism. Each ended run is kept in ``results/live_changing.json``,
-so the benchmark goes on where it was stopped. Seconds are those of a stop-watch from the second step to the last.
+held-out loss is within the guard of plain data parallelism. With ``--save`` each ended run is kept in
+``results/live_changing.json``, so the benchmark goes on where it was stopped. Seconds are those of a stop-watch from
+the second step to the last.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
 
 Four ranks on two islands of the lab with 100 Mbit/s between them, plain data parallel to begin with. Arms: the run that
 nobody touched; tuned as it goes; with what that ended with from its first step on; tuned offline by short trials of
-their own, then run; and tuned as it goes by random windows. All of a seed in turns, each ended one is kept in
-``results/live_worth.json``, so the benchmark goes on where it was stopped. Seconds are those of a stop-watch from the
-second step to the last, those of an offline search added. Held-out losses are those after the last step, beside the
-untouched run's. Needs what ``workbench lab`` needs.
+their own, then run; and tuned as it goes by random windows. All of a seed in turns. With ``--save`` each ended one is
+kept in ``results/live_worth.json``, so the benchmark goes on where it was stopped. Seconds are those of a stop-watch
+from the second step to the last, those of an offline search added. Held-out losses are those after the last step,
+beside the untouched run's. Needs what ``workbench lab`` needs.
 """
 
 from __future__ import annotations
@@ -177,7 +177,8 @@ def main() -> None:
         for arm in ARMS:
             if arm not in known and time.monotonic() < end:
                 known[arm] = measure(arm, asked.steps, seed, known) | {"commit": table.commit()}
-                KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+                if asked.save:
+                    KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     chosen = {key: of for key, of in kept.items() if key.startswith(f"{asked.steps} ")}
     header = (
         "run",

@@ -21,7 +21,7 @@ from tuning.controllers.open_study import Kept, Opening
 from tuning.controllers.status import Board, Update
 from tuning.execution import executor
 from tuning.execution.device_slices import Beside
-from tuning.execution.executor import Execute, OverError
+from tuning.execution.executor import EnoughError, Execute, OverError
 from tuning.execution.processor_clock import ProcessorClock
 from tuning.execution.signals import Interruption
 from tuning.report.study_result import StudyResult
@@ -230,6 +230,8 @@ class Study:
                     self._idle(found, interruption)
             except UnreachableError as problem:
                 self._wait_for_journal(problem, interruption)
+            except EnoughError as problem:
+                self._journal.append("note", text=f"the search ended: {problem}", enough=str(problem))
             except OverError as problem:
                 self._journal.append("note", text=f"the search ended: {problem}", over=str(problem))
                 return "ended"

@@ -181,11 +181,13 @@ class RunSummary:
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
     #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
-    #: measured; and the window's rate over that of the leader around it, with the ends of its 95 % interval.
+    #: measured; the window's rate over that of the leader around it, with the ends of its 95 % interval; and the trial
+    #: that led then.
     leader_level: float | None = None
     leader_ratio: float | None = None
     leader_ratio_low: float | None = None
     leader_ratio_high: float | None = None
+    leader_trial: int | None = None
     #: Every time that the loss on held-out text was taken, in order.
     quality: list[QualityRow] = field(default_factory=list)
     #: Of the whole model before clipping, one per recorded step.

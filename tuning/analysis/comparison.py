@@ -48,7 +48,8 @@ class Spread:
 class Comparison:
     """Two configurations and the ratio of their rates. ``repeated``: both were measured again, so the noise from run
     to run is in the ratio's interval, and theirs are where another run falls. ``verdict`` is what whoever compares
-    them makes of it, ``margin`` what counts as equal.
+    them makes of it, ``margin`` what counts as equal. ``in_turns``: the ratio is of windows beside the leader around
+    them.
     """
 
     better: Interval
@@ -58,6 +59,7 @@ class Comparison:
     verdict: Verdict
     margin: float = 0.0
     probability: float | None = None
+    in_turns: bool = False
 
 
 def compare(one: Sequence[float], other: Sequence[float], seed: int) -> Comparison:

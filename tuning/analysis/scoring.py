@@ -94,6 +94,7 @@ def measured(
         "leader_ratio": summary.leader_ratio,
         "leader_ratio_low": summary.leader_ratio_low,
         "leader_ratio_high": summary.leader_ratio_high,
+        "leader_trial": summary.leader_trial,
         "steps": len(summary.losses),
         "peak_memory_bytes": summary.peak_memory_bytes,
         "conditions": conditions.of_run(summary),

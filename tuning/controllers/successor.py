@@ -104,7 +104,8 @@ def lines(folder: Path, file: StudyFile, state: StudyState) -> list[Line]:
     fresh = {key: base[key] for key in keys if key not in known}
     now = time.time()
     first = {"at_unix": now, "kind": "continues", "studies": [*state.continues, folder.name]}
-    kept = [line for line in before if line["kind"] != "continues"]
+    # Values that are new may be worth a trial though no other one was.
+    kept = [line for line in before if line["kind"] != "continues" and "enough" not in line]
     return [first, *(_taken_over(line, fresh, file) for line in kept)]
 
 

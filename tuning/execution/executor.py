@@ -31,6 +31,10 @@ class OverError(WorkbenchError):
     """There is nothing left to run trials on; the message says why."""
 
 
+class EnoughError(OverError):
+    """Nothing else is worth a trial of the search; what was found may still be measured again."""
+
+
 class Execute(Protocol):
     """Runs one configuration; an ending is data. ``on_start`` is called with the run's folder.
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from engine.run.outcome import GOOD
 from profilers.analysis.statistics import Interval
-from tuning.analysis import conditions, confirmation, leaderboard, paired
+from tuning.analysis import beside_leader, conditions, confirmation, leaderboard, paired
 from tuning.analysis.comparison import Comparison, compare
 from tuning.analysis.confirmation import Arm, Confirmed
 from tuning.analysis.leaderboard import Standing
@@ -213,7 +213,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         loss_guard=GuardSettings(file.guard.threshold, file.guard.min_steps, file.config.train.steps),
         baseline_note=file.search_space.baseline[1],
         space_note=file.space_note,
-        over=state.over if study_state == "ended" else "",
+        over="; ".join(filter(None, (state.enough, state.over if study_state == "ended" else ""))),
         phases=_phases(state, file),
         left_alone=file.left_alone,
         skipped_illegal=sum(trial.skipped_illegal for trial in state.trials),
@@ -272,7 +272,7 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
 _COPIED = (
     "number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of", "confirms",
     "why", "rank", "phase", "turned", "resolved", "validation_loss", "reference_loss", "leader_level", "leader_ratio",
-    "leader_ratio_low", "leader_ratio_high", "constraints", "steps", "peak_memory_bytes", "measures",
+    "leader_ratio_low", "leader_ratio_high", "leader_trial", "constraints", "steps", "peak_memory_bytes", "measures",
 )  # fmt: skip
 
 
@@ -289,7 +289,14 @@ def _compare(
         return found.against(found.baseline)
     if stands.best is None or stands.baseline is None:
         return None
-    return compare(stands.best.samples, stands.baseline.samples, file.seed)
+    compared = compare(stands.best.samples, stands.baseline.samples, file.seed)
+    turns = beside_leader.ratio(state, stands.best, stands.baseline)
+    if turns is None or stands.best.config == stands.baseline.config:
+        return compared
+    told = paired.verdict(turns, file.equal_within)
+    return replace(
+        compared, ratio=turns, verdict=told, margin=file.equal_within, probability=None, in_turns=True
+    )
 
 
 def _gain(stands: Standing, compared: Comparison | None, found: Confirmed | None) -> Gain | None:
@@ -307,6 +314,7 @@ def _gain(stands: Standing, compared: Comparison | None, found: Confirmed | None
         compared.repeated,
         compared.probability,
         compared.margin,
+        compared.in_turns,
     )
 
 

@@ -74,11 +74,13 @@ class Measurement:
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
     #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
-    #: measured; and the window's rate over that of the leader around it, with the ends of its 95 % interval.
+    #: measured; the window's rate over that of the leader around it, with the ends of its 95 % interval; and the trial
+    #: that led then.
     leader_level: float | None = None
     leader_ratio: float | None = None
     leader_ratio_low: float | None = None
     leader_ratio_high: float | None = None
+    leader_trial: int | None = None
     constraints: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     peak_memory_bytes: int | None = None
@@ -152,7 +154,8 @@ class LossyEntry(Entry):
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How much faster than the baseline. ``confirmed``: both were measured again, so run-to-run noise counts.
+    """How much faster than the baseline. ``confirmed``: both were measured again, so run-to-run noise counts; it does
+    as well where a window was held ``in_turns`` beside the leader around it.
 
     ``verdict`` is better, worse, equal (to within ``equal_within``) or undecided; files of before there were the last
     two say tie. ``probability``: that it is faster at all.
@@ -165,6 +168,7 @@ class Gain:
     confirmed: bool = False
     probability: float | None = None
     equal_within: float = 0.0
+    in_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

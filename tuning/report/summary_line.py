@@ -13,6 +13,7 @@ SEPARATOR = " · "
 #: What is said of the one that is worse.
 _WORSE = {"faster": "slower", "cheaper": "dearer", "smaller": "larger"}
 _UNCONFIRMED = "; one run each, so noise from run to run is not in it"
+_IN_TURNS = "; by windows in turns with the leader, not measured again"
 
 
 def result_lines(document: StudyResult, state: StudyState) -> list[str]:
@@ -87,7 +88,11 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     if gain is None or baseline is None:
         return _no_gain(state) + _ahead(document)
     usual = "plain data parallel" if document.ranks > 1 else "the base configuration"
-    yardstick = "what the run began with" if (state.file or {}).get("live") else usual
+    live = (state.file or {}).get("live")
+    began = (
+        "what the run had when this search began" if live and live.get("look") else "what the run began with"
+    )
+    yardstick = began if live else usual
     if best.config == baseline.config:
         undecided = "undecided: " if gain.verdict == "undecided" else ""
         return (
@@ -101,6 +106,8 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     row = next((row for row in document.trials if row.number == baseline.trial), None)
     if gain.verdict != "better" and row and row.broken:
         words += f"; but {baseline.label} is ruled out ({broken(row)})"
+    if gain.in_turns:
+        return words + _IN_TURNS
     return words if gain.confirmed or gain.low is None else words + _UNCONFIRMED
 
 

@@ -49,10 +49,10 @@ def next_step(
         queued = next(iter(enqueued(state)), None)
         if queued:
             return Step("search", "enqueued", queued[1], "added by hand", {"command": queued[0]})
-        first = _next_first_try(state, file, hopeless)
+        first = None if state.enough else _next_first_try(state, file, hopeless)
         if first:
             return first
-        if not exhausted:
+        if not exhausted and not state.enough:
             return Step("search")
     return _confirmation(state, file)
 

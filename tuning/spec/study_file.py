@@ -438,6 +438,12 @@ def _check_live(file: StudyFile) -> None:
         remedy = f"has nothing that can be turned while a run goes; give some of {', '.join(sorted(hot))}"
         raise InputError("space", None, remedy)
     file.search_space.baseline  # noqa: B018  # a run that cannot begin is refused here
+    if file.live.trainer is None and file.live.steps <= file.config.train.steps:
+        remedy = (
+            f"the run is over before a second window of base.train.steps={file.config.train.steps}; "
+            f"give more, for {file.trials} trials {2 * file.trials * file.config.train.steps:,} or so"
+        )
+        raise InputError("live.steps", file.live.steps, remedy)
     if file.turns_lossy and not file.config.train.validation_batches:
         remedy = "what loses something is judged by its loss on held-out text; give some, or leave out what is lossy"
         raise InputError("base.train.validation_batches", 0, remedy)

@@ -49,11 +49,13 @@ class Trial:
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
     #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
-    #: measured; and the window's rate over that of the leader around it, with the ends of its 95 % interval.
+    #: measured; the window's rate over that of the leader around it, with the ends of its 95 % interval; and the trial
+    #: that led then.
     leader_level: float | None = None
     leader_ratio: float | None = None
     leader_ratio_low: float | None = None
     leader_ratio_high: float | None = None
+    leader_trial: int | None = None
     constraints: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     steps: int = 0
@@ -110,6 +112,8 @@ class StudyState:
     notes: tuple[str, ...] = ()
     #: Why nothing more can be measured, whatever is asked for; empty while more could be.
     over: str = ""
+    #: Why the search ended before its budget, where leaders are measured again all the same.
+    enough: str = ""
     damage: tuple[str, ...] = ()
     limits: dict[str, Any] = field(default_factory=dict)
     turned: dict[str, Any] = field(default_factory=dict)
@@ -269,6 +273,7 @@ class StudyState:
     def _take_note(self, line: Line) -> None:
         self.notes += (str(line["text"]),)
         self.over = str(line.get("over", self.over))
+        self.enough = str(line.get("enough", self.enough))
 
     def _change(self, line: Line, **changes: Any) -> None:
         self._by_number[line["number"]] = replace(self._by_number[line["number"]], **changes)

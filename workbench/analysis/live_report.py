@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,21 +13,18 @@ import numpy as np
 
 from engine.config import run_config
 from engine.config.errors import InputError
+from engine.config.knobs.catalogue import live_parts
 from engine.run import run_folder
 from engine.run.run_folder import RunStatus
-from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.statistics import mean_interval
-from profilers.analysis.steps import JoinedSteps, join_steps
-from profilers.records.reader import RunRecords
-from profilers.records.schema import UNDONE_EVENT
 from tuning.execution.live.ongoing_run import runs_of
+from workbench.analysis.live_timeline import Floats, Timeline, Turned, changes_of, timeline_of
 
 if TYPE_CHECKING:
-    from tuning.report.study_result import StudyResult
+    from tuning.report.study_result import Gain, StudyResult
 
 #: Points of the curve, at the most.
 POINTS = 400
-_Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +61,9 @@ class WindowRow:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """What the steps since the last window brought, with the values that the run has now: seconds that the baseline
-    would have taken more, and the ends of their 95 % interval where there are enough steps for one.
+    """What the steps since the last window and the last change brought, whoever made it, with the values that the run
+    has now: seconds that the baseline would have taken more, by the gain that the study tells of these values, and the
+    ends of their 95 % interval; by the baseline's own seconds where they were set by somebody else.
     """
 
     first: int
@@ -81,7 +78,8 @@ class LiveReport:
     """The run that a live study tunes. ``runs`` has more than one where it died or was stopped, and was started again;
     what was done twice then, or undone on the way, took ``repeated_seconds``.
 
-    ``saved_seconds`` is what the baseline would have taken for the same steps, minus what they took: ``invested`` in
+    ``saved_seconds`` is what the baseline would have taken for the same steps, on a machine that became slower or
+    faster as the leader's steps around windows show, minus what they took: ``invested`` in
     windows of other values that were slower than the baseline, ``gained`` in all other steps. ``break_even_step`` is
     the step from which on the whole is positive; None while it is not. A curve has the mean rate and the sum that was
     saved up to its steps.
@@ -105,6 +103,8 @@ class LiveReport:
     #: The window that is measured now, its values and why; empty where none is.
     measuring: str
     since: Since | None
+    #: Every turn of the run, in order: the steps that were undone are not among them.
+    changes: list[Turned]
     curve_steps: list[int]
     curve_tokens_per_second: list[float]
     curve_saved_seconds: list[float]
@@ -125,17 +125,26 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
     except InputError:
         return None
     windows = _windows(home, result)
-    timeline = _timeline([home / name for name in names]).since(
+    timeline = timeline_of([home / name for name in names]).since(
         min((row.first for row in windows), default=0)
     )
-    base = _baseline_seconds(windows, result, timeline)
-    saved = None if base is None else base - timeline.seconds - timeline.lost
+    levels = _Levels(windows)
+    base = _baseline_seconds(windows, result, timeline, levels)
+    now, after = _now(config.flat(), result), max((row.end for row in windows), default=0)
+    gain = _gain_of(now, result)
+    untuned = None if base is None else _untuned(timeline, base, levels, after, gain)
+    saved = None if untuned is None else untuned - timeline.seconds - timeline.lost
     tokens = config.batch.global_batch * config.data.sequence_length
     status = RunStatus.of(last)
-    slow = [_saved(row, timeline, base) for row in windows]
+    slow = [_saved(row, timeline, base, levels) for row in windows]
     invested = (
         None if base is None or result.baseline is None else _invested(windows, slow, result.baseline.trial)
     )
+    turned = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, saved)
+    changes, since = turned, None
+    if base is not None and result.state != "running":
+        since = _since(max(after, *(row.step for row in turned[-1:]), 0), result, timeline, base, gain)
+        changes = _by_gain(turned, since if gain is not None else None, after)
     total = None if saved is None else float(saved.sum())
     places = _thinned(len(timeline.steps))
     return LiveReport(
@@ -144,7 +153,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         state=status.state,
         step=int(timeline.steps[-1]) + 1 if len(timeline.steps) else 0,
         steps=config.train.steps,
-        now=_now(config.flat(), result),
+        now=now,
         baseline_step_seconds=base,
         saved_seconds=total,
         gained_seconds=None if total is None or invested is None else total + invested,
@@ -154,52 +163,42 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         windows=[replace(row, saved_seconds=one) for row, one in zip(windows, slow, strict=True)],
         over=result.over,
         measuring=_measuring(result),
-        since=None if base is None or result.state == "running" else _since(windows, result, timeline, base),
+        since=since,
+        changes=changes,
         curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
         curve_tokens_per_second=[float(tokens / timeline.seconds[a:b].mean()) for a, b in places],
         curve_saved_seconds=[] if saved is None else [float(saved[:b].sum()) for _, b in places],
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Timeline:
-    """Wall seconds of each step that counts in the end; and what was ``lost`` before it was done: steps from it on that
-    were undone, or that a run did which died.
+def _by_gain(turned: list[Turned], since: Since | None, after: int) -> list[Turned]:
+    """The last turn, where it is of after the search, brought what the gain that is told says."""
+    if not turned or since is None or turned[-1].step < after:
+        return turned
+    last = replace(turned[-1], saved_seconds=since.seconds, saved_low=since.low, saved_high=since.high)
+    return [*turned[:-1], last]
+
+
+class _Levels:
+    """What a step takes over the run, over what it took when the baseline was measured: a machine becomes slower and
+    faster, and the baseline would have, too. From the leader's steps around windows; 1 where these tell no difference.
     """
 
-    steps: np.ndarray[Any, np.dtype[np.int64]]
-    seconds: _Floats
-    lost: _Floats
+    def __init__(self, windows: Sequence[WindowRow]) -> None:
+        told = [row for row in windows if row.leader_level and not row.undone]
+        first = [row for row in windows[:1] if row not in told]
+        self._places = [(row.first + row.end) / 2 for row in (*first, *told)]
+        self._logs = [math.log(row.leader_level or 1.0) for row in (*first, *told)]
 
-    def since(self, first: int) -> _Timeline:
-        """Without the steps before: they were done before anything was tuned."""
-        wanted = self.steps >= first
-        return _Timeline(self.steps[wanted], self.seconds[wanted], self.lost[wanted])
+    def at(self, steps: np.ndarray[Any, Any]) -> Floats:
+        """Of each of these steps."""
+        if not self._logs:
+            return np.ones(len(steps))
+        return np.exp(np.interp(steps, self._places, self._logs))
 
-
-def _timeline(folders: Sequence[Path]) -> _Timeline:
-    known: dict[int, float] = {}
-    lost = defaultdict[int, float](float)
-    for folder in folders:
-        records = RunRecords(folder / run_folder.RECORDS)
-        joined = _whole(join_steps({rank: records.table(rank, "step") for rank in records.ranks()}))
-        if not len(joined.steps):
-            continue
-        first = int(joined.steps[0])
-        lost[first] += sum(seconds for step, seconds in known.items() if step >= first)
-        for event in records.events(0):
-            if event.kind == UNDONE_EVENT:
-                lost[int(event.data["step"])] += float(event.data["seconds"])
-        known = {step: seconds for step, seconds in known.items() if step < first}
-        known |= dict(zip(joined.steps.tolist(), wall_seconds(joined).tolist(), strict=True))
-    before = [lost.get(step, 0.0) for step in known]
-    seconds = np.array(list(known.values()), float)
-    return _Timeline(np.array(list(known), np.int64), seconds, np.array(before, float))
-
-
-def _whole(steps: JoinedSteps) -> JoinedSteps:
-    """The steps that every rank recorded."""
-    return steps.chosen(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
+    def of(self, row: WindowRow) -> float:
+        """Of a window, in its middle."""
+        return row.leader_level or float(self.at(np.array([(row.first + row.end) / 2]))[0])
 
 
 def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
@@ -236,13 +235,61 @@ def _measuring(result: StudyResult) -> str:
     return f"trial {running.number}, {running.label}" + (f": {running.why}" if running.why else "")
 
 
+def change_columns(report: LiveReport) -> dict[str, list[Any]]:
+    """Each turn as a row, the newest first: what it brought, with its interval. The last one's, after the search, is by
+    the gain that is told.
+    """
+    rows = report.changes[::-1]
+    return {
+        "steps": [f"{row.step:,} to {max(row.step, row.end - 1):,}" for row in rows],
+        "turned": [", ".join(f"{key} = {value}" for key, value in row.values.items()) for row in rows],
+        "by": [row.by for row in rows],
+        "saved, s": [None if row.saved_seconds is None else f"{row.saved_seconds:+,.2f}" for row in rows],
+        "95 % interval": [
+            ""
+            if row.saved_low is None or row.saved_high is None
+            else f"{row.saved_low:+,.2f} to {row.saved_high:+,.2f}"
+            for row in rows
+        ],
+    }
+
+
+def change_words(row: Turned) -> str:
+    """A turn in one line."""
+    values = ", ".join(f"{key} = {value}" for key, value in row.values.items())
+    bought = (
+        "" if row.saved_seconds is None else f": {_seconds(row.saved_seconds)} saved until step {row.end:,}"
+    )
+    return f"from step {row.step:,} on {values} ({row.by}){bought}"
+
+
+def _gain_of(now: Mapping[str, Any], result: StudyResult) -> Gain | None:
+    """What the values that a run has now are worth beside the baseline; None where the study tells it of others."""
+    if result.state == "running" or result.gain is None or result.best is None:
+        return None
+    return result.gain if now == {key: result.best.config.get(key) for key in now} else None
+
+
+def _untuned(timeline: Timeline, base: float, levels: _Levels, after: int, gain: Gain | None) -> Floats:
+    """Seconds that each step would have taken with the baseline. From the step ``after`` the windows on nobody looks
+    how fast the machine is: the run's own steps tell, and the ``gain`` of its values.
+    """
+    if gain is None:
+        return base * np.where(timeline.steps < after, levels.at(timeline.steps), 1.0)
+    return np.where(timeline.steps < after, base * levels.at(timeline.steps), gain.ratio * timeline.seconds)
+
+
 def _since(
-    windows: Sequence[WindowRow], result: StudyResult, timeline: _Timeline, base: float
+    first: int, result: StudyResult, timeline: Timeline, base: float, gain: Gain | None
 ) -> Since | None:
-    first = max((row.end for row in windows), default=0)
+    """Of the steps from ``first`` on: the study's last turn, one by hand, or of a search that followed."""
     seconds = timeline.seconds[timeline.steps >= first]
     if not len(seconds):
         return None
+    last = int(timeline.steps[-1]) + 1
+    if gain is not None:
+        saved, *ends = (None if one is None else float(seconds.sum()) * (one - 1) for one in _three(gain))
+        return Since(first, last, saved or 0.0, ends[0], ends[1])
     found, count = mean_interval(seconds), len(seconds)
     saved, half = count * (base - found.value), None
     if found.low is not None and found.high is not None and result.baseline is not None:
@@ -250,29 +297,37 @@ def _since(
         if rates[0] and rates[1] and rates[2]:
             of_baseline = base * (rates[1] - rates[0]) / 2 / rates[2]
             half = count * math.hypot((found.high - found.low) / 2, of_baseline)
-    ends = (None, None) if half is None else (saved - half, saved + half)
-    return Since(first, int(timeline.steps[-1]) + 1, saved, *ends)
+    ends = [None, None] if half is None else [saved - half, saved + half]
+    return Since(first, last, saved, ends[0], ends[1])
 
 
-def _baseline_seconds(windows: Sequence[WindowRow], result: StudyResult, timeline: _Timeline) -> float | None:
-    """Seconds of a step of the baseline: the mean over all windows that measured it, their first steps included."""
+def _three(gain: Gain) -> tuple[float, float | None, float | None]:
+    return gain.ratio, gain.low, gain.high
+
+
+def _baseline_seconds(
+    windows: Sequence[WindowRow], result: StudyResult, timeline: Timeline, levels: _Levels
+) -> float | None:
+    """Seconds of a step of the baseline: the mean over all windows that measured it, their first steps included, as if
+    all had been when the first one was.
+    """
     if result.baseline is None:
         return None
     mine = [row for row in windows if result.baseline.trial in (row.trial, row.confirms)]
     steps = sum(row.end - row.first for row in mine)
-    return sum(_seconds_of(row, timeline) for row in mine) / steps if steps else None
+    return sum(_seconds_of(row, timeline) / levels.of(row) for row in mine) / steps if steps else None
 
 
-def _seconds_of(row: WindowRow, timeline: _Timeline) -> float:
+def _seconds_of(row: WindowRow, timeline: Timeline) -> float:
     """As the window told it; of one from before windows did, what its steps took that count in the end."""
     inside = (timeline.steps >= row.first) & (timeline.steps < row.end)
     return float(timeline.seconds[inside].sum()) if row.seconds is None else row.seconds
 
 
-def _saved(row: WindowRow, timeline: _Timeline, base: float | None) -> float | None:
+def _saved(row: WindowRow, timeline: Timeline, base: float | None, levels: _Levels) -> float | None:
     """An undone window is lost as a whole: its steps count where they were done again."""
     counts = 0 if row.undone else row.end - row.first
-    return None if base is None else base * counts - _seconds_of(row, timeline)
+    return None if base is None else base * levels.of(row) * counts - _seconds_of(row, timeline)
 
 
 def _invested(windows: Sequence[WindowRow], saved: Sequence[float | None], baseline: int) -> float:
@@ -293,7 +348,7 @@ def _now(flat: Mapping[str, Any], result: StudyResult) -> dict[str, Any]:
     return {key: flat[key] for key in keys}
 
 
-def _break_even(timeline: _Timeline, saved: _Floats | None) -> int | None:
+def _break_even(timeline: Timeline, saved: Floats | None) -> int | None:
     if saved is None or not len(saved) or saved.sum() <= 0:
         return None
     behind = np.flatnonzero(saved.cumsum() <= 0)
@@ -319,8 +374,9 @@ def standing(report: LiveReport) -> str:
 
 
 _SAVED = (
-    "The baseline's seconds for the steps since the first window, minus the run's. Checkpoints, evaluations and the "
-    "start of ranks are part of neither."
+    "The baseline's seconds for the steps since the first window, minus the run's. Where the leader's steps around "
+    "windows show that the machine became slower or faster, the baseline's are as much longer or shorter. Checkpoints, "
+    "evaluations and the start of ranks are part of neither."
 )
 
 

@@ -15,12 +15,14 @@ import plotly.graph_objects as go
 
 from engine.config.errors import InputError
 from tuning.report.study_result import StudyResult
-from workbench.analysis import why
+from workbench.analysis import live_report, why
+from workbench.analysis.live_report import LiveReport
 from workbench.analysis.quality import values_of
 from workbench.analysis.studies import StudyDocument, document
 from workbench.figures import base, compare, host, steps
 from workbench.figures import study as study_figures
 from workbench.figures.anatomy import lanes
+from workbench.figures.search import live as live_figures
 from workbench.figures.search.front import front, front_series
 from workbench.figures.search.thinning import thinned, thinned_front
 from workbench.home import runs
@@ -153,12 +155,23 @@ def _study_parts(home: Path, target: Target, place: Place) -> Iterator[str]:
         yield _line(line)
     if found.why is not None:
         yield _line(why.line(found.why))
+    if found.live is not None:
+        yield from _live_parts(found.live, place)
     yield from _study_figures(result, place, target.id)
     yield from _study_tables(found)
     best = result.best
     if best is not None and best.run and (home / best.run).is_dir():
         yield f"<h2>The best run, {escape(best.run)}</h2>"
         yield from _run_numbers(with_numbers_so_far(runs.load(home / best.run)), place)
+
+
+def _live_parts(report: LiveReport, place: Place) -> Iterator[str]:
+    yield "<h2>The run while it was tuned</h2>"
+    for line in live_report.lines(report):
+        yield _line(line)
+    yield place(live_figures.live(report), "The run's rate and the seconds that tuning saved")
+    if report.changes:
+        yield "<h2>What each change brought</h2>" + _table(live_report.change_columns(report))
 
 
 def _study_figures(result: StudyResult, place: Place, name: str) -> Iterator[str]:

@@ -31,7 +31,7 @@ def setting(*wanted: dict[str, Any]) -> Callable[[Path], None]:
 
     def send(folder: Path) -> None:
         for number, values in enumerate(wanted, 1):
-            ask(folder, str(number), commands.SET, **values)
+            ask(folder, f"{number:03d}", commands.SET, **values)  # taken by name
 
     return send
 

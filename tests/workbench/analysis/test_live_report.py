@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
+from profilers.records.writer import RecordWriter
+from tests.support.samples import step_sample
 from tests.tuning.execution.live.test_live_study import live_study
 from tuning.execution.executor import Played, Ran, played_summary
+from tuning.report.study_result import Gain
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
-from workbench.analysis.live_report import Since, WindowRow, _invested, _windows, since_words
+from workbench.analysis.live_report import (
+    LiveReport,
+    Since,
+    WindowRow,
+    _gain_of,
+    _invested,
+    _Levels,
+    _saved,
+    _since,
+    _untuned,
+    _windows,
+    since_words,
+)
+from workbench.analysis.live_timeline import AGAIN, Timeline, Turned, changes_of, timeline_of
+from workbench.figures.search import live as figures
 from workbench.pages.study.live import _beside
 
 
@@ -56,3 +75,64 @@ def test_a_window_tells_how_it_did_beside_the_leader_and_what_settled(tmp_path: 
     assert (found.leader_ratio, found.leader_ratio_low, found.leader_ratio_high) == (1.25, 1.1, 1.4)
     assert (found.leader_level, found.settling_steps, found.first, found.end) == (1.1, 3, 4, 16)
     assert _beside(found) == "1.25 x (1.10 to 1.40)" and _beside(row(0)) == ""
+
+
+def test_what_a_machine_that_becomes_faster_saves_is_not_the_tuners() -> None:
+    """Steps take half as long from the second window on, and the leader's beside it, too: nothing was saved."""
+    windows = [row(0), replace(row(1), first=20, end=30, leader_level=0.5, seconds=5.0)]
+    windows[0] = replace(windows[0], end=10, seconds=10.0)
+    steps = np.arange(40)
+    seconds = np.where(steps < 15, 1.0, 0.5)
+    timeline = Timeline(steps, seconds, np.zeros(40))
+    levels = _Levels(windows)
+    assert levels.at(steps)[[0, 5, 25, 39]] == pytest.approx([1.0, 1.0, 0.5, 0.5])
+    assert _saved(windows[1], timeline, 1.0, levels) == pytest.approx(0.0)
+    equal, better = Gain(1.0, 0.9, 1.1, "undecided"), Gain(2.0, 1.5, 3.0, "better")
+    assert _untuned(timeline, 1.0, levels, 30, equal)[30:] == pytest.approx(seconds[30:])
+    assert _untuned(timeline, 1.0, levels, 30, better)[30:] == pytest.approx(2 * seconds[30:])
+    assert _untuned(timeline, 1.0, levels, 30, None)[30:] == pytest.approx(1.0)
+
+
+def test_what_the_last_values_brought_is_by_the_gain_that_is_told(tmp_path: Path) -> None:
+    file = live_study(confirm_repeats=0, trials=2)
+    result = run_study(file, tmp_path / STUDIES / file.name, Beside())
+    timeline = Timeline(np.arange(10), np.full(10, 0.5), np.zeros(10))
+    found = _since(4, result, timeline, 1.0, Gain(2.0, 1.5, None, "better"))
+    assert found == Since(4, 10, pytest.approx(3.0), pytest.approx(1.5), None)
+    assert _gain_of(dict(result.best.config), result) == result.gain if result.best else False
+    assert _gain_of(dict(result.trials[0].config) | {"batch.micro_batch": 99}, result) is None
+
+
+def test_a_turn_holds_until_the_next_one_and_one_that_was_done_twice_counts_once(tmp_path: Path) -> None:
+    """The first run dies after step 9, the second goes on from step 5 with what it began with."""
+    first, second = (tmp_path / name for name in ("first", "second"))
+    for run, begin, end, turns in ((first, 0, 10, (3, 7)), (second, 5, 12, (8,))):
+        (run / run_folder.RECORDS).mkdir(parents=True)
+        run_folder.write_json(run / run_folder.CONFIG, live_study().config.model_dump(mode="json"))
+        writer = RecordWriter(run / run_folder.RECORDS, "rank-0")
+        for step in range(begin, end):
+            writer.write(step_sample(step, step_seconds=1.0))
+        for step in turns:
+            about = {"key": "batch.micro_batch", "old": 1, "new": step}
+            writer.event("changed", step=step, by="somebody", id="", **about)
+        writer.close()
+    timeline = timeline_of([first, second])
+    found = changes_of([first, second], ["batch.micro_batch"], timeline, np.ones(12))
+    told = [(each.step, each.end, each.values["batch.micro_batch"], each.by) for each in found]
+    assert told == [(3, 5, 3, "somebody"), (5, 8, 1, AGAIN), (8, 12, 8, "somebody")]
+    assert [each.saved_seconds for each in found] == [2.0, 3.0, 4.0]
+
+
+def test_the_chart_marks_each_turn_and_says_what_it_brought() -> None:
+    turned = Turned(7, 12, {"batch.micro_batch": 4, "overlap.bucket_mb": 1.0}, "somebody", -2.5)
+    report = LiveReport(
+        "run", ["run"], "running", 12, 100, {}, 1.0, -2.5, None, None, 0.0, None, [], "", "", None, [turned],
+        [6, 11], [64.0, 128.0], [0.0, -2.5],
+    )  # fmt: skip
+    [marks] = [trace for trace in figures.live(report).data if trace.name == "changed"]
+    assert (list(marks.x), list(marks.y)) == ([7], [128.0])
+    words = (
+        "from step 7 on batch.micro_batch = 4, overlap.bucket_mb = 1.0 (somebody): -2.5 s saved until step 12"
+    )
+    assert list(marks.text) == [words]
+    assert not [trace for trace in figures.live(replace(report, changes=[])).data if trace.name == "changed"]

@@ -21,7 +21,7 @@ from profilers.model.run_summary import RunSummary
 from tuning.analysis import paired
 from tuning.analysis.comparison import LEVEL
 from tuning.analysis.paired import Lead
-from tuning.execution.executor import OverError
+from tuning.execution.executor import EnoughError, OverError
 from tuning.execution.live.worth import HOPELESS, LEAST_STEPS, Worth, name_of
 
 #: So many steps are compared with as many.
@@ -79,6 +79,8 @@ class Leader:
         self._worth = Worth()
         #: The fastest exact one and its tokens per second, at the level at which the first one was measured.
         self._fastest: tuple[float, RunConfig] | None = None
+        #: The number of its trial; None where that is not known.
+        self.trial: int | None = None
         #: Who was measured again in the round that is on.
         self._round: set[str] = set()
 
@@ -87,13 +89,15 @@ class Leader:
         """The fastest exact one so far; None before the first."""
         return None if self._fastest is None else self._fastest[1]
 
-    def remember(self, config: RunConfig, rate: float) -> None:
+    def remember(self, config: RunConfig, rate: float, trial: int) -> None:
         """An earlier controller of the study measured this one, exact as it is, as the fastest."""
-        self._fastest = rate, config
+        self._fastest, self.trial = (rate, config), trial
 
-    def rank(self, config: RunConfig, summary: RunSummary, again: bool, spoilt: bool) -> bool:
-        """A window measured this one, perhaps ``again``, and lost too much where it is ``spoilt``. Whether it leads
-        now: beside the leader around it, where it was held beside that.
+    def rank(
+        self, config: RunConfig, summary: RunSummary, again: bool, spoilt: bool, trial: int | None = None
+    ) -> bool:
+        """A window of this ``trial`` measured this one, perhaps ``again``, and lost too much where it is ``spoilt``.
+        Whether it leads now: beside the leader around it, where it was held beside that.
         """
         rate, level, ratio = summary.tokens_per_second, summary.leader_level or 1.0, summary.leader_ratio
         if rate is None:
@@ -104,7 +108,7 @@ class Leader:
         rate = rate * level if ratio is None else known * ratio
         if is_lossy(config.flat()) or rate <= known:
             return False
-        self._fastest = rate, config
+        self._fastest, self.trial = (rate, config), trial
         return True
 
     def level(self, steps: Sequence[float]) -> float | None:
@@ -128,9 +132,9 @@ class Leader:
         self._worth.paid(seconds, steps, level)
 
     def check_enough(self, left: int) -> None:
-        """OverError where too few steps are ``left`` for what another window is likely to bring."""
+        """EnoughError where too few steps are ``left`` for what another window is likely to bring."""
         if why := self._worth.enough(left):
-            raise OverError(why)
+            raise EnoughError(why)
 
     def check_round(self, config: RunConfig, left: int) -> None:
         """Before a round in which leaders are measured again: half of one tells nothing. OverError where it is not

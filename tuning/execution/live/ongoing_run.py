@@ -157,6 +157,18 @@ class OngoingRun:
                 return {key: values[key] for key in known if not str(last[key].by).startswith(BY_STUDY)}
             time.sleep(_POLL_SECONDS)
 
+    def by_hand_since(self, study: str) -> dict[str, Any]:
+        """What a person gave it after the last turn of this study, or since the study began it, and it still has: no
+        controller may have been there to see it.
+        """
+        self.refresh()
+        rows = change_rows(self.records)
+        mine = [place for place, row in enumerate(rows) if str(row.by).startswith(f"{BY_STUDY}{study},")]
+        since = rows[mine[-1] + 1 :] if mine else rows if self.status.labels.get("live") == study else []
+        found = {row.key: row.new for row in since if not str(row.by).startswith(BY_STUDY)}
+        flat = self.config.flat()
+        return {key: value for key, value in found.items() if flat.get(key) == value}
+
     def loss_before(self, step: int) -> float | None:
         """On held-out text, by the last :meth:`refresh`; None if it was not taken there yet."""
         return losses_before_steps(self.records).get(step)

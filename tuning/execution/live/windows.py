@@ -107,7 +107,9 @@ class LiveWindows:
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart
     ) -> Ran:
         run = self._ready(config, labels)
-        if self._given is not None and (others := live_values(self._given, run.config)):
+        if self._given is None:  # the controller before this one may have been gone when somebody turned it
+            self._hold(run.by_hand_since(labels["study"]))
+        elif others := live_values(self._given, run.config):
             self._hold(run.by_hand(others))
         config = config.with_values(self._hand.beside)
         self._check_undeclared()
@@ -142,7 +144,8 @@ class LiveWindows:
             after = self._leader_steps(run, config, labels, should_stop) if turns_back else []
             outcome, summary = self._held(folder, before, after, outcome, summary)
         self._seen = (config, summary) if outcome.good else self._seen
-        if self._leader.rank(config, summary, labels.get("purpose") == CONFIRM, self._approach.spoilt):
+        again, trial = labels.get("purpose") == CONFIRM, int(labels["trial"])
+        if self._leader.rank(config, summary, again, self._approach.spoilt, trial):
             self._leading = None
         if labels.get("purpose") in _SEARCHING:
             self._leader.paid(time.monotonic() - since, run.step - step, summary.leader_level or 1.0)
@@ -204,6 +207,7 @@ class LiveWindows:
             leader_ratio=value,
             leader_ratio_low=low,
             leader_ratio_high=high,
+            leader_trial=self._leader.trial,
         )
         if outcome.ending is Ending.PRUNED and may_lead_after_all(summary.step_samples, after):
             outcome = RunOutcome(Ending.COMPLETED, _SHORT.format(steps=len(summary.step_samples)))
@@ -336,9 +340,9 @@ class LiveWindows:
             window = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("window") or {}
             run_folder.update_status(folder, window=window | {"undone": True})
 
-    def remember(self, config: RunConfig, rate: float) -> None:
+    def remember(self, config: RunConfig, rate: float, trial: int) -> None:
         """An earlier controller of the study measured this one, exact as it is, as the fastest."""
-        self._leader.remember(config, rate)
+        self._leader.remember(config, rate, trial)
 
     def release(self) -> None:
         """What was set by hand need not stay: somebody wants the run to have what it began with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from workbench.analysis.live_report import LiveReport, WindowRow
+from workbench.analysis.live_report import LiveReport, WindowRow, change_words
 from workbench.figures.base import LINE_COLORS, NEUTRAL, empty, panels
 
 
@@ -42,7 +42,26 @@ def live(report: LiveReport, revision: str = "") -> go.Figure:
     kept = [row for row in report.windows if not row.undone]
     for number, row in enumerate(kept):
         _shade(drawing, row, number)
+    _changes(drawing, report)
     return drawing.update_layout(hovermode="closest").update_xaxes(range=[0, report.steps])
+
+
+def _changes(drawing: go.Figure, report: LiveReport) -> None:
+    """Each turn of the run, at the top; hovering says from which step on, what was turned, and what it bought."""
+    if not report.changes:
+        return
+    drawing.add_scatter(
+        x=[row.step for row in report.changes],
+        y=[max(report.curve_tokens_per_second)] * len(report.changes),
+        name="changed",
+        mode="markers",
+        marker={"symbol": "diamond", "size": 8, "color": NEUTRAL},
+        showlegend=False,
+        text=[change_words(row) for row in report.changes],
+        hovertemplate="%{text}<extra></extra>",
+        row=1,
+        col=1,
+    )
 
 
 def _shade(drawing: go.Figure, row: WindowRow, number: int) -> None:

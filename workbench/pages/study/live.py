@@ -61,6 +61,9 @@ def section(found: StudySnapshot) -> None:
     if report.since is not None:
         words_of = live_report.since_words(report.since)
         st.caption(f":material/savings: {words_of[0].upper()}{words_of[1:]}.")
+    if report.changes:
+        with st.expander("Changes", icon=":material/tune:"):
+            table(live_report.change_columns(report), "tune-live-changes")
     with st.expander("Windows", icon=":material/view_column:"):
         _windows(report)
 

@@ -176,6 +176,7 @@ def test_a_run_that_dies_goes_on_from_its_last_checkpoint(
         ({"side_by_side": 2}, ("side_by_side", "2", "one run")),
         ({"live": {"steps": 0}}, ("live.steps", "0")),
         ({"live": {"over": 3}}, ("live.over", "unknown key")),
+        ({"live": {"steps": 12}}, ("live.steps", "12", "second window")),
     ],
 )
 def test_what_cannot_be_tuned_live_is_refused(changes: dict[str, Any], words: tuple[str, ...]) -> None:
@@ -230,6 +231,27 @@ def test_between_windows_the_run_has_the_fastest_values_and_what_is_set_by_hand_
         assert run.config.batch.micro_batch == 4
     finally:
         live.starter.stop()
+
+
+@pytest.mark.timeout(240)
+def test_what_was_set_by_hand_while_the_controller_was_gone_stays(tmp_path: Path) -> None:
+    """It was killed, somebody turned the run, and the same command goes on."""
+    file = live_study(live={"steps": 100_000})
+    before, after = (Live(tmp_path / "home", file) for _ in range(2))
+    before.folder.mkdir(parents=True)
+    config = file.config.with_values({"parallel.dp": 2, "batch.micro_batch": 2})
+    labels = {"study": "live", "trial": "0"}
+    try:
+        assert before.windows(config, labels, lambda: False)[0].ending is Ending.COMPLETED
+        before.windows._idle.cancel()
+        run = before.starter.current
+        assert run is not None
+        run.turn({"overlap.bucket_mb": 1.0, "memory.recompute": "full"}, "somebody")
+        assert after.windows(config, labels, lambda: False)[0].ending is Ending.COMPLETED
+        assert run.config.memory.recompute == "full" and run.config.overlap.bucket_mb == 1.0
+        assert after.windows._hand.values == {"overlap.bucket_mb": 1.0, "memory.recompute": "full"}
+    finally:
+        after.starter.stop()
 
 
 @pytest.mark.timeout(240)

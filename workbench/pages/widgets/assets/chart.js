@@ -89,14 +89,33 @@ async function react(Plotly, plot) {
   }
 }
 
-async function draw(plot) {
+// One after the other: Plotly fails where a chart is drawn anew, by new data or another width, while it is being drawn.
+function draw(plot) {
+  if (!plot.waiting) {
+    plot.waiting = true;
+    plot.drawing = (plot.drawing ?? Promise.resolve()).then(() => {
+      plot.waiting = false;
+      return drawNow(plot);
+    });
+  }
+  return plot.drawing;
+}
+
+async function drawNow(plot) {
   try {
+    if (plot.failed) {
+      plot.failed = false;
+      plot.textContent = "";
+    }
     const Plotly = await loadPlotly();
     if (plot.isConnected && plot.clientWidth > 0) {
       await react(Plotly, plot);
       listenForClicks(plot);
     }
   } catch (error) {
+    if (!plot.isConnected) return; // the page has taken it down meanwhile
+    window.Plotly?.purge(plot);
+    plot.failed = true;
     plot.textContent = `This chart cannot be drawn: ${error.message}`;
   }
 }

@@ -1,0 +1,150 @@
+"""The steps of the runs that a live study tuned, as one run: what counts in the end, what was lost, what was turned."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.config import run_config
+from engine.config.errors import InputError
+from engine.run import run_folder
+from profilers.analysis.events import change_rows
+from profilers.analysis.rounds import wall_seconds
+from profilers.analysis.statistics import mean_interval
+from profilers.analysis.steps import JoinedSteps, join_steps
+from profilers.records.reader import RunRecords
+from profilers.records.schema import UNDONE_EVENT
+
+#: Who turned a run that has other values since it began again.
+AGAIN = "started again"
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Wall seconds of each step that counts in the end; and what was ``lost`` before it was done: steps from it on that
+    were undone, or that a run did which died.
+    """
+
+    steps: np.ndarray[Any, np.dtype[np.int64]]
+    seconds: Floats
+    lost: Floats
+
+    def since(self, first: int) -> Timeline:
+        """Without the steps before: they were done before anything was tuned."""
+        wanted = self.steps >= first
+        return Timeline(self.steps[wanted], self.seconds[wanted], self.lost[wanted])
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Values that hold from a ``step`` on to before ``end``, who turned them, and the seconds that the baseline would
+    have taken more for these steps, with the ends of their 95 % interval where there are enough steps for one.
+    """
+
+    step: int
+    end: int
+    values: dict[str, Any]
+    by: str
+    saved_seconds: float | None
+    saved_low: float | None = None
+    saved_high: float | None = None
+
+
+def timeline_of(folders: Sequence[Path]) -> Timeline:
+    known: dict[int, float] = {}
+    lost = defaultdict[int, float](float)
+    for folder in folders:
+        records = RunRecords(folder / run_folder.RECORDS)
+        joined = _whole(join_steps({rank: records.table(rank, "step") for rank in records.ranks()}))
+        if not len(joined.steps):
+            continue
+        first = int(joined.steps[0])
+        lost[first] += sum(seconds for step, seconds in known.items() if step >= first)
+        for event in records.events(0):
+            if event.kind == UNDONE_EVENT:
+                lost[int(event.data["step"])] += float(event.data["seconds"])
+        known = {step: seconds for step, seconds in known.items() if step < first}
+        known |= dict(zip(joined.steps.tolist(), wall_seconds(joined).tolist(), strict=True))
+    before = [lost.get(step, 0.0) for step in known]
+    seconds = np.array(list(known.values()), float)
+    return Timeline(np.array(list(known), np.int64), seconds, np.array(before, float))
+
+
+def _whole(steps: JoinedSteps) -> JoinedSteps:
+    """The steps that every rank recorded."""
+    return steps.chosen(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
+
+
+def changes_of(
+    folders: Sequence[Path], keys: Collection[str], timeline: Timeline, saved: Floats | None
+) -> list[Turned]:
+    """Of all runs, without what a run did twice: the last one that did a step counts. One that was started again has
+    its own values of these ``keys`` from its first step on.
+    """
+    known: dict[int, list[_Told]] = {}
+    for folder in folders:
+        records = RunRecords(folder / run_folder.RECORDS)
+        rows, first = change_rows(records), _first_step(records)
+        known = {step: told for step, told in known.items() if step < first}
+        if folder != folders[0] and first < math.inf:
+            known[int(first)] = [_Told(key, value, AGAIN) for key, value in _began_with(folder, keys).items()]
+        for row in rows:
+            known.setdefault(row.step, []).append(_Told(row.key, row.new, str(row.by)))
+    steps = sorted(known)
+    ends = [*steps[1:], int(timeline.steps[-1]) + 1 if len(timeline.steps) else 0]
+    found = []
+    for step, end in zip(steps, ends, strict=False):
+        inside = (timeline.steps >= step) & (timeline.steps < end)
+        values = {told.key: told.value for told in known[step]}
+        found.append(Turned(step, end, values, known[step][-1].by, *_sum(saved, inside)))
+    return found
+
+
+#: Neighbours are put together until there are so many numbers at the most.
+_GROUPS = 400
+
+
+def _sum(
+    saved: Floats | None, inside: np.ndarray[Any, Any]
+) -> tuple[float | None, float | None, float | None]:
+    """Of some steps, with the ends of its 95 % interval."""
+    if saved is None or not inside.any():
+        return None, None, None
+    mine = saved[inside]
+    groups = np.array_split(mine, min(len(mine), _GROUPS))
+    found = mean_interval([float(group.mean()) for group in groups])
+    ends = [None if one is None else one * len(mine) for one in (found.low, found.high)]
+    return float(mine.sum()), ends[0], ends[1]
+
+
+class _Told(NamedTuple):
+    key: str
+    value: Any
+    by: str
+
+
+def _began_with(run: Path, keys: Collection[str]) -> dict[str, Any]:
+    place = next(
+        (run / name for name in (run_folder.STARTED, run_folder.CONFIG) if (run / name).is_file()),
+        None,
+    )
+    if place is None:
+        return {}
+    try:
+        flat = run_config.load(place).flat()
+    except InputError:
+        return {}
+    return {key: flat[key] for key in keys if key in flat}
+
+
+def _first_step(records: RunRecords) -> float:
+    """Of a run; beyond all steps where it recorded none."""
+    steps = records.table(0, "step").column("step") if 0 in records.ranks() else ()
+    return int(steps[0]) if len(steps) else math.inf
