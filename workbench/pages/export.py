@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import streamlit as st
 
@@ -29,6 +29,8 @@ from workbench.pages.widgets.trial_table import followed
 from workbench.text import words
 
 PROVENANCE = "provenance.json"
+#: A longer file scrolls in its own frame, so that what stands below it can be found.
+FILE_LINES, FILE_PIXELS = 40, 640
 LANGUAGES = {"json": "json", "sh": "bash", "md": "markdown", "yaml": "yaml", "py": "python"}
 
 
@@ -159,7 +161,8 @@ def _files(exported: Bundle) -> None:
     for view, (name, text) in zip(views, exported.files.items(), strict=False):
         with view:
             language = LANGUAGES.get(name.rpartition(".")[2])
-            st.code(text, language=language, line_numbers=True, wrap_lines=True)
+            height: int | Literal["content"] = FILE_PIXELS if text.count("\n") > FILE_LINES else "content"
+            st.code(text, language=language, line_numbers=True, wrap_lines=True, height=height)
     with views[-1]:
         flat = flatten(json.loads(exported.files.get(PROVENANCE, "{}")))
         scalars = {key: value for key, value in flat.items() if not isinstance(value, list | dict)}

@@ -12,6 +12,13 @@ _CODE = """<style>
 .stCode .token, .stCode .linenumber { color: inherit !important; }
 .stCode .token.property { font-weight: 600; }
 </style>"""
+#: What stands side by side on a wide window stands one below the other where a table would lose its last column.
+_NARROW = """<style>
+@media (max-width: 1000px) {
+  [class*="st-key-stacked-"] > [data-testid=stLayoutWrapper] > [data-testid=stHorizontalBlock] { flex-wrap: wrap; }
+  [class*="st-key-stacked-"] > [data-testid=stLayoutWrapper] > * > [data-testid=stColumn] { min-width: 100%; }
+}
+</style>"""
 
 
 def main() -> None:
@@ -19,7 +26,7 @@ def main() -> None:
     icon = str(ASSETS / "icon.svg")
     st.set_page_config(page_title="Workbench", page_icon=icon, layout="wide")
     st.logo(icon)
-    st.html(_CODE)
+    st.html(_CODE + _NARROW)
     if not login.let_in():
         return
     pages = [
