@@ -64,7 +64,7 @@ def _presets(chooser: str, offered: Collection[str], usual: Collection[str]) -> 
                     key=f"new-preset-{words.identifier(name.replace(' ', '-'))}",
                     type="tertiary",
                     help=_about_preset(name, len(keys)),
-                    on_click=lambda keys=keys: st.session_state.update({chooser: keys}),  # type: ignore[misc]
+                    on_click=lambda keys=keys: st.session_state.update({chooser: keys}),
                 )
 
 
