@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any
 
 import streamlit as st
 
@@ -29,8 +29,6 @@ from workbench.pages.widgets.trial_table import followed
 from workbench.text import words
 
 PROVENANCE = "provenance.json"
-#: A longer file scrolls in its own frame, so that what stands below it can be found.
-FILE_LINES, FILE_PIXELS = 40, 640
 LANGUAGES = {"json": "json", "sh": "bash", "md": "markdown", "yaml": "yaml", "py": "python"}
 
 
@@ -161,8 +159,7 @@ def _files(exported: Bundle) -> None:
     for view, (name, text) in zip(views, exported.files.items(), strict=False):
         with view:
             language = LANGUAGES.get(name.rpartition(".")[2])
-            height: int | Literal["content"] = FILE_PIXELS if text.count("\n") > FILE_LINES else "content"
-            st.code(text, language=language, line_numbers=True, wrap_lines=True, height=height)
+            st.code(text, language=language, line_numbers=True, wrap_lines=True)
     with views[-1]:
         flat = flatten(json.loads(exported.files.get(PROVENANCE, "{}")))
         scalars = {key: value for key, value in flat.items() if not isinstance(value, list | dict)}
