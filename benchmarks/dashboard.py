@@ -1,6 +1,7 @@
 """The page beside a run that writes fast, a long run, and ten browsers, in a real browser.
 
-    python -m benchmarks.dashboard [--seconds 120] [--steps 100000] [--sessions 10] [--rate 50] [--save]
+    python -m benchmarks.dashboard [--seconds 120] [--steps 100000] [--looks 5] [--only-long] [--sessions 10]
+        [--rate 50] [--save]
 
 Eight ranks' records are written by one process with the writers that ranks use; nothing is trained, so what training
 loses is not told here (``benchmarks.readers`` and ``benchmarks.profiling_cost`` tell what the processor loses). How old
@@ -10,7 +11,10 @@ with when that step was written. The browser runs on the same cores; its share i
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
+import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +39,14 @@ _CHART = ".st-key-live-phases .js-plotly-plot"
 _LAST_STEP = f"""() => {{ const plot = document.querySelector('{_CHART}');
   if (!plot || !plot.data || !plot.data.length) return null;
   const x = plot.data[0].x; return x && x.length ? Number(x[x.length - 1]) : null; }}"""
+#: Once the page has run again after a key: seconds since this was asked.
+_WAIT_FOR_RERUN = """() => { window.ranAgain = new Promise(done => {
+  const app = document.querySelector('[data-testid=stApp]'), began = performance.now(); let ran = false;
+  const watch = new MutationObserver(() => {
+    if (app.getAttribute('data-test-script-state') !== 'notRunning') { ran = true; return; }
+    if (ran) { watch.disconnect(); done((performance.now() - began) / 1e3); } });
+  watch.observe(app, { attributes: true, attributeFilter: ['data-test-script-state'] });
+  setTimeout(() => done(NaN), 60000); }); }"""
 _VALUES = {"parallel.dp": RANKS, "batch.global_batch": 64}
 
 
@@ -177,30 +189,53 @@ def _live_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: A
     return rows
 
 
-def _long_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, steps: int) -> list[list[str]]:
-    write_long(home, steps)
-    process, address = start_server(home, scratch / "long.log")
-    server = psutil.Process(process.pid)
-    places = {
-        "Runs": (f"{address}/runs?id={LONG}", ".st-key-run-phases .js-plotly-plot"),
-        "Live": (f"{address}/live?run={LONG}", _CHART),
-        "Steps": (f"{address}/steps?run={LONG}", ".st-key-steps-heat .js-plotly-plot"),
+def refresh(tab: Visit) -> float:
+    """Seconds that a page which is shown already takes to run again, from the key to its last word."""
+    tab.page.evaluate(_WAIT_FOR_RERUN)
+    tab.page.keyboard.press("r")
+    return float(tab.page.evaluate("() => window.ranAgain"))
+
+
+def copies_of(home: Path, count: int) -> list[str]:
+    """The long run under other names, for looks of a page that has never seen it; its files are the same ones."""
+    names = [f"{LONG[:-4]}{number:04x}" for number in range(count)]
+    for name in names:
+        shutil.copytree(home / LONG, home / name, copy_function=os.link)
+    return names
+
+
+def _long_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: Any) -> list[list[str]]:
+    write_long(home, given.steps)
+    views = {
+        "Runs": ("runs?id=", ".st-key-run-phases .js-plotly-plot"),
+        "Live": ("live?run=", _CHART),
+        "Steps": ("steps?run=", ".st-key-steps-heat .js-plotly-plot"),
     }
-    rows = []
+    names = iter(copies_of(home, len(views) * given.looks))
+    process, address = start_server(home, scratch / "long.log")
+    server, rows = psutil.Process(process.pid), []
     try:
-        warm = new_tab()
-        warm.open(f"{address}/machine")
-        for name, (place, chart) in places.items():
-            tab, used = new_tab(), _processor(server)
-            first = first_view(tab, place, chart)
-            cost, again = _processor(server) - used, first_view(tab, place, chart)
-            rows.append([name, f"{first:.2f}", f"{cost:.2f}", f"{again:.2f}",
-                         f"{server.memory_info().rss / 2**20:.0f}"])  # fmt: skip
-            tab.page.context.close()
+        new_tab().open(f"{address}/machine")
+        for title, (place, chart) in views.items():
+            firsts, agains, refreshes, costs = list[float](), list[float](), list[float](), list[float]()
+            for name in itertools.islice(names, given.looks):
+                tab, used = new_tab(), _processor(server)
+                firsts.append(first_view(tab, f"{address}/{place}{name}", chart))
+                costs.append(_processor(server) - used)
+                agains.append(first_view(tab, f"{address}/{place}{name}", chart))
+                tab.settle()
+                refreshes.append(refresh(tab))
+                tab.page.context.close()
+            memory = f"{server.memory_info().rss / 2**20:.0f}"
+            rows.append([title, *map(_middle_and_most, (firsts, costs, agains, refreshes)), memory])
     finally:
         process.terminate()
         process.wait(20)
     return rows
+
+
+def _middle_and_most(seconds: list[float]) -> str:
+    return f"{np.median(seconds):.2f} / {max(seconds):.2f}"
 
 
 def main() -> None:
@@ -210,6 +245,8 @@ def main() -> None:
     parser = _table.parser(__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="of watching, each")
     parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--looks", type=int, default=5, help="at each view of the long run")
+    parser.add_argument("--only-long", action="store_true", help="leave out the run that goes")
     parser.add_argument("--sessions", type=int, default=10)
     parser.add_argument("--rate", type=float, default=50.0, help="steps a second")
     given = parser.parse_args()
@@ -221,12 +258,15 @@ def main() -> None:
 
         (scratch / "live").mkdir()
         (scratch / "long").mkdir()
-        long = _long_rows(scratch / "long", new_tab, scratch, given.steps)
-        live = _live_rows(scratch / "live", new_tab, scratch, given)
+        long = _long_rows(scratch / "long", new_tab, scratch, given)
+        live = [] if given.only_long else _live_rows(scratch / "live", new_tab, scratch, given)
         browser.close()
-    header = ["view", "first look, s", "of the processor, s", "again, s", "page's process, MiB"]
+    header = ["view (each: median / largest)", "first look, s", "of the processor, s", "in a new page, s", "refresh, s",
+              "page's process, MiB"]  # fmt: skip
     title = f"A run of {given.steps:,} steps on {RANKS} ranks in the browser"
     _table.show("dashboard_long", title, header, long, given.save)
+    if given.only_long:
+        return
     header = ["beside it", "age of what is shown: p50 / p95 / largest, s", "page's process, cores", "its memory, MiB",
               "to a browser, kB/s", "over"]  # fmt: skip
     title = f"A run of {RANKS} ranks that writes {given.rate:g} steps a second, on the page Live"

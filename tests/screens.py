@@ -70,9 +70,10 @@ def _look(chromium: Any, base: str, addresses: dict[str, str], out: Path, scheme
     for name, address in addresses.items():
         tab.open(base + address)
         tab.page.wait_for_timeout(DRAWING_MILLISECONDS)
-        tall = tab.page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
-        tab.page.set_viewport_size({"width": width, "height": max(HEIGHT, int(tall))})
-        tab.page.wait_for_timeout(DRAWING_MILLISECONDS)
+        for _ in range(2):  # what is drawn anew in the larger window may be taller
+            tall = tab.page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
+            tab.page.set_viewport_size({"width": width, "height": max(HEIGHT, int(tall))})
+            tab.page.wait_for_timeout(DRAWING_MILLISECONDS)
         path = out / f"{name}-{scheme}-{width}.png"
         tab.page.screenshot(path=path)
         print(path, flush=True)

@@ -370,7 +370,7 @@ def _wrapped(text: str, width: int = 70) -> str:
 
 def importance(series: ImportanceSeries, name: Callable[[str], str], revision: str = "") -> go.Figure:
     """Bars: which knobs made the difference."""
-    drawing = figure("Which knobs mattered", "share of what sets the best apart, %", "", revision, height=380)
+    drawing = figure("Which knobs mattered", "share, %", "", revision, height=380)
     drawing.update_layout(margin_t=40, hovermode="closest")
     if not series.names:
         return empty(drawing, _wrapped(series.reason, 40))

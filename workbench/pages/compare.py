@@ -99,11 +99,11 @@ def _draw(chosen: Sequence[str]) -> None:
     table(compare_text.overview(compared), "compare-overview", _OVERVIEW)
     for note in compared.notes:
         st.caption(f":material/info: {words.escaped(note[:1].upper() + note[1:])}.")
-    st.subheader("Is it real?", anchor=False)
+    st.header("Is it real?", anchor=False)
     for pair in compared.pairs:
         icon = {"better": "trending_up", "worse": "trending_down", "equal": "equal"}.get(pair.verdict, "help")
         st.markdown(f":material/{icon}: {words.escaped(compare_text.pair(pair, letters))}")
-    st.subheader("What differs in the configuration", anchor=False)
+    st.header("What differs in the configuration", anchor=False)
     if compared.differences:
         table(compare_text.differences(compared), "compare-differences")
     same = f"{compared.same_keys:,} keys are the same in all of them."
@@ -130,7 +130,7 @@ _OVERVIEW = {
 
 
 def _steps(compared: Comparison, letters: list[str]) -> None:
-    st.subheader("A step", anchor=False)
+    st.header("A step", anchor=False)
     widest = compare_text.widest(compared.phases)
     if widest is not None:
         st.caption(f"They are furthest apart in: {compare_text.part(widest.name)}.")
@@ -144,7 +144,7 @@ def _steps(compared: Comparison, letters: list[str]) -> None:
 
 
 def _losses(compared: Comparison, letters: dict[str, str]) -> None:
-    st.subheader("Loss", anchor=False)
+    st.header("Loss", anchor=False)
     against = st.segmented_control(
         "Against", figures.AGAINST, default="steps", required=True, key="compare-against"
     )
@@ -159,7 +159,7 @@ def _study(compared: Comparison, letters: dict[str, str]) -> None:
     if len(names) != 1 or name is None or not (home() / STUDIES / name).is_dir():
         return
     found = study(name)
-    st.subheader("Among all trials of their study", anchor=False)
+    st.header("Among all trials of their study", anchor=False)
     trials, aim = found.result.trials, found.result.aim
     chart(
         figures.parallel(trials, aim, letters, name),

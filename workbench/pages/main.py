@@ -12,6 +12,19 @@ _CODE = """<style>
 .stCode .token, .stCode .linenumber { color: inherit !important; }
 .stCode .token.property { font-weight: 600; }
 </style>"""
+#: White words stand on these, which the dark theme's own primary colour, made for words on black, is too pale for.
+_FILLED = """<style>
+[data-testid=stMultiSelectTagsContainer] [data-tag], [data-testid=stBaseButton-primary]:not(:disabled) {
+  background-color: #2f5fd0 !important; border-color: #2f5fd0 !important; color: #ffffff !important;
+}
+</style>"""
+#: What stands side by side on a wide window stands one below the other where a table would lose its last column.
+_NARROW = """<style>
+@media (max-width: 1000px) {
+  [class*="st-key-stacked-"] > [data-testid=stLayoutWrapper] > [data-testid=stHorizontalBlock] { flex-wrap: wrap; }
+  [class*="st-key-stacked-"] > [data-testid=stLayoutWrapper] > * > [data-testid=stColumn] { min-width: 100%; }
+}
+</style>"""
 
 
 def main() -> None:
@@ -19,7 +32,7 @@ def main() -> None:
     icon = str(ASSETS / "icon.svg")
     st.set_page_config(page_title="Workbench", page_icon=icon, layout="wide")
     st.logo(icon)
-    st.html(_CODE)
+    st.html(_CODE + _FILLED + _NARROW)
     if not login.let_in():
         return
     pages = [

@@ -58,7 +58,7 @@ def _draw() -> None:
     if not found.run_count and not found.study_count:
         nothing_yet("Nothing has run here yet.", "workbench tune examples/quickstart.yaml")
         return
-    st.subheader(overview_text.headline(found), anchor=False)
+    st.header(overview_text.headline(found), anchor=False)
     for study in found.studies:
         _study(study)
     for run in found.runs:

@@ -14,7 +14,7 @@ VIEWS = {WATCH: ":material/monitoring: Watch", NEW: ":material/add: New study"}
 
 def page() -> None:
     """One of two views."""
-    title, switch = st.columns([3, 1], vertical_alignment="bottom")
+    title, switch = st.columns([2, 1], vertical_alignment="bottom")
     with title:
         heading("Tune", "A study measures configurations and searches for the fastest.")
     _follow_a_started_study()

@@ -56,7 +56,7 @@ def overview(compared: Comparison) -> dict[str, list[Any]]:
     sides = compared.runs
     letters = names(compared)
     return {
-        "": [letters[side.id] for side in sides],
+        "as": [letters[side.id] for side in sides],
         "run": [side.id for side in sides],
         "study": [f"{side.study} · trial {side.trial}" if side.study else None for side in sides],
         "ending": [words.spoken(side.state) for side in sides],

@@ -36,7 +36,7 @@ def plan_lines(file: StudyFile) -> list[str]:
     turned = [f"  {knob.key} = {knob}{_today(file, knob.key)}" for knob in file.knobs]
     return [
         f"study {file.name}: {command.kind.title} on {ranks} rank{'s' * (ranks > 1)}, aims at {file.objective}",
-        f"trial 0, the command as it is: {_shown(command.for_trial(file.config.trainer).text)}",
+        f"trial 0, the command as it is: {shown(command.for_trial(file.config.trainer).text)}",
         f"then at most {file.trials - 1} others, {train.steps} steps each, {train.warmup} of them warm-up, which turn:",
         *turned,
         "another space: --set 'space.trainer.NAME=[..]'; steps: --set base.train.steps=N",
@@ -48,7 +48,7 @@ def _command(file: StudyFile) -> TunedCommand:
     return file.command
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """For people: each trial has a folder of its own in its run's."""
     return text.replace(FOLDER, "RUN/trainer")
 

@@ -18,11 +18,15 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 CALL = "step=16&rank=0&call=dp.all_reduce.0"
 ADDRESSES = {
-    "runs": "/?id={run}",
+    "start": "/",
+    "runs": "/runs?id={run}",
+    "a run that goes": "/runs?id={going}",
     "live": "/live",
     "steps": f"/steps?run={{run}}&{CALL}",
     "tune": "/tune",
     "new study": "/tune?view=new",
+    "new study of a command": "/tune?view=new",
+    "compare": "/compare?ids=quickstart:0,quickstart:4,quickstart:5",
     "plan": "/plan?cluster=dgx-a100&nodes=2&model=350m&batch=64",
     "export": "/export",
     "machine": "/machine",
@@ -30,22 +34,29 @@ ADDRESSES = {
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory, serve: Callable[[Path], str]) -> tuple[str, str]:
-    """A server for a home with everything in it, and a run with a call to look at."""
+def places(tmp_path_factory: pytest.TempPathFactory, serve: Callable[[Path], str]) -> tuple[str, str, str]:
+    """A server for a home with everything in it, a run with a call to look at, and one that goes."""
     home = tmp_path_factory.mktemp("access")
-    full_home(home)
-    return serve(home), write_skewed(home, lambda rank, step: 0.08 * ((rank, step) == (2, 16)))
+    going = full_home(home)
+    return serve(home), write_skewed(home, lambda rank, step: 0.08 * ((rank, step) == (2, 16))), going
 
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("page", ADDRESSES)
 def test_axe_finds_nothing(
-    places: tuple[str, str], visit: Callable[[str], Visit], page: str, scheme: str
+    places: tuple[str, str, str], visit: Callable[[str], Visit], page: str, scheme: str
 ) -> None:
-    server, run = places
+    server, run, going = places
     tab = visit(scheme)
-    tab.open(server + ADDRESSES[page].format(run=run))
+    tab.open(server + ADDRESSES[page].format(run=run, going=going))
+    if page == "new study of a command":
+        tab.page.get_by_text("A command of your own").click()
+        tab.page.mouse.move(0, 0)  # what is pointed at has other colours, and a tip
+        tab.page.get_by_label("Command", exact=True).fill("torchrun --nproc-per-node 4 train.py --block 8")
+        tab.page.evaluate("document.activeElement.blur()")
+        tab.page.get_by_text("recognised").wait_for()
+        tab.settle()
     found = Axe().run(tab.page).response
     assert len(found["passes"]) > 15, "axe looked at nothing"
     assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]] == []

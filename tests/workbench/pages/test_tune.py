@@ -59,6 +59,22 @@ def test_fewer_knobs_make_a_smaller_space(home: Path) -> None:
     assert set(draft(app)["space"]) == {"parallel.tp", "batch.micro_batch"}
 
 
+def test_one_click_chooses_a_kind_of_knobs_all_or_none(home: Path) -> None:
+    app = visit("tune", view="new")
+    usual = set(draft(app)["space"])
+    found = {}
+    for name in ("layout", "all", "none", "usual"):
+        preset = next(button for button in app.button if (button.key or "").lower() == f"new-preset-{name}")
+        preset.click().run()
+        assert not app.exception
+        group = next(one for one in app.get("button_group") if (one.key or "").startswith("new-knobs"))
+        found[name] = set(group.value)
+    assert found["none"] == set()
+    assert found["usual"] == usual
+    assert {"parallel.tp", "batch.micro_batch"} <= found["layout"] < usual < found["all"]
+    assert "compression.method" not in found["layout"]
+
+
 def test_every_axis_can_be_asked_for(home: Path) -> None:
     app = visit("tune", view="new")
     assert "parallel.cp" not in draft(app)["space"]

@@ -139,15 +139,19 @@ def link_matrix(series: LinkSeries, revision: str = "") -> go.Figure:
     drawing = figure("Sent in a step, from row to column", "to", "from", revision, _MATRIX_PIXELS)
     if not any(any(row) for row in series.megabytes):
         return empty(drawing, "this layout sends nothing on this axis")
+    largest = max(map(max, series.megabytes)) * 1e6
+    unit, size = ("GiB", 2**30) if largest >= 2**30 else ("MiB", 2**20)
     drawing.add_heatmap(
-        z=series.megabytes,
+        z=[[sent * 1e6 / size for sent in row] for row in series.megabytes],
         x=series.names,
         y=series.names,
         customdata=series.rates,
-        hovertemplate="%{y} to %{x}: %{z:,.1f} MB a step<br>a device's link carries %{customdata:,.1f} GB/s"
+        hovertemplate="%{y} to %{x}: %{z:,.2f} "
+        + unit
+        + " a step<br>a device's link carries %{customdata:,.1f} GB/s"
         "<extra></extra>",
         colorscale=SEQUENTIAL,
-        colorbar={"title": {"text": "MB", "side": "top"}, "thickness": 12, "outlinewidth": 0},
+        colorbar={"title": {"text": unit, "side": "top"}, "thickness": 12, "outlinewidth": 0},
     )
     drawing.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
     return drawing.update_layout(hovermode="closest", margin_t=40)

@@ -32,7 +32,7 @@ _NAMES = {"cpu": "processor", "memory_gib": "memory, GiB", "gpus": "GPUs", "nccl
 
 def page() -> None:
     """The calibration that holds here; else the newest one and what changed; else what to do."""
-    heading("Machine", "What this machine reaches, as `workbench calibrate` measured it on real ranks.")
+    heading("Machine", "What this machine reaches, as measured on real ranks.")
     guarded(_draw)
 
 
@@ -54,7 +54,9 @@ def _draw() -> None:
 def _empty() -> None:
     with st.container(border=True, key="machine-empty"):
         st.markdown("**This machine is not calibrated.**")
-        st.caption("Until it is, runs cannot show the percentage of the measured peak. Calibrate it with:")
+        st.caption(
+            "Until it is, runs cannot show the percentage of the measured peak. Calibrate it below, or with:"
+        )
         st.code(store.COMMAND, language="bash")
 
 

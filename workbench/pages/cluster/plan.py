@@ -60,7 +60,7 @@ def page() -> None:
     """The question, its answer, and the schedules of runs."""
     heading(
         "Plan",
-        "The best layouts of a model on a cluster that one may not have, as `workbench plan` finds them.",
+        "The best layouts of a model on a cluster that you need not have.",
     )
     asked = _form()
     guarded(lambda: _answer(asked))

@@ -54,7 +54,10 @@ def _schedules(run: str) -> None:
     chosen = plan(config.schedule.kind, config.parallel.pp, config.schedule.chunks, accumulation(config))
     measured, step = _measured(run, config, chosen)
     if measured is None or len(measured.bars) > MOST_ACTIONS:
-        st.caption("No step of this run has all actions of its first pipeline, or more than can be drawn.")
+        st.caption(
+            "No schedule to draw: no step of this run has a record of every action of its first pipeline, or there are "
+            "too many actions."
+        )
         return
     simulated = _simulated(config, chosen)
     series = [

@@ -40,7 +40,7 @@ def advanced(config: RunConfig, ranks: int) -> tuple[dict[str, Any], dict[str, A
     """Keys of a study file, by dotted names, where they are not the defaults; and what its space has beside."""
     with st.expander("Advanced", icon=":material/tune:", key="new-advanced"):
         found = forms.changed(StudyFile, forms.section(StudyFile, FIELDS, "new-study", COLUMNS))
-        found |= _racing() | _side_by_side(config, ranks) | _inherit()
+        found |= racing() | _side_by_side(config, ranks) | inherit()
         return found, new_knobs.environment_knobs(config, ranks)
 
 
@@ -55,7 +55,7 @@ def live() -> dict[str, Any]:
     return {"live": forms.section(Live, LIVE, "new-live", 4)} if on else {}
 
 
-def _racing() -> dict[str, Any]:
+def racing() -> dict[str, Any]:
     st.markdown("**Racing**")
     races = st.toggle(
         "End trials early that can no longer win, or whose step times have settled",
@@ -100,7 +100,7 @@ def _room(asked: int, config: RunConfig, ranks: int) -> None:
     st.caption(f"At most {most} here: {there}, and a trial has {words.several(ranks, 'ranks')}.")
 
 
-def _inherit() -> dict[str, Any]:
+def inherit() -> dict[str, Any]:
     names = [row.name for row in study_rows()]
     if not names:
         return {}

@@ -41,6 +41,7 @@ LABELS = {
     "settle": "Settled when the interval is within, fraction",
     "spread": "Noise from run to run, fraction",
     "train.seed": "Seed of the training",
+    "train.step_timeout_seconds": "Seconds after which a step counts as hung",
     "train.steps": "Steps per trial",
     "train.warmup": "Warm-up steps",
     "wall_seconds": "Seconds of all trials together",

@@ -262,6 +262,12 @@ def grid(count: int, columns: int) -> list[Any]:
     return [place for _ in range(0, count, columns) for place in st.columns(columns)]
 
 
+def side_by_side(key: str, *shares: float) -> list[Any]:
+    """Columns of these shares; one below the other in a window too narrow for tables in them."""
+    with st.container(key=f"stacked-{key}"):
+        return list(st.columns(shares))
+
+
 def wrong_value(line: str) -> None:
     """What is wrong with a field, below or beside it."""
     st.markdown(f":small[:red[:material/error: {words.escaped(line)}]]")

@@ -18,7 +18,7 @@ from workbench.figures.anatomy import lanes
 from workbench.figures.anatomy.lanes import lanes_note
 from workbench.figures.steps import RANKS
 from workbench.pages.widgets.plotly_chart import chart, clickable_chart
-from workbench.pages.widgets.shared import home, number_table
+from workbench.pages.widgets.shared import home, number_table, side_by_side
 from workbench.records import archive
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
@@ -116,7 +116,7 @@ def draw_lanes(snapshot: Snapshot, step: int, rank: int | None) -> None:
 
 def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[ChangeRow]) -> None:
     """Charts on the left, the mean step's phases on the right."""
-    left, right = st.columns([2.3, 1])
+    left, right = side_by_side("run-steps", 2.3, 1)
     with left:
         series = steps.phase_series(steps.slowest_rank(snapshot.steps), "the slowest rank of each step")
         marks = steps.change_marks(changes)

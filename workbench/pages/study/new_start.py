@@ -1,0 +1,143 @@
+"""The end of a form for a new study: what it amounts to or what is wrong, its file, and the button that starts it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+import yaml
+
+from engine.config.errors import InputError
+from engine.config.presets import is_decoder, resolve
+from engine.run.devices import selection
+from tuning.execution import device_slices
+from tuning.spec import study_file, terms
+from tuning.spec.study_file import StudyFile
+from tuning.storage import study_folder
+from workbench.home.settings import JOBS
+from workbench.pages.widgets.shared import home, pressed, study_rows
+from workbench.services import jobs
+from workbench.text import words
+
+DRAFT = "study.yaml"
+#: How long the page waits for a sign of the study that it started.
+SIGN_SECONDS = 30.0
+#: Listing the legal configurations of a larger space would make the form slow.
+COUNTED_COMBINATIONS = 3_000
+
+
+def free_name() -> str:
+    """The first of study-1, study-2, ... that no study has."""
+    taken = {row.name for row in study_rows()}
+    return next(name for number in range(1, len(taken) + 2) if (name := f"study-{number}") not in taken)
+
+
+def nested(values: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
+    """Dotted keys with a value, put into sections; those without one keep their default."""
+    for key, value in values.items():
+        if value is not None:
+            *sections, name = key.split(".")
+            inner = tree
+            for part in sections:
+                inner = inner.setdefault(part, {})
+            inner[name] = value
+    return tree
+
+
+def finish(tree: dict[str, Any] | None, plan: Callable[[StudyFile], None] = lambda file: None) -> None:
+    """Of a form that has been filled in so far, None while too little stands in it; ``plan`` shows what will run."""
+    file = None if tree is None else _checked(tree, plan)
+    look = {"type": "primary", "icon": ":material/play_arrow:", "disabled": file is None}
+    if pressed(st.button, "Start the study", "start", **look) and tree is not None:
+        _start(tree)
+    _wait_for_start()
+
+
+def _checked(tree: dict[str, Any], plan: Callable[[StudyFile], None]) -> StudyFile | None:
+    """The study if it can run, with what it amounts to; else what has to change."""
+    try:
+        file = study_file.parse(tree)
+        if is_decoder(file.config.model):
+            resolve(file.config.model)
+        _check_here(file)
+        plan(file)
+        st.caption(f":material/flag: Baseline: {_baseline(file)}. {_size(file)}")
+    except InputError as error:
+        st.error(words.escaped(str(error)), icon=":material/error:")
+        return None
+    with st.expander("The study file", icon=":material/description:", key="new-file"):
+        st.code(_text(tree), language="yaml")
+    return file
+
+
+def _baseline(file: StudyFile) -> str:
+    space = file.search_space
+    label = words.escaped(space.label(space.baseline[0]))
+    return label if file.trainer is None else f"the command as it is ({label})"
+
+
+def _check_here(file: StudyFile) -> None:
+    """What else the command line would refuse on this machine."""
+    terms.check_idle(file.search_space)
+    selection.choose(file.config, file.ranks)
+    terms.check_environment_here(file.config, file.knobs, file.ranks, file.simulate is not None)
+    if file.side_by_side is not None and file.side_by_side > 1:
+        device_slices.slices(file.side_by_side, file.ranks, file.config)
+
+
+def _size(file: StudyFile) -> str:
+    if file.search_space.combinations > COUNTED_COMBINATIONS:
+        return f"{file.search_space.combinations:,} combinations before the rules."
+    legal = len(file.search_space.legal_points)
+    what = words.several(legal, "legal configurations")
+    return f"{what}, of which {min(file.trials, legal):,} are measured."
+
+
+def _text(tree: dict[str, Any]) -> str:
+    return yaml.safe_dump(tree, sort_keys=False, default_flow_style=None)
+
+
+def _start(tree: dict[str, Any]) -> None:
+    """Write the file and start the command line on it."""
+    folder = jobs.new_folder(home())
+    given = folder / DRAFT
+    given.write_text(_text(tree), encoding="utf-8")
+    st.session_state["starting"] = (tree["name"], jobs.start(home(), ["tune", str(given)]))
+
+
+def _wait_for_start() -> None:
+    """Until the study that was started gives its first sign, or says what is wrong."""
+    if "starting" not in st.session_state:
+        return
+    name, job = st.session_state["starting"]
+    with st.spinner("Starting the study ..."):
+        problem = _first_sign(job, home() / study_folder.STUDIES / name)
+    del st.session_state["starting"]
+    if problem:
+        st.error(words.escaped(problem), icon=":material/error:")
+        return
+    st.session_state["job"] = (name, job.id)
+    st.session_state["started"] = name
+    st.rerun()
+
+
+def _first_sign(job: jobs.Job, folder: Path) -> str | None:
+    """None once this job runs the study; else the line with which the command line ended."""
+    deadline = time.monotonic() + SIGN_SECONDS
+    while time.monotonic() < deadline:
+        if not job.alive:
+            return jobs.last_error(job)
+        if _runs(job, folder):
+            return None
+        time.sleep(0.1)
+    return f"no sign of the study after {SIGN_SECONDS:.0f} s; its output is in {home() / JOBS / job.id}"
+
+
+def _runs(job: jobs.Job, folder: Path) -> bool:
+    try:
+        return bool((study_folder.load_study(folder).status.owner or {}).get("pid") == job.pid)
+    except InputError:
+        return False
