@@ -194,7 +194,7 @@ class _Levels:
         """Of each of these steps."""
         if not self._logs:
             return np.ones(len(steps))
-        return np.exp(np.interp(steps, self._places, self._logs))
+        return np.asarray(np.exp(np.interp(steps, self._places, self._logs)), dtype=np.float64)
 
     def of(self, row: WindowRow) -> float:
         """Of a window, in its middle."""

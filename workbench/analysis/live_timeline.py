@@ -146,5 +146,7 @@ def _began_with(run: Path, keys: Collection[str]) -> dict[str, Any]:
 
 def _first_step(records: RunRecords) -> float:
     """Of a run; beyond all steps where it recorded none."""
-    steps = records.table(0, "step").column("step") if 0 in records.ranks() else ()
+    if 0 not in records.ranks():
+        return math.inf
+    steps = records.table(0, "step").column("step")
     return int(steps[0]) if len(steps) else math.inf
