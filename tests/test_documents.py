@@ -32,10 +32,7 @@ UNTYPED = {
         ),
         "any JSON document, as a file has it: a type of its own takes it up",
     ),
-    **dict.fromkeys(
-        ("profilers.system.memory.summary", "profilers.torch_private.allocator_snapshot"),
-        "written to a file for other tools as the system or torch tells it",
-    ),
+    "profilers.torch_private.allocator_snapshot": "written to a file for other tools as torch tells it",
 }
 
 

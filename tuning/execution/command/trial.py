@@ -149,6 +149,7 @@ class Trial:
             if self._take(processes):
                 heard = time.monotonic()
             if self.steps >= self._config.train.steps:
+                ranks.look(processes, now=True)  # a short trial is over before the next look
                 processes.stop(PATIENCE_SECONDS)
                 return RunOutcome(Ending.COMPLETED)
             if end is not None:
@@ -252,9 +253,9 @@ class _Ranks:
         #: The number of one that somebody stopped.
         self.stopped: int | None = None
 
-    def look(self, processes: Processes) -> None:
-        """Now and then."""
-        if time.monotonic() - self._looked < _LOOK_SECONDS:
+    def look(self, processes: Processes, now: bool = False) -> None:
+        """Now and then, or ``now``."""
+        if not now and time.monotonic() - self._looked < _LOOK_SECONDS:
             return
         self._looked = time.monotonic()
         found = processes.ranks()
