@@ -139,8 +139,8 @@ _NO_TOKENS = "nobody told the tokens of a step: give base.batch.global_batch and
 
 
 def note_ranks(folder: Path, config: RunConfig, ranks: int) -> None:
-    """Of another trainer, whose layout nobody told: how many ranks it has."""
-    run_folder.update_status(folder, world_size=ranks, layout=_of_ranks(config, ranks))
+    """Of another trainer, whose layout nobody told: how many ranks it has. One of them answers for all."""
+    run_folder.update_status(folder, world_size=ranks, voices=1, layout=_of_ranks(config, ranks))
 
 
 def _of_ranks(config: RunConfig, ranks: int | None) -> dict[str, int]:

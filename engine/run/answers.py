@@ -81,7 +81,7 @@ def asked(folder: Path, command: str) -> dict[str, int]:
 
 def waiting(folder: Path, command: str) -> list[Waiting]:
     """Orders of a command that some rank has still to answer, the oldest first."""
-    given, ranks = of_run(folder), run_folder.RunStatus.of(folder).world_size or 1
+    given, ranks = of_run(folder), run_folder.RunStatus.of(folder).answering
     found = []
     for key, steps in sorted(asked(folder, command).items()):
         answered = sum(answer.id == key for answer in given)
@@ -174,7 +174,7 @@ def is_over(folder: Path) -> bool:
 
 def unanswered(folder: Path) -> list[str]:
     """The ids of orders that turn the run and that not all of its ranks have answered, the oldest first."""
-    ranks = run_folder.RunStatus.of(folder).world_size or 1
+    ranks = run_folder.RunStatus.of(folder).answering
     given = Counter(answer.id for answer in answers(RunRecords(folder / run_folder.RECORDS)))
     known = {path.stem: run_folder.read_json(path) for path in (folder / run_folder.COMMANDS).glob("*.json")}
     turning = [key for key, told in known.items() if (told or {}).get("command") in commands.TURNING]

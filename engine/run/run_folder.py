@@ -128,6 +128,8 @@ class RunStatus:
     #: Name and ranks of each host, of a run that another launcher started.
     hosts: list[dict[str, Any]] = field(default_factory=list)
     rank_pids: list[int] = field(default_factory=list)
+    #: How many ranks answer orders, where that is not each: another trainer answers with one voice.
+    voices: int | None = None
     #: The process beside the ranks of another launcher, if it lives.
     takes_orders: dict[str, Any] | None = None
     #: Of the machine; the calibration that the run refers to, or why there is none.
@@ -160,6 +162,11 @@ class RunStatus:
         if config is None:
             return found
         return replace(found, layout=(found.layout or {}) | {"zero_stage": config.parallel.zero_stage})
+
+    @property
+    def answering(self) -> int:
+        """From how many ranks an order has its answers."""
+        return self.voices or self.world_size or 1
 
     @property
     def began_unix(self) -> float:

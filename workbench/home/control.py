@@ -212,7 +212,7 @@ def _nobody_takes_orders(view: runs.RunView) -> str | None:
 
 
 def _ordered(target: Target, sent: str, action: str, arguments: dict[str, Any], patience: float) -> Reply:
-    ranks = runs.load(target.folder).status.world_size or 1
+    ranks = runs.load(target.folder).status.answering
     patience = max(patience, ORDER_SECONDS)
     found = run_orders.wait_for(target.folder, sent, ranks, patience)
     reply = Reply(sent, target.id, action, arguments, *run_orders.told(target.folder, found, ranks))

@@ -250,9 +250,9 @@ def of_run(folder: Path) -> list[Trace]:
 def _trace(view: runs.RunView, key: str, wanted: int, given: list[Answer]) -> Trace:
     files = [view.folder / name for answer in given for name in answer.files]
     problems = [f"rank {answer.rank}: {answer.problem}" for answer in given if answer.problem]
-    world_size = view.status.world_size or 1
-    if len(given) >= world_size or view.state == "ended":
-        missing = sorted(set(range(world_size)) - {answer.rank for answer in given})
+    ranks = view.status.answering
+    if len(given) >= ranks or view.state == "ended":
+        missing = sorted(set(range(ranks)) - {answer.rank for answer in given})
         if missing:
             problems.append(f"the run ended before rank {', '.join(map(str, missing))} wrote its part")
         first = next((answer.first for answer in given if answer.first is not None), None)

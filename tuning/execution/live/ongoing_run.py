@@ -122,7 +122,7 @@ class OngoingRun:
         more = {"steps": steps, "wait": patience} if steps else {}
         sent = inbox.send(self.folder, command, values | more, by)
         found, (done, text) = self._answers(sent)
-        if len(found) < (self.status.world_size or 1):
+        if len(found) < self.status.answering:
             raise UnansweredError(f"the order to turn it was not answered by all ranks: {text}")
         if not done:
             raise InputError(key, value, text.removeprefix(f"{key}={value!r}: "))  # ranks say the field, too
@@ -137,11 +137,11 @@ class OngoingRun:
         """
         for order in answers.unanswered(self.folder):
             found, (_, text) = self._answers(order)
-            if len(found) < (self.status.world_size or 1):
+            if len(found) < self.status.answering:
                 raise UnansweredError(f"an earlier order was not answered by all ranks: {text}")
 
     def _answers(self, order: str) -> tuple[list[Answer], tuple[bool | None, str]]:
-        ranks = self.status.world_size or 1
+        ranks = self.status.answering
         patience = self.config.train.step_timeout_seconds + PATIENCE_SECONDS
         found = answers.wait_for(self.folder, order, ranks, patience)
         return found, answers.told(self.folder, found, ranks)
