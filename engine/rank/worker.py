@@ -28,7 +28,7 @@ from engine.run.commands import StopControl
 from engine.run.devices.selection import load_backend
 from engine.run.messages import RankReport, RankTask, Seat
 from engine.run.outcome import Ending
-from engine.run.processes import die_with, ran_out_of_memory, yield_to_running_threads
+from engine.run.processes import data_limit, die_with, ran_out_of_memory, yield_to_running_threads
 from engine.run.progress import Progress
 from engine.run.run_folder import CONFIG, LOGS, RECORDS
 from profilers.collectives import flight_recorder
@@ -87,9 +87,10 @@ def run_task(task: RankTask) -> RankReport:
     try:
         finished = _train(task, config, progress)
     except BaseException as error:
+        limit = data_limit()
         limit_memory(None)  # what follows needs some
         traceback.print_exc()
-        return failure(task.rank, error, progress)
+        return failure(task.rank, error, progress, limit)
     finally:
         limit_memory(None)
         sys.stdout.flush()
@@ -200,12 +201,12 @@ def device_of(kind: str, number: int) -> torch.device:
     return torch.device("cuda", number)
 
 
-def classify(error: BaseException) -> Ending:
-    """Which ending an exception in a rank stands for."""
+def classify(error: BaseException, limit: int | None = None) -> Ending:
+    """Which ending an exception in a rank stands for; ``limit`` as for :func:`ran_out_of_memory`."""
     text = f"{type(error).__name__}: {error}".lower()
     if isinstance(error, DivergedError):
         return Ending.DIVERGED
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or ran_out_of_memory(text):
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or ran_out_of_memory(text, limit):
         return Ending.OOM
     comm_words = ("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer")
     if isinstance(error, dist.DistError) or (
@@ -215,8 +216,8 @@ def classify(error: BaseException) -> Ending:
     return Ending.CRASHED
 
 
-def failure(rank: int, error: BaseException, progress: Progress) -> RankReport:
-    """What a rank reports of an exception, with where it stood."""
+def failure(rank: int, error: BaseException, progress: Progress, limit: int | None = None) -> RankReport:
+    """What a rank reports of an exception, with where it stood; ``limit`` on its memory was set then."""
     lines = traceback.format_exception(error)
     last = tuple("".join(lines).strip().splitlines()[-_LAST_LINES:])
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -224,7 +225,7 @@ def failure(rank: int, error: BaseException, progress: Progress) -> RankReport:
     phase = None if here is None else here.phase
     if isinstance(error, DivergedError):
         return RankReport(rank, Ending.DIVERGED, reason, error.phase, last)
-    return RankReport(rank, classify(error), f"{type(error).__name__}: {reason}", phase, last)
+    return RankReport(rank, classify(error, limit), f"{type(error).__name__}: {reason}", phase, last)
 
 
 def _arithmetic(device: torch.device) -> dict[str, str | int | None]:

@@ -177,13 +177,18 @@ def names_want_of_memory(text: str) -> bool:
     return any(words in text.lower() for words in _WORDS)
 
 
-def ran_out_of_memory(text: str) -> bool:
+def data_limit() -> int:
+    """Bytes that this process may have for its data; RLIM_INFINITY without a limit."""
+    return resource.getrlimit(resource.RLIMIT_DATA)[0]
+
+
+def ran_out_of_memory(text: str, limit: int | None = None) -> bool:
     """Whether want of memory is the cause of an error in this process: its message says so, or a thread found no room
-    for its stack within the process's limit.
+    for its stack within the ``limit`` that the process had then, by default the one that it has.
     """
     if names_want_of_memory(text):
         return True
-    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = data_limit() if limit is None else limit
     if limit == resource.RLIM_INFINITY or not any(words in text.lower() for words in _NO_THREAD):
         return False
     try:

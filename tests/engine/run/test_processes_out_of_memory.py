@@ -49,3 +49,6 @@ def test_a_thread_without_room_is_one_only_under_a_limit(
     monkeypatch.setattr(resource, "getrlimit", lambda which: (104 << 20, resource.RLIM_INFINITY))
     assert classify(RuntimeError("Resource temporarily unavailable")) is Ending.OOM
     assert classify(RuntimeError("something else")) is Ending.CRASHED
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert classify(no_thread, 104 << 20) is Ending.OOM, "the limit is lifted before the error is told"
+    assert classify(no_thread) is Ending.CRASHED

@@ -22,7 +22,7 @@ def test_a_study_that_runs(home: Path) -> None:
     said = texts(app)
     best = studies.document(home / "studies" / "quickstart").result.best
     assert best is not None and best.label in said
-    assert "A study is running." in [one.value for one in app.subheader]
+    assert "A study is running." in [one.value for one in app.header]
     assert "7 of 12 configurations tried; about" in said
     assert "trial 7:" in said
     assert "1 trial failed" in said
