@@ -11,7 +11,8 @@ from torch import Tensor
 from engine.comm import host_values
 from engine.comm.channel import all_reduce_scalar
 from engine.comm.context import Groups
-from engine.config.sections import Train
+from engine.config.knobs.learning import OPTIMIZERS, rate_plan
+from engine.config.run_config import RunConfig
 from engine.model.activation_memory import HostGradients
 from engine.parallel.data.replica import Extent, Piece, Replica, ReplicaMemory, Wave
 from engine.parallel.data.update_rules import UpdateRule, WholeNorms, first_state, rules_of
@@ -22,16 +23,16 @@ from profilers import torch_private
 class LocalOptimizer:
     """One optimizer over the pieces of all stages that this rank holds."""
 
-    def __init__(self, replicas: Sequence[Replica], groups: Groups, train: Train) -> None:
-        self._replicas, self._groups, self._clip = replicas, groups, train.clip_norm
+    def __init__(self, replicas: Sequence[Replica], groups: Groups, config: RunConfig) -> None:
+        self._replicas, self._groups, self._clip = replicas, groups, config.train.clip_norm
         self._host = HostGradients()
         self._pieces = [piece for replica in replicas for piece in replica.pieces() if piece.weight.numel()]
         # The norm's group may be a part of a replica, with all copies of a piece spread evenly over such parts.
         parts = groups.replica_size / (1 if groups.norm is None else groups.norm.size)
         self._shares = torch.tensor([parts / piece.copies for piece in self._pieces], dtype=torch.float64)
-        self._train = train
+        self._config, self._train = config, config.train
         self._norms = WholeNorms(
-            self._pieces, self._shares, groups.norm if train.optimizer == "lamb" else None
+            self._pieces, self._shares, groups.norm if OPTIMIZERS[self._train.optimizer].whole_sums else None
         )
         self._group()
 
@@ -113,7 +114,7 @@ class LocalOptimizer:
 
     def set_rate(self, step: int) -> None:
         """The learning rate of a step of the run, the first being 0."""
-        rate = learning_rate(self._train, step)
+        rate = learning_rate(self._config, step)
         for rule in self._rules():
             for group in rule.param_groups:
                 group["lr"] = rate
@@ -168,16 +169,16 @@ _FALLS: dict[str, Callable[[float], float]] = {
 }
 
 
-def learning_rate(train: Train, step: int) -> float:
+def learning_rate(config: RunConfig, step: int) -> float:
     """Of a step of the run, the first being 0: it rises in equal parts over the steps of the warm-up, and then falls
-    from ``learning_rate`` to ``learning_rate_floor`` of it, which the step after the last one would have.
+    from its peak to ``learning_rate_floor`` of it, which the step after the last one would have.
     """
-    warmup = train.learning_rate_warmup
-    if step < warmup:
-        return train.learning_rate * ((step + 1) / warmup)
-    fall = _FALLS[train.learning_rate_schedule]((step - warmup) / max(1, train.steps - warmup))
-    floor = 0.0 if train.learning_rate_schedule == "constant" else train.learning_rate_floor
-    return train.learning_rate * (floor + (1 - floor) * fall)
+    plan = rate_plan(config)
+    if step < plan.rise:
+        return plan.peak * ((step + 1) / plan.rise)
+    fall = _FALLS[plan.fall]((step - plan.rise) / max(1, config.train.steps - plan.rise))
+    floor = 0.0 if plan.fall == "constant" else plan.floor
+    return plan.peak * (floor + (1 - floor) * fall)
 
 
 def _waves(replicas: Sequence[Replica]) -> list[Wave]:
