@@ -75,7 +75,7 @@ class Engine:
         self.log = StepLog(rank, choice=self.choice)
         self.stages = build_stages(rank)
         self._samples = self.stages.samples()
-        self._optimizer = LocalOptimizer(list(self.stages.stages.values()), rank.groups, rank.config)
+        self._optimizer = LocalOptimizer(list(self.stages.stages.values()), rank.groups, rank.config.train)
         self.log.__enter__()  # until the process ends
 
     def one_step(self, log: Any) -> None:

@@ -83,7 +83,7 @@ def find(config: RunConfig) -> ResumePoint | None:
     _check_model(config, point)
     _check_optimizer(config, point)
     _check_outer(config, point)
-    if point.manifest.step >= config.train.steps:
+    if config.train.seconds is None and point.manifest.step >= config.train.steps:
         remedy = f"{point.folder} has {point.manifest.step} steps behind it already; give more"
         raise InputError("train.steps", config.train.steps, remedy)
     return point

@@ -234,6 +234,10 @@ class Train(Section):
     steps and falls in a line over the other. ``learning_rate_scaling`` makes it larger with the batch: as
     ``batch.global_batch`` over ``learning_rate_batch``, for which ``learning_rate`` was chosen, or as the root of that.
 
+    With ``seconds`` the run has as many steps as fit into that time, however many ``steps`` says; it counts from when
+    ranks begin to build the model to the end of the last checkpoint and of the loss on held-out text, which is taken
+    before the first step, too. The learning rate then goes as the steps that are expected to fit.
+
     ``optimizer`` is AdamW, SGD with ``momentum``, LAMB, LARS, or Muon for the blocks' matrices beside AdamW for all
     else. ``beta1``, ``beta2`` and ``epsilon`` are AdamW's and LAMB's, ``momentum`` is SGD's, LARS's and Muon's, and
     ``trust`` is by how much of its length LARS moves a matrix at a learning rate of 1. Gradients are scaled to a global
@@ -241,6 +245,7 @@ class Train(Section):
     """
 
     steps: Count = 24
+    seconds: Annotated[float, Field(gt=0)] | None = None
     warmup: Annotated[int, Field(ge=0)] = 4
     seed: Annotated[int, Field(ge=0)] = 0
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3

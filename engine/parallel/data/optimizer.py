@@ -13,6 +13,7 @@ from engine.comm.channel import all_reduce_scalar
 from engine.comm.context import Groups
 from engine.config.knobs.learning import OPTIMIZERS, rate_plan
 from engine.config.run_config import RunConfig
+from engine.config.sections import Train
 from engine.model.activation_memory import HostGradients
 from engine.parallel.data.replica import Extent, Piece, Replica, ReplicaMemory, Wave
 from engine.parallel.data.update_rules import UpdateRule, WholeNorms, first_state, rules_of
@@ -23,16 +24,16 @@ from profilers import torch_private
 class LocalOptimizer:
     """One optimizer over the pieces of all stages that this rank holds."""
 
-    def __init__(self, replicas: Sequence[Replica], groups: Groups, config: RunConfig) -> None:
-        self._replicas, self._groups, self._clip = replicas, groups, config.train.clip_norm
+    def __init__(self, replicas: Sequence[Replica], groups: Groups, train: Train) -> None:
+        self._replicas, self._groups, self._clip = replicas, groups, train.clip_norm
         self._host = HostGradients()
         self._pieces = [piece for replica in replicas for piece in replica.pieces() if piece.weight.numel()]
         # The norm's group may be a part of a replica, with all copies of a piece spread evenly over such parts.
         parts = groups.replica_size / (1 if groups.norm is None else groups.norm.size)
         self._shares = torch.tensor([parts / piece.copies for piece in self._pieces], dtype=torch.float64)
-        self._config, self._train = config, config.train
+        self._train = train
         self._norms = WholeNorms(
-            self._pieces, self._shares, groups.norm if OPTIMIZERS[self._train.optimizer].whole_sums else None
+            self._pieces, self._shares, groups.norm if OPTIMIZERS[train.optimizer].whole_sums else None
         )
         self._group()
 
@@ -112,9 +113,9 @@ class LocalOptimizer:
         """After the last step: a model that all ranks share."""
         self.drain()
 
-    def set_rate(self, step: int) -> None:
-        """The learning rate of a step of the run, the first being 0."""
-        rate = learning_rate(self._config, step)
+    def set_rate(self, config: RunConfig, step: int) -> None:
+        """The learning rate of a step of the run, the first being 0, as its configuration is now."""
+        rate = learning_rate(config, step)
         for rule in self._rules():
             for group in rule.param_groups:
                 group["lr"] = rate

@@ -20,7 +20,7 @@ from engine.parallel.local_sgd.rounds import LoopInput, OuterLoop, settings_of
 def optimizer_of(rank: RankContext, replicas: Sequence[Replica]) -> LocalOptimizer:
     """What a configuration asks for."""
     if rank.groups.outer is None:
-        return LocalOptimizer(replicas, rank.groups, rank.config)
+        return LocalOptimizer(replicas, rank.groups, rank.config.train)
     return OuterOptimizer(rank, replicas, rank.groups.outer)
 
 
@@ -35,7 +35,7 @@ class OuterOptimizer(LocalOptimizer):
     """AdamW on what this replica computed, then the outer loop."""
 
     def __init__(self, rank: RankContext, replicas: Sequence[Replica], group: Group) -> None:
-        super().__init__(replicas, rank.groups, rank.config)
+        super().__init__(replicas, rank.groups, rank.config.train)
         link, settings = Link(group, rank.device, rank.timer), settings_of(rank.config)
         bring = super().publish_weights
         self._number, self._count = rank.layout.replica(rank.groups.at), rank.layout.replicas

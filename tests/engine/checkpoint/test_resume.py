@@ -81,7 +81,7 @@ def pass_on(rank: int, texts: list[str], sources: list[str], targets: list[str])
     for text, source, target in zip(texts, sources, targets, strict=True):
         context = context_of(rank, text, Path(source), Path(target))
         stages = build_stages(context)
-        optimizer = LocalOptimizer(list(stages.stages.values()), context.groups, context.config)
+        optimizer = LocalOptimizer(list(stages.stages.values()), context.groups, context.config.train)
         with Checkpoints(context, optimizer) as checkpoints:
             step = checkpoints.resume()
         manifest = Manifest(step, identity(context.config.model), {}, {})

@@ -42,7 +42,7 @@ def delayed(rank: int, zero_stage: int) -> list[float]:
     )
     world: Any = dist.group.WORLD
     groups = Groups(Coordinates(dp=rank), 2, data=world, norm=Channel(world, torch.device("cpu")))
-    optimizer = LocalOptimizer([DataParallel(decoder, [part])], groups, config)
+    optimizer = LocalOptimizer([DataParallel(decoder, [part])], groups, config.train)
     plain = torch.optim.AdamW(_groups(twin), lr=0.01, weight_decay=config.train.weight_decay)
     errors, before = [], None
     for step in range(STEPS):

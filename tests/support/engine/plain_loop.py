@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from engine.model.workloads.opening import open_blueprint
 from engine.parallel.build import alone
 
 
-def plain_losses(config: RunConfig) -> list[float]:
-    """The loss of every step."""
+def plain_losses(config: RunConfig, at: Callable[[int], RunConfig] | None = None) -> list[float]:
+    """The loss of every step; ``at`` has the configuration whose learning rate a step has, if not that of the run."""
     blueprint, train = open_blueprint(config, alone()), config.train
     assert isinstance(blueprint, ListedBlueprint)
     model, work = blueprint.stage(range(blueprint.blocks), alone()), blueprint.workload
@@ -33,7 +34,7 @@ def plain_losses(config: RunConfig) -> list[float]:
             nn.utils.clip_grad_value_(model.parameters(), train.clip_value)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = rate(config, step)
+                group["lr"] = rate(config if at is None else at(step), step)
             optimizer.step()
             optimizer.zero_grad()
         losses.append(loss.item())

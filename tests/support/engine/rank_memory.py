@@ -45,7 +45,7 @@ def real(rank: int, config: RunConfig, folder: Path) -> Real:
     )
     executor = build_stages(context)
     decoders = [replica.model for replica in executor.stages.values()]
-    optimizer = LocalOptimizer(list(executor.stages.values()), made, config)
+    optimizer = LocalOptimizer(list(executor.stages.values()), made, config.train)
     saved = [saved_bytes(config, decoder) for decoder in decoders]
     timer.begin(0)
     executor.run([(tokens(config), tokens(config)) for _ in range(accumulation(config))])
