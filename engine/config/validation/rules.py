@@ -260,6 +260,10 @@ def _optimizer_rules(config: RunConfig) -> Iterator[LayoutError]:
         remedy = "updates all parameters at once: nothing can be sent beside it; set it to false"
         yield LayoutError("overlap.gather_with_optimizer", True, remedy)
     yield from _rate_rules(config.train)
+    train = config.train
+    if train.seconds is not None and train.seconds >= train.timeout_seconds:
+        remedy = f"train.timeout_seconds={train.timeout_seconds:g} ends the run before; raise that"
+        yield LayoutError("train.seconds", train.seconds, remedy)
 
 
 def _rate_rules(train: Train) -> Iterator[LayoutError]:
