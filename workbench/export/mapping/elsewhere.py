@@ -88,6 +88,7 @@ COMMON: tuple[Row, ...] = (
     lost("train.clip_norm", _SCRIPT, "clip gradients to it", always=True),
     lost("train.validation_batches", _SCRIPT),
     lost("train.validate_every", _SCRIPT, "evaluate there"),
+    lost("train.seconds", "a run there ends after its steps", "give the number of steps that fitted"),
     lost("train.resume", "an export starts from the beginning"),
     *(lost(f"train.{name}", _OURS) for name in ("warmup", "timeout_seconds", "step_timeout_seconds")),
     lost("checkpoint.asynchronous", "this trainer decides how it writes"),
