@@ -19,6 +19,7 @@ from profilers.analysis.events import (
     plan_rows,
     quality_rows,
     resumed,
+    time_budget,
     with_times,
 )
 from profilers.analysis.exposed import seconds_of_calls, waits_of
@@ -90,6 +91,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
 def _told(records: RunRecords) -> dict[str, Any]:
     """What ranks told in events of their own."""
     return {
+        **time_budget(records),
         "left_alone": left_alone(records),
         "plans": plan_rows(records),
         "outer": outer_row(records),

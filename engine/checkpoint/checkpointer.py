@@ -43,6 +43,8 @@ class Checkpoints:
         self._group = _group(rank)
         self._snapshot, self._saving = Snapshot(), threading.Thread()
         self._saved_step = 0
+        #: What the last save kept the run waiting; None before the first.
+        self.seconds: float | None = None
         self._protected: int | None = None
 
     def __enter__(self) -> Checkpoints:
@@ -87,7 +89,9 @@ class Checkpoints:
         """Save if it is due; ``step`` is the next one to do."""
         every = self._settings.every_steps
         if every is not None and step % every == 0:
+            began = time.monotonic()
             self._save(step)
+            self.seconds = time.monotonic() - began
 
     def finish(self, step: int) -> None:
         """Save where the run ends or was stopped, unless that is saved already; wait until all is written."""

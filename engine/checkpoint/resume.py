@@ -19,6 +19,7 @@ from engine.checkpoint.checkpoint_folder import (
 )
 from engine.config.compression import keeps_errors
 from engine.config.errors import InputError
+from engine.config.knobs.learning import OPTIMIZERS
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import Model
@@ -82,7 +83,7 @@ def find(config: RunConfig) -> ResumePoint | None:
     _check_model(config, point)
     _check_optimizer(config, point)
     _check_outer(config, point)
-    if point.manifest.step >= config.train.steps:
+    if config.train.seconds is None and point.manifest.step >= config.train.steps:
         remedy = f"{point.folder} has {point.manifest.step} steps behind it already; give more"
         raise InputError("train.steps", config.train.steps, remedy)
     return point
@@ -146,7 +147,8 @@ def _check_optimizer(config: RunConfig, point: ResumePoint) -> None:
     if there["train.optimizer"] != here.optimizer:
         remedy = f"{point.folder} was saved with {there['train.optimizer']}; take that, or train from the beginning"
         raise InputError("train.optimizer", here.optimizer, remedy)
-    if here.optimizer == "sgd" and bool(there.get("train.momentum", 0)) != bool(here.momentum):
+    sums = OPTIMIZERS[here.optimizer].averages(here)
+    if sums < 2 and bool(there.get("train.momentum", 0)) != bool(sums):
         remedy = f"{point.folder} was saved with {there['train.momentum']}: only one of the two keeps a sum"
         raise InputError("train.momentum", here.momentum, remedy)
 

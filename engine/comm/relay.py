@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from engine.run import commands
 from engine.run.commands import Order
-from engine.run.progress import Progress
+from engine.run.progress import End, Progress
 
 #: How long rank 0 waits for other hosts. A host that is gone ends the run elsewhere.
 _PATIENCE = timedelta(seconds=30)
@@ -46,10 +46,10 @@ class RelayedProgress(Progress):
         """The number of the last order asked for; 0 if other hosts cannot be told."""
         return 0 if self._broken else super().requested_order()
 
-    def announce_stop(self, step: int) -> None:
+    def announce_end(self, end: End) -> None:
         """Fix the first step that no rank runs; nothing if other hosts cannot be told."""
-        if self._tell({"stop": step}):
-            super().announce_stop(step)
+        if self._tell({"end": end}):
+            super().announce_end(end)
 
     def announce_order(self, number: int, step: int) -> None:
         """Fix the step before which all ranks begin an order; nothing if other hosts cannot be told."""
@@ -121,8 +121,8 @@ class Follower:
                     return  # no time-out: the store is gone
 
     def _write(self, what: dict[str, Any]) -> None:
-        if "stop" in what:
-            self._progress.announce_stop(what["stop"])
+        if "end" in what:
+            self._progress.announce_end(End(*what["end"]))
             return
         document = what["document"]
         if document is not None and commands.read(self._folder, what["order"]) is None:

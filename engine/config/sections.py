@@ -230,25 +230,36 @@ class Train(Section):
     text, of ``validation_batches``, is taken at the end, and after every ``validate_every`` steps if that is given.
     The learning rate rises over the first ``learning_rate_warmup`` steps in equal parts: step t, from 1 on, has
     t / ``learning_rate_warmup`` of it. From there to the last step it stays (constant), or falls in a line (linear) or
-    half a wave (cosine) to ``learning_rate_floor`` of it.
+    half a wave (cosine) to ``learning_rate_floor`` of it; in one cycle (one_cycle) it rises over the first half of all
+    steps and falls in a line over the other. ``learning_rate_scaling`` makes it larger with the batch: as
+    ``batch.global_batch`` over ``learning_rate_batch``, for which ``learning_rate`` was chosen, or as the root of that.
 
-    ``optimizer`` is AdamW, SGD with ``momentum``, LAMB, or Muon for the blocks' matrices beside AdamW for all else.
-    ``beta1``, ``beta2`` and ``epsilon`` are AdamW's and LAMB's, ``momentum`` is SGD's and Muon's. Gradients are scaled
-    to a global norm of at most ``clip_norm``; then each of their values is cut to ``clip_value``.
+    With ``seconds`` the run has as many steps as fit into that time, however many ``steps`` says; it counts from when
+    ranks begin to build the model to the end of the last checkpoint and of the loss on held-out text, which is taken
+    before the first step, too. The learning rate then goes as the steps that are expected to fit.
+
+    ``optimizer`` is AdamW, SGD with ``momentum``, LAMB, LARS, or Muon for the blocks' matrices beside AdamW for all
+    else. ``beta1``, ``beta2`` and ``epsilon`` are AdamW's and LAMB's, ``momentum`` is SGD's, LARS's and Muon's, and
+    ``trust`` is by how much of its length LARS moves a matrix at a learning rate of 1. Gradients are scaled to a global
+    norm of at most ``clip_norm``; then each of their values is cut to ``clip_value``.
     """
 
     steps: Count = 24
+    seconds: Annotated[float, Field(gt=0)] | None = None
     warmup: Annotated[int, Field(ge=0)] = 4
     seed: Annotated[int, Field(ge=0)] = 0
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     learning_rate_warmup: Annotated[int, Field(ge=0)] = 0
-    learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    learning_rate_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = "constant"
     learning_rate_floor: Fraction = 0.0
-    optimizer: Literal["adamw", "sgd", "lamb", "muon"] = "adamw"
+    learning_rate_scaling: Literal["none", "linear", "square_root"] = "none"
+    learning_rate_batch: Count | None = None
+    optimizer: Literal["adamw", "sgd", "lamb", "lars", "muon"] = "adamw"
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    trust: Annotated[float, Field(gt=0)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     clip_value: Annotated[float, Field(gt=0)] | None = None

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from engine.config.compression import Settings, settings_of
 from engine.config.compression_methods import METHODS, Traffic
+from engine.config.knobs.learning import OPTIMIZERS
 from engine.config.layout import Layout, accumulation, layout_of
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
@@ -92,7 +93,7 @@ def optimizer_bytes(config: RunConfig, held: Held) -> int:
 
 def averages(train: Train) -> int:
     """Of so many values an optimizer keeps track beside each parameter; Muon of one where it acts itself."""
-    return int(train.momentum > 0) if train.optimizer == "sgd" else 2
+    return OPTIMIZERS[train.optimizer].averages(train)
 
 
 def muon_elements(held: Held) -> int:

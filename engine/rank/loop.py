@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import deque
 
 from torch import Tensor
 
 from engine.checkpoint.checkpointer import Checkpoints
 from engine.comm.context import RankContext
 from engine.config.errors import InputError, WorkbenchError
+from engine.config.layout import round_steps
 from engine.model.stage import Samples
 from engine.parallel.build import build_stages
 from engine.parallel.data.optimizer import LocalOptimizer
@@ -23,6 +25,7 @@ from engine.rank.reconfigure import Reconfiguration
 from engine.rank.rollback import RollbackPoint
 from engine.rank.step_log import StepLog
 from engine.rank.workload_report import report_workload
+from engine.run import run_folder
 from engine.run.commands import BACK, EVALUATE, SET, TRY, Order
 from profilers.collectives.recorder import unrecorded
 
@@ -40,11 +43,13 @@ def train(rank: RankContext) -> bool:
         host_clocks = HostClocks(rank.device)
         report_offset(host_clocks, rank.writer)
         validation = Validation(rank, stages, samples)
+        length = RunLength(rank, began)
         with Checkpoints(rank, optimizer) as checkpoints:
-            finished = _steps(rank, stages, optimizer, samples, checkpoints, validation)
+            finished = _steps(rank, stages, optimizer, samples, checkpoints, validation, length)
         if finished:
             optimizer.finish()
             validation.run(rank.config.train.steps)
+            length.tell()
         else:
             optimizer.drain()
         if host_clocks.several:
@@ -60,10 +65,13 @@ def _steps(
     samples: Samples,
     checkpoints: Checkpoints,
     validation: Validation,
+    length: RunLength,
 ) -> bool:
     planner = Planner(rank, stages.stages.values())
     first = checkpoints.resume(planner.adopt)
     divergence = DivergenceCheck(rank.config.train.steps - first)
+    if length.limited:
+        validation.run(first)
     with contextlib.ExitStack() as opened:
         log = opened.enter_context(StepLog(rank, first))
         turning = Reconfiguration(rank, stages, optimizer, log)
@@ -76,7 +84,11 @@ def _steps(
         between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.on_order}
         commands = opened.enter_context(CommandReader(rank, first, between, at_hold))
         step = first
-        while step < rank.config.train.steps:
+        length.begin(first)
+        while True:
+            length.before(step, validation.seconds, checkpoints.seconds)
+            if step >= rank.config.train.steps:
+                break
             if rank.control.should_stop(step):
                 checkpoints.finish(step)
                 return False
@@ -116,7 +128,7 @@ def one_step(
         batches = micro_batches(rank, *samples.training(start, per_rank))
     loss = stages.run(batches)
     with timer.phase("optimizer"):
-        optimizer.set_rate(step)
+        optimizer.set_rate(rank.config, step)
         norm = optimizer.step()
     log.after(timer.end(), loss, norm)
     return loss, norm
@@ -137,6 +149,8 @@ class Validation:
     def __init__(self, rank: RankContext, stages: PipelineExecutor, samples: Samples) -> None:
         self._rank, self._stages, self._samples = rank, stages, samples
         self._asked: int | None = None
+        #: What the last loss took; None before the first.
+        self.seconds: float | None = None
 
     def after(self, step: int) -> None:
         """Between two steps, if it is due; ``step`` is the next one. The end of the run has its own."""
@@ -189,9 +203,9 @@ class Validation:
             found = [self._one(batch) for batch in range(count)]
         losses = [loss for loss, _ in found if loss is not None]
         metrics = [metric for _, metric in found if metric is not None]
+        self.seconds = seconds = time.monotonic() - began
         if not losses:
             return None
-        seconds = time.monotonic() - began
         loss = sum(losses) / len(losses)
         if math.isfinite(loss):
             more = {"metric": sum(metrics) / len(metrics)} if metrics else {}
@@ -206,6 +220,81 @@ class Validation:
         per_rank = batch_size // rank.layout.dp
         held_out = self._samples.validation(batch * batch_size + rank.groups.at.dp * per_rank, per_rank)
         return self._stages.evaluate(micro_batches(rank, *held_out))
+
+
+#: A run with a time has so many steps until the first ones showed how many fit: its learning rate rises slowly.
+_UNKNOWN_STEPS = 1_000_000
+#: The pace is that of so many last steps.
+_PACE_STEPS = 64
+#: A change of the planned length below this share is not announced, unless the run is near its end.
+_LENGTH_SHARE = 0.01
+
+
+class RunLength:
+    """How many steps a run of ``train.seconds`` has; nothing of a run that counts its steps.
+
+    Rank 0 has the clock: from the pace of the last steps, all that goes on between them included, it tells how many
+    fit before the last save and the last loss, and all ranks take that over at the same step, as a command.
+    """
+
+    def __init__(self, rank: RankContext, began: float) -> None:
+        self._rank, self._began = rank, began
+        self._seconds = rank.config.train.seconds
+        self._moments: deque[float] = deque(maxlen=_PACE_STEPS + 1)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the run has a time."""
+        return self._seconds is not None
+
+    def begin(self, first: int) -> None:
+        """Before its first step."""
+        if self._seconds is not None:
+            self._follow(first + _UNKNOWN_STEPS)
+
+    def before(self, step: int, validation: float | None, save: float | None) -> None:
+        """Between two steps: plan the length anew, and take over what is announced for this one. The last loss took so
+        many seconds, and the last save; a first save is taken to last a step.
+        """
+        if self._seconds is None:
+            return
+        if self._rank.rank == 0:
+            self._moments.append(time.monotonic())
+            self._plan(step, validation or 0.0, save)
+        steps = self._rank.control.planned(step)
+        if steps is not None and steps != self._rank.config.train.steps:
+            self._follow(steps)
+            if self._rank.rank == 0:
+                self._rank.writer.event("length", step=step, steps=steps)
+
+    def tell(self) -> None:
+        """At the end of the run: what it took of its time."""
+        if self._seconds is not None and self._rank.rank == 0:
+            took = time.monotonic() - self._began
+            steps = self._rank.config.train.steps
+            self._rank.writer.event("time_budget", seconds=self._seconds, took=took, steps=steps)
+            with contextlib.suppress(OSError):
+                run_folder.change_config(self._rank.folder, self._rank.config)
+
+    def _plan(self, step: int, validation: float, save: float | None) -> None:
+        assert self._seconds is not None
+        if len(self._moments) < 3:  # the first step makes what the others find
+            return
+        known = list(self._moments)[1:] if len(self._moments) <= _PACE_STEPS else list(self._moments)
+        pace = (known[-1] - known[0]) / (len(known) - 1)
+        saves = self._rank.config.checkpoint.every_steps is not None
+        end = self._began + self._seconds - validation - (pace if save is None else save) * saves
+        steps = max(0, int((end - known[-1]) / pace))
+        period = round_steps(self._rank.config)
+        length = max(step, (step + steps) // period * period)
+        now = self._rank.config.train.steps
+        if abs(length - now) > _LENGTH_SHARE * now or steps <= _PACE_STEPS:
+            self._rank.control.plan(step, length)
+
+    def _follow(self, steps: int) -> None:
+        config = self._rank.config
+        train = config.train.model_copy(update={"steps": steps})
+        self._rank.config = config.model_copy(update={"train": train})
 
 
 #: So many steps on end say that it is no accident: new text never gives the same loss to the bit.

@@ -14,7 +14,7 @@ from typing import Any
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
-from engine.run.progress import Progress
+from engine.run.progress import End, Progress
 from profilers.rank.orders.turns import AHEAD, EVENT, WARM_UP, due
 
 __all__ = ["EVENT", "WARM_UP"]
@@ -162,20 +162,45 @@ class _Control:
 
 
 class StopControl(_Control):
-    """Rank 0 sees the launcher's request and announces a step; every rank stops before that step."""
+    """Rank 0 announces before which step the run ends: soon where the launcher asks it to stop, or where it ``plans``
+    its whole length. Ranks take over what was announced at the same step.
+    """
 
     def should_stop(self, step: int) -> bool:
-        """Whether this rank must not run ``step`` any more."""
+        """Whether this rank must not run ``step`` any more, though the run is not whole."""
         if self._progress is None:
             return False
         step += self._redone
         if self._rank == 0:
             self._progress.settle()
-        announced = self._progress.stop_at()
-        if announced is None and self._rank == 0 and self._progress.stop_requested():
-            announced = step + AHEAD + self._apart
-            self._progress.announce_stop(announced)
-        return announced is not None and step >= announced
+        end = self._progress.end()
+        if self._rank == 0 and self._progress.stop_requested() and self._begun(end, step):
+            soon = step + AHEAD + self._apart
+            end = End(soon, soon)
+            self._progress.announce_end(end)
+        return end is not None and not end.whole and step >= end.step
+
+    def plan(self, step: int, steps: int) -> None:
+        """Rank 0, before ``step``: the run has so many steps in all, and ``AHEAD`` more than are done at the least.
+        Nothing where ranks may not have taken over what was announced before.
+        """
+        if self._progress is None:
+            return
+        step, steps, end = step + self._redone, steps + self._redone, self._progress.end()
+        if self._begun(end, step) and not self._progress.stop_requested():
+            first = step + AHEAD + self._apart
+            self._progress.announce_end(End(max(first, steps), first, whole=True))
+
+    def planned(self, step: int) -> int | None:
+        """How many steps the run has in all, as is known before ``step``."""
+        end = None if self._progress is None else self._progress.end()
+        if end is None or not end.whole or step + self._redone < end.first:
+            return None
+        return end.step - self._redone
+
+    def _begun(self, end: End | None, step: int) -> bool:
+        """Whether every rank knows it already and another may be announced; a stop is the last."""
+        return end is None or (end.whole and step > end.first + self._apart)
 
 
 class OrderControl(_Control):

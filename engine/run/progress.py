@@ -6,6 +6,7 @@ import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.run.run_folder import PROGRESS
 from profilers.steps.page import DUMP_WORD, STATES, Page
@@ -17,9 +18,19 @@ _REQUEST_WORD = 2
 _STOP_WORD = 3
 _REDONE_WORD = 6
 _NEVER = -1
+#: The end of a run in one word, so that no rank sees a part of it: two steps of so many bits, and whether it is whole.
+_STEP_BITS = 31
 
 #: States in which a rank waits for others; a rank that hangs elsewhere is the cause, not the victim.
 WAITING = frozenset({"communication_exposed", "bubble"})
+
+
+class End(NamedTuple):
+    """``step`` is the first that no rank runs, which holds from ``first`` on: the run is ``whole`` then, or stopped."""
+
+    step: int
+    first: int
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +72,17 @@ class Progress(Page):
         """The launcher asks every rank for its last collectives."""
         self._words[DUMP_WORD] = 1
 
-    def announce_stop(self, step: int) -> None:
+    def announce_end(self, end: End) -> None:
         """Rank 0 fixes the first step that no rank runs."""
-        self._words[_STOP_WORD] = step
+        self._words[_STOP_WORD] = (end.first << _STEP_BITS | end.step) << 1 | end.whole
 
-    def stop_at(self) -> int | None:
-        """The announced step, if there is one."""
-        step = self._words[_STOP_WORD]
-        return None if step == _NEVER else step
+    def end(self) -> End | None:
+        """What was announced last, if anything was."""
+        word = self._words[_STOP_WORD]
+        if word == _NEVER:
+            return None
+        first, step = divmod(word >> 1, 1 << _STEP_BITS)
+        return End(step, first, bool(word & 1))
 
     def redo(self, steps: int) -> None:
         """Rank 0 tells that the run went back by so many steps: announced ones are counted in all that were done."""

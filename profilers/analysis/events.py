@@ -101,6 +101,15 @@ def resumed(records: RunRecords) -> Resumed | None:
     return next((_converted(data, Resumed) for data in _events(records, "resumed")), None)
 
 
+def time_budget(records: RunRecords) -> dict[str, float]:
+    """Of a run that ended with its time, what it was given and took, by the names of the summary; else nothing."""
+    told = next(iter(_events(records, "time_budget")), {})
+    given, took = told.get("seconds"), told.get("took")
+    if not isinstance(given, int | float) or not isinstance(took, int | float):
+        return {}
+    return {"budget_seconds": float(given), "budget_used_seconds": float(took)}
+
+
 def _events(records: RunRecords, kind: str) -> list[dict[str, Any]]:
     """Of rank 0, which speaks for all."""
     told = remaining(records.events(0)) if 0 in records.ranks() else []

@@ -179,7 +179,7 @@ def window_steps(state: StudyState, file: StudyFile, trial: Trial) -> int | None
     """Steps of a window: its warm-up, and so many that no less time is measured than passes unmeasured, in whole rounds
     of the outer loop; None for a whole trial, where that is shorter or only a whole one has the value that counts.
     """
-    if file.aim.objective.single or file.target_loss is not None:
+    if file.aim.objective.single or file.in_time:
         return None
     known = state.cache("window steps", file.config)
     if trial.number not in known:

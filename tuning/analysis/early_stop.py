@@ -259,6 +259,6 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
 
 
 def _may_race(trial: Trial, state: StudyState, file: StudyFile) -> bool:
-    if trial.confirms is not None or leaderboard.is_baseline(state, trial) or file.target_loss is not None:
+    if trial.confirms is not None or leaderboard.is_baseline(state, trial) or file.in_time:
         return False
     return not is_lossy(file.search_space.base_values | trial.config)

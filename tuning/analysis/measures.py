@@ -124,6 +124,8 @@ def _first(values: Iterable[float | None]) -> float | None:
 def _single(summary: RunSummary, aim: Aim) -> float | None:
     if aim.name == "peak_memory_bytes":
         return summary.peak_memory_bytes
+    if aim.name == "loss_at_seconds":
+        return summary.validation_loss if summary.budget_seconds is not None else None
     if summary.joules_per_step is None or summary.tokens_per_step is None:
         return None
     return summary.joules_per_step / summary.tokens_per_step
@@ -165,5 +167,8 @@ def _reason(summary: RunSummary, aim: Aim) -> str:
         "time_to_loss": f"a loss of {aim.target_loss:g} was not reached"
         if aim.target_loss
         else "the study has no target loss",
+        "loss_at_seconds": "the run was given no time (train.seconds)"
+        if summary.budget_seconds is None
+        else "it took no loss on held-out text",
     }
     return known.get(aim.name) or summary.tokens_per_second_reason or "no step was measured"

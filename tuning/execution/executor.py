@@ -129,7 +129,7 @@ def _judged(trial: Trial, summary: RunSummary, state: StudyState, file: StudyFil
         return None
     if file.target_loss is not None:
         return scoring.reached(summary, file.target_loss)
-    if not scoring.is_lossy(file.config.flat() | trial.config):
+    if file.in_time or not scoring.is_lossy(file.config.flat() | trial.config):
         return None
     stands = leaderboard.standing(state, file)
     loss = stands.baseline.validation_loss if stands.baseline else None

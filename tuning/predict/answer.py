@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from engine.config import environment
+from engine.config.knobs.learning import OPTIMIZERS
 from engine.config.layout import layout_of
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
@@ -181,7 +182,10 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     said["train.optimizer=muon: its products are not counted, and its state as AdamW's"] = (
         config.train.optimizer == "muon"
     )
-    said["train.optimizer=lamb: its sums over ranks are not counted"] = config.train.optimizer == "lamb"
+    optimizer = config.train.optimizer
+    said[f"train.optimizer={optimizer}: its sums over ranks are not counted"] = OPTIMIZERS[
+        optimizer
+    ].whole_sums
     said["compile=true: kernels are taken as blocks are written"] = config.compile
     said["lab: links are those of the cluster, not of the lab"] = config.lab.wanted and not lab_known
     return [line for line, applies in said.items() if applies]

@@ -86,7 +86,7 @@ def startup_trials(trials: int) -> int:
 def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
     """Whether a sampled point is worth a trial: lossy ones that cannot be proven here get a small share."""
     space = file.search_space
-    provable = file.target_loss is not None or file.config.train.steps >= file.guard.min_steps
+    provable = file.in_time or file.config.train.steps >= file.guard.min_steps
     if provable or not is_lossy(space.base_values | point):
         return True
     return leaderboard.lossy_points(state, space) < UNPROVABLE_SHARE * file.trials

@@ -19,6 +19,8 @@ def problem(asked: RunConfig) -> str | None:
     """What ``outer.period`` would need for one round to be measured; None if it can be. ``asked`` has the study's
     ``train.steps``.
     """
+    if asked.train.seconds is not None:
+        return None
     most, needed = LONGEST * asked.train.steps, least_steps(asked, 1)
     if needed <= most:
         return None
@@ -39,9 +41,12 @@ def window(whole: RunConfig, steps: int) -> RunConfig:
 def lengthened(asked: RunConfig) -> RunConfig:
     """The configuration that runs: with the steps that ``ROUNDS`` whole rounds need, or as many rounds as fit.
 
-    The loss that is held against the baseline's is taken at the asked steps, so evaluation comes then, too.
+    One with a time has the rounds that fit. The loss that is held against the baseline's is taken at the asked steps,
+    so evaluation comes then, too.
     """
     train, most = asked.train, LONGEST * asked.train.steps
+    if train.seconds is not None:
+        return asked
     rounds = next((count for count in range(ROUNDS, 0, -1) if least_steps(asked, count) <= most), 0)
     if round_steps(asked) == 1 or least_steps(asked, rounds) <= train.steps:
         return asked

@@ -18,6 +18,7 @@ Name = Literal[
     "money_per_billion_tokens",
     "peak_memory_bytes",
     "time_to_loss",
+    "loss_at_seconds",
 ]
 
 
@@ -27,7 +28,8 @@ class Objective:
     shown in ``unit``: ``kept / natural`` is kept where ``lower`` is better, and ``natural * factor`` is shown.
 
     ``by_time``: where ranks and tokens a step are the same for all trials, the time of a step decides it.
-    ``single``: a run gives one value and no interval. ``most`` and ``better`` are words for the best and a better one.
+    ``single``: a run gives one value and no interval. ``learns``: it tells what was learned, so trials may differ in
+    what changes that. ``most`` and ``better`` are words for the best and a better one.
     """
 
     title: str
@@ -39,6 +41,7 @@ class Objective:
     factor: float = 1.0
     by_time: bool = False
     single: bool = False
+    learns: bool = False
 
 
 KNOWN: dict[Name, Objective] = {
@@ -60,7 +63,11 @@ KNOWN: dict[Name, Objective] = {
         lower=True, kept=2.0**40, factor=2.0**-30, single=True,
     ),
     "time_to_loss": Objective(
-        "Seconds of training to a held-out loss", "s", "the fastest", "faster", lower=True, kept=3600.0
+        "Seconds of training to a held-out loss", "s", "the fastest", "faster", lower=True, kept=3600.0, learns=True
+    ),
+    "loss_at_seconds": Objective(
+        "Held-out loss after a time of training", "loss", "the one that learned most", "better",
+        lower=True, single=True, learns=True,
     ),
 }  # fmt: skip
 

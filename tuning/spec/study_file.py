@@ -68,7 +68,8 @@ class StudyFile(Section):
 
     The ``objective`` is one of ``tuning/spec/objectives.py``, or several, of which ``prefer`` (else the first) decides.
     ``{time_to_loss: 3.2}`` are the seconds of training until the loss on held-out text, taken after every
-    ``base.train.validate_every`` steps, is at most that. The ``sampler`` is one of Optuna's, or ``auto``
+    ``base.train.validate_every`` steps, is at most that. ``{loss_at_seconds: 60}`` is the loss on held-out text of a
+    run of that many seconds, which is then ``base.train.seconds``. The ``sampler`` is one of Optuna's, or ``auto``
     (:mod:`tuning.spec.sampler_choice`); ``inherit`` names earlier studies; ``side_by_side`` trials run at once.
     In ``phases`` layout, learning, memory and overlap, and lossy knobs are turned group by group; ``auto``: where the
     ``space`` is the usual one.
@@ -268,8 +269,8 @@ class StudyFile(Section):
 
     @property
     def in_time(self) -> bool:
-        """Whether it asks for the time to a loss."""
-        return any(aim.in_time for aim in self.aims)
+        """Whether it asks for what was learned, and how soon: the time to a loss, or the loss after a time."""
+        return any(aim.objective.learns for aim in self.aims)
 
     @property
     def turns_work(self) -> bool:
@@ -466,9 +467,26 @@ def _check_learning(file: StudyFile) -> None:
     if found is not None and not file.in_time:
         remedy = (
             "changes what is learned of a token, so it stays the same in a study unless that asks for a time to a loss "
-            "(objective: {time_to_loss: ..}); set it in base"
+            "(objective: {time_to_loss: ..}) or the loss after a time ({loss_at_seconds: ..}); set it in base"
         )
         raise InputError(f"space.{found.key}", str(found), remedy)
+
+
+def _check_budget(file: StudyFile) -> None:
+    """A loss after a time needs the time, and text to take the loss on."""
+    train = file.config.train
+    if not any(aim.name == "loss_at_seconds" for aim in file.aims):
+        return
+    if train.seconds is None:
+        remedy = "needs the seconds of each trial; write objective: {loss_at_seconds: 60}"
+        raise InputError("objective", file.objective, remedy)
+    if not train.validation_batches:
+        raise InputError(
+            "base.train.validation_batches", 0, "there is no held-out text to take a loss on; give 1"
+        )
+    if file.live is not None or file.trainer is not None or file.simulate is not None:
+        remedy = "is of runs of this project's engine from beginning to end; ask for tokens_per_second here"
+        raise InputError("objective", "loss_at_seconds", remedy)
 
 
 def _check_quality(file: StudyFile) -> None:
@@ -477,7 +495,8 @@ def _check_quality(file: StudyFile) -> None:
         raise InputError(
             "quality", file.quality.max_loss_increase, "loss_guard is given, too; keep one of them"
         )
-    if not file.in_time:
+    _check_budget(file)
+    if not any(aim.in_time for aim in file.aims):
         if file.target_loss is not None:
             raise InputError(
                 "target_loss", file.target_loss, "needs objective: {time_to_loss: ..}; or leave it out"

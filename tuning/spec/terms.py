@@ -153,6 +153,9 @@ class Simulated(Section):
     noise: Annotated[float, Field(ge=0, le=0.5)] = 0.01
 
 
+_BUDGET = "loss_at_seconds"
+
+
 def spread(given: dict[str, Any]) -> dict[str, Any]:
     """A file with its objectives and budgets in their own keys, however they were written."""
     budget = given.get("budget")
@@ -160,6 +163,9 @@ def spread(given: dict[str, Any]) -> dict[str, Any]:
         if isinstance(budget, dict) and budget.get(new) is not None and given.get(old) is None:
             given = given | {old: budget[new]}
     objective = given.get("objective")
+    if (budget := _seconds(objective)) is not None:
+        given, objective = _with_seconds(given, budget), _named(objective)
+        given = given | {"objective": objective}
     if isinstance(objective, list) and objective:
         return _several(given, objective)
     if (target := _target(objective)) is not None:
@@ -178,6 +184,28 @@ def _several(given: dict[str, Any], objective: list[Any]) -> dict[str, Any]:
         found["objective"] = prefer
         del found["prefer"]
     return found
+
+
+def _seconds(objective: Any) -> Any:
+    """Of ``{loss_at_seconds: 60}``, by itself or one of several."""
+    several = objective if isinstance(objective, list) else [objective]
+    found = (one[_BUDGET] for one in several if isinstance(one, dict) and set(one) == {_BUDGET})
+    return next(found, None)
+
+
+def _named(objective: Any) -> Any:
+    """The same without its seconds."""
+    if isinstance(objective, list):
+        return [_named(one) for one in objective]
+    return _BUDGET if isinstance(objective, dict) and set(objective) == {_BUDGET} else objective
+
+
+def _with_seconds(given: dict[str, Any], seconds: Any) -> dict[str, Any]:
+    base = given.get("base") or {}
+    train = base.get("train") if isinstance(base, dict) else None
+    if not isinstance(base, dict) or not isinstance(train or {}, dict):
+        return given  # what is wrong with it is said where it is read
+    return given | {"base": base | {"train": (train or {}) | {"seconds": seconds}}}
 
 
 def _target(objective: Any) -> Any:

@@ -275,8 +275,8 @@ def _check_cluster(file: StudyFile, cluster: str) -> None:
     from tuning.predict import target
 
     for aim in file.aims:
-        if aim.name in ("joules_per_token", "time_to_loss"):
-            told = "losses" if aim.in_time else "joules"
+        if aim.name == "joules_per_token" or aim.objective.learns:
+            told = "losses" if aim.objective.learns else "joules"
             raise InputError(
                 "objective", aim.name, f"a model of a cluster does not predict {told}; ask for mfu"
             )

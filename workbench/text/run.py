@@ -118,8 +118,18 @@ def _bracket(low: str, high: str) -> str:
     return f" (95 %: {low} to {high})"
 
 
+def budget(summary: RunSummary) -> str | None:
+    """What a run took of the time that it was given; None of one that counted its steps."""
+    if summary.budget_seconds is None or summary.budget_used_seconds is None:
+        return None
+    used, given = (words.seconds(one) for one in (summary.budget_used_seconds, summary.budget_seconds))
+    return f"{used} of {given}, the last loss and checkpoint included; {len(summary.losses):,} steps fitted"
+
+
 def checkpoint_lines(summary: RunSummary) -> Iterator[Line]:
-    """Where the run came from, what its checkpoints cost, and those that could not be saved."""
+    """Where the run came from, what it took of its time, what checkpoints cost, and those that could not be saved."""
+    if text := budget(summary):
+        yield "time", text
     if summary.resumed:
         changed = summary.resumed.changed
         text = f"step {summary.resumed.step:,} of {summary.resumed.run}"

@@ -35,6 +35,7 @@ AT_START: dict[str, str] = {
     "train.learning_rate": _LEARNING,
     "train.learning_rate_warmup": _LEARNING,
     "train.learning_rate_schedule": _LEARNING,
+    "train.learning_rate_scaling": _LEARNING,
     "train.optimizer": _LEARNING,
 }
 #: By the beginning of a variable's name: when its library reads it.

@@ -22,6 +22,7 @@ from engine.config.knobs.facts import (
     KnobFacts,
     Values,
 )
+from engine.config.knobs.learning import OPTIMIZERS
 from engine.schedules.registry import KINDS
 
 #: Sections that a fair comparison needs to hold still as a whole.
@@ -285,17 +286,28 @@ KNOBS: dict[str, KnobFacts] = {
         "Learning-rate schedule",
         "schedule of the rate",
         alters_learning=True,
-        offered=lambda search: ["constant", "linear", "cosine"] if search.in_time else None,
+        offered=lambda search: ["constant", "linear", "cosine", "one_cycle"] if search.in_time else None,
         usual=rules.never,
         changes=("loss",),
         trade="a falling rate ends lower, and knows the number of steps",
+    ),
+    "train.learning_rate_scaling": KnobFacts(
+        "Learning rate by batch",
+        "rate by batch",
+        alters_learning=True,
+        acts=lambda now: now["train.learning_rate_batch"] not in (None, now["batch.global_batch"]),
+        at_rest="none",
+        offered=rules.scalings,
+        usual=rules.never,
+        changes=("loss",),
+        trade="a larger batch takes fewer, larger steps: in a line while it rises slowly, by the root for Adam",
     ),
     "train.optimizer": KnobFacts(
         "Optimizer",
         "optimizer",
         alters_learning=True,
-        offered=lambda search: ["adamw", "sgd", "lamb"] if search.in_time else None,
-        rare=lambda search: ["muon"] if search.in_time else [],
+        offered=lambda search: _optimizers(offered=True) if search.in_time else None,
+        rare=lambda search: _optimizers(offered=False) if search.in_time else [],
         usual=rules.never,
         changes=("speed", "memory", "loss"),
         trade="each has learning rates of its own; sgd keeps least, muon wants whole matrices",
@@ -303,6 +315,10 @@ KNOBS: dict[str, KnobFacts] = {
     **dict.fromkeys(("precision", "device", "memory.limit_gib", "tokens_told"), _FIXED),
     **dict.fromkeys(("parallel.dp", "parallel.world_size"), KnobFacts(derived=True)),
 }
+
+
+def _optimizers(offered: bool) -> list[str]:
+    return [name for name, facts in OPTIMIZERS.items() if facts.offered == offered]
 
 
 #: Keys whose values ``AUTO`` stands for lists that a study works out.

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from engine.config.compression_methods import METHODS, CompressionMethod
 from engine.config.environment import silent
+from engine.config.knobs.learning import SCALINGS
 from engine.config.network import shape_of
 from engine.config.outer_methods import OUTER_METHODS, OuterMethod
 from engine.config.presets import blocks_of, is_decoder
@@ -254,6 +255,12 @@ def learning_rates(search: Search) -> dict[str, Any] | None:
     """From a third to three times the base's."""
     rate = search.base.train.learning_rate
     return {"low": rate / 3, "high": rate * 3, "log": True} if search.in_time else None
+
+
+def scalings(search: Search) -> list[str] | None:
+    """Where the base says for which batch its learning rate was chosen."""
+    named = search.base.train.learning_rate_batch is not None
+    return list(SCALINGS) if search.in_time and named else None
 
 
 def warmups(search: Search) -> list[int] | None:

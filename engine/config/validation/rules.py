@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 from engine.config import environment, network
 from engine.config.errors import LayoutError
+from engine.config.knobs.learning import OPTIMIZERS
 from engine.config.layout import Layout, layout_of
 from engine.config.presets import ModelShape, blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
+from engine.config.sections import Train
 from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
 from engine.config.validation.own_model import workload_problems
 from engine.schedules.registry import KINDS
@@ -248,21 +250,37 @@ def _memory_rules(config: RunConfig, blocks: int | None) -> Iterator[LayoutError
 
 
 def _optimizer_rules(config: RunConfig) -> Iterator[LayoutError]:
-    """Muon makes a whole matrix orthogonal; LAMB sums over ranks once all gradients are there."""
+    """Muon makes a whole matrix orthogonal; LAMB and LARS sum over ranks once all gradients are there."""
     kind, parallel = config.train.optimizer, config.parallel
     if kind == "muon" and (parallel.zero_stage or parallel.tp > 1):
         what = f"tp={parallel.tp}" if parallel.tp > 1 else f"zero_stage={parallel.zero_stage}"
         remedy = f"updates whole matrices, which {what} cuts; set it to adamw or lamb, or zero_stage to 0 and tp to 1"
         yield LayoutError("train.optimizer", kind, remedy)
-    if kind == "lamb" and config.overlap.gather_with_optimizer:
+    if OPTIMIZERS[kind].whole_sums and config.overlap.gather_with_optimizer:
         remedy = "updates all parameters at once: nothing can be sent beside it; set it to false"
         yield LayoutError("overlap.gather_with_optimizer", True, remedy)
-    if (
-        config.train.learning_rate_schedule != "constant"
-        and config.train.steps <= config.train.learning_rate_warmup
-    ):
-        remedy = f"all {config.train.steps} steps are warm-up, and nothing falls after it; lower learning_rate_warmup"
-        yield LayoutError("train.learning_rate_schedule", config.train.learning_rate_schedule, remedy)
+    yield from _rate_rules(config.train)
+    train = config.train
+    if train.seconds is not None and train.seconds >= train.timeout_seconds:
+        remedy = f"train.timeout_seconds={train.timeout_seconds:g} ends the run before; raise that"
+        yield LayoutError("train.seconds", train.seconds, remedy)
+
+
+def _rate_rules(train: Train) -> Iterator[LayoutError]:
+    schedule, rise = train.learning_rate_schedule, train.learning_rate_warmup
+    if schedule == "one_cycle" and rise:
+        remedy = (
+            "one_cycle rises over half of the steps by itself; leave it at 0, or take the schedule linear"
+        )
+        yield LayoutError("train.learning_rate_warmup", rise, remedy)
+    elif schedule != "constant" and train.steps <= rise:
+        remedy = (
+            f"all {train.steps} steps are warm-up, and nothing falls after it; lower learning_rate_warmup"
+        )
+        yield LayoutError("train.learning_rate_schedule", schedule, remedy)
+    if train.learning_rate_scaling != "none" and train.learning_rate_batch is None:
+        remedy = "say in train.learning_rate_batch for which global batch train.learning_rate was chosen, or take none"
+        yield LayoutError("train.learning_rate_scaling", train.learning_rate_scaling, remedy)
 
 
 def _validation_rules(config: RunConfig) -> Iterator[LayoutError]:

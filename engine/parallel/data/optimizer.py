@@ -11,6 +11,8 @@ from torch import Tensor
 from engine.comm import host_values
 from engine.comm.channel import all_reduce_scalar
 from engine.comm.context import Groups
+from engine.config.knobs.learning import OPTIMIZERS, rate_plan
+from engine.config.run_config import RunConfig
 from engine.config.sections import Train
 from engine.model.activation_memory import HostGradients
 from engine.parallel.data.replica import Extent, Piece, Replica, ReplicaMemory, Wave
@@ -31,7 +33,7 @@ class LocalOptimizer:
         self._shares = torch.tensor([parts / piece.copies for piece in self._pieces], dtype=torch.float64)
         self._train = train
         self._norms = WholeNorms(
-            self._pieces, self._shares, groups.norm if train.optimizer == "lamb" else None
+            self._pieces, self._shares, groups.norm if OPTIMIZERS[train.optimizer].whole_sums else None
         )
         self._group()
 
@@ -111,9 +113,9 @@ class LocalOptimizer:
         """After the last step: a model that all ranks share."""
         self.drain()
 
-    def set_rate(self, step: int) -> None:
-        """The learning rate of a step of the run, the first being 0."""
-        rate = learning_rate(self._train, step)
+    def set_rate(self, config: RunConfig, step: int) -> None:
+        """The learning rate of a step of the run, the first being 0, as its configuration is now."""
+        rate = learning_rate(config, step)
         for rule in self._rules():
             for group in rule.param_groups:
                 group["lr"] = rate
@@ -168,16 +170,16 @@ _FALLS: dict[str, Callable[[float], float]] = {
 }
 
 
-def learning_rate(train: Train, step: int) -> float:
+def learning_rate(config: RunConfig, step: int) -> float:
     """Of a step of the run, the first being 0: it rises in equal parts over the steps of the warm-up, and then falls
-    from ``learning_rate`` to ``learning_rate_floor`` of it, which the step after the last one would have.
+    from its peak to ``learning_rate_floor`` of it, which the step after the last one would have.
     """
-    warmup = train.learning_rate_warmup
-    if step < warmup:
-        return train.learning_rate * ((step + 1) / warmup)
-    fall = _FALLS[train.learning_rate_schedule]((step - warmup) / max(1, train.steps - warmup))
-    floor = 0.0 if train.learning_rate_schedule == "constant" else train.learning_rate_floor
-    return train.learning_rate * (floor + (1 - floor) * fall)
+    plan = rate_plan(config)
+    if step < plan.rise:
+        return plan.peak * ((step + 1) / plan.rise)
+    fall = _FALLS[plan.fall]((step - plan.rise) / max(1, config.train.steps - plan.rise))
+    floor = 0.0 if plan.fall == "constant" else plan.floor
+    return plan.peak * (floor + (1 - floor) * fall)
 
 
 def _waves(replicas: Sequence[Replica]) -> list[Wave]:

@@ -1,4 +1,4 @@
-"""Optimizers of pieces: torch's own, and LAMB, whose steps depend on norms of whole parameters."""
+"""Optimizers of pieces: torch's own, and LAMB and LARS, whose steps depend on norms of whole parameters."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def rules_of(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[U
 def first_state(piece: Piece, train: Train) -> dict[str, Tensor]:
     """What an optimizer knows of a piece before its first step, by the names that it uses."""
     weight = piece.weight.detach()
-    if train.optimizer == "sgd" or (train.optimizer == "muon" and _is_hidden(piece)):
+    if train.optimizer in ("sgd", "lars") or (train.optimizer == "muon" and _is_hidden(piece)):
         return {"momentum_buffer": torch.zeros_like(weight)} if train.momentum else {}
     averages = {key: torch.zeros_like(weight) for key in ("exp_avg", "exp_avg_sq")}
     return {"step": torch.zeros((), dtype=torch.float32, device=weight.device), **averages}
@@ -125,11 +125,13 @@ def _lamb(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[Upda
     return [Lamb(pieces, train, norms)]  # even of nothing: every rank takes part in the sums
 
 
-class Lamb:
-    """LAMB (arXiv 1904.00962, algorithm 2): in AdamW's direction, and as far as the parameter is long.
+def _lars(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[UpdateRule]:
+    return [Lars(pieces, train, norms)]
 
-    A parameter's step is the learning rate times |weights| / |direction|, both over the whole parameter wherever its
-    parts are; the ratio is 1 where one of them is 0. Vectors go without weight decay.
+
+class _ByLength:
+    """Steps as long as the parameter asks for: from the lengths of whole parameters and of their directions, wherever
+    their parts are.
     """
 
     def __init__(self, pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> None:
@@ -138,26 +140,43 @@ class Lamb:
         self.param_groups: list[dict[str, Any]] = [{"params": weights, "lr": train.learning_rate}]
         self.state: defaultdict[Any, Any] = defaultdict(dict)
 
-    @torch.no_grad()
-    def step(self) -> None:
-        """One sum over ranks, for all parameters together."""
-        directions = [self._direction(piece) for piece in self._pieces]
+    def _lengths(self, directions: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Of each parameter and of its direction: fp64 [pieces]. One sum over ranks, for all parameters together."""
         parts = torch.zeros(2, 0, dtype=torch.float64)
         if directions:
             weights = [_square(piece.weight) for piece in self._pieces]
             parts = torch.stack([torch.stack(weights), torch.stack([_square(one) for one in directions])])
-        lengths, steps = self._norms.squares(self._pieces, parts)
+        of_weights, of_directions = self._norms.squares(self._pieces, parts).sqrt()
+        return of_weights, of_directions
+
+    def _state_of(self, piece: Piece) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[piece.weight]
+        if not state:
+            state |= first_state(piece, self._train)
+        return state
+
+
+class Lamb(_ByLength):
+    """LAMB (arXiv 1904.00962, algorithm 2): in AdamW's direction, and as far as the parameter is long.
+
+    A parameter's step is the learning rate times |weights| / |direction|, both over the whole parameter wherever its
+    parts are; the ratio is 1 where one of them is 0. Vectors go without weight decay.
+    """
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One sum over ranks, for all parameters together."""
+        directions = [self._direction(piece) for piece in self._pieces]
+        lengths, steps = self._lengths(directions)
         known = (lengths > 0) & (steps > 0)
-        rates = self.param_groups[0]["lr"] * torch.where(known, (lengths / steps).sqrt(), 1.0)
+        rates = self.param_groups[0]["lr"] * torch.where(known, lengths / steps, 1.0)
         for piece, direction, rate in zip(self._pieces, directions, rates, strict=True):
             piece.weight.sub_(direction.mul_(rate.to(direction.dtype)))
 
     def _direction(self, piece: Piece) -> Tensor:
         weight, gradient, train = piece.weight, piece.weight.grad, self._train
         assert gradient is not None
-        state = self.state[weight]
-        if not state:
-            state |= first_state(piece, train)
+        state = self._state_of(piece)
         state["step"] += 1
         first, second, step = state["exp_avg"], state["exp_avg_sq"], state["step"].double()
         first.lerp_(gradient, 1 - train.beta1)
@@ -167,9 +186,41 @@ class Lamb:
         return direction.add_(weight, alpha=train.weight_decay) if piece.decayed else direction
 
 
+class Lars(_ByLength):
+    """LARS (arXiv 1708.03888, algorithm 1): SGD with momentum whose rate follows a parameter's own lengths.
+
+    A matrix's rate is the learning rate times trust |weights| / (|gradient| + decay |weights|), both over the whole
+    parameter; the factor is 1 where one of them is 0. The momentum sums steps, rate included, as in the paper. Vectors
+    go without decay and with the learning rate itself, as is usual in large-batch training.
+    """
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One sum over ranks, for all parameters together."""
+        gradients = [_gradient(piece) for piece in self._pieces]
+        lengths, steps = self._lengths(gradients)
+        train, rate = self._train, self.param_groups[0]["lr"]
+        ratios = train.trust * lengths / (steps + train.weight_decay * lengths)
+        known = (lengths > 0) & (steps > 0)
+        factors = torch.where(known, ratios, 1.0)
+        for piece, gradient, factor in zip(self._pieces, gradients, factors, strict=True):
+            step = gradient * rate
+            if piece.decayed:
+                step.add_(piece.weight, alpha=rate * train.weight_decay).mul_(factor.to(step.dtype))
+            if train.momentum:
+                step = self._state_of(piece)["momentum_buffer"].mul_(train.momentum).add_(step)
+            piece.weight.sub_(step)
+
+
+def _gradient(piece: Piece) -> Tensor:
+    gradient = piece.weight.grad
+    assert gradient is not None
+    return gradient
+
+
 def _square(values: Tensor) -> Tensor:
     total: Tensor = values.double().square().sum()
     return total
 
 
-MAKERS: dict[str, Make] = {"adamw": _adamw, "sgd": _sgd, "lamb": _lamb, "muon": _muon}
+MAKERS: dict[str, Make] = {"adamw": _adamw, "sgd": _sgd, "lamb": _lamb, "lars": _lars, "muon": _muon}

@@ -191,6 +191,6 @@ def test_without_its_store_rank_0_announces_nothing(tmp_path: Path) -> None:
         assert [control.due(step, busy=False) for step in range(4)] == [None] * 4
         assert not any(stop.should_stop(step) for step in range(4))
         assert wait_until(lambda: not follower._thread.is_alive())
-    assert (first.announced_order(), first.stop_at()) == ((0, 0), None)
+    assert (first.announced_order(), first.end()) == ((0, 0), None)
     first.close()
     other.close()

@@ -13,7 +13,7 @@ import torch
 from engine.run import commands, run_folder
 from engine.run.commands import Order, OrderBook, OrderControl, StopControl
 from engine.run.outcome import Ending
-from engine.run.progress import Progress
+from engine.run.progress import End, Progress
 from engine.session import Session
 from profilers.rank.orders.tasks import MemorySnapshot
 from profilers.records.reader import RunRecords
@@ -130,7 +130,7 @@ def test_where_ranks_drift_apart_orders_and_stops_are_announced_further_ahead(tm
     stop.widen(3)
     page.request_stop()
     assert not stop.should_stop(20)
-    assert page.stop_at() == 25
+    assert page.end() == End(25, 25)
     page.close()
 
 

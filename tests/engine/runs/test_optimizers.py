@@ -22,6 +22,8 @@ RULES: dict[str, dict[str, Any]] = {
     "sgd": {"train__learning_rate": 0.1},
     "sgd-plain": {"train__learning_rate": 0.3, "train__momentum": 0.0, "train__clip_norm": None},
     "lamb": {"train__learning_rate": 0.02},
+    "lars": {"train__learning_rate": 5.0, "train__trust": 0.02},
+    "lars-plain": {"train__learning_rate": 8.0, "train__trust": 0.01, "train__momentum": 0.0},
     "muon": {"train__learning_rate": 0.01},
 }
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -73,6 +75,9 @@ def test_the_plain_loops_differ() -> None:
         {"train__learning_rate_schedule": "cosine"},
         {"train__learning_rate_schedule": "cosine", "train__learning_rate_floor": 0.2},
         {"train__learning_rate_schedule": "linear", "train__learning_rate_warmup": 2},
+        {"train__learning_rate_schedule": "one_cycle", "train__learning_rate_floor": 0.1},
+        {"train__learning_rate_scaling": "linear", "train__learning_rate_batch": 2},
+        {"train__learning_rate_scaling": "square_root", "train__learning_rate_batch": 2},
         {"train__clip_value": 1e-3, "train__clip_norm": None},
         {"train__clip_value": 1e-3, "train__clip_norm": 0.5},
     ],
@@ -89,7 +94,7 @@ def test_schedules_and_clipping_equal_a_plain_loop(session: Session, values: dic
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("rule", ["sgd", "lamb"])
+@pytest.mark.parametrize("rule", ["sgd", "lamb", "lars"])
 @pytest.mark.parametrize(
     "layout",
     [
@@ -108,7 +113,7 @@ def test_of_the_decoder_every_cut_gives_the_same(session: Session, rule: str, la
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("rule", ["sgd", "lamb", "muon"])
+@pytest.mark.parametrize("rule", ["sgd", "lamb", "lars", "muon"])
 def test_a_checkpoint_has_what_an_optimizer_carries(session: Session, rule: str) -> None:
     folders: list[Path] = []
     first = small(**wanted(rule) | {"train__steps": 2}, checkpoint__every_steps=2, parallel__dp=2)
@@ -137,15 +142,20 @@ def test_a_checkpoint_has_what_an_optimizer_carries(session: Session, rule: str)
         ),
         (
             {
-                "train__optimizer": "lamb",
+                "train__optimizer": "lars",
                 "parallel__dp": 2,
                 "parallel__zero_stage": 1,
                 "overlap__gather_with_optimizer": True,
             },
             "updates all parameters at once",
         ),
+        (
+            {"train__learning_rate_schedule": "one_cycle", "train__learning_rate_warmup": 1},
+            "one_cycle rises over half of the steps by itself",
+        ),
+        ({"train__learning_rate_scaling": "linear"}, "say in train.learning_rate_batch"),
     ],
-    ids=("zero", "tp", "warm-up", "lamb"),
+    ids=("zero", "tp", "warm-up", "lars", "cycle", "scaling"),
 )
 def test_what_does_not_go_together(values: dict[str, Any], remedy: str) -> None:
     with pytest.raises(LayoutError, match=remedy):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,8 +17,8 @@ from engine.model.workloads.opening import open_blueprint
 from engine.parallel.build import alone
 
 
-def plain_losses(config: RunConfig) -> list[float]:
-    """The loss of every step."""
+def plain_losses(config: RunConfig, at: Callable[[int], RunConfig] | None = None) -> list[float]:
+    """The loss of every step; ``at`` has the configuration whose learning rate a step has, if not that of the run."""
     blueprint, train = open_blueprint(config, alone()), config.train
     assert isinstance(blueprint, ListedBlueprint)
     model, work = blueprint.stage(range(blueprint.blocks), alone()), blueprint.workload
@@ -32,15 +34,24 @@ def plain_losses(config: RunConfig) -> list[float]:
             nn.utils.clip_grad_value_(model.parameters(), train.clip_value)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = rate(train, step)
+                group["lr"] = rate(config if at is None else at(step), step)
             optimizer.step()
             optimizer.zero_grad()
         losses.append(loss.item())
     return losses
 
 
-def rate(train: Train, step: int) -> float:
-    """By torch's own schedulers, warm-up and fall one after the other."""
+def rate(config: RunConfig, step: int) -> float:
+    """By torch's own schedulers, warm-up and fall one after the other; a cycle and a larger batch by hand."""
+    train, size = config.train, config.batch.global_batch
+    if train.learning_rate_scaling != "none":
+        assert train.learning_rate_batch is not None
+        power = {"linear": 1.0, "square_root": 0.5}[train.learning_rate_scaling]
+        return train.learning_rate * (size / train.learning_rate_batch) ** power
+    if train.learning_rate_schedule == "one_cycle":
+        half = train.steps // 2
+        corners = [0, half, train.steps], [0.0, 1.0, train.learning_rate_floor]
+        return train.learning_rate * float(np.interp(step + (step < half), *corners))
     one = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=train.learning_rate)
     warmup, rest = train.learning_rate_warmup, train.steps - train.learning_rate_warmup
     schedulers = torch.optim.lr_scheduler
@@ -72,6 +83,8 @@ def torch_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
         return torch.optim.SGD(both, train.learning_rate, train.momentum)
     if train.optimizer == "lamb":
         return WholeLamb(both, {"lr": train.learning_rate, "betas": (train.beta1, train.beta2)})
+    if train.optimizer == "lars":
+        return WholeLars(both, {"lr": train.learning_rate, "momentum": train.momentum, "trust": train.trust})
     return torch.optim.AdamW(both, train.learning_rate, (train.beta1, train.beta2), train.epsilon)
 
 
@@ -105,3 +118,19 @@ class WholeLamb(torch.optim.Optimizer):
         u = r + group["weight_decay"] * x
         size, length = float(x.norm()), float(u.norm())
         x -= group["lr"] * (size / length if size and length and math.isfinite(length) else 1.0) * u
+
+
+class WholeLars(torch.optim.Optimizer):
+    """Algorithm 1 of arXiv 1708.03888 on whole parameters, written after the paper; vectors as SGD has them."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for w in group["params"]:
+                state, local, beta = self.state[w], 1.0, group["weight_decay"]
+                if w.ndim > 1 and float(w.norm()) and float(w.grad.norm()):
+                    local = group["trust"] * float(w.norm()) / (float(w.grad.norm()) + beta * float(w.norm()))
+                v = state["v"] = group["momentum"] * state.get("v", torch.zeros_like(w)) + group[
+                    "lr"
+                ] * local * (w.grad + beta * w)
+                w.sub_(v)

@@ -77,6 +77,9 @@ COMMON: tuple[Row, ...] = (
     lost("train.learning_rate_warmup", _SCRIPT, "let it rise over these steps"),
     lost("train.learning_rate_schedule", _SCRIPT, "let it fall there"),
     lost("train.learning_rate_floor", "goes with train.learning_rate_schedule", "see there"),
+    *(lost(f"train.{name}", "the learning rate is written as it comes to")
+      for name in ("learning_rate_scaling", "learning_rate_batch")),
+    lost("train.trust", "goes with train.optimizer", "see there"),
     lost("train.optimizer", _SCRIPT, "make it there"),
     *(lost(f"train.{name}", "goes with train.optimizer", "see there")
       for name in ("beta1", "beta2", "epsilon", "momentum")),
@@ -85,6 +88,7 @@ COMMON: tuple[Row, ...] = (
     lost("train.clip_norm", _SCRIPT, "clip gradients to it", always=True),
     lost("train.validation_batches", _SCRIPT),
     lost("train.validate_every", _SCRIPT, "evaluate there"),
+    lost("train.seconds", "a run there ends after its steps", "give the number of steps that fitted"),
     lost("train.resume", "an export starts from the beginning"),
     *(lost(f"train.{name}", _OURS) for name in ("warmup", "timeout_seconds", "step_timeout_seconds")),
     lost("checkpoint.asynchronous", "this trainer decides how it writes"),

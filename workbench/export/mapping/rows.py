@@ -14,6 +14,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import acts
+from engine.config.knobs.learning import SOMETIMES, acts_with, rate_plan
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from workbench.export.mapping.launch import Launch
@@ -26,7 +27,6 @@ Document = dict[str, Any]
 _SIZES = tuple(ModelShape.__dataclass_fields__)
 _OF_EXPERTS = ("experts_per_token", "expert_ffn_hidden", "capacity_factor", "balance_weight")
 _OF_CHECKPOINTS = ("asynchronous", "keep")
-_OF_ADAM = ("beta1", "beta2", "epsilon")
 #: What ranks are split by, beside dp.
 DEGREES = ("tp", "pp", "cp", "ep")
 USUAL = RunConfig().flat()
@@ -232,6 +232,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     values = {key: value for key, value in flat.items() if acts(key, flat)} | {
         f"model.{name}": getattr(shape, name) for name in _SIZES
     }
+    values |= rate_plan(config).settings
     idle = {"model.preset", "parallel.world_size"}
     if config.model.experts is None:
         idle |= {"model.experts", *(f"model.{name}" for name in _OF_EXPERTS)}
@@ -253,10 +254,11 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 
 def _idle_of_training(config: RunConfig) -> set[str]:
     """What the optimizer and the schedule do not ask for."""
-    train = config.train
-    idle = {f"train.{name}" for name in _OF_ADAM} if train.optimizer == "sgd" else set[str]()
-    idle |= {"train.momentum"} if train.optimizer in ("adamw", "lamb") else set()
-    return idle | ({"train.learning_rate_floor"} if train.learning_rate_schedule == "constant" else set())
+    idle = {f"train.{name}" for name in SOMETIMES if name not in acts_with(config.train)}
+    idle |= {"train.learning_rate_scaling", "train.learning_rate_batch"}
+    return idle | (
+        {"train.learning_rate_floor"} if config.train.learning_rate_schedule == "constant" else set()
+    )
 
 
 def ranks_of(values: Values) -> int:

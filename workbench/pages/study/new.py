@@ -62,7 +62,7 @@ def _model() -> None:
     found, variables = new_options.advanced(config, ranks)
     tree |= nested(found, tree)
     with searched:
-        in_time = isinstance(tree.get("objective"), dict) or "time_to_loss" in (tree.get("objectives") or [])
+        in_time = new_options.learns(tree.get("objective"))
         offered, usual = (make(config, ranks, in_time) for make in (offered_space, default_space))
         if "live" in tree:
             hot = live_parts()

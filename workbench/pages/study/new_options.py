@@ -115,7 +115,7 @@ def inherit() -> dict[str, Any]:
     return {"inherit": chosen} if chosen else {}
 
 
-LOSS = "time_to_loss"
+LOSS, TIME = "time_to_loss", "loss_at_seconds"
 KEPT = {
     "memory_headroom": None,
     "max_step_seconds": None,
@@ -145,7 +145,8 @@ def _objective(base: dict[str, Any]) -> dict[str, Any]:
         format_func=lambda name: KNOWN[name].title,
         help="With several, the result is their Pareto front: configurations that no other one beats in all of them.",
     )
-    asked: list[Any] = [{LOSS: _loss(base)} if name == LOSS else name for name in chosen]
+    typed = {LOSS: lambda: _loss(base), TIME: _time}
+    asked: list[Any] = [{name: typed[name]()} if name in typed else name for name in chosen]
     if len(chosen) < 2:
         return {"objective": asked[0]} if asked and asked != ["tokens_per_second"] else {}
     best = narrow.selectbox(
@@ -155,6 +156,19 @@ def _objective(base: dict[str, Any]) -> dict[str, Any]:
         format_func=lambda name: KNOWN[name].title,
     )
     return {"objective": asked} | ({"prefer": best} if best != chosen[0] else {})
+
+
+def learns(objective: Any) -> bool:
+    """Whether an objective, or one of several, asks for what was learned."""
+    names = objective if isinstance(objective, list) else [objective]
+    return any(KNOWN[key].learns for one in names if isinstance(one, dict) for key in one)
+
+
+def _time() -> float:
+    """The time of each trial."""
+    return float(
+        st.number_input("Seconds of each trial", 1.0, value=60.0, key="new-trial-seconds", format="%g")
+    )
 
 
 def _loss(base: dict[str, Any]) -> float:

@@ -35,7 +35,7 @@ def test_each_step_has_the_same_rate(name: str) -> None:
     texts = json.dumps([form.text(form.written(config)) for config in configs])
     found = json.loads(asked(name, f"rates_{name}", given=texts).splitlines()[-1])
     for config, theirs in zip(configs, found, strict=True):
-        ours = [learning_rate(config.train, step) for step in range(STEPS)]
+        ours = [learning_rate(config, step) for step in range(STEPS)]
         assert theirs[RISE:] == pytest.approx(ours[RISE:]), config.train
         assert theirs[behind:RISE] == pytest.approx(ours[: RISE - behind]), config.train
         assert all(rate == 0 for rate in theirs[:behind])

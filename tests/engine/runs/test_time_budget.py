@@ -1,0 +1,111 @@
+"""A run with a time has as many steps as fit, and a learning rate that goes as if it had known how many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.run_config import RunConfig
+from engine.run import run_folder
+from engine.run.commands import StopControl
+from engine.run.progress import Progress
+from engine.session import Session
+from profilers.records.reader import Event, RunRecords
+from tests.support.engine.plain_loop import plain_losses
+from tests.support.runs import execute, small
+
+SECONDS = 4.0
+VALUES: dict[str, Any] = {
+    "model__workload": "vision",
+    "train__seconds": SECONDS,
+    "train__learning_rate_schedule": "one_cycle",
+    "train__optimizer": "sgd",
+    "train__learning_rate": 0.1,
+    "train__validate_every": 20,
+}
+
+
+def events(folder: Path, *kinds: str) -> list[Event]:
+    return [event for event in RunRecords(folder / "records").events(0) if event.kind in kinds]
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {},
+        {"parallel__dp": 2, "parallel__zero_stage": 3},
+        {"parallel__pp": 2},
+        {"parallel__dp": 2, "outer__method": "diloco", "outer__period": 4},
+        {"parallel__dp": 2, "overlap__delay": 1},
+        {"checkpoint__every_steps": 10},
+    ],
+    ids=str,
+)
+def test_it_ends_as_its_time_does(session: Session, layout: dict[str, Any]) -> None:
+    folders: list[Path] = []
+    outcome, summary = execute(session, small(**VALUES, **layout), on_start=folders.append)
+    assert outcome.good, outcome
+    (told,) = events(folders[0], "time_budget")
+    steps = len(summary.losses)
+    assert told.data["steps"] == steps > 3
+    # By the clock of the records, which is not the one that plans: from the first rank that builds to the last loss.
+    records = RunRecords(folders[0] / "records")
+    losses = [one for rank in records.ranks() for one in records.events(rank) if one.kind == "validation"]
+    last = max(losses, key=lambda one: one.time_unix)
+    assert last.data["step"] == steps
+    began = next(e for e in events(folders[0], "built"))
+    took = last.time_unix - (began.time_unix - began.data["seconds"])
+    assert took == pytest.approx(told.data["took"], abs=0.2)
+    config = run_folder.last_config(folders[0])
+    assert config is not None and config.train.steps == steps
+    period = layout.get("outer__period", 1)
+    assert steps % period == 0
+    # What one step more would have taken, as they were at the end, or one less; twice, since machines are busy.
+    late = 2 * period * max(summary.step_samples[-20:]) + 2 * last.data["seconds"]
+    assert abs(took - SECONDS) < max(0.5, late)
+
+
+def test_its_learning_rate_is_that_of_the_lengths_it_told(session: Session) -> None:
+    folders: list[Path] = []
+    config = small(**VALUES, parallel__dp=2, parallel__zero_stage=3)
+    outcome, summary = execute(session, config, on_start=folders.append)
+    assert outcome.good, outcome
+    told = [(event.data["step"], event.data["steps"]) for event in events(folders[0], "length")]
+    assert told[0][0] > 2 and [first for first, _ in told] == sorted(first for first, _ in told)
+
+    def at(step: int) -> RunConfig:
+        known = [steps for first, steps in told if first <= step]
+        return config.with_values({"train.steps": known[-1] if known else 1_000_000})
+
+    whole = config.with_values({"train.steps": len(summary.losses), "train.seconds": None})
+    assert summary.losses == pytest.approx(plain_losses(whole, at), abs=1e-5, rel=0)
+
+
+def test_all_ranks_take_over_a_length_at_the_same_step(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 2)
+    first, second = StopControl(page, 0), StopControl(page, 1)
+    assert first.planned(3) is None
+    first.plan(3, 100)
+    assert [first.planned(step) for step in (3, 4, 5)] == [None, None, 100]
+    first.plan(5, 50)  # rank 1 may not be there yet
+    assert [second.planned(step) for step in (4, 5)] == [None, 100]
+    first.plan(6, 50)
+    assert [first.planned(step) for step in (8, 9)] == [50, 50]
+    assert [second.planned(step) for step in (8,)] == [50]
+    first.plan(9, 2)  # fewer than are done: the run is over where all know it
+    assert (first.planned(11), second.planned(11)) == (11, 11)
+
+
+def test_a_stop_is_the_last_word(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 2)
+    control = StopControl(page, 0)
+    control.plan(3, 100)
+    page.request_stop()
+    assert not any(control.should_stop(step) for step in (4, 5))  # ranks may not know the length yet
+    assert not control.should_stop(6)
+    control.plan(7, 50)
+    assert control.planned(8) is None
+    assert control.should_stop(8)
