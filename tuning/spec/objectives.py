@@ -7,8 +7,12 @@ of one study, with the loss to reach or the currency where it has one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from engine.config.errors import InputError
+from engine.config.sections import Train
 
 Name = Literal[
     "tokens_per_second",
@@ -72,7 +76,7 @@ KNOWN: dict[Name, Objective] = {
 }  # fmt: skip
 
 
-__all__ = ["Aim", "Name", "aim_named", "per_hour", "text"]
+__all__ = ["Aim", "Name", "aim_named", "check_loss_after", "per_hour", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,25 @@ def aim_named(
     """The aim of a study; of one that tells no name, or one that is not known, tokens per second."""
     known: Name = name if name in KNOWN else "tokens_per_second"
     return Aim(known, target_loss, currency, per_gpu_hour)
+
+
+def check_loss_after(aims: Sequence[Aim], train: Train, own: bool) -> None:
+    """A loss after a time needs the time, text to take the loss on, and runs of ``own`` that begin and end.
+
+    Raises:
+        InputError: one of them is missing.
+    """
+    if not any(aim.name == "loss_at_seconds" for aim in aims):
+        return
+    if train.seconds is None:
+        remedy = "needs the seconds of each trial; write objective: {loss_at_seconds: 60}"
+        raise InputError("objective", "loss_at_seconds", remedy)
+    if not train.validation_batches:
+        remedy = "there is no held-out text to take a loss on; give 1"
+        raise InputError("base.train.validation_batches", 0, remedy)
+    if not own:
+        remedy = "is of runs of this project's engine from beginning to end; ask for tokens_per_second here"
+        raise InputError("objective", "loss_at_seconds", remedy)
 
 
 def per_hour(seconds: float) -> float:

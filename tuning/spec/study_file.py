@@ -26,7 +26,7 @@ from tuning.space.knobs import STUDY_KEYS, Knob, default_space, left_alone, pars
 from tuning.space.space import Space
 from tuning.space.yaml_loader import StrictLoader, place
 from tuning.spec import sampler_choice, terms
-from tuning.spec.objectives import Aim, Name
+from tuning.spec.objectives import Aim, Name, check_loss_after
 from tuning.spec.terms import (  # fmt: skip
     Budget,
     Command,
@@ -472,30 +472,14 @@ def _check_learning(file: StudyFile) -> None:
         raise InputError(f"space.{found.key}", str(found), remedy)
 
 
-def _check_budget(file: StudyFile) -> None:
-    """A loss after a time needs the time, and text to take the loss on."""
-    train = file.config.train
-    if not any(aim.name == "loss_at_seconds" for aim in file.aims):
-        return
-    if train.seconds is None:
-        remedy = "needs the seconds of each trial; write objective: {loss_at_seconds: 60}"
-        raise InputError("objective", file.objective, remedy)
-    if not train.validation_batches:
-        raise InputError(
-            "base.train.validation_batches", 0, "there is no held-out text to take a loss on; give 1"
-        )
-    if file.live is not None or file.trainer is not None or file.simulate is not None:
-        remedy = "is of runs of this project's engine from beginning to end; ask for tokens_per_second here"
-        raise InputError("objective", "loss_at_seconds", remedy)
-
-
 def _check_quality(file: StudyFile) -> None:
     train = file.config.train
     if file.quality is not None and file.loss_guard != LossGuard():
         raise InputError(
             "quality", file.quality.max_loss_increase, "loss_guard is given, too; keep one of them"
         )
-    _check_budget(file)
+    own = file.live is None and file.trainer is None and file.simulate is None
+    check_loss_after(file.aims, train, own)
     if not any(aim.in_time for aim in file.aims):
         if file.target_loss is not None:
             raise InputError(
