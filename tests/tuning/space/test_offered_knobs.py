@@ -35,6 +35,7 @@ NOT_LISTED = {
     "train.learning_rate": "as the global batch",
     "train.learning_rate_warmup": "as the global batch",
     "train.learning_rate_schedule": "as the global batch",
+    "train.learning_rate_scaling": "as the global batch, where the base says for which batch its rate was chosen",
     "train.optimizer": "as the global batch",
     "compile": "offered on one device: a layout's variety would be compiled for each trial",
 }

@@ -104,7 +104,7 @@ def test_stop_ends_it_too(tmp_path: Path) -> None:
     from workbench.home.resolve import resolve
 
     target = resolve(tmp_path, folder.name)
-    refused = control.ask(target, "trace", {"steps": 2}, "somebody", 1.0)
+    refused = control.ask(target, "set", {"train.learning_rate": 0.1}, "somebody", 1.0)
     assert refused.accepted is False
     assert "foreign job" in refused.text
     assert control.ask(target, "stop", {}, "somebody", 60.0).accepted

@@ -45,6 +45,7 @@ ALONG: dict[str, dict[str, Any]] = {
     "memory.parameters": {"precision": "bf16"},
     "memory.recompute_layers": {"memory.recompute": "full"},
     "model.capacity_factor": {"model.experts": 8},
+    "train.learning_rate_scaling": {"train.learning_rate_batch": 1},
     "outer.gap": {"outer.method": "co2"},
     "outer.variant": {"outer.method": "co2"},
     "checkpoint.asynchronous": {"checkpoint.every_steps": 1},
