@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.compression.randomness import Draws
-from engine.model.activation_memory import Arriving
+from engine.model.copies import Arriving
 from engine.model.decoder import Decoder
 from tests.support.gpu.fake_cuda.device import Stream
 
@@ -60,7 +60,7 @@ PLANTS: dict[str, tuple[Any, str, Any]] = {
     "index": (Decoder, "forward", _index),
     "total": (Decoder, "forward", _total),
     "draws": (Draws, "__init__", _host_draws),
-    "copy_up_not_waited_for": (Arriving, "wait", lambda arriving: arriving.tensor),
+    "copy_up_not_waited_for": (Arriving, "wait", lambda arriving: arriving.tensors),
     "copy_down_before_the_kernel": (Stream, "wait_stream", _nothing),
     "memory_given_away_early": (torch.Tensor, "record_stream", _nothing),
     "host_reads_early": (Stream, "synchronize", _nothing),
