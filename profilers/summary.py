@@ -15,6 +15,7 @@ from profilers.analysis.events import (
     detail_notes,
     last_change,
     left_alone,
+    memory_plan_rows,
     outer_row,
     plan_rows,
     quality_rows,
@@ -92,6 +93,7 @@ def _told(records: RunRecords) -> dict[str, Any]:
     return {
         "left_alone": left_alone(records),
         "plans": plan_rows(records),
+        "memory_plans": memory_plan_rows(records),
         "outer": outer_row(records),
         "checkpoints": checkpoint_rows(records),
         "environment": environment_rows(records),

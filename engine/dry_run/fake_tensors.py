@@ -14,7 +14,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from engine.model.activation_memory import SMALLEST_BYTES, Offload, is_weight
+from engine.footprint.activations import SMALLEST_BYTES
+from engine.model.activation_memory import Offload, is_weight
 from engine.model.axes import Compute, ExpertAxis
 from engine.model.decoder import Decoder
 from engine.model.mixture import Mixture

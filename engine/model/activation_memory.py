@@ -169,8 +169,10 @@ class Offload:
         """Where the activations of each of so many blocks go."""
         if self.tiers is not None:
             return self.tiers
-        stays = int(self.turns_at_once)
-        return ["host"] * (blocks - stays) + [None] * stays
+        tiers: list[Tier | None] = ["host"] * blocks
+        if self.turns_at_once:
+            tiers[-1:] = [None]
+        return tiers
 
     def copies(self, tier: Tier, device: torch.device) -> Copies:
         """Made when they are first asked for."""

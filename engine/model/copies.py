@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -226,7 +226,7 @@ class _File:
 
     def write(self, place: int, flat: Tensor) -> None:
         """All of a tensor of bytes."""
-        left = memoryview(flat.detach().numpy()).cast("B")
+        left = _bytes_of(flat)
         while left:
             done = os.pwrite(self.number, left, place)
             left, place = left[done:], place + done
@@ -238,7 +238,7 @@ class _File:
             OSError: they are not there.
         """
         found = torch.empty(size, dtype=torch.uint8, pin_memory=pin)
-        left = memoryview(found.numpy()).cast("B")
+        left = _bytes_of(found)
         while left:
             done = os.preadv(self.number, [left], place)
             if not done:
@@ -248,6 +248,11 @@ class _File:
 
     def close(self) -> None:
         os.close(self.number)
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    values: Any = tensor.detach().numpy()
+    return memoryview(values).cast("B")
 
 
 class DiskCopies:

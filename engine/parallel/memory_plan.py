@@ -32,10 +32,9 @@ from engine.model.decoder import Block, Decoder
 from engine.model.stage import Blueprint
 from engine.schedules.actions import Plan
 from profilers import torch_private
+from profilers.analysis.events import MEMORY_PLAN_EVENT
 from profilers.collectives.recorder import unrecorded
 
-#: The kind of the event in which the first rank of a stage tells of its plan.
-EVENT = "memory_plan"
 #: Each is run so often, the first time unmeasured; the median counts.
 _REPEATS = 4
 _WITHOUT_COPIES: tuple[BlockAction, ...] = ("keep", "selective", "full")
@@ -87,7 +86,7 @@ def plan_blocks(
         fitting = [one for one in block_plan.uniform(choices, around) if one.peak_bytes <= budget * 2**30]
         best = min(fitting, key=lambda one: one.seconds, default=None)
         rank.writer.event(
-            EVENT,
+            MEMORY_PLAN_EVENT,
             stage=stage,
             first=layers.start,
             actions=list(plan.actions),

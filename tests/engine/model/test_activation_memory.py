@@ -12,7 +12,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from engine.config.presets import ModelShape
 from engine.config.run_config import parse
-from engine.model.activation_memory import SMALLEST_BYTES, Activations, Offload, is_weight
+from engine.footprint.activations import SMALLEST_BYTES
+from engine.model.activation_memory import Activations, Offload, is_weight
 from engine.model.axes import Axes, LocalExperts
 from engine.model.copies import ThreadCopies
 from engine.model.decoder import Decoder, initialize
