@@ -193,10 +193,9 @@ class Offload:
 
     def close(self) -> None:
         """Nothing leaves any more."""
-        self._departure = None
         for copies in self._copies.values():
             copies.close()
-        self._copies = {}
+        self._copies, self._departure = {}, None
 
     def _leaves(self, parked: Parked) -> bool:
         """Whether anything of a block does, once the one before it is gone."""

@@ -89,16 +89,18 @@ class Arriving:
         return self.tensors
 
 
-class _Pinned:
-    """In pinned memory; what was copied is held until the device has done so."""
+class Pinned:
+    """In pinned memory; what was copied is held until computation comes after the copy, and may then be used again at
+    once: a ``record_stream`` would hold it until the host learns that the copy is through.
+    """
 
     def __init__(self, hosts: list[Tensor], flats: list[Tensor], event: torch.cuda.Event) -> None:
         self.hosts, self.event = hosts, event
         self.nbytes = sum(one.nbytes for one in hosts)
-        self._flats = flats
+        self.flats = flats
 
     def leave(self) -> Callable[[], None]:
-        flats, self._flats, event = self._flats, [], self.event
+        flats, self.flats, event = self.flats, [], self.event
 
         def gone() -> None:
             if flats:
@@ -115,18 +117,16 @@ class StreamCopies:
         self._device = device
         self._down, self._up = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
-    def down(self, flats: Sequence[Tensor]) -> _Pinned:
+    def down(self, flats: Sequence[Tensor]) -> Pinned:
         hosts = [torch.empty_like(one, device="cpu", pin_memory=True) for one in flats]
         self._down.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._down):
             for host, flat in zip(hosts, flats, strict=True):
                 host.copy_(flat, non_blocking=True)
-        for flat in flats:
-            flat.record_stream(self._down)
-        return _Pinned(hosts, list(flats), self._down.record_event())
+        return Pinned(hosts, list(flats), self._down.record_event())
 
     def up(self, away: Away) -> Arriving:
-        assert isinstance(away, _Pinned)
+        assert isinstance(away, Pinned)
         self._up.wait_stream(self._down)
         with torch.cuda.stream(self._up):
             tensors = [torch.empty_like(host, device=self._device) for host in away.hosts]
@@ -305,7 +305,7 @@ class _ThroughHost:
     def wait(self) -> list[Tensor]:
         hosts = self._found.result()
         event = torch.cuda.current_stream().record_event()
-        return self._staged.up(_Pinned(hosts, [], event)).wait()
+        return self._staged.up(Pinned(hosts, [], event)).wait()
 
 
 def host_copies(device: torch.device) -> Copies:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -35,8 +33,8 @@ from profilers import torch_private
 from profilers.analysis.events import MEMORY_PLAN_EVENT
 from profilers.collectives.recorder import unrecorded
 
-#: Each is run so often, the first time unmeasured; the median counts.
-_REPEATS = 4
+#: Each is run so often, the first time unmeasured; the shortest counts: what else goes on only makes it longer.
+_REPEATS = 6
 _WITHOUT_COPIES: tuple[BlockAction, ...] = ("keep", "selective", "full")
 _TIERS: dict[BlockAction, Tier] = {"offload": "host", "disk": "disk"}
 
@@ -69,8 +67,12 @@ def plan_blocks(
         LayoutError: by what was measured no list of actions fits the budget.
     """
     began, store = time.monotonic(), RankStore(rank, "memory")
+
+    def copies_of(action: BlockAction) -> Copies:
+        return host_copies(rank.device) if action == "offload" else DiskCopies(rank.device, rank.folder)
+
     with unrecorded():
-        mine = measure(rank.config, blueprint, layers, axes, rank.device, rank.folder)
+        mine = measure(rank.config, blueprint, layers, axes, rank.device, copies_of)
     told = store.gather("measured", asdict(mine))
     costs = Measured(**store.broadcast("slowest", lambda: slowest(told)))
     budget = rank.config.memory.budget_gib
@@ -139,9 +141,16 @@ def _with_seconds(action: BlockAction, cost: Cost, found: Measured, whole: int) 
 
 
 def measure(
-    config: RunConfig, blueprint: Blueprint, layers: range, axes: Axes, device: torch.device, folder: Path
+    config: RunConfig,
+    blueprint: Blueprint,
+    layers: range,
+    axes: Axes,
+    device: torch.device,
+    copies_of: Callable[[BlockAction], Copies],
 ) -> Measured:
-    """Of the first block of these layers, and of the head if the last one is theirs; nothing of either stays."""
+    """Of the first block of these layers, and of the head if the last one is theirs; nothing of either stays.
+    ``copies_of`` makes what ``offload`` and ``disk`` copy with.
+    """
     first = _stage(config, blueprint, range(layers.start, layers.start + 1), axes, device)
     ((shape, dtype),) = blueprint.messages([layers.start], axes, config.batch.micro_batch)
     x = torch.linspace(-1, 1, torch.Size(shape).numel(), dtype=dtype, device=device).view(shape)
@@ -151,8 +160,7 @@ def measure(
         found.saved[action] = bench.saved_bytes(action)
         found.forward[action], found.backward[action] = bench.seconds(action)
     for action in LEAVING:
-        copies = host_copies(device) if action == "offload" else DiskCopies(device, folder)
-        _measure_leaving(bench, action, copies, found)
+        _measure_leaving(bench, action, copies_of(action), found)
     turn = 0.0
     if layers.stop == blueprint.blocks:
         last = _stage(config, blueprint, range(layers.stop - 1, layers.stop), axes, device)
@@ -232,7 +240,7 @@ class Bench:
             self._settle()
             outs.append(turned - began)
             backs.append(time.perf_counter() - turned)
-        return median(outs[1:]), median(backs[1:])
+        return min(outs[1:]), min(backs[1:])
 
     def turn_seconds(self, config: RunConfig) -> float:
         """Of norm, head and loss: a stage with them, less its block."""
@@ -264,7 +272,7 @@ class Bench:
             self._settle()
             backwards.append(time.perf_counter() - began)
             self._stage.zero_grad()
-        return median(forwards[1:]), median(backwards[1:])
+        return min(forwards[1:]), min(backwards[1:])
 
     def _run(self, x: Tensor, offload: Offload | None) -> Tensor:
         if offload is not None:

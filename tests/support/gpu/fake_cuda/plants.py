@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.compression.randomness import Draws
-from engine.model.copies import Arriving
+from engine.model.copies import Arriving, Pinned
 from engine.model.decoder import Decoder
 from tests.support.gpu.fake_cuda.device import Stream
 
@@ -54,6 +54,12 @@ def _nothing(*_: object) -> None:
 
 
 #: Where each mistake is made, by the name that ``planted`` takes.
+def _let_go(away: Pinned) -> Callable[[], None]:
+    """Memory that is being copied is not held."""
+    away.flats.clear()
+    return lambda: None
+
+
 PLANTS: dict[str, tuple[Any, str, Any]] = {
     "buffer": (Decoder, "forward", _buffer),
     "buffer_in_backward": (Decoder, "forward", _buffer_in_backward),
@@ -62,6 +68,7 @@ PLANTS: dict[str, tuple[Any, str, Any]] = {
     "draws": (Draws, "__init__", _host_draws),
     "copy_up_not_waited_for": (Arriving, "wait", lambda arriving: arriving.tensors),
     "copy_down_before_the_kernel": (Stream, "wait_stream", _nothing),
+    "copied_memory_used_early": (Pinned, "leave", _let_go),
     "memory_given_away_early": (torch.Tensor, "record_stream", _nothing),
     "host_reads_early": (Stream, "synchronize", _nothing),
 }
