@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ from engine.model.copies import DiskCopies, Lane, ThreadCopies
 from engine.model.decoder import Decoder
 from engine.model.workloads.opening import open_blueprint
 from engine.parallel.build import alone
+from engine.schedules import actions as schedule
 
 LAYERS = 6
 MODEL = {"layers": LAYERS, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn_hidden": 96, "vocabulary": 256}
@@ -102,25 +105,26 @@ def test_blocks_that_left_hold_nothing_until_their_backward(tmp_path: Path) -> N
         decoder.offload.close()
 
 
-def plans(config: RunConfig, count: int) -> list[tuple[float, BlockPlan]]:
-    """The best plan of each of so many budgets, from the least to all that there is."""
-    around, block = around_stage(config, plan_of(config), 0), costs_of_block(config)
+def with_times(block: Mapping[BlockAction, Cost]) -> dict[BlockAction, Cost]:
+    """Copies are slow enough to matter, and fast enough to pay."""
     seconds = {"keep": 2.0, "selective": 2.3, "full": 3.0, "offload": 2.1, "disk": 2.1}
     copies = {"offload": 1.5, "disk": 4.0}
-    timed = {
-        action: Cost(
-            cost.resident,
-            cost.forward_bytes,
-            cost.backward_bytes,
-            1.0,
-            seconds[action],
-            cost.away,
-            copies.get(action, 0.0),
-            copies.get(action, 0.0),
+    return {
+        action: replace(
+            cost,
+            forward_seconds=1.0,
+            backward_seconds=seconds[action],
+            out_seconds=copies.get(action, 0.0),
+            back_seconds=copies.get(action, 0.0),
         )
         for action, cost in block.items()
     }
-    choices = [timed] * LAYERS
+
+
+def plans(config: RunConfig, count: int) -> list[tuple[float, BlockPlan]]:
+    """The best plan of each of so many budgets, from the least to all that there is."""
+    around, block = around_stage(config, plan_of(config), 0), costs_of_block(config)
+    choices = [with_times(block)] * LAYERS
     least = block_plan.least_bytes(choices, around)
     assert least == least_budget(config)
     most = block_plan.evaluate(choices, ["keep"] * LAYERS, around).peak_bytes
@@ -185,11 +189,8 @@ def test_places_in_a_file_are_used_again(tmp_path: Path) -> None:
 
 def test_a_thread_can_be_as_slow_as_a_link() -> None:
     lane = Lane("slow", rate=1e6)
-    began = threading.Event()
-    futures = [lane.submit(began.set, 20_000) for _ in range(3)]
-    import time
-
     start = time.perf_counter()
+    futures = [lane.submit(lambda: None, 20_000) for _ in range(3)]
     for future in futures:
         future.result()
     assert 0.04 < time.perf_counter() - start < 0.5
@@ -228,3 +229,57 @@ def test_threads_bring_back_what_they_took() -> None:
     assert away.nbytes == sum(one.nbytes for one in wanted)
     assert all(torch.equal(a, b) for a, b in zip(copies.up(away).wait(), wanted, strict=True))
     copies.close()
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "gpipe"])
+def test_nor_with_several_micro_batches_in_flight(tmp_path: Path, kind: str) -> None:
+    """The actions of each rank of a pipeline, with stand-ins for its neighbours."""
+    config = config_of(
+        parallel__pp=2, schedule__kind=kind, batch__global_batch=8, model__layers=2 * LAYERS, precision="bf16"
+    )
+    chosen, block = plan_of(config), with_times(costs_of_block(config))
+    for stage in (0, 1):
+        around, choices = around_stage(config, chosen, stage), [block] * LAYERS
+        assert around.in_flight == {"1f1b": (2, 1), "gpipe": (4, 4)}[kind][stage]
+        least = block_plan.least_bytes(choices, around)
+        for budget in (least, 1.3 * least, 2.5 * least):
+            plan = block_plan.best(choices, around, budget)
+            assert plan is not None
+            layers = range(stage * LAYERS, (stage + 1) * LAYERS)
+            peak = counted_actions(config, chosen.actions[stage], layers, plan.actions, tmp_path)
+            assert 0.6 * plan.peak_bytes <= peak <= budget, (plan, peak)
+
+
+def counted_actions(
+    config: RunConfig,
+    work: Sequence[schedule.Action],
+    layers: range,
+    actions: Sequence[BlockAction],
+    folder: Path,
+) -> int:
+    decoder = open_blueprint(config, alone()).stage(layers, alone())
+    assert isinstance(decoder, Decoder)
+    decoder.keep(Activations(actions=(*["keep"] * layers.start, *actions, *["keep"] * LAYERS)))
+    if decoder.offload is not None:
+        decoder.offload.folder = folder
+    held: dict[int, Tensor] = {}
+    with SavedBytes(decoder.rotary, *decoder.parameters()) as counter:
+        for one in work:
+            if one.work is schedule.Work.FORWARD:
+                held[one.micro_batch] = result_of(decoder)
+                continue
+            out = held.pop(one.micro_batch)
+            out.backward(None if decoder.head is not None else torch.ones_like(out))
+            del out
+    if decoder.offload is not None:
+        decoder.offload.close()
+    return counter.peak
+
+
+def result_of(decoder: Decoder) -> Tensor:
+    """A hidden state for the next stage, or the loss."""
+    tokens = torch.zeros((2, 64), dtype=torch.int64)
+    if decoder.embedding is not None:
+        return cast(Tensor, decoder(tokens))
+    x = torch.ones((64, 2, 64), dtype=torch.bfloat16, requires_grad=True)
+    return decoder.loss(decoder(x), tokens)
