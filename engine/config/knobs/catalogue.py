@@ -165,7 +165,7 @@ KNOBS: dict[str, KnobFacts] = {
     "memory.budget_gib": KnobFacts(
         "Budget of activations (GiB)",
         "activation budget",
-        "activations",
+        "activations_gib",
         unset="none",
         extend=True,
         acts=lambda now: now["memory.block_actions"] is None,
@@ -183,7 +183,6 @@ KNOBS: dict[str, KnobFacts] = {
         unset="as said for all",
         plain=None,
         usual=rules.never,
-        decides=5,
         live=ACTIVATIONS,
         left_alone="memory.budget_gib finds them",
         changes=("speed", "memory"),
