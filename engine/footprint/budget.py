@@ -9,7 +9,7 @@ import math
 from engine.config.errors import LayoutError
 from engine.config.run_config import RunConfig
 from engine.footprint import block_plan
-from engine.footprint.activations import Part, around_bytes, costs_of_block, head_bytes
+from engine.footprint.activations import INDEX_BYTES, Part, around_bytes, costs_of_block, head_bytes, sizes_of
 from engine.footprint.block_plan import Around
 from engine.footprint.footprint import parts_of, plan_of
 from engine.schedules.actions import Plan
@@ -59,5 +59,6 @@ def too_small(budget: float, least: int) -> LayoutError:
 
 
 def _beside(config: RunConfig, part: Part) -> int:
-    """With the input and the output of a stage that others have too, which are there beside what blocks save."""
-    return around_bytes(config, part, copied=True) + _FEW
+    """With what others hold as well: the input and the output of a stage, and the targets, which outlive the head."""
+    targets = INDEX_BYTES * sizes_of(config).tokens if part.is_last else 0
+    return around_bytes(config, part, copied=True) + targets + _FEW
