@@ -241,7 +241,7 @@ HEADER = [
     "counted / budget",
     "equal to the bit",
     "predicted, ms",
-    "measured, ms",
+    "measured (median), ms",
     "measured / predicted",
     "best uniform that fits",
     "its time / the plan's",
@@ -260,7 +260,7 @@ def rows(kept: dict[str, Any], config: RunConfig | None = None) -> tuple[list[li
         mine, checked = seconds[key], kept["checked"][key]
         fitting = [name for name, one in uniform.items() if one.peak_bytes <= budget]
         best = min(fitting, key=lambda name: seconds[name].mean(), default=None)
-        error = mine.mean() / plan.seconds
+        error = float(np.median(mine)) / plan.seconds
         gain = None if best is None else ratio(seconds[best], mine)
         bars["within"] += checked["bytes"] <= budget
         bars["equal"] += checked["equal"]
@@ -274,11 +274,11 @@ def rows(kept: dict[str, Any], config: RunConfig | None = None) -> tuple[list[li
                 f"{checked['bytes'] / budget:.3f}",
                 "yes" if checked["equal"] else "no",
                 f"{1e3 * plan.seconds:.0f}",
-                f"{1e3 * mine.mean():.0f}",
+                f"{1e3 * np.median(mine):.0f}",
                 f"{error:.3f}",
                 best or "none fits",
-                "" if gain is None else gain.plain(),
-                _verdict(gain),
+                "" if gain is None or best == key else gain.plain(),
+                "the same" if best == key else _verdict(gain),
             ]
         )
     return found, bars
@@ -305,7 +305,7 @@ def again_row(kept: dict[str, Any], config: RunConfig | None = None) -> list[str
         "",
         "",
         "",
-        f"{1e3 * seconds[AGAIN].mean():.0f}",
+        f"{1e3 * np.median(seconds[AGAIN]):.0f}",
     ]
     return [*cells, "", written(plan.actions), twice.plain(), ""]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
 from unittest import mock
@@ -12,19 +13,19 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from engine.dry_run.fake_tensors import Noted
 from engine.model.activation_memory import Parked, is_weight
-from engine.model.copies import Away, Coming, DiskCopies, ThreadCopies
+from engine.model.copies import Away, Coming, DiskCopies, Elsewhere, ThreadCopies
 from profilers.torch_private import memory_identity
 
 
 class SavedBytes:
     """While inside, every pair of hooks is watched. A saved tensor's memory counts for as long as it lives, whoever
-    holds it; so does one that is still being copied away, and one that comes back counts from the moment at which it
-    was asked for. Parameters and what is said to be ``resident`` do not count.
+    holds it; so does one that is still being copied away, and one that comes back counts from the moment on at which
+    it was asked for and has left. Parameters and what is said to be ``resident`` do not count.
     """
 
     def __init__(self, *resident: Tensor) -> None:
         self._besides = {memory_identity(one) for one in resident}
-        self._noted, self._coming = Noted(), list[tuple[Coming, int]]()
+        self._noted, self._coming = Noted(), list[tuple[Coming, int, Future[Any]]]()
         self._opened = ExitStack()
         #: In bytes.
         self.peak = 0
@@ -50,11 +51,13 @@ class SavedBytes:
 
     def living(self) -> int:
         """Bytes that count now."""
-        for coming, _ in (done := [pair for pair in self._coming if pair[0]._found.done()]):  # type: ignore[attr-defined]
+        for coming, *_ in (done := [pair for pair in self._coming if pair[0]._found.done()]):  # type: ignore[attr-defined]
             for tensor in coming.wait():
                 self._noted.note(tensor)
         self._coming = [pair for pair in self._coming if pair not in done]
-        return self._noted.living_bytes(self._besides) + sum(size for _, size in self._coming)
+        return self._noted.living_bytes(self._besides) + sum(
+            size for _, size, left in self._coming if left.done()
+        )
 
     def _count(self, tensor: Tensor) -> None:
         if not is_weight(tensor):
@@ -81,8 +84,9 @@ class SavedBytes:
 
     def _up(self, up: Callable[[Any, Away], Coming]) -> Callable[[Any, Away], Coming]:
         def watched(copies: Any, away: Away) -> Coming:
-            coming = up(copies, away)
-            self._coming.append((coming, away.nbytes))
+            left = away.copies if isinstance(away, Elsewhere) else away.written  # type: ignore[attr-defined]
+            size, coming = away.nbytes, up(copies, away)
+            self._coming.append((coming, size, left))
             return coming
 
         return watched

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,12 +78,14 @@ class Lane:
 
 
 class Arriving:
-    """On its way to a GPU; computations that use it wait for ``event``."""
+    """On its way to a GPU; computations that use it wait for ``event``. Without one it never left."""
 
-    def __init__(self, tensors: list[Tensor], event: torch.cuda.Event) -> None:
+    def __init__(self, tensors: list[Tensor], event: torch.cuda.Event | None) -> None:
         self.tensors, self._event = tensors, event
 
     def wait(self) -> list[Tensor]:
+        if self._event is None:
+            return self.tensors
         stream = torch.cuda.current_stream(self.tensors[0].device)
         stream.wait_event(self._event)
         for tensor in self.tensors:
@@ -100,7 +104,7 @@ class Pinned:
         self.flats = flats
 
     def leave(self) -> Callable[[], None]:
-        flats, self.flats, event = self.flats, [], self.event
+        flats, event = self.flats, self.event
 
         def gone() -> None:
             if flats:
@@ -127,6 +131,8 @@ class StreamCopies:
 
     def up(self, away: Away) -> Arriving:
         assert isinstance(away, Pinned)
+        if away.flats:  # it is wanted before it was gone
+            return self._still_here(away)
         self._up.wait_stream(self._down)
         with torch.cuda.stream(self._up):
             tensors = [torch.empty_like(host, device=self._device) for host in away.hosts]
@@ -138,6 +144,13 @@ class StreamCopies:
         self._down.synchronize()
         self._up.synchronize()
 
+    def _still_here(self, away: Pinned) -> Arriving:
+        tensors = list(away.flats)
+        away.flats.clear()
+        for tensor in tensors:
+            tensor.record_stream(self._down)
+        return Arriving(tensors, None)
+
 
 class _Returning:
     def __init__(self, found: Future[list[Tensor]]) -> None:
@@ -147,7 +160,7 @@ class _Returning:
         return self._found.result()
 
 
-class _Elsewhere:
+class Elsewhere:
     """What a thread copied away."""
 
     def __init__(self, copies: Future[list[Tensor]], nbytes: int) -> None:
@@ -167,26 +180,45 @@ class ThreadCopies:
 
     def __init__(self, rate: float | None = None) -> None:
         self._down, self._up = Lane("offload-down", rate), Lane("offload-up", rate)
+        self._pool = Pool()
 
-    def down(self, flats: Sequence[Tensor]) -> _Elsewhere:
+    def down(self, flats: Sequence[Tensor]) -> Elsewhere:
         size, given = sum(one.nbytes for one in flats), list(flats)
-        return _Elsewhere(self._down.submit(lambda: _taken(given), size), size)
+        return Elsewhere(self._down.submit(lambda: self._taken(given), size), size)
 
     def up(self, away: Away) -> _Returning:
-        assert isinstance(away, _Elsewhere)
+        assert isinstance(away, Elsewhere)
         copies = away.copies
-        return _Returning(self._up.submit(lambda: _taken(copies.result()), away.nbytes))
+        return _Returning(self._up.submit(lambda: self._taken(copies.result()), away.nbytes))
 
     def close(self) -> None:
         self._down.close()
         self._up.close()
 
+    def _taken(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Copies, made by this thread alone: torch would start as many more as an operator has. The list is emptied."""
+        found = [self._pool.take(one.nbytes) for one in tensors]
+        for copy, one in zip(found, tensors, strict=True):
+            np.copyto(copy.numpy(), one.detach().numpy())
+        tensors.clear()
+        return found
 
-def _taken(tensors: list[Tensor]) -> list[Tensor]:
-    """Copies, made by this thread alone: torch would start as many more as an operator has. The list is emptied."""
-    found = [torch.from_numpy(one.detach().numpy().copy()) for one in tensors]
-    tensors.clear()
-    return found
+
+class Pool:
+    """Memory of a CPU that is used again: what the system gives and takes back at each step, it has to clear and to
+    tell all threads of.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
+
+    def take(self, size: int) -> Tensor:
+        """So many bytes, which come back when nobody holds them."""
+        free = self._free.setdefault(size, [])
+        memory = free.pop() if free else np.empty(size, np.uint8)
+        lent = memory.view()
+        weakref.finalize(lent, free.append, memory).atexit = False
+        return torch.from_numpy(lent)
 
 
 class _Filed:
@@ -211,6 +243,7 @@ class _File:
         self.number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         path.unlink()
         self._end, self._free = 0, dict[int, list[int]]()
+        self._pool = Pool()
 
     def take(self, size: int) -> int:
         """Where that many bytes may be written."""
@@ -232,12 +265,12 @@ class _File:
             left, place = left[done:], place + done
 
     def read(self, place: int, size: int, pin: bool) -> Tensor:
-        """As many bytes.
+        """As many bytes, in pinned memory if a GPU is to have them.
 
         Raises:
             OSError: they are not there.
         """
-        found = torch.empty(size, dtype=torch.uint8, pin_memory=pin)
+        found = torch.empty(size, dtype=torch.uint8, pin_memory=True) if pin else self._pool.take(size)
         left = _bytes_of(found)
         while left:
             done = os.preadv(self.number, [left], place)

@@ -21,7 +21,7 @@ from engine.config.run_config import RunConfig
 from engine.config.sections import BlockAction
 from engine.footprint import block_plan
 from engine.footprint.activations import costs_of_block
-from engine.footprint.block_plan import LEAVING, Cost
+from engine.footprint.block_plan import LEAVING, Around, BlockPlan, Choices, Cost
 from engine.footprint.budget import around_stage, too_small
 from engine.model.activation_memory import Activations, Offload, Tier, is_weight
 from engine.model.axes import Axes
@@ -75,35 +75,46 @@ def plan_blocks(
         mine = measure(rank.config, blueprint, layers, axes, rank.device, copies_of)
     told = store.gather("measured", asdict(mine))
     costs = Measured(**store.broadcast("slowest", lambda: slowest(told)))
-    budget = rank.config.memory.budget_gib
-    assert budget is not None
-    stage, block = rank.groups.at.pp, with_seconds(costs_of_block(rank.config), costs)
+    block = with_seconds(costs_of_block(rank.config), costs)
+    stage, choices = rank.groups.at.pp, [block] * len(layers)
     around = around_stage(rank.config, chosen, stage, costs.turn if layers.stop == blueprint.blocks else 0.0)
-    choices = [block] * len(layers)
-    plan = block_plan.best(choices, around, budget * 2**30)
-    if plan is None:
-        raise too_small(budget, block_plan.least_bytes(choices, around))
+    plan = _planned(rank, choices, around)
     at = rank.groups.at
     if at.dp == at.tp == at.cp == 0:
-        fitting = [one for one in block_plan.uniform(choices, around) if one.peak_bytes <= budget * 2**30]
-        best = min(fitting, key=lambda one: one.seconds, default=None)
-        rank.writer.event(
-            MEMORY_PLAN_EVENT,
-            stage=stage,
-            first=layers.start,
-            actions=list(plan.actions),
-            budget_bytes=int(budget * 2**30),
-            peak_bytes=plan.peak_bytes,
-            least_bytes=block_plan.least_bytes(choices, around),
-            micro_batch_seconds=plan.seconds,
-            uniform=None if best is None else best.actions[0],
-            uniform_seconds=None if best is None else best.seconds,
-            costs={action: asdict(cost) for action, cost in block.items()},
-            seconds=time.monotonic() - began,
-        )
+        about = {"stage": stage, "first": layers.start, "seconds": time.monotonic() - began}
+        rank.writer.event(MEMORY_PLAN_EVENT, **about, **_told(plan, choices, around, _budget(rank)))
     actions: list[BlockAction] = ["keep"] * blueprint.blocks
     actions[layers.start : layers.stop] = plan.actions
     return Activations(actions=tuple(actions))
+
+
+def _budget(rank: RankContext) -> int:
+    """In bytes."""
+    return int((rank.config.memory.budget_gib or 0.0) * 2**30)
+
+
+def _planned(rank: RankContext, choices: Choices, around: Around) -> BlockPlan:
+    plan = block_plan.best(choices, around, _budget(rank))
+    if plan is None:
+        least = block_plan.least_bytes(choices, around)
+        raise too_small(rank.config.memory.budget_gib or 0.0, least)
+    return plan
+
+
+def _told(plan: BlockPlan, choices: Choices, around: Around, budget: int) -> dict[str, Any]:
+    """The plan, beside the fastest way to treat all blocks alike."""
+    fitting = [one for one in block_plan.uniform(choices, around) if one.peak_bytes <= budget]
+    best = min(fitting, key=lambda one: one.seconds, default=None)
+    return {
+        "actions": list(plan.actions),
+        "budget_bytes": budget,
+        "peak_bytes": plan.peak_bytes,
+        "least_bytes": block_plan.least_bytes(choices, around),
+        "micro_batch_seconds": plan.seconds,
+        "uniform": None if best is None else best.actions[0],
+        "uniform_seconds": None if best is None else best.seconds,
+        "costs": {action: asdict(cost) for action, cost in choices[0].items()},
+    }
 
 
 def slowest(told: list[dict[str, Any]]) -> dict[str, Any]:
