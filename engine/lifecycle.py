@@ -80,7 +80,12 @@ def _pipeline(config: RunConfig) -> Pipeline | None:
 def notes_of(config: RunConfig, devices: Sequence[str]) -> tuple[str, ...]:
     """What a reader of a run's numbers should know; ``devices`` are what its ranks computed on."""
     memory, notes = config.memory, []
-    if memory.offload != "none" and devices and set(devices) == {"cpu"}:
+    on_cpu = bool(devices) and set(devices) == {"cpu"}
+    if on_cpu and "offload" in (memory.block_actions or ()):
+        notes.append(
+            "offload in memory.block_actions moved activations to other memory of the same host: disk frees it"
+        )
+    if memory.offload != "none" and on_cpu:
         notes.append(
             f"memory.offload={memory.offload} saved no memory and cost time: a CPU's memory is the host's already"
         )
@@ -289,7 +294,7 @@ def _work(config: RunConfig, records: RunRecords) -> _Work:
         tokens,
         parameters=flops.parameters(work),
         model_flops=flops.model_flops_per_step(work),
-        hardware_flops=flops.hardware_flops_per_step(work),
+        hardware_flops=flops.hardware_flops_per_step(work) if config.memory.budget_gib is None else None,
     )
 
 
@@ -305,9 +310,14 @@ def _work_told(config: RunConfig, records: RunRecords) -> _Work:
         model=TrainedModel(facts.name, facts.metric, facts.flops_reason),
         parameters=facts.parameters,
         model_flops=model,
-        hardware_flops=model if config.memory.recompute == "none" else None,
+        hardware_flops=model if _recomputes_nothing(config) else None,
         convention=flops.COUNTED,
     )
+
+
+def _recomputes_nothing(config: RunConfig) -> bool:
+    actions = config.memory.block_actions or []
+    return config.memory.recompute == "none" and "full" not in actions
 
 
 def _peak(config: RunConfig, records: RunRecords) -> tuple[float | None, str]:

@@ -12,6 +12,7 @@ from engine.config.errors import InputError, LayoutError
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.dry_run.inspection import look_at
+from engine.footprint.budget import check_budget
 from engine.launch.lab import lab
 from engine.launch.supervisor import Launch, Launcher
 from engine.lifecycle import finish, network_of, note_start, summary_of
@@ -62,6 +63,7 @@ class Session:
         look_at(config)
         try:
             where = rules.check(config)
+            check_budget(config)
         except LayoutError as problem:
             return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of(config, "", "none", None)
         if config.trainer:

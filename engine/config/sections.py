@@ -208,18 +208,27 @@ def _recompute(value: object) -> object:
     return {True: "full", False: "none"}.get(value, value) if isinstance(value, bool) else value
 
 
+#: What becomes of a block's activations.
+BlockAction = Literal["keep", "selective", "full", "offload", "disk"]
+
+
 class Memory(Section):
     """What is kept, where, and what is computed again; ``limit_gib`` caps a CPU rank's own memory.
 
     ``recompute`` forgets a block's activations (full) or those of its attention core (selective) until backward; with
     ``recompute_layers`` only so many layers of each stage do, counted from its first. ``offload`` keeps activations,
-    or the optimizer's state and weights, in host memory. ``parameters`` in bf16 have fp32 gradients and an fp32
+    or the optimizer's state and weights, in host memory. ``block_actions`` says it for each of the model's blocks, from
+    first to last: keep, selective, full, offload (to host memory) or disk (to a file in the run's folder).
+    ``budget_gib`` is the most that a rank's activations may take on its device; of all such lists the run takes the one
+    that is shortest by the times it measures when it starts. ``parameters`` in bf16 have fp32 gradients and an fp32
     copy that the optimizer updates.
     """
 
     recompute: Annotated[Literal["none", "selective", "full"], BeforeValidator(_recompute)] = "none"
     recompute_layers: Count | None = None
     offload: Literal["none", "activations", "optimizer", "both"] = "none"
+    block_actions: Annotated[list[BlockAction], Field(min_length=1)] | None = None
+    budget_gib: Annotated[float, Field(gt=0)] | None = None
     parameters: Literal["fp32", "bf16"] = "fp32"
     limit_gib: Annotated[float, Field(gt=0)] | None = None
 

@@ -14,6 +14,7 @@ from engine.config.validation import rules
 from engine.dry_run.pool import build_ranks
 from engine.dry_run.rank import BuiltStage
 from engine.footprint.activations import FP32_BYTES, Kept
+from engine.footprint.budget import check_budget
 from engine.footprint.footprint import (
     Footprint,
     activation_bytes,
@@ -21,6 +22,7 @@ from engine.footprint.footprint import (
     parts_of,
     plan_of,
     sums_whole_gradients,
+    within_budget,
 )
 from engine.footprint.weights import offloads_optimizer
 from engine.schedules.actions import Action
@@ -89,7 +91,10 @@ def dry_run(config: RunConfig) -> DryRun:
 def broken_rules(config: RunConfig) -> list[str]:
     """Every rule that a configuration breaks, one line each."""
     try:
-        return [str(problem) for problem in rules.problems(config)]
+        found = [str(problem) for problem in rules.problems(config)]
+        if not found:
+            check_budget(config)
+        return found
     except InputError as problem:
         return [str(problem)]
 
@@ -136,7 +141,7 @@ def _as_built(
         parameter_bytes=sum(one.parameter_bytes for one in counted),
         gradient_bytes=gradients,
         optimizer_bytes=0 if leaves else optimizer,
-        activation_bytes=device,
+        activation_bytes=within_budget(config, device),
         host_bytes=host + (optimizer if leaves else 0),
     )
 

@@ -14,7 +14,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from engine.model.activation_memory import SMALLEST_BYTES, Offload, is_weight
+from engine.footprint.activations import SMALLEST_BYTES
+from engine.model.activation_memory import Offload, is_weight
 from engine.model.axes import Compute, ExpertAxis
 from engine.model.decoder import Decoder
 from engine.model.mixture import Mixture
@@ -134,17 +135,17 @@ class CountedOffload(Offload):
         """As the offload does, without a way back."""
         assert resident is not None
         self.host_bytes = self.largest_block_bytes = 0
-        leaving = list(blocks)
-        staying = leaving[-1:] if self.turns_at_once else []
-        for block in leaving[: len(leaving) - len(staying)]:
+        steps = list(blocks)
+        for block, tier in zip(steps, self.tiers_of(len(steps)), strict=True):
+            if tier is None:
+                x = block(x, resident)
+                continue
             gone = Noted()
             with saved_tensors_hooks(_leaves(gone, memory_identity(resident)), _comes_back):
                 x = block(x, resident)
             taken = gone.total_bytes()
-            self.host_bytes += taken
+            self.host_bytes += taken if tier == "host" else 0
             self.largest_block_bytes = max(self.largest_block_bytes, taken)
-        for block in staying:
-            x = block(x, resident)
         return x
 
 

@@ -8,15 +8,20 @@ never kept. Numbers of a few bytes a layer (statistics of the routing, random st
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from engine.config.layout import layout_of
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
+from engine.config.sections import BlockAction
+from engine.footprint.block_plan import LEAVING, Around, Cost, evaluate
 from engine.schedules.registry import KINDS
 
 FP32_BYTES, INDEX_BYTES = 4, 8
+#: Smaller tensors stay on the device where others leave: each copy has a price of its own.
+SMALLEST_BYTES = 4096
 
 Recompute = Literal["none", "selective", "full"]
 
@@ -25,13 +30,15 @@ Recompute = Literal["none", "selective", "full"]
 class Part:
     """A stage's part of the model: how many layers, and whether it embeds or gives logits.
 
-    ``turns_at_once``: each of its forwards is followed by its own backward at once.
+    ``turns_at_once``: each of its forwards is followed by its own backward at once. ``start`` is its first layer's
+    number in the model.
     """
 
     layers: int
     is_first: bool
     is_last: bool
     turns_at_once: bool = False
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +94,81 @@ def sizes_of(config: RunConfig) -> Sizes:
 def kept_by_stage(config: RunConfig, part: Part) -> Kept:
     """What one micro-batch leaves in a stage, with the stage's input and output."""
     sizes, memory = sizes_of(config), config.memory
-    boundary, offloads = sizes.element * sizes.slice, memory.offload in ("activations", "both")
+    if memory.block_actions is not None:
+        return _mixed(config, part, memory.block_actions[part.start : part.start + part.layers])
+    offloads = memory.offload in ("activations", "both")
     first, rest_one = block_bytes(config, memory.recompute), block_bytes(config, "none")
     few = min(memory.recompute_layers or part.layers, part.layers)
     rest = part.layers - few
     blocks = few * first + rest * rest_one
     stays = int(offloads and part.turns_at_once)  # the last block, which has no time to leave
     gone, stay_bytes = part.layers - stays, stays * (rest_one if rest else first)
-    outside = _head(config, sizes) if part.is_last else boundary
-    if part.is_first:
-        outside += sizes.tokens * (INDEX_BYTES + (INDEX_BYTES + 1 if sizes.tp > 1 else 0))
-    elif (offloads and gone) or (sizes.element < FP32_BYTES and memory.recompute != "full"):
-        outside += boundary  # what the first block keeps of it is a copy
+    copied = (offloads and gone > 0) or (sizes.element < FP32_BYTES and memory.recompute != "full")
+    outside = around_bytes(config, part, copied) + (head_bytes(config) if part.is_last else 0)
     back = min(2 - stays, gone) * (rest_one if rest > stays else first) if offloads else 0
     return Kept(
         device=outside + (stay_bytes if offloads else blocks),
         host=blocks - stay_bytes if offloads else 0,
         waiting=waiting_bytes(config, part),
         returning=_computed_again(config) + back,
+    )
+
+
+def around_bytes(config: RunConfig, part: Part, copied: bool) -> int:
+    """Of one micro-batch beside a stage's blocks and head: tokens or what another stage gave, and what goes on.
+    ``copied`` tells whether what the first block keeps of its input is a copy.
+    """
+    sizes = sizes_of(config)
+    boundary = sizes.element * sizes.slice
+    outside = 0 if part.is_last else boundary
+    if part.is_first:
+        return outside + sizes.tokens * (INDEX_BYTES + (INDEX_BYTES + 1 if sizes.tp > 1 else 0))
+    return outside + (boundary if copied else 0)
+
+
+def head_bytes(config: RunConfig) -> int:
+    """What logits and loss keep of one micro-batch."""
+    return _head(config, sizes_of(config))
+
+
+def costs_of_block(config: RunConfig) -> dict[BlockAction, Cost]:
+    """Bytes of each action of a block, which are all alike; seconds are 0."""
+    whole, narrow = block_bytes(config, "none"), block_bytes(config, "full")
+    selective = block_bytes(config, "selective")
+    again = config.with_values({"memory.recompute": "full", "memory.block_actions": None})
+    stays = _too_small(config)
+    # The first norm keeps an fp32 copy of its input, beside the input that the block is computed again from.
+    both = narrow if sizes_of(config).element < FP32_BYTES else 0
+    away = Cost(stays, whole, whole, 0.0, 0.0, away=whole - stays)
+    return {
+        "keep": Cost(whole, whole, whole, 0.0, 0.0),
+        "selective": Cost(selective, selective, max(whole, selective), 0.0, 0.0),
+        "full": Cost(narrow, narrow, narrow + both + _computed_again(again), 0.0, 0.0),
+        **dict.fromkeys(LEAVING, away),
+    }
+
+
+def _too_small(config: RunConfig) -> int:
+    """What of a block does not leave: factors of norms and sums of attention, unless there are many tokens."""
+    sizes = sizes_of(config)
+    factor = FP32_BYTES * sizes.tokens // sizes.tp
+    sums = FP32_BYTES * sizes.tokens * sizes.shape.heads // sizes.tp
+    return sum(size for size in (factor, factor, sums) if size < SMALLEST_BYTES)
+
+
+def _mixed(config: RunConfig, part: Part, actions: Sequence[BlockAction]) -> Kept:
+    """Of a stage whose blocks have an action each."""
+    sizes, block = sizes_of(config), costs_of_block(config)
+    costs = [block[action] for action in actions]
+    copied = actions[0] in LEAVING or (sizes.element < FP32_BYTES and actions[0] != "full")
+    outside = around_bytes(config, part, copied) + (head_bytes(config) if part.is_last else 0)
+    blocks = sum(cost.resident for cost in costs)
+    peak = evaluate([block] * len(costs), actions, Around()).peak_bytes
+    return Kept(
+        device=outside + blocks,
+        host=sum(block[action].away for action in actions if action == "offload"),
+        waiting=waiting_bytes(config, part),
+        returning=peak - blocks,
     )
 
 

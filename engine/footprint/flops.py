@@ -14,6 +14,7 @@ from typing import Literal
 from engine.config.layout import layers_of_stages
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
+from engine.config.sections import BlockAction
 from engine.schedules.registry import KINDS
 
 #: What the two figures count, as shown beside every utilization.
@@ -36,6 +37,7 @@ class Workload:
     """What one optimizer step computes. ``global_batch`` is in sequences of ``sequence_length`` tokens.
 
     ``recomputed_layers`` of the whole model recompute, None for all of them; "selective" means their attention core.
+    With ``block_actions`` each layer does what its own says.
     ``recomputes_whole_block``: full recomputation makes a dense block's last matrix product again as well.
     With ``experts``, each layer has a router and that many feed-forwards of ``expert_ffn_hidden`` units (by default
     the shape's), of which a token takes ``experts_per_token``.
@@ -50,6 +52,7 @@ class Workload:
     experts_per_token: int = 2
     expert_ffn_hidden: int | None = None
     recomputes_whole_block: bool = False
+    block_actions: tuple[BlockAction, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -70,6 +73,7 @@ def workload_of(config: RunConfig) -> Workload:
         global_batch=config.batch.global_batch,
         recompute=config.memory.recompute,
         recomputed_layers=_recomputed_layers(config, shape),
+        block_actions=tuple(config.memory.block_actions or ()),
         recomputes_whole_block=_splits_backward(config),
         experts=config.model.experts,
         experts_per_token=config.model.experts_per_token,
@@ -133,7 +137,10 @@ def hardware_flops_per_step(work: Workload) -> int:
     What a fused attention kernel computes again inside its own backward pass is not counted, as in the papers.
     """
     layers = work.shape.layers if work.recomputed_layers is None else work.recomputed_layers
-    return model_flops_per_step(work) + work.tokens * layers * _recomputed(work)
+    if work.block_actions:
+        again = sum(_recomputed(work, action) for action in work.block_actions)
+        return model_flops_per_step(work) + work.tokens * again
+    return model_flops_per_step(work) + work.tokens * layers * _recomputed(work, work.recompute)
 
 
 def published_flops(
@@ -152,11 +159,11 @@ def published_flops(
     return tokens * (layers * per_layer + 6 * vocabulary * hidden)
 
 
-def _recomputed(work: Workload) -> int:
-    """Forward FLOPs per token that one recomputing layer does again."""
-    if work.recompute == "none":
+def _recomputed(work: Workload, kind: str) -> int:
+    """Forward FLOPs per token that one layer does again."""
+    if kind not in ("selective", "full"):
         return 0
-    if work.recompute == "selective":
+    if kind == "selective":
         return _attention_core(work)
     last = 0 if work.experts or work.recomputes_whole_block else 2 * work.shape.hidden * work.shape.ffn_hidden
     return _block_forward(work) - last

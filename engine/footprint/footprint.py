@@ -84,7 +84,7 @@ def parts_of(config: RunConfig, chosen: Plan) -> list[Part]:
     shape = resolve(config.model)
     layers = layers_of_stages(shape.layers, chosen.stages, config.schedule.stage_layers)
     return [
-        Part(len(one), one.start == 0, one.stop == shape.layers, chosen.turns_at_once(stage))
+        Part(len(one), one.start == 0, one.stop == shape.layers, chosen.turns_at_once(stage), one.start)
         for stage, one in enumerate(layers)
     ]
 
@@ -114,6 +114,12 @@ def activation_bytes(actions: Sequence[Action], kept: Mapping[int, Kept]) -> tup
     return device + max(one.returning for one in kept.values()), host
 
 
+def within_budget(config: RunConfig, size: int) -> int:
+    """Bytes of activations on a device: what is kept if nothing becomes of it, or the budget where that is less."""
+    budget = config.memory.budget_gib
+    return size if budget is None else min(size, int(budget * 2**30))
+
+
 def _footprint(config: RunConfig, chosen: Plan, place: int, flying: float) -> Footprint:
     layout, parts = layout_of(config), parts_of(config, chosen)
     own = {stage: parts[stage] for stage in chosen.stages_of(place)}
@@ -124,6 +130,7 @@ def _footprint(config: RunConfig, chosen: Plan, place: int, flying: float) -> Fo
     layers = sum(part.layers for part in own.values())
     optimizer = sum(optimizer_bytes(config, one) for one in stages)
     device, host = activation_bytes(chosen.actions[place], kept)
+    device = within_budget(config, device)
     published = published_bytes(config, layers)
     return Footprint(
         stages=tuple(own),

@@ -28,6 +28,7 @@ from engine.config import environment, layout
 from engine.config.errors import InputError, WorkbenchError
 from engine.config.run_config import RunConfig, load
 from engine.config.validation import rules
+from engine.footprint.budget import check_budget
 from engine.launch import ending
 from engine.launch.ending import Death, decide
 from engine.launch.sidecar import accompanied
@@ -130,6 +131,7 @@ def _own_choice(config: RunConfig) -> _Choice:
 def _checked(path: Path) -> RunConfig:
     config = load(path).with_values({"lab": {}})  # torchrun brings its own hosts
     where = rules.check(config)
+    check_budget(config)
     check_path(config.data.path)
     resume.find(config)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))

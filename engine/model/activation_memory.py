@@ -1,4 +1,4 @@
-"""What becomes of a block's activations between its forward and its backward pass: computed again, or in host memory.
+"""What becomes of a block's activations between its forward and its backward pass: computed again, or elsewhere.
 
 Of what is recomputed ``full`` keeps a block's input alone (arXiv 1604.06174). ``selective`` forgets the attention core
 (arXiv 2205.05198, section 5): rotated queries and keys, scores, softmax, and the weighted values that the output matrix
@@ -6,16 +6,19 @@ reads. It keeps what the query, key and value matrices gave, so no matrix produc
 keeps scores; there ``selective`` saves the weighted values [sequence, batch, hidden] and one number a query. A schedule
 that takes the gradients of matrices later needs the weighted values until then, and keeps them.
 
-Activations go to host memory as in arXiv 2101.06840 and others. What autograd saves in a block is copied to the host
-while the next block computes. When the backward pass reaches a block, that block's and the one before it come back, so
-that a block's copies travel while the one behind it computes. Where the backward pass begins as soon as the last block
-is through, that block's have no time to leave, and stay.
+Activations go to host memory as in arXiv 2101.06840 and others, or to disk. What autograd saves in a block is copied
+while the next block computes; the next one leaves once that is done, so that one at a time is in transit. When the
+backward pass begins on the last block the nearest block that left comes back, and when it reaches that one, the one
+that left before it: copies travel while blocks behind them compute. Where all blocks leave and the backward pass begins
+as soon as the last block is through, that block's have no time to leave, and stay.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -25,9 +28,17 @@ from torch.utils.checkpoint import checkpoint
 
 from engine.comm.host_values import wait_for_stream
 from engine.config.run_config import RunConfig
+from engine.config.sections import BlockAction
+from engine.footprint.activations import SMALLEST_BYTES
+from engine.model.copies import Away, Coming, Copies, DiskCopies, host_copies
 from profilers import torch_private
 
 Recompute = Literal["none", "selective", "full"]
+
+
+#: Where a block's activations wait.
+Tier = Literal["host", "disk"]
+_TIERS: dict[BlockAction, Tier] = {"offload": "host", "disk": "disk"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +46,46 @@ class Activations:
     """What happens to a stage's activations between forward and backward.
 
     The first ``layers`` of the stage are recomputed (all with None); ``offload`` keeps what is left in host memory.
+    With ``actions``, one for each block of the whole model, those hold instead.
     """
 
     recompute: Recompute = "none"
     layers: int | None = None
     offload: bool = False
+    actions: tuple[BlockAction, ...] | None = None
 
-    def of_layer(self, place: int) -> Recompute:
-        """The kind for the layer at this place in its stage, counted from 0."""
+    def of_block(self, place: int, number: int) -> Recompute:
+        """The kind for the block at this place in its stage and with this number in the model, counted from 0."""
+        if self.actions is not None:
+            action = self.actions[number]
+            return action if action in ("selective", "full") else "none"
         return self.recompute if self.layers is None or place < self.layers else "none"
+
+    def tiers(self, numbers: Iterable[int]) -> list[Tier | None]:
+        """Where the activations of these blocks go."""
+        if self.actions is None:
+            return ["host" if self.offload else None for _ in numbers]
+        return [_TIERS.get(self.actions[number]) for number in numbers]
+
+    def offload_of(self, numbers: Iterable[int], before: Offload | None) -> Offload | None:
+        """What runs these blocks if any leaves, as ``before`` if that is there."""
+        tiers = self.tiers(numbers)
+        if not any(tiers):
+            if before is not None:
+                before.close()
+            return None
+        offload = before or Offload()
+        offload.tiers = tiers if self.actions is not None else None
+        return offload
 
 
 def activations_of(config: RunConfig) -> Activations:
     """What a configuration asks for."""
     memory = config.memory
-    return Activations(memory.recompute, memory.recompute_layers, memory.offload in ("activations", "both"))
+    actions = None if memory.block_actions is None else tuple(memory.block_actions)
+    return Activations(
+        memory.recompute, memory.recompute_layers, memory.offload in ("activations", "both"), actions
+    )
 
 
 def again(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
@@ -60,56 +96,6 @@ def again(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """
     out: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
     return out
-
-
-class Arriving(NamedTuple):
-    """A copy on its way back to its device; computations that use it wait for ``event``."""
-
-    tensor: Tensor
-    event: torch.cuda.Event | None
-
-    def wait(self) -> Tensor:
-        """The tensor; what the current stream does next comes after the copy."""
-        if self.event is not None:
-            stream = torch.cuda.current_stream(self.tensor.device)
-            stream.wait_event(self.event)
-            self.tensor.record_stream(stream)
-        return self.tensor
-
-
-class HostCopies:
-    """Down to pinned memory and up again, each direction on a stream of its own.
-
-    Other devices have no memory apart from the host's: there a copy is a plain one, and saves nothing.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        is_cuda = device.type == "cuda"
-        self._streams = (torch.cuda.Stream(device), torch.cuda.Stream(device)) if is_cuda else None
-
-    def down(self, flat: Tensor) -> Tensor:
-        """A copy in the host's memory; use it through ``up`` alone."""
-        if self._streams is None:
-            return flat.clone()
-        stream, _ = self._streams
-        host = torch.empty_like(flat, device="cpu", pin_memory=True)
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            host.copy_(flat, non_blocking=True)
-        flat.record_stream(stream)
-        return host
-
-    def up(self, host: Tensor) -> Arriving:
-        """Start copying back; comes after every ``down`` that was asked for before."""
-        if self._streams is None:
-            return Arriving(host.clone(), None)
-        down, stream = self._streams
-        stream.wait_stream(down)
-        with torch.cuda.stream(stream):
-            tensor = torch.empty_like(host, device=self._device)
-            tensor.copy_(host, non_blocking=True)
-        return Arriving(tensor, stream.record_event())
 
 
 def on_host(tensor: Tensor) -> Tensor:
@@ -142,91 +128,136 @@ class HostGradients:
         return self._buffers[place].copy_(gradient, non_blocking=True)
 
 
-#: Smaller tensors stay on the device: each copy has a price of its own.
-SMALLEST_BYTES = 4096
 #: Operations whose result is a parameter in another form.
 _FORMS = ("TBackward0", "TransposeBackward0", "ToCopyBackward0", "ViewBackward0", "_ZeroWhereEmptyBackward")
 
 
 class Offload:
-    """Runs blocks so that their activations leave the device."""
+    """Runs blocks so that the activations of all, or of some, leave the device."""
 
     def __init__(self, smallest_bytes: int = SMALLEST_BYTES) -> None:
-        self._copies: HostCopies | None = None
+        self._copies: dict[Tier, Copies] = {}
         self._smallest = smallest_bytes
-        #: Whether backward follows each :meth:`run` at once; then the last block keeps its activations.
+        self._departure: Callable[[], None] | None = None
+        #: Whether backward follows each :meth:`run` at once; then the last block keeps its activations if all leave.
         self.turns_at_once = False
-        #: Bytes of activations that the latest :meth:`run` took away, and that it left on the device.
+        #: Where each block's activations go; None: all of them to the host.
+        self.tiers: Sequence[Tier | None] | None = None
+        #: Where files are.
+        self.folder = Path()
+        #: Bytes of activations that the latest :meth:`run` took away, and that it left on the device in those blocks.
         self.host_bytes, self.device_bytes = 0, 0
 
     def run(self, blocks: Iterable[Callable[..., Tensor]], x: Tensor, resident: Tensor | None) -> Tensor:
         """``x`` through all blocks, each called as block(x, resident); ``resident`` itself stays where it is."""
-        copies = self._copies = self._copies or HostCopies(x.device)
-        before: _Parked | None = None
-        counts = [(0, 0)]
-        leaving = list(blocks)
-        staying = leaving[-1:] if self.turns_at_once else []
-        for block in leaving[: len(leaving) - len(staying)]:
-            parked = _Parked(copies, before, resident, self._smallest)
+        before: weakref.ref[Parked] | None = None
+        self.host_bytes = self.device_bytes = 0
+        steps = list(blocks)
+        for block, tier in zip(steps, self.tiers_of(len(steps)), strict=True):
+            if tier is None:
+                x = block(x, resident)
+                continue
+            parked = Parked(self.copies(tier, x.device), before, resident, self._smallest)
             with saved_tensors_hooks(parked.pack, _unpack):
                 x = block(x, resident)
-            counts.append(parked.settle())
-            before = parked
-        for block in staying:
-            x = block(x, resident)
-            _fetch_early(x, before)
-        self.host_bytes, self.device_bytes = (sum(sizes) for sizes in zip(*counts, strict=True))
+            if self._leaves(parked):
+                before = weakref.ref(parked)
+        _fetch_early(x, before)
         return x
 
+    def tiers_of(self, blocks: int) -> Sequence[Tier | None]:
+        """Where the activations of each of so many blocks go."""
+        if self.tiers is not None:
+            return self.tiers
+        tiers: list[Tier | None] = ["host"] * blocks
+        if self.turns_at_once:
+            tiers[-1:] = [None]
+        return tiers
 
-def _fetch_early(x: Tensor, before: _Parked | None) -> None:
-    """Bring a block's activations back when the backward of the one behind it, with the result ``x``, begins."""
+    def copies(self, tier: Tier, device: torch.device) -> Copies:
+        """Made when they are first asked for."""
+        if tier not in self._copies:
+            is_disk = tier == "disk"
+            self._copies[tier] = DiskCopies(device, self.folder) if is_disk else host_copies(device)
+        return self._copies[tier]
+
+    def take(self, tier: Tier, copies: Copies) -> None:
+        """Use these copies from now on."""
+        self._copies[tier] = copies
+
+    def wait(self) -> None:
+        """Until what left last is gone."""
+        if self._departure is not None:
+            self._departure()
+            self._departure = None
+
+    def close(self) -> None:
+        """Nothing leaves any more."""
+        for copies in self._copies.values():
+            copies.close()
+        self._copies, self._departure = {}, None
+
+    def _leaves(self, parked: Parked) -> bool:
+        """Whether anything of a block does, once the one before it is gone."""
+        self.wait()
+        taken, left, self._departure = parked.settle()
+        self.host_bytes += taken
+        self.device_bytes += left
+        return taken > 0
+
+
+def _fetch_early(x: Tensor, before: weakref.ref[Parked] | None) -> None:
+    """Bring a block's activations back when the backward of the blocks, with the result ``x``, begins."""
     if before is not None and x.requires_grad:
-        x.register_hook(lambda _: before.fetch())
+        x.register_hook(lambda _: _fetch(before))
 
 
-class _Storage:
-    """The memory of one or more saved tensors: on the host, and in backward on the device again."""
-
-    def __init__(self, copies: HostCopies, flat: Tensor) -> None:
-        self._copies, self._host = copies, copies.down(flat)
-        self._back: Arriving | None = None
-
-    def fetch(self) -> None:
-        if self._back is None:
-            self._back = self._copies.up(self._host)
-
-    def wait(self) -> Tensor:
-        self.fetch()
-        assert self._back is not None
-        return self._back.wait()
+def _fetch(before: weakref.ref[Parked] | None) -> None:
+    parked = None if before is None else before()
+    if parked is not None:
+        parked.fetch()
 
 
 class _Handle(NamedTuple):
-    """What autograd keeps in place of a tensor."""
+    """What autograd keeps in place of a tensor. Together they keep their block's copies alive, and nobody else does."""
 
-    storage: _Storage
-    block: _Parked
+    storage: int
+    block: Parked
     dtype: torch.dtype
     offset: int
     shape: torch.Size
     stride: tuple[int, ...]
 
 
-class _Parked:
+class _Seen(NamedTuple):
+    """A storage as bytes, one of the tensors in it, and that one's version when it was saved."""
+
+    flat: Tensor
+    tensor: Tensor
+    version: int
+
+
+class Parked:
     """The saved tensors of one block. Tensors that share memory are copied once, and share it again."""
 
     def __init__(
-        self, copies: HostCopies, before: _Parked | None, resident: Tensor | None, smallest: int
+        self,
+        copies: Copies,
+        before: weakref.ref[Parked] | None,
+        resident: Tensor | None,
+        smallest: int,
     ) -> None:
-        self._copies, self.before, self._smallest = copies, before, smallest
+        self._copies, self._before, self._smallest = copies, before, smallest
         self._resident = None if resident is None else torch_private.memory_identity(resident)
         # With the memory itself: as long as the block computes, an address must not be given out again.
-        self._seen: dict[tuple[int, int], tuple[_Storage, Tensor]] = {}
+        self._seen: dict[int, _Seen] = {}
         self._left: dict[int, int] = {}
-        self._storages: list[_Storage] = []
+        self._away: Away | None = None
+        self._coming: Coming | None = None
+        self._back: list[Tensor] = []
 
     def pack(self, tensor: Tensor) -> Tensor | _Handle:
+        """A handle of a tensor that will leave."""
         storage = tensor.untyped_storage()
         address = torch_private.memory_identity(tensor)
         if is_weight(tensor) or address == self._resident:
@@ -234,34 +265,48 @@ class _Parked:
         if storage.nbytes() < self._smallest:
             self._left[address] = storage.nbytes()
             return tensor
-        key = address, torch_private.version_of(tensor)
-        if key not in self._seen:
+        if address not in self._seen:
             flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-            self._seen[key] = _Storage(self._copies, flat), flat
+            self._seen[address] = _Seen(flat, tensor.detach(), torch_private.version_of(tensor))
         place = int(tensor.storage_offset()), tensor.shape, tensor.stride()
-        return _Handle(self._seen[key][0], self, tensor.dtype, *place)
+        return _Handle(list(self._seen).index(address), self, tensor.dtype, *place)
 
-    def settle(self) -> tuple[int, int]:
-        """The block's forward is over; returns the bytes that went to the host and those that stay."""
-        taken, left = sum(flat.numel() for _, flat in self._seen.values()), sum(self._left.values())
-        self._storages = [storage for storage, _ in self._seen.values()]
+    def settle(self) -> tuple[int, int, Callable[[], None] | None]:
+        """The block's forward is over, and what it saved begins to leave: the bytes that go and those that stay, and
+        what waits until all of it is gone.
+
+        Raises:
+            RuntimeError: the block wrote over what it had saved.
+        """
+        for seen in self._seen.values():
+            if torch_private.version_of(seen.tensor) != seen.version:
+                raise RuntimeError("a block changed a tensor in place that its backward needs as it was")
+        flats, left = [seen.flat for seen in self._seen.values()], sum(self._left.values())
         self._seen, self._left = {}, {}
-        return taken, left
+        if not flats:
+            return 0, left, None
+        self._away = self._copies.down(flats)
+        return self._away.nbytes, left, self._away.leave()
 
     def fetch(self) -> None:
         """Start bringing everything back; from then on it lives as long as autograd needs it."""
-        for storage in self._storages:
-            storage.fetch()
-        self._storages = []
+        if self._coming is None and self._away is not None:
+            self._coming, self._away = self._copies.up(self._away), None
+
+    def back(self, storage: int) -> Tensor:
+        """A storage that is there again; then the block that left before comes, too."""
+        if not self._back:
+            self.fetch()
+            assert self._coming is not None
+            self._back = self._coming.wait()
+            _fetch(self._before)
+        return self._back[storage]
 
 
 def _unpack(kept: Tensor | _Handle) -> Tensor:
     if isinstance(kept, Tensor):
         return kept
-    kept.block.fetch()
-    if kept.block.before is not None:
-        kept.block.before.fetch()
-    back = kept.storage.wait()
+    back = kept.block.back(kept.storage)
     empty = torch.empty(0, dtype=kept.dtype, device=back.device)
     return empty.set_(back.untyped_storage(), kept.offset, kept.shape, kept.stride)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from engine.config.presets import ModelShape
-from engine.model.activation_memory import Activations, Offload, Recompute, again
+from engine.model.activation_memory import Activations, Recompute, again
 from engine.model.axes import Axes, Deferral, TensorAxis
 from engine.model.linear import apply, linear
 from engine.model.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
@@ -192,9 +192,9 @@ class Decoder(Stage):
         self.tp = tp = axes.tensor
         self.embedding = Embedding(shape, tp, dtype) if layers.start == 0 else None
         kept = activations or Activations()
-        self.offload = Offload() if kept.offload else None
+        self.offload = kept.offload_of(layers, None)
         self.blocks = nn.ModuleDict(
-            {str(i): Block(shape, mixture, axes, kept.of_layer(place)) for place, i in enumerate(layers)}
+            {str(i): Block(shape, mixture, axes, kept.of_block(place, i)) for place, i in enumerate(layers)}
         )
         is_last = layers.stop == shape.layers
         self.norm = Norm(shape.hidden) if is_last else None
@@ -240,10 +240,10 @@ class Decoder(Stage):
 
     def keep(self, activations: Activations) -> None:
         """What blocks forget, and where they keep the rest, from the next forward on."""
-        self.offload = (self.offload or Offload()) if activations.offload else None
-        for place, block in enumerate(self.blocks.values()):
+        self.offload = activations.offload_of(self.numbers, self.offload)
+        for place, (number, block) in enumerate(zip(self.numbers, self.blocks.values(), strict=True)):
             assert isinstance(block, Block)
-            block.keep(activations.of_layer(place))
+            block.keep(activations.of_block(place, number))
 
 
 def initialize(model: Decoder, seed: int) -> None:

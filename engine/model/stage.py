@@ -20,8 +20,13 @@ class Stage(nn.Module):
 
     tp: TensorAxis
     blocks: nn.ModuleDict
-    #: Where activations go to the host's memory.
-    offload: Offload | None
+    #: Where activations leave the device.
+    offload: Offload | None = None
+
+    @property
+    def numbers(self) -> list[int]:
+        """Those of its blocks in the whole model."""
+        return [int(name) for name in self.blocks]
 
     @property
     def device(self) -> torch.device:

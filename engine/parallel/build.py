@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from engine.comm.channel import Channel
 from engine.comm.context import RankContext
@@ -22,6 +23,7 @@ from engine.parallel.data.replica import Replica, is_expert, late_parameters, ma
 from engine.parallel.data.replicated import DataParallel
 from engine.parallel.data.zero1 import SlicedParameters
 from engine.parallel.expert import ExpertParallel
+from engine.parallel.memory_plan import asks_for_plan, plan_blocks
 from engine.parallel.pipeline import PipelineExecutor, PipelineMessages
 from engine.parallel.tensor import Chunks, TensorParallel
 from engine.schedules.actions import Plan
@@ -42,11 +44,18 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     layers = layers_of_stages(blueprint.blocks, chosen.stages, config.schedule.stage_layers)
     deferred = DeferredGradients()
     late = deferred if chosen.splits_backward else None
+    planned = (
+        plan_blocks(rank, blueprint, chosen, layers[at.pp], _axes(rank)) if asks_for_plan(rank) else None
+    )
     stages = {
         stage: _replica(rank, _stage(rank, blueprint, layers[stage], late, on_meta))
         for stage in chosen.stages_of(at.pp)
     }
-    set_micro_batches({stage: replica.model for stage, replica in stages.items()}, config, chosen)
+    models = {stage: replica.model for stage, replica in stages.items()}
+    if planned is not None:
+        for model in models.values():
+            model.keep(planned)
+    set_micro_batches(models, config, chosen, rank.folder)
     messages = messages_of(rank, chosen, blueprint)
     messages.connect()
     return PipelineExecutor(
@@ -59,11 +68,12 @@ def alone() -> Axes:
     return Axes(TensorParallel(), context_axis("ring", None), LocalExperts())
 
 
-def set_micro_batches(stages: Mapping[int, Stage], config: RunConfig, chosen: Plan) -> None:
-    """Tell each stage what it has to know of the micro-batches of a step."""
+def set_micro_batches(stages: Mapping[int, Stage], config: RunConfig, chosen: Plan, folder: Path) -> None:
+    """Tell each stage what it has to know of the micro-batches of a step, and of the run's folder."""
     for stage, model in stages.items():
         if model.offload is not None:
             model.offload.turns_at_once = chosen.turns_at_once(stage)
+            model.offload.folder = folder
         for module in model.modules():
             if isinstance(module, Mixture):
                 module.balance_scale = 1.0 / accumulation(config)

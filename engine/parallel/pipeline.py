@@ -202,6 +202,8 @@ class PipelineExecutor:
         self._inputs.clear()
         self._outputs.clear()
         for replica in self.stages.values():
+            if replica.model.offload is not None:
+                replica.model.offload.close()
             replica.close()
 
     def _forward(self, action: Action, batches: MicroBatches) -> list[Tensor]:

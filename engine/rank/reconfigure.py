@@ -101,7 +101,8 @@ def _schedule(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) ->
 
 def _tell_micro_batches(rank: RankContext, stages: PipelineExecutor) -> Plan:
     chosen = plan_of(rank.config)
-    set_micro_batches({stage: replica.model for stage, replica in stages.stages.items()}, rank.config, chosen)
+    models = {stage: replica.model for stage, replica in stages.stages.items()}
+    set_micro_batches(models, rank.config, chosen, rank.folder)
     return chosen
 
 

@@ -19,7 +19,15 @@ import numpy as np
 from profilers.analysis.communication import communication_rows
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import JoinedSteps
-from profilers.model.rows import ChangeRow, CheckpointRow, OuterRow, PlanRow, QualityRow, Resumed
+from profilers.model.rows import (
+    ChangeRow,
+    CheckpointRow,
+    MemoryPlanRow,
+    OuterRow,
+    PlanRow,
+    QualityRow,
+    Resumed,
+)
 from profilers.records.reader import RunRecords
 from profilers.records.schema import UNDONE_EVENT, Event
 from profilers.steps.sampling_budget import SAMPLING_EVENT
@@ -130,6 +138,18 @@ def plan_rows(records: RunRecords) -> list[PlanRow]:
     """In order, as rank 0 told them; what cannot be read is left out."""
     found = [_converted(data, PlanRow) for data in _events(records, PLAN_EVENT)]
     return [row for row in found if row is not None]
+
+
+MEMORY_PLAN_EVENT = "memory_plan"
+
+
+def memory_plan_rows(records: RunRecords) -> list[MemoryPlanRow]:
+    """By stage, as the first rank of each told it; what cannot be read is left out."""
+    told = [
+        event for rank in records.ranks() for event in records.events(rank) if event.kind == MEMORY_PLAN_EVENT
+    ]
+    found = [_converted(event.data, MemoryPlanRow) for event in told]
+    return sorted((row for row in found if row is not None), key=lambda row: row.stage)
 
 
 LOCAL_UPDATE_EVENT = "outer"

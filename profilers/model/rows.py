@@ -265,6 +265,30 @@ class PlanRow:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryPlanRow:
+    """What a pipeline ``stage`` does with the activations of its blocks, the first of which is number ``first``,
+    so that a rank never holds more than ``budget_bytes`` of them.
+
+    ``peak_bytes`` is what it holds at the most, ``micro_batch_seconds`` what forward and backward of one micro-batch
+    take, as planned from ``costs``: bytes and seconds of one block by action. ``least_bytes`` is the smallest budget
+    that can be kept. ``uniform`` is the fastest way to do the same with all blocks that fits, None where none does.
+    ``seconds`` passed while blocks were measured.
+    """
+
+    stage: int
+    first: int
+    actions: list[str]
+    budget_bytes: int
+    peak_bytes: int
+    least_bytes: int
+    micro_batch_seconds: float
+    uniform: str | None = None
+    uniform_seconds: float | None = None
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class QualityRow:
     """The loss on held-out text before ``step``, when a run had trained for ``seconds`` (validation is no part of it)
     and a rank had sent ``wire_bytes`` (the mean over ranks, by formula; None where one is not known).

@@ -18,6 +18,7 @@ from profilers.model.rows import (
     GpuRow,
     HostRow,
     InterfaceRow,
+    MemoryPlanRow,
     OuterRow,
     PipelineRow,
     PlanRow,
@@ -169,6 +170,8 @@ class RunSummary:
     left_alone: dict[str, str] = field(default_factory=dict)
     #: Of compression, in order.
     plans: list[PlanRow] = field(default_factory=list)
+    #: Of activations within a budget, by stage.
+    memory_plans: list[MemoryPlanRow] = field(default_factory=list)
     #: None without an outer loop.
     outer: OuterRow | None = None
     checkpoints: list[CheckpointRow] = field(default_factory=list)

@@ -225,6 +225,10 @@ def _memory(config: RunConfig) -> dict[str, bool]:
     return {
         f"memory.offload={memory.offload}: copies to and from the host are not modelled": memory.offload
         != "none",
+        "memory.block_actions: seconds are those of blocks that keep everything": memory.block_actions
+        is not None,
+        f"memory.budget_gib={memory.budget_gib}: the plan is made when the run starts; seconds are those of blocks "
+        "that keep everything": memory.budget_gib is not None,
         "memory.recompute_layers: all layers are taken to be computed again": memory.recompute_layers
         is not None,
     }

@@ -16,6 +16,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load
 from engine.config.validation import live_changes, rules
 from engine.dry_run.inspection import look_at
+from engine.footprint.budget import check_budget
 from engine.run import run_folder
 from tuning.space.yaml_loader import StrictLoader, place
 from workbench.text.output import say
@@ -141,6 +142,7 @@ def checked_tree(tree: dict[str, Any]) -> RunConfig:
     rules.check(config)
     if look_at(config) is not None:
         rules.check(config)  # which know more of it now
+    check_budget(config)
     _check_data(config.data.path)
     return config
 

@@ -26,7 +26,7 @@ from workbench.records import archive
 
 if TYPE_CHECKING:
     from engine.config.run_config import RunConfig
-    from profilers.model.rows import ChangeRow, PlanRow
+    from profilers.model.rows import ChangeRow, MemoryPlanRow, PlanRow
     from profilers.model.run_summary import RunSummary
 
 #: A run is created before its owner has signed the status; after this long without a signature it is lost.
@@ -88,6 +88,18 @@ class RunView:
         if not (self.folder / run_folder.STARTED).exists():
             return []
         return plan_rows(RunRecords(self.folder / run_folder.RECORDS))
+
+    @property
+    def memory_plans(self) -> list[MemoryPlanRow]:
+        """What each stage does with its blocks' activations, of a run with a budget for them."""
+        if self.summary is not None:
+            return self.summary.memory_plans
+        from profilers.analysis.events import memory_plan_rows
+        from profilers.records.reader import RunRecords
+
+        if not (self.folder / run_folder.STARTED).exists():
+            return []
+        return memory_plan_rows(RunRecords(self.folder / run_folder.RECORDS))
 
     @property
     def layout(self) -> dict[str, int]:
@@ -169,6 +181,7 @@ def document(view: RunView) -> dict[str, Any]:
         "orders": [answer.as_dict() for answer in view.orders],
         "changes": [asdict(row) for row in view.changes],
         "plans": [asdict(row) for row in view.plans],
+        "memory_plans": [asdict(row) for row in view.memory_plans],
         "labels": view.labels,
         **{name: getattr(view.status, name) for name in about + machine},
         "folder": str(view.folder),

@@ -12,7 +12,7 @@ from workbench.analysis.verdicts import below
 from workbench.home.remarks import Remarks, remarks_of
 from workbench.home.runs import RunView, placement
 from workbench.text import run as run_text
-from workbench.text import words
+from workbench.text import step, words
 from workbench.text.quantities import Column
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def _lines(view: RunView) -> Iterator[tuple[str, str]]:
         yield "placement", _placement(placed)
     for text in run_text.changes(view.changes):
         yield "changed", text
+    for row in view.memory_plans:
+        yield "memory plan", step.memory_plan(row)
     for plan in view.plans[-1:]:
         yield "plan", run_text.plan(plan)
     if summary:

@@ -1,14 +1,25 @@
-"""Where the time of a step goes, in words: phases, exposed communication, skew, bubble, warm-up, clocks and gaps."""
+"""Where the time of a step goes, in words: phases, exposed communication, skew, bubble, warm-up, clocks and gaps; and
+what becomes of its activations.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from engine.config.layout import RANKS
-from profilers.model.rows import FIXED, ONE_OFF, ROTATING, ClockRow, GapRow, PipelineRow, SkewRow
+from profilers.model.rows import (
+    FIXED,
+    ONE_OFF,
+    ROTATING,
+    ClockRow,
+    GapRow,
+    MemoryPlanRow,
+    PipelineRow,
+    SkewRow,
+)
 from profilers.model.run_summary import RunSummary
 from workbench.text import words
-from workbench.text.quantities import COUNT, MILLISECONDS, Column
+from workbench.text.quantities import COUNT, MEGABYTES, MILLISECONDS, Column
 
 AXES = (
     "Exposed seconds sum to the phase of that name. Waits for a pipeline's messages are the phase bubble; of pp only "
@@ -171,4 +182,51 @@ def gap_columns(rows: Sequence[GapRow]) -> list[Column]:
         Column("longest", [row.longest_seconds for row in rows], finely),
         Column("on rank", [row.rank for row in rows]),
         Column("in step", [row.step for row in rows], COUNT),
+    ]
+
+
+def memory_plan(row: MemoryPlanRow) -> str:
+    """What a stage does with the activations of its blocks, and what that is worth."""
+    blocks = ", ".join(_stretch(*one) for one in stretches(row))
+    beside = "no way to treat all blocks alike fits"
+    if row.uniform_seconds is not None and row.micro_batch_seconds:
+        gain = words.percent(row.uniform_seconds / row.micro_batch_seconds - 1, 1)
+        beside = f"{row.uniform} for all blocks would take {gain} longer"
+    return (
+        f"stage {row.stage} holds at most {words.gib(row.peak_bytes)} of activations of {words.gib(row.budget_bytes)}: "
+        f"{blocks}; {words.seconds(row.micro_batch_seconds)} a micro-batch as planned, {beside}"
+    )
+
+
+def stretches(row: MemoryPlanRow) -> list[tuple[str, int, int]]:
+    """Blocks in a row with the same action: the action, and the numbers of the first and the last."""
+    found: list[tuple[str, int, int]] = []
+    for number, action in enumerate(row.actions, row.first):
+        if found and found[-1][0] == action:
+            found[-1] = action, found[-1][1], number
+        else:
+            found.append((action, number, number))
+    return found
+
+
+def _stretch(action: str, first: int, last: int) -> str:
+    return f"{action} {first}" if first == last else f"{action} {first}-{last}"
+
+
+def memory_plan_columns(row: MemoryPlanRow) -> list[Column]:
+    """What each action of a block was measured to cost, and how many blocks take it."""
+    actions = list(row.costs)
+
+    def of(name: str) -> list[float | None]:
+        return [row.costs[action].get(name) for action in actions]
+
+    return [
+        Column("action", actions),
+        Column("blocks", [row.actions.count(action) for action in actions], COUNT),
+        Column("stays", of("resident"), MEGABYTES, "Between its forward and its backward."),
+        Column("in its backward", of("backward_bytes"), MEGABYTES, "While its backward computes."),
+        Column("forward", of("forward_seconds"), MILLISECONDS),
+        Column("backward", of("backward_seconds"), MILLISECONDS, "With what is computed again."),
+        Column("copied away in", of("out_seconds"), MILLISECONDS, "Beside what blocks behind it compute."),
+        Column("back in", of("back_seconds"), MILLISECONDS, "Beside the backward of blocks behind it."),
     ]

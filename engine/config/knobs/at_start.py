@@ -22,6 +22,7 @@ AT_START: dict[str, str] = {
     "parallel.tp_regather": "it is built into each matrix product; it would take products that ask in every forward",
     "schedule.stage_layers": "layers would change ranks; it would take moving weights and state",
     "schedule.chunks": "layers would change ranks; it would take moving weights and state",
+    "memory.budget_gib": "blocks are measured before the model is there; it would take measuring them beside it",
     "memory.parameters": "parameters would get another dtype; it would take new master weights and buckets",
     "compile": "compiled blocks stand in for the plain ones; it would take both beside each other",
     "outer.method": "each method keeps a state of its own; it would take one that begins in the middle of a run",

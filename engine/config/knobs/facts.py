@@ -176,6 +176,11 @@ def buckets(now: Values) -> bool:
     return reduces(now) and now["parallel.zero_stage"] < 2
 
 
+def says_one_for_all(now: Values) -> bool:
+    """Whether the same becomes of all blocks' activations."""
+    return now["memory.block_actions"] is None and now["memory.budget_gib"] is None
+
+
 def splits_matrices(now: Values) -> bool:
     return bool(now["parallel.tp"] > 1)
 

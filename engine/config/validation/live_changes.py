@@ -74,6 +74,7 @@ def problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
     """Why a run that has one configuration cannot be turned to another one; both are legal."""
     yield from _schedule_problems(before, after)
     yield from _sharding_problems(before, after)
+    yield from _budget_problems(before, after)
     zero, size = after.parallel.zero_stage, after.overlap.bucket_mb
     if size == before.overlap.bucket_mb or not zero:
         return
@@ -95,6 +96,16 @@ def _sharding_problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutEr
     if hosts[0] != hosts[1]:
         why = "moves the weights that are updated to other memory; a run can turn only what becomes of activations"
         yield LayoutError("memory.offload", after.memory.offload, f"{why}; start a new run with it")
+
+
+def _budget_problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
+    """A plan is made for the micro-batches that a run starts with."""
+    if after.memory.budget_gib is None:
+        return
+    for key in ("batch.micro_batch", "schedule.kind"):
+        if value_of(after, key) != value_of(before, key):
+            why = "the plan for memory.budget_gib was made for the old value; start a new run with it"
+            yield LayoutError(key, value_of(after, key), why)
 
 
 def _schedule_problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:

@@ -38,6 +38,12 @@ def workload_problems(config: RunConfig) -> Iterator[LayoutError]:
     if config.memory.recompute == "selective":
         remedy = "only the decoder knows its attention core; set it to full, or to none"
         yield LayoutError("memory.recompute", "selective", remedy)
+    if "selective" in (config.memory.block_actions or ()):
+        remedy = "only the decoder knows its attention core; give full, or keep, for selective"
+        yield LayoutError("memory.block_actions", "selective", remedy)
+    if config.memory.budget_gib is not None:
+        remedy = "only the decoder's blocks are known before they run; give memory.block_actions instead"
+        yield LayoutError("memory.budget_gib", config.memory.budget_gib, remedy)
     if config.memory.parameters == "bf16":
         remedy = "its matrices may be of any kind; set it to fp32: precision bf16 computes under autocast"
         yield LayoutError("memory.parameters", "bf16", remedy)

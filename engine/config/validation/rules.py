@@ -13,6 +13,7 @@ from engine.config.layout import Layout, layout_of
 from engine.config.presets import ModelShape, blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import Train
+from engine.config.validation.block_actions import block_action_problems
 from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
 from engine.config.validation.own_model import workload_problems
 from engine.schedules.registry import KINDS
@@ -50,6 +51,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _stage_rules(config, blocks)
     yield from _schedule_rules(config)
     yield from _memory_rules(config, blocks)
+    yield from block_action_problems(config, blocks)
     yield from _optimizer_rules(config)
     yield from _validation_rules(config)
     yield from outer_problems(config, blocks)

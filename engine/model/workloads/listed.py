@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from engine.config.errors import InputError
 from engine.config.presets import FIELD
 from engine.config.run_config import RunConfig
-from engine.model.activation_memory import Activations, Offload, activations_of
+from engine.model.activation_memory import Activations, activations_of
 from engine.model.axes import Axes, ContextAxis, TensorAxis
 from engine.model.stage import MessageKind, Stage
 from engine.model.workload import Build, Workload
@@ -47,7 +47,6 @@ class ListedStage(Stage):
         self._loss, self._metric = workload.loss, workload.metric
         self.first, self.last = built.first, built.last
         self.blocks = nn.ModuleDict({str(number): block for number, block in built.blocks.items()})
-        self.offload: Offload | None = None
         self._device = torch.device("cpu")
         self.keep(activations)
 
@@ -67,8 +66,9 @@ class ListedStage(Stage):
         return False
 
     def keep(self, activations: Activations) -> None:
-        self.offload = (self.offload or Offload()) if activations.offload else None
-        self._forgets = [activations.of_layer(place) == "full" for place in range(len(self.blocks))]
+        self.offload = activations.offload_of(self.numbers, self.offload)
+        numbers = enumerate(self.numbers)
+        self._forgets = [activations.of_block(place, number) == "full" for place, number in numbers]
 
     def forward(self, x: Tensor) -> Tensor:
         """Inputs or what the block before gave -> what the next block takes, in fp32; or what the loss is taken of."""

@@ -12,8 +12,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from engine.config.presets import ModelShape
 from engine.config.run_config import parse
-from engine.model.activation_memory import SMALLEST_BYTES, Activations, HostCopies, Offload, is_weight
+from engine.footprint.activations import SMALLEST_BYTES
+from engine.model.activation_memory import Activations, Offload, is_weight
 from engine.model.axes import Axes, LocalExperts
+from engine.model.copies import ThreadCopies
 from engine.model.decoder import Decoder, initialize
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.data.averaging import AveragedParameters, SharedParameters
@@ -83,13 +85,13 @@ def test_offloaded_activations_leave_and_come_back(recompute: Any) -> None:
 def events_of_copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A list that gets "up" for every copy back from the host."""
     events: list[str] = []
-    up = HostCopies.up
+    up = ThreadCopies.up
 
-    def watched(self: HostCopies, host: Tensor) -> Any:
+    def watched(self: ThreadCopies, away: Any) -> Any:
         events.append("up")
-        return up(self, host)
+        return up(self, away)
 
-    monkeypatch.setattr(HostCopies, "up", watched)
+    monkeypatch.setattr(ThreadCopies, "up", watched)
     return events
 
 
@@ -114,13 +116,13 @@ def test_the_last_block_stays_where_backward_follows_at_once(monkeypatch: pytest
     copied: dict[str, list[int]] = {"down": [], "up": []}
 
     def count(name: str) -> None:
-        method: Any = getattr(HostCopies, name)
+        method: Any = getattr(ThreadCopies, name)
 
-        def counted(self: HostCopies, tensor: Tensor) -> Any:
-            copied[name].append(tensor.nbytes)
-            return method(self, tensor)
+        def counted(self: ThreadCopies, what: Any) -> Any:
+            copied[name].append(sum(one.nbytes for one in what) if isinstance(what, list) else what.nbytes)
+            return method(self, what)
 
-        monkeypatch.setattr(HostCopies, name, counted)
+        monkeypatch.setattr(ThreadCopies, name, counted)
 
     for name in copied:
         count(name)

@@ -13,6 +13,7 @@ from engine.config.knobs.catalogue import KNOBS, acts, deciding, facts_of
 from engine.config.run_config import RunConfig, parse
 from tuning.predict.placement.automatic import chosen
 from tuning.space.knobs import Knob, default_space, offered_space, parse_space, rare_values
+from tuning.space.labels import label
 from tuning.space.space import Space
 from tuning.storage import effective_config
 
@@ -30,6 +31,8 @@ DRAWS = 400
 #: Why a knob is in no list of values.
 NOT_LISTED = {
     "compression.layers": "a table by parameter; a plan chooses such tables",
+    "memory.budget_gib": "how much memory activations may take is for people to say",
+    "memory.block_actions": "a list of its own belongs in base; a budget finds such lists",
     "parallel.placement": "offered where ranks lie on islands of a lab: elsewhere ranks in order are as fast",
     "batch.global_batch": "offered to a study of the time to a loss: it changes what is learned",
     "train.learning_rate": "as the global batch",
@@ -77,7 +80,8 @@ def test_what_a_study_turns_by_itself_is_as_it_was() -> None:
 @pytest.mark.parametrize("key", sorted(spaces()))
 def test_each_value_stands_in_a_legal_point_at_which_it_acts(key: str) -> None:
     base, known = BASE if key in OF_EXPERTS else DENSE, spaces()
-    beside = OF_EXPERTS if key in OF_EXPERTS else (*DEGREES, "schedule.chunks", *deciding())
+    listed = [name for name in deciding() if name not in NOT_LISTED]
+    beside = OF_EXPERTS if key in OF_EXPERTS else (*DEGREES, "schedule.chunks", *listed)
     turned = dict.fromkeys((*beside, key))
     space = Space(base, RANKS, parse_space({name: known[name] for name in turned}, base), chosen, False)
     for value in known[key]:
@@ -96,3 +100,18 @@ def test_of_another_model_nothing_is_offered_that_only_the_decoder_can() -> None
     assert not {"parallel.tp", "parallel.cp", "parallel.ep", "schedule.stage_layers"} & set(offered)
     assert offered["memory.recompute"] == ["none", "full"]
     assert {"parallel.pp", "parallel.zero_stage", "compression.method"} <= set(offered)
+
+
+def test_with_a_budget_for_activations_nothing_else_is_said_of_them() -> None:
+    values = {"memory.budget_gib": [None, 0.01], "memory.recompute": ["none", "full"], "parallel.pp": [1, 2]}
+    values |= {"schedule.kind": ["1f1b", "zb_h1"]}
+    space = Space(DENSE, 2, parse_space(values, DENSE), chosen, False)
+    planned = [point for point in space.legal_points if point["memory.budget_gib"]]
+    assert {
+        (point["parallel.pp"], point["memory.recompute"], point["schedule.kind"]) for point in planned
+    } == {
+        (1, "none", "1f1b"),
+        (2, "none", "1f1b"),
+    }
+    assert {point["memory.recompute"] for point in space.legal_points} == {"none", "full"}
+    assert all("activations_gib=0.01" in label(space, point) for point in planned)

@@ -55,6 +55,8 @@ class Space:
             "model.experts": (config.model.experts, None),
             "outer.method": (config.outer.method, "none"),
             "memory.offload": (config.memory.offload, "none"),
+            "memory.block_actions": (config.memory.block_actions, None),
+            "memory.budget_gib": (config.memory.budget_gib, None),
         }
         for key, (value, usual) in refused.items():
             if value != usual:

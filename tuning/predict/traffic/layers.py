@@ -152,6 +152,9 @@ class Layers:
     def recompute(self, place: int) -> Recompute:
         """What a block forgets."""
         memory = self.wire.config.memory
+        if memory.block_actions is not None:
+            action = memory.block_actions[self.part.start + place]
+            return action if action in ("selective", "full") else "none"
         forgets = memory.recompute_layers is None or place < memory.recompute_layers
         return memory.recompute if forgets else "none"
 

@@ -77,6 +77,7 @@ def details(run_id: str) -> None:
         if view.job is None:
             quality.draw(view, summary)
             host.draw_memory(records.config, summary.peak_memory_bytes)
+            host.draw_memory_plans(view.memory_plans)
         _checkpoints(summary)
     with views[5]:
         host.draw_host(records)

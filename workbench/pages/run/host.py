@@ -5,7 +5,7 @@ What a rank of a run has to hold by formula, beside what it was measured to hold
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ from engine.config.errors import InputError
 from engine.config.run_config import parse
 from engine.config.validation import rules
 from engine.footprint.footprint import Footprint, largest
+from profilers.model.rows import MemoryPlanRow
 from workbench.figures import host
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import table
+from workbench.pages.widgets.shared import number_table, table
 from workbench.records.live_snapshot import Snapshot
-from workbench.text import words
+from workbench.text import step, words
 
 
 def draw_host(snapshot: Snapshot) -> None:
@@ -106,6 +107,17 @@ def draw_memory(config: Mapping[str, Any], peak_bytes: int | None) -> None:
             },
         )
         st.caption(_peak_comparison(row, peak_bytes))
+
+
+def draw_memory_plans(plans: Sequence[MemoryPlanRow]) -> None:
+    """What each stage does with its blocks' activations; nothing without a budget for them."""
+    if not plans:
+        return
+    with st.container(border=True, key="run-memory-plan"):
+        st.markdown("**Plan of activations**")
+        for row in plans:
+            st.caption(f":material/stacks: {step.memory_plan(row)}.")
+            number_table(step.memory_plan_columns(row), f"run-memory-plan-{row.stage}")
 
 
 def _largest(tree: Mapping[str, Any]) -> Footprint | None:

@@ -28,6 +28,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "overlap.prefetch": (1,),
     "overlap.tp_chunks": (2,),
     "memory.recompute_layers": (1,),
+    "memory.block_actions": (["offload", "full"], ["selective", "offload"]),
     "model.capacity_factor": (1.25,),
     "train.clip_norm": (None,),
     "train.validate_every": (1,),
@@ -56,6 +57,7 @@ OUTER = {"outer.period": 4, "train.steps": 6}
 APART = ("device", "lab", "environment", "profile")
 #: What fake tensors cannot show, and why; ``docs/engine.md`` says the same.
 UNREACHED: dict[str, str] = {
+    "memory.budget_gib": "a plan is made from seconds of copies and kernels, and there are none",
     "compile": "the compiler writes Triton kernels for a GPU that it asks about itself",
     "train.resume": "a rank alone reads its own part of a checkpoint alone",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.compression.randomness import Draws
-from engine.model.activation_memory import Arriving
+from engine.model.copies import Arriving, Pinned
 from engine.model.decoder import Decoder
 from tests.support.gpu.fake_cuda.device import Stream
 
@@ -54,14 +54,21 @@ def _nothing(*_: object) -> None:
 
 
 #: Where each mistake is made, by the name that ``planted`` takes.
+def _let_go(away: Pinned) -> Callable[[], None]:
+    """Memory that is being copied is not held."""
+    away.flats.clear()
+    return lambda: None
+
+
 PLANTS: dict[str, tuple[Any, str, Any]] = {
     "buffer": (Decoder, "forward", _buffer),
     "buffer_in_backward": (Decoder, "forward", _buffer_in_backward),
     "index": (Decoder, "forward", _index),
     "total": (Decoder, "forward", _total),
     "draws": (Draws, "__init__", _host_draws),
-    "copy_up_not_waited_for": (Arriving, "wait", lambda arriving: arriving.tensor),
+    "copy_up_not_waited_for": (Arriving, "wait", lambda arriving: arriving.tensors),
     "copy_down_before_the_kernel": (Stream, "wait_stream", _nothing),
+    "copied_memory_used_early": (Pinned, "leave", _let_go),
     "memory_given_away_early": (torch.Tensor, "record_stream", _nothing),
     "host_reads_early": (Stream, "synchronize", _nothing),
 }

@@ -1,0 +1,346 @@
+"""Copies of activations to where they take no memory of the device, and back; beside what the device computes.
+
+To the host: of a GPU pinned memory, each direction on a stream of its own; of a CPU other memory of the same host, each
+direction on a thread of its own. To disk: a file in the run's folder, which has no name from the start, so that its
+space is given back whatever ends the rank.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Coming(Protocol):
+    """Copies on their way back to their device."""
+
+    def wait(self) -> list[Tensor]:
+        """The tensors; what the current stream does next comes after the copy."""
+
+
+class Away(Protocol):
+    """Copies that are not on the device; they go when this does."""
+
+    nbytes: int
+
+    def leave(self) -> Callable[[], None]:
+        """Waits until the memory that was copied may be used again, and lets go of it."""
+
+
+class Copies(Protocol):
+    """A place for activations."""
+
+    def down(self, flats: Sequence[Tensor]) -> Away:
+        """Start to copy tensors there, each a whole storage as bytes."""
+
+    def up(self, away: Away) -> Coming:
+        """Start to copy them back; comes after every ``down`` that was asked for before."""
+
+    def close(self) -> None:
+        """Nothing is copied any more."""
+
+
+class Lane:
+    """A thread that does one copy after the other; with a ``rate`` in bytes per second it takes its time, as a slower
+    link would.
+    """
+
+    def __init__(self, name: str, rate: float | None = None) -> None:
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._rate, self._free_at = rate, 0.0
+
+    def submit(self, copy: Callable[[], T], size: int) -> Future[T]:
+        """The result of ``copy``, which moves so many bytes."""
+        return self._threads.submit(self._paced, copy, size)
+
+    def close(self) -> None:
+        """Once all is done."""
+        self._threads.shutdown()
+
+    def _paced(self, copy: Callable[[], T], size: int) -> T:
+        if self._rate is not None:
+            self._free_at = max(time.perf_counter(), self._free_at) + size / self._rate
+        found = copy()
+        if self._rate is not None:
+            time.sleep(max(0.0, self._free_at - time.perf_counter()))
+        return found
+
+
+class Arriving:
+    """On its way to a GPU; computations that use it wait for ``event``. Without one it never left."""
+
+    def __init__(self, tensors: list[Tensor], event: torch.cuda.Event | None) -> None:
+        self.tensors, self._event = tensors, event
+
+    def wait(self) -> list[Tensor]:
+        if self._event is None:
+            return self.tensors
+        stream = torch.cuda.current_stream(self.tensors[0].device)
+        stream.wait_event(self._event)
+        for tensor in self.tensors:
+            tensor.record_stream(stream)
+        return self.tensors
+
+
+class Pinned:
+    """In pinned memory; what was copied is held until computation comes after the copy, and may then be used again at
+    once: a ``record_stream`` would hold it until the host learns that the copy is through.
+    """
+
+    def __init__(self, hosts: list[Tensor], flats: list[Tensor], event: torch.cuda.Event) -> None:
+        self.hosts, self.event = hosts, event
+        self.nbytes = sum(one.nbytes for one in hosts)
+        self.flats = flats
+
+    def leave(self) -> Callable[[], None]:
+        flats, event = self.flats, self.event
+
+        def gone() -> None:
+            if flats:
+                torch.cuda.current_stream(flats[0].device).wait_event(event)
+                flats.clear()
+
+        return gone
+
+
+class StreamCopies:
+    """Between a GPU and pinned memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._down, self._up = torch.cuda.Stream(device), torch.cuda.Stream(device)
+
+    def down(self, flats: Sequence[Tensor]) -> Pinned:
+        hosts = [torch.empty_like(one, device="cpu", pin_memory=True) for one in flats]
+        self._down.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._down):
+            for host, flat in zip(hosts, flats, strict=True):
+                host.copy_(flat, non_blocking=True)
+        return Pinned(hosts, list(flats), self._down.record_event())
+
+    def up(self, away: Away) -> Arriving:
+        assert isinstance(away, Pinned)
+        if away.flats:  # it is wanted before it was gone
+            return self._still_here(away)
+        self._up.wait_stream(self._down)
+        with torch.cuda.stream(self._up):
+            tensors = [torch.empty_like(host, device=self._device) for host in away.hosts]
+            for tensor, host in zip(tensors, away.hosts, strict=True):
+                tensor.copy_(host, non_blocking=True)
+        return Arriving(tensors, self._up.record_event())
+
+    def close(self) -> None:
+        self._down.synchronize()
+        self._up.synchronize()
+
+    def _still_here(self, away: Pinned) -> Arriving:
+        tensors = list(away.flats)
+        away.flats.clear()
+        for tensor in tensors:
+            tensor.record_stream(self._down)
+        return Arriving(tensors, None)
+
+
+class _Returning:
+    def __init__(self, found: Future[list[Tensor]]) -> None:
+        self._found = found
+
+    def wait(self) -> list[Tensor]:
+        return self._found.result()
+
+
+class Elsewhere:
+    """What a thread copied away."""
+
+    def __init__(self, copies: Future[list[Tensor]], nbytes: int) -> None:
+        self.copies, self.nbytes = copies, nbytes
+
+    def leave(self) -> Callable[[], None]:
+        copies = self.copies
+
+        def gone() -> None:
+            copies.result()
+
+        return gone
+
+
+class ThreadCopies:
+    """Between a CPU's memory and more of it: the host's part of a machine with two kinds of memory."""
+
+    def __init__(self, rate: float | None = None) -> None:
+        self._down, self._up = Lane("offload-down", rate), Lane("offload-up", rate)
+        self._pool = Pool()
+
+    def down(self, flats: Sequence[Tensor]) -> Elsewhere:
+        size, given = sum(one.nbytes for one in flats), list(flats)
+        return Elsewhere(self._down.submit(lambda: self._taken(given), size), size)
+
+    def up(self, away: Away) -> _Returning:
+        assert isinstance(away, Elsewhere)
+        copies = away.copies
+        return _Returning(self._up.submit(lambda: self._taken(copies.result()), away.nbytes))
+
+    def close(self) -> None:
+        self._down.close()
+        self._up.close()
+
+    def _taken(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Copies, made by this thread alone: torch would start as many more as an operator has. The list is emptied."""
+        found = [self._pool.take(one.nbytes) for one in tensors]
+        for copy, one in zip(found, tensors, strict=True):
+            np.copyto(copy.numpy(), one.detach().numpy())
+        tensors.clear()
+        return found
+
+
+class Pool:
+    """Memory of a CPU that is used again: what the system gives and takes back at each step, it has to clear and to
+    tell all threads of.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[np.ndarray[Any, Any]]] = {}
+
+    def take(self, size: int) -> Tensor:
+        """So many bytes, which come back when nobody holds them."""
+        free = self._free.setdefault(size, [])
+        memory = free.pop() if free else np.empty(size, np.uint8)
+        lent = memory.view()
+        weakref.finalize(lent, free.append, memory).atexit = False
+        return torch.from_numpy(lent)
+
+
+class _Filed:
+    """Parts of a file; they are free again once this is gone."""
+
+    def __init__(self, places: list[tuple[int, int]], written: Future[None], file: _File) -> None:
+        self.places, self.written, self._file = places, written, file
+        self.nbytes = sum(size for _, size in places)
+
+    def leave(self) -> Callable[[], None]:
+        return self.written.result
+
+    def __del__(self) -> None:
+        self._file.free(self.places)
+
+
+class _File:
+    """A file without a name, and the parts of it that are free."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / f"activations-{os.getpid()}-{id(self)}"
+        self.number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        path.unlink()
+        self._end, self._free = 0, dict[int, list[int]]()
+        self._pool = Pool()
+
+    def take(self, size: int) -> int:
+        """Where that many bytes may be written."""
+        if free := self._free.get(size):
+            return free.pop()
+        place, self._end = self._end, self._end + size
+        return place
+
+    def free(self, places: list[tuple[int, int]]) -> None:
+        """Each a place and its size."""
+        for place, size in places:
+            self._free.setdefault(size, []).append(place)
+
+    def write(self, place: int, flat: Tensor) -> None:
+        """All of a tensor of bytes."""
+        left = _bytes_of(flat)
+        while left:
+            done = os.pwrite(self.number, left, place)
+            left, place = left[done:], place + done
+
+    def read(self, place: int, size: int, pin: bool) -> Tensor:
+        """As many bytes, in pinned memory if a GPU is to have them.
+
+        Raises:
+            OSError: they are not there.
+        """
+        found = torch.empty(size, dtype=torch.uint8, pin_memory=True) if pin else self._pool.take(size)
+        left = _bytes_of(found)
+        while left:
+            done = os.preadv(self.number, [left], place)
+            if not done:
+                raise OSError(f"{size:,} bytes of activations are no longer in their file")
+            left, place = left[done:], place + done
+        return found
+
+    def close(self) -> None:
+        os.close(self.number)
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    values: Any = tensor.detach().numpy()
+    return memoryview(values).cast("B")
+
+
+class DiskCopies:
+    """Between a device and a file; a GPU's activations go through pinned memory. ``rate`` as that of a ``Lane``."""
+
+    def __init__(self, device: torch.device, folder: Path, rate: float | None = None) -> None:
+        self._device, self._file = device, _File(folder)
+        self._down, self._up = Lane("disk-down", rate), Lane("disk-up", rate)
+        self._staged = StreamCopies(device) if device.type == "cuda" else None
+
+    def down(self, flats: Sequence[Tensor]) -> _Filed:
+        places = [(self._file.take(one.nbytes), one.nbytes) for one in flats]
+        staged = None if self._staged is None else self._staged.down(flats)
+        given = [] if staged is not None else list(flats)
+
+        def write() -> None:
+            if staged is not None:
+                staged.event.synchronize()
+                given.extend(staged.hosts)
+                staged.hosts.clear()
+            for (place, _), flat in zip(places, given, strict=True):
+                self._file.write(place, flat)
+            given.clear()
+
+        return _Filed(places, self._down.submit(write, sum(size for _, size in places)), self._file)
+
+    def up(self, away: Away) -> Coming:
+        assert isinstance(away, _Filed)
+        staged = self._staged
+
+        def read() -> list[Tensor]:
+            away.written.result()
+            return [self._file.read(place, size, staged is not None) for place, size in away.places]
+
+        found = self._up.submit(read, away.nbytes)
+        return _Returning(found) if staged is None else _ThroughHost(found, staged)
+
+    def close(self) -> None:
+        self._down.close()
+        self._up.close()
+        self._file.close()
+
+
+class _ThroughHost:
+    """From a file to pinned memory, and from there to a GPU once it is asked for."""
+
+    def __init__(self, found: Future[list[Tensor]], staged: StreamCopies) -> None:
+        self._found, self._staged = found, staged
+
+    def wait(self) -> list[Tensor]:
+        hosts = self._found.result()
+        event = torch.cuda.current_stream().record_event()
+        return self._staged.up(Pinned(hosts, [], event)).wait()
+
+
+def host_copies(device: torch.device) -> Copies:
+    """Between a device and the host's memory."""
+    return StreamCopies(device) if device.type == "cuda" else ThreadCopies()

@@ -1,0 +1,304 @@
+"""The plan for ``memory.budget_gib``: what each action costs on this machine, and the list that a stage then follows.
+
+Before the model takes its memory one block is built, and runs forward and backward as each action has it. Bytes are
+those that a hook sees, or the formula's where these are more. All ranks follow the slowest of them in everything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from engine.comm.context import RankContext
+from engine.comm.store import RankStore
+from engine.config.run_config import RunConfig
+from engine.config.sections import BlockAction
+from engine.footprint import block_plan
+from engine.footprint.activations import costs_of_block
+from engine.footprint.block_plan import LEAVING, Around, BlockPlan, Choices, Cost
+from engine.footprint.budget import around_stage, too_small
+from engine.model.activation_memory import Activations, Offload, Tier, is_weight
+from engine.model.axes import Axes
+from engine.model.copies import Copies, DiskCopies, host_copies
+from engine.model.decoder import Block, Decoder
+from engine.model.stage import Blueprint
+from engine.schedules.actions import Plan
+from profilers import torch_private
+from profilers.analysis.events import MEMORY_PLAN_EVENT
+from profilers.collectives.recorder import unrecorded
+
+#: Each is run so often, the first time unmeasured; the shortest counts: what else goes on only makes it longer.
+_REPEATS = 6
+_WITHOUT_COPIES: tuple[BlockAction, ...] = ("keep", "selective", "full")
+_TIERS: dict[BlockAction, Tier] = {"offload": "host", "disk": "disk"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one block: by action what a hook saw of its forward in bytes, and seconds; of what leaves also the copies'.
+    ``turn`` is the head's, forward and backward, 0 where there is none.
+    """
+
+    saved: dict[str, int]
+    forward: dict[str, float]
+    backward: dict[str, float]
+    out: dict[str, float]
+    back: dict[str, float]
+    turn: float = 0.0
+
+
+def asks_for_plan(rank: RankContext) -> bool:
+    """Whether this run has a budget, and ranks that compute."""
+    return rank.config.memory.budget_gib is not None and rank.device.type != "meta"
+
+
+def plan_blocks(
+    rank: RankContext, blueprint: Blueprint, chosen: Plan, layers: range, axes: Axes
+) -> Activations:
+    """What this rank's stage does with each of its blocks; all ranks make the same calls.
+
+    Raises:
+        LayoutError: by what was measured no list of actions fits the budget.
+    """
+    began, store = time.monotonic(), RankStore(rank, "memory")
+
+    def copies_of(action: BlockAction) -> Copies:
+        return host_copies(rank.device) if action == "offload" else DiskCopies(rank.device, rank.folder)
+
+    with unrecorded():
+        mine = measure(rank.config, blueprint, layers, axes, rank.device, copies_of)
+    told = store.gather("measured", asdict(mine))
+    costs = Measured(**store.broadcast("slowest", lambda: slowest(told)))
+    block = with_seconds(costs_of_block(rank.config), costs)
+    stage, choices = rank.groups.at.pp, [block] * len(layers)
+    around = around_stage(rank.config, chosen, stage, costs.turn if layers.stop == blueprint.blocks else 0.0)
+    plan = _planned(rank, choices, around)
+    at = rank.groups.at
+    if at.dp == at.tp == at.cp == 0:
+        about = {"stage": stage, "first": layers.start, "seconds": time.monotonic() - began}
+        rank.writer.event(MEMORY_PLAN_EVENT, **about, **_told(plan, choices, around, _budget(rank)))
+    actions: list[BlockAction] = ["keep"] * blueprint.blocks
+    actions[layers.start : layers.stop] = plan.actions
+    return Activations(actions=tuple(actions))
+
+
+def _budget(rank: RankContext) -> int:
+    """In bytes."""
+    return int((rank.config.memory.budget_gib or 0.0) * 2**30)
+
+
+def _planned(rank: RankContext, choices: Choices, around: Around) -> BlockPlan:
+    plan = block_plan.best(choices, around, _budget(rank))
+    if plan is None:
+        least = block_plan.least_bytes(choices, around)
+        raise too_small(rank.config.memory.budget_gib or 0.0, least)
+    return plan
+
+
+def _told(plan: BlockPlan, choices: Choices, around: Around, budget: int) -> dict[str, Any]:
+    """The plan, beside the fastest way to treat all blocks alike."""
+    fitting = [one for one in block_plan.uniform(choices, around) if one.peak_bytes <= budget]
+    best = min(fitting, key=lambda one: one.seconds, default=None)
+    return {
+        "actions": list(plan.actions),
+        "budget_bytes": budget,
+        "peak_bytes": plan.peak_bytes,
+        "least_bytes": block_plan.least_bytes(choices, around),
+        "micro_batch_seconds": plan.seconds,
+        "uniform": None if best is None else best.actions[0],
+        "uniform_seconds": None if best is None else best.seconds,
+        "costs": {action: asdict(cost) for action, cost in choices[0].items()},
+    }
+
+
+def slowest(told: list[dict[str, Any]]) -> dict[str, Any]:
+    """The largest of what ranks measured, number by number."""
+    first = told[0]
+    return {
+        name: {key: max(one[name][key] for one in told) for key in value}
+        if isinstance(value, dict)
+        else max(one[name] for one in told)
+        for name, value in first.items()
+    }
+
+
+def with_seconds(block: Mapping[BlockAction, Cost], found: Measured) -> dict[BlockAction, Cost]:
+    """The formula's costs, with what was measured."""
+    whole = max(block["keep"].forward_bytes, found.saved["keep"])
+    return {action: _with_seconds(action, cost, found, whole) for action, cost in block.items()}
+
+
+def _with_seconds(action: BlockAction, cost: Cost, found: Measured, whole: int) -> Cost:
+    timed = replace(cost, forward_seconds=found.forward[action], backward_seconds=found.backward[action])
+    if action not in LEAVING:
+        resident = max(cost.resident, found.saved[action])
+        at_once = max(cost.backward_bytes, whole, resident)
+        return replace(timed, resident=resident, forward_bytes=resident, backward_bytes=at_once)
+    return replace(
+        timed,
+        resident=found.saved[action],
+        forward_bytes=whole,
+        backward_bytes=whole,
+        away=whole,
+        out_seconds=found.out[action],
+        back_seconds=found.back[action],
+    )
+
+
+def measure(
+    config: RunConfig,
+    blueprint: Blueprint,
+    layers: range,
+    axes: Axes,
+    device: torch.device,
+    copies_of: Callable[[BlockAction], Copies],
+) -> Measured:
+    """Of the first block of these layers, and of the head if the last one is theirs; nothing of either stays.
+    ``copies_of`` makes what ``offload`` and ``disk`` copy with.
+    """
+    first = _stage(config, blueprint, range(layers.start, layers.start + 1), axes, device)
+    ((shape, dtype),) = blueprint.messages([layers.start], axes, config.batch.micro_batch)
+    x = torch.linspace(-1, 1, torch.Size(shape).numel(), dtype=dtype, device=device).view(shape)
+    bench = Bench(first, x)
+    found = Measured({}, {}, {}, {}, {})
+    for action in _WITHOUT_COPIES:
+        found.saved[action] = bench.saved_bytes(action)
+        found.forward[action], found.backward[action] = bench.seconds(action)
+    for action in LEAVING:
+        _measure_leaving(bench, action, copies_of(action), found)
+    turn = 0.0
+    if layers.stop == blueprint.blocks:
+        last = _stage(config, blueprint, range(layers.stop - 1, layers.stop), axes, device)
+        turn = Bench(last, x).turn_seconds(config)
+    return replace(found, turn=turn)
+
+
+def _measure_leaving(bench: Bench, action: BlockAction, copies: Copies, found: Measured) -> None:
+    offload = Offload()
+    offload.tiers = [_TIERS[action]]
+    offload.take(_TIERS[action], copies)
+    try:
+        found.out[action], found.back[action] = bench.copy_seconds(copies, found.saved["keep"])
+        forward, backward = bench.seconds(action, offload)
+        found.saved[action] = offload.device_bytes
+    finally:
+        offload.close()
+    # Its backward waited for all of the way back, which a plan counts by itself.
+    found.forward[action] = max(forward, found.forward["keep"])
+    found.backward[action] = max(backward - found.back[action], found.backward["keep"])
+
+
+def _stage(
+    config: RunConfig, blueprint: Blueprint, layers: range, axes: Axes, device: torch.device
+) -> Decoder:
+    stage = blueprint.stage(layers, axes)
+    assert isinstance(stage, Decoder)
+    stage.place(device)
+    if config.compile:
+        for block in stage.blocks.values():
+            block.compile()
+    return stage
+
+
+class Bench:
+    """One block, run again and again."""
+
+    def __init__(self, stage: Decoder, x: Tensor) -> None:
+        self._stage, self._x = stage, x
+        (self._block,) = stage.blocks.values()
+
+    def seconds(self, action: BlockAction, offload: Offload | None = None) -> tuple[float, float]:
+        """Of a forward and of a backward; what leaves is gone in between, outside of both."""
+        self._keep(action)
+        return self._timed(lambda x: self._run(x, offload), offload)
+
+    def saved_bytes(self, action: BlockAction) -> int:
+        """What its forward saves for backward; memory that several tensors share counts once."""
+        self._keep(action)
+        seen, alive = dict[int, int](), list[Tensor]()
+        resident = torch_private.memory_identity(self._stage.rotary)
+
+        def note(tensor: Tensor) -> Tensor:
+            address = torch_private.memory_identity(tensor)
+            if not is_weight(tensor) and address != resident:
+                seen[address] = tensor.untyped_storage().nbytes()
+                alive.append(tensor)
+            return tensor
+
+        with saved_tensors_hooks(note, lambda tensor: tensor):
+            self._run(self._input(), None)
+        return sum(seen.values())
+
+    def copy_seconds(self, copies: Copies, size: int) -> tuple[float, float]:
+        """Of so many bytes down and up, as the tensors of a block."""
+        part = torch.zeros(max(1, size // 8), dtype=torch.uint8, device=self._x.device)
+        outs, backs = [], []
+        for _ in range(_REPEATS):
+            flats = [part.clone() for _ in range(8)]
+            self._settle()
+            began = time.perf_counter()
+            away = copies.down(flats)
+            away.leave()()
+            self._settle()
+            turned = time.perf_counter()
+            copies.up(away).wait()
+            self._settle()
+            outs.append(turned - began)
+            backs.append(time.perf_counter() - turned)
+        return min(outs[1:]), min(backs[1:])
+
+    def turn_seconds(self, config: RunConfig) -> float:
+        """Of norm, head and loss: a stage with them, less its block."""
+        self._keep("keep")
+        alone = sum(self._timed(lambda x: self._run(x, None), None))
+        length = config.data.sequence_length // config.parallel.cp
+        targets = torch.zeros((config.batch.micro_batch, length), dtype=torch.int64, device=self._x.device)
+        embedding, self._stage.embedding = self._stage.embedding, None
+        try:
+            whole = sum(self._timed(lambda x: self._stage.loss(self._stage(x), targets), None))
+        finally:
+            self._stage.embedding = embedding
+        return max(0.0, whole - alone)
+
+    def _timed(self, run: Callable[[Tensor], Tensor], offload: Offload | None) -> tuple[float, float]:
+        forwards, backwards = [], []
+        for _ in range(_REPEATS):
+            x = self._input()
+            self._settle()
+            began = time.perf_counter()
+            out = run(x)
+            self._settle()
+            forwards.append(time.perf_counter() - began)
+            if offload is not None:
+                offload.wait()
+            gradient = torch.ones_like(out)
+            began = time.perf_counter()
+            out.backward(gradient)
+            self._settle()
+            backwards.append(time.perf_counter() - began)
+            self._stage.zero_grad()
+        return min(forwards[1:]), min(backwards[1:])
+
+    def _run(self, x: Tensor, offload: Offload | None) -> Tensor:
+        if offload is not None:
+            return offload.run([self._block], x, self._stage.rotary)
+        out: Tensor = self._block(x, self._stage.rotary)
+        return out
+
+    def _keep(self, action: BlockAction) -> None:
+        block: nn.Module = self._block
+        assert isinstance(block, Block)
+        block.keep(action if action in ("selective", "full") else "none")
+
+    def _input(self) -> Tensor:
+        return self._x.detach().requires_grad_(True)
+
+    def _settle(self) -> None:
+        if self._x.is_cuda:
+            torch.cuda.synchronize(self._x.device)

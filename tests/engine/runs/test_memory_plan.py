@@ -1,0 +1,174 @@
+"""Runs whose blocks each do something else with their activations give the numbers of runs that keep everything, to the
+bit; a budget for them makes a plan, which is told, and which no step exceeds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.errors import InputError
+from engine.config.run_config import parse
+from engine.config.validation import live_changes
+from engine.config.validation.rules import problems
+from engine.footprint.budget import check_budget, least_budget
+from engine.run.outcome import Ending
+from engine.session import Session
+from profilers.model.run_summary import RunSummary
+from tests.engine.runs.test_exact import DEEP
+from tests.support.runs import execute, small
+from workbench.home import runs
+from workbench.text import step
+
+LAYERS = 6
+
+
+def name(values: dict[str, Any]) -> str:
+    """A short test id."""
+    return "-".join(f"{key.rpartition('__')[2]}{value}" for key, value in values.items())
+
+
+MIX = ["offload", "disk", "selective", "full", "keep", "disk"]
+LAYOUTS: list[dict[str, Any]] = [
+    {},
+    {"parallel__tp": 2},
+    {"parallel__pp": 2},
+    {"parallel__pp": 2, "schedule__kind": "gpipe"},
+    {"parallel__pp": 2, "schedule__kind": "zb_h1"},
+    {"parallel__pp": 2, "schedule__kind": "interleaved", "schedule__chunks": 3},
+    {"parallel__cp": 2},
+    {"parallel__dp": 2, "parallel__zero_stage": 1},
+    {"parallel__dp": 2, "parallel__zero_stage": 3},
+    {"parallel__dp": 2, "parallel__zero_stage": 2, "parallel__tp": 2},
+    {"precision": "bf16"},
+    {"memory__offload": "optimizer"},
+]
+BASE: dict[str, Any] = DEEP | {"model__layers": LAYERS, "train__validation_batches": 1}
+
+
+def run(session: Session, values: dict[str, Any]) -> RunSummary:
+    outcome, summary = execute(session, small(**(BASE | values)))
+    assert outcome.good, outcome
+    return summary
+
+
+def same(found: RunSummary, wanted: RunSummary) -> None:
+    assert found.losses == wanted.losses
+    assert found.gradient_norms == wanted.gradient_norms
+    assert found.validation_loss == wanted.validation_loss
+
+
+@pytest.mark.drawn(4)
+@pytest.mark.parametrize("values", LAYOUTS, ids=name)
+def test_no_mix_changes_a_bit(session: Session, values: dict[str, Any]) -> None:
+    same(run(session, values | {"memory__block_actions": MIX}), run(session, values))
+
+
+@pytest.mark.slow
+def test_nor_with_compiled_blocks(session: Session) -> None:
+    compiled = {"compile": True, "train__step_timeout_seconds": 300.0}
+    same(run(session, compiled | {"memory__block_actions": MIX}), run(session, compiled))
+
+
+def test_nor_in_a_model_that_is_no_decoder(session: Session) -> None:
+    model = {"model__workload": "vision", "train__validation_batches": 1}
+    blocks = {"memory__block_actions": ["disk", "full", "offload", "keep"]}
+    (_, plain), (outcome, mixed) = (execute(session, small(**model, **more)) for more in ({}, blocks))
+    assert outcome.good, outcome
+    same(mixed, plain)
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"parallel__pp": 2}, {"parallel__dp": 2, "parallel__zero_stage": 3}], ids=name
+)
+def test_a_budget_makes_a_plan_that_is_told(session: Session, values: dict[str, Any], tmp_path: Path) -> None:
+    config = small(**(BASE | values))
+    least, whole = least_budget(config), small(**(BASE | values))
+    assert whole.memory.budget_gib is None
+    budget = 1.5 * least / 2**30
+    plain, found = run(session, values), run(session, values | {"memory__budget_gib": budget})
+    same(found, plain)
+    stages = config.parallel.pp
+    assert [row.stage for row in found.memory_plans] == list(range(stages))
+    assert sum(len(row.actions) for row in found.memory_plans) == LAYERS
+    for row in found.memory_plans:
+        assert row.least_bytes <= row.peak_bytes <= row.budget_bytes == int(budget * 2**30)
+        assert set(row.costs) == {"keep", "selective", "full", "offload", "disk"}
+        assert row.costs["full"]["backward_seconds"] > row.costs["full"]["forward_seconds"] > 0
+        assert row.costs["offload"]["out_seconds"] > 0
+        assert row.uniform_seconds is None or row.micro_batch_seconds <= row.uniform_seconds
+        assert "of activations of" in step.memory_plan(row)
+        assert len(step.memory_plan_columns(row)[0].values) == 5
+    view = runs.load(session.home / found.id)
+    assert [row["stage"] for row in runs.document(view)["memory_plans"]] == list(range(stages))
+
+
+def test_a_budget_for_all_keeps_all(session: Session) -> None:
+    (row,) = run(session, {"memory__budget_gib": 4.0}).memory_plans
+    assert row.actions == ["keep"] * LAYERS
+    assert row.uniform == "keep"
+
+
+def test_less_than_the_least_is_refused_with_the_least_that_would_do(session: Session) -> None:
+    config = small(**BASE)
+    least = least_budget(config)
+    outcome, _ = execute(session, config.with_values({"memory.budget_gib": 0.9 * least / 2**30}))
+    assert outcome.ending is Ending.ILLEGAL
+    named = float(outcome.reason.rpartition(" ")[2])
+    assert least <= named * 2**30 <= 1.01 * least
+    check_budget(config.with_values({"memory.budget_gib": named}))
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "words"),
+    [
+        ({"memory": {"block_actions": ["keep"]}}, "memory.block_actions", "one action for each"),
+        (
+            {"memory": {"budget_gib": 1.0, "block_actions": ["keep"] * 4}},
+            "memory.budget_gib",
+            "leave one out",
+        ),
+        ({"memory": {"budget_gib": 1.0, "recompute": "full"}}, "memory.recompute", "set it to none"),
+        ({"memory": {"budget_gib": 1.0, "offload": "both"}}, "memory.offload", "nearest legal: optimizer"),
+        (
+            {"memory": {"budget_gib": 1.0}, "model": {"experts": 4}},
+            "memory.budget_gib",
+            "change from step to step",
+        ),
+        (
+            {"memory": {"budget_gib": 1.0}, "parallel": {"pp": 2}, "schedule": {"kind": "zb_h1"}},
+            "memory.budget_gib",
+            "second backward",
+        ),
+        (
+            {"memory": {"budget_gib": 1.0}, "parallel": {"tp": 2, "tp_regather": True}},
+            "memory.budget_gib",
+            "tp_regather",
+        ),
+        (
+            {
+                "memory": {"budget_gib": 1.0},
+                "parallel": {"pp": 2},
+                "schedule": {"kind": "interleaved", "chunks": 2},
+            },
+            "memory.budget_gib",
+            "one stage a rank",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(values: dict[str, Any], field: str, words: str) -> None:
+    found = list(problems(parse(values)))
+    assert [problem.field for problem in found] == [field]
+    assert words in str(found[0])
+
+
+def test_a_plan_holds_for_the_micro_batches_that_a_run_began_with() -> None:
+    config = small(memory__budget_gib=1.0)
+    with pytest.raises(InputError, match="was made for the old value"):
+        live_changes.changed(config, {"batch.micro_batch": 2})
+    with pytest.raises(InputError, match="decided when a run starts"):
+        live_changes.changed(config, {"memory.budget_gib": 2.0})
+    four = ["full", "keep", "keep", "disk"]
+    assert live_changes.changed(small(), {"memory.block_actions": four}).memory.block_actions == four
