@@ -1,0 +1,195 @@
+"""Large batches and budgets of seconds, by what was learned: at equal tokens, and in equal time.
+
+    python -m benchmarks.large_batch [--seeds 3] [--steps 960] [--seconds 15] [--only NAME ...] [--save]
+
+*Recipes*: a batch eight times as large sees the same text in an eighth of the steps, as it is and by each recipe; the
+learning rate of the small batch is the best of three, by the first seed. *Budget*: how far runs end from their time.
+*Equal time*: of all batches and learning rates, the one with the most tokens a second and the one that learned most,
+on a seed of their own, then trained again on others. One rank, so that the processor's share is the same for all;
+held-out losses are of the same text. What was measured is kept beside the results: it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import _table as table
+from engine.config.run_config import RunConfig, parse
+from engine.session import Session
+from profilers.model.run_summary import RunSummary
+
+KEPT = table.RESULTS / "large_batch.json"
+PARTS = ("recipes", "budget", "time")
+BATCH, LARGER, TEXT = 8, 8, 256
+RATES = (1e-3, 3e-3, 1e-2)
+BASE: dict[str, Any] = {
+    "model": {"layers": 2, "hidden": 128, "heads": 4, "ffn_hidden": 256},
+    "data": {"sequence_length": 64},
+    "batch": {"micro_batch": 8},
+    "train": {"timeout_seconds": 3600.0},
+    "device": "cpu",
+}
+#: What is done to a batch that is larger; the learning rate is that of the small one unless scaled.
+RECIPES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "linear, warm-up": {"train.learning_rate_scaling": "linear"},
+    "square root, warm-up": {"train.learning_rate_scaling": "square_root"},
+    "LAMB, square root, warm-up": {
+        "train.optimizer": "lamb",
+        "train.learning_rate": 1e-2,
+        "train.learning_rate_scaling": "square_root",
+    },
+}
+
+
+class Runs:
+    """Runs by name, each made once: what has been measured is in a file."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[str, float]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+
+    def run(self, name: str, batch: int, seed: int, values: dict[str, Any]) -> dict[str, float]:
+        """Held-out loss, tokens a second, seconds used, and the mean step."""
+        if name not in self.known:
+            config = parse(BASE).with_values(
+                {"batch.global_batch": batch, "train.validation_batches": TEXT // batch, "train.seed": seed}
+                | values
+            )
+            self.known[name] = _told(_summary(config, name))
+            KEPT.write_text(json.dumps(self.known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            print(f"{name}: {self.known[name]['loss']:.4f}", flush=True)
+        return self.known[name]
+
+
+def _summary(config: RunConfig, name: str) -> RunSummary:
+    with tempfile.TemporaryDirectory() as folder, Session(Path(folder)) as session:
+        outcome, summary = session.execute(config, {}, lambda: False)
+    if not outcome.good:
+        sys.exit(f"{name} ended as {outcome.ending}: {outcome.reason}")
+    return summary
+
+
+def _told(summary: RunSummary) -> dict[str, float]:
+    return {
+        "loss": summary.validation_loss or float("nan"),
+        "tokens_per_second": summary.tokens_per_second or float("nan"),
+        "used": summary.budget_used_seconds or float("nan"),
+        "step": float(np.mean(summary.step_samples)),
+        "steps": float(len(summary.losses)),
+    }
+
+
+def main() -> None:
+    """Measure what is missing, and print the tables."""
+    arguments = table.parser(__doc__)
+    arguments.add_argument("--seeds", type=int, default=3)
+    arguments.add_argument("--steps", type=int, default=960, help="of the small batch")
+    arguments.add_argument("--seconds", type=float, default=15.0, help="of each run in equal time")
+    arguments.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    given = arguments.parse_args()
+    runs, rows = Runs(), list[list[str]]()
+    if "recipes" in given.only:
+        rows += recipes(runs, given.seeds, given.steps)
+    if "time" in given.only:
+        rows += equal_time(runs, given.seeds, given.seconds)
+    if "budget" in given.only:
+        rows += [budget(runs, given.seeds, given.seconds)]
+    header = ["what", "held-out loss, by seed", "over its rival", "verdict"]
+    table.show("large_batch", "Large batches and budgets of seconds", header, rows, given.save)
+
+
+def recipes(runs: Runs, seeds: int, steps: int) -> list[list[str]]:
+    """The small batch, and the large one by each recipe, at equal tokens."""
+
+    def small(seed: int, rate: float) -> float:
+        values = {"train.steps": steps, "train.learning_rate": rate}
+        return runs.run(f"small {steps} {rate:g} {seed}", BATCH, seed, values)["loss"]
+
+    best = min(RATES, key=lambda rate: small(0, rate))
+    fair = [small(seed, best) for seed in range(seeds)]
+    rows = [[f"batch {BATCH}, {steps} steps, learning rate {best:g}", _losses(fair), "", "the rival"]]
+    for name, more in RECIPES.items():
+        warm_up = {"train.learning_rate_warmup": steps // LARGER // 10} if more else {}
+        values = {
+            "train.steps": steps // LARGER,
+            "train.learning_rate": best,
+            "train.learning_rate_batch": BATCH,
+        }
+        found = [
+            runs.run(f"large {steps} {name} {seed}", BATCH * LARGER, seed, values | warm_up | more)["loss"]
+            for seed in range(seeds)
+        ]
+        over = float(np.mean(found) / np.mean(fair) - 1)
+        plain = "over 5 %, as is said" if over > 0.05 else "not over 5 % here"
+        what = f"batch {BATCH * LARGER}, {steps // LARGER} steps, {name}"
+        rows.append([what, _losses(found), _spread(found, fair), _within(over) if more else plain])
+    return rows
+
+
+def equal_time(runs: Runs, seeds: int, seconds: float) -> list[list[str]]:
+    """The fastest and the one that learned most, chosen on one seed and trained again on others."""
+    points = [(batch, rate) for batch in (8, 16, 32, 64) for rate in RATES]
+
+    def at(seed: int, batch: int, rate: float) -> dict[str, float]:
+        values = {
+            "train.seconds": seconds,
+            "train.learning_rate": rate,
+            "train.learning_rate_schedule": "one_cycle",
+        }
+        return runs.run(f"time {seconds:g} {batch} {rate:g} {seed}", batch, seed, values)
+
+    searched = {point: at(100, *point) for point in points}
+    fastest = max(points, key=lambda point: searched[point]["tokens_per_second"])
+    learned = min(points, key=lambda point: searched[point]["loss"])
+    rivals = [at(seed, *fastest)["loss"] for seed in range(seeds)]
+    found = [at(seed, *learned)["loss"] for seed in range(seeds)]
+    words = "batch {}, learning rate {:g}"
+    better = max(found) < min(rivals)
+    return [
+        [f"most tokens/s in {seconds:g} s: {words.format(*fastest)}", _losses(rivals), "", "the rival"],
+        [f"learned most in {seconds:g} s: {words.format(*learned)}", _losses(found), _spread(found, rivals),
+         "better on every seed" if better else "not better on every seed"],
+    ]  # fmt: skip
+
+
+def budget(runs: Runs, seeds: int, seconds: float) -> list[str]:
+    """How far runs with a time end from it, in steps of their own."""
+    off = [
+        (one["used"] - seconds) / one["step"]
+        for name, one in runs.known.items()
+        if name.startswith(f"time {seconds:g} ")
+    ]
+    if not off:
+        return ["budget kept", "", "", "run it with --only time first"]
+    within = sum(abs(one) <= 1 for one in off)
+    return [f"ends within one step of its {seconds:g} s", f"{within} of {len(off)} runs",
+            f"median {np.median(off):+.2f}, from {min(off):+.2f} to {max(off):+.2f} steps",
+            "kept" if within == len(off) else "not kept by all"]  # fmt: skip
+
+
+def _within(over: float) -> str:
+    return "within 2 %" if over <= 0.02 else "not within 2 %"
+
+
+def _losses(found: Sequence[float]) -> str:
+    return ", ".join(f"{one:.3f}" for one in found)
+
+
+def _spread(found: Sequence[float], rivals: Sequence[float]) -> str:
+    """In percent, the mean and by seed."""
+    each = [100 * (one / other - 1) for one, other in zip(found, rivals, strict=True)]
+    return f"{np.mean(each):+.1f} % ({', '.join(f'{one:+.1f}' for one in each)})"
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        main()
+    sys.exit(0)
