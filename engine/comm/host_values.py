@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from profilers.steps.wait_sampler import waits_here
@@ -31,5 +32,11 @@ def to_host(x: Tensor) -> Tensor:
 
 @waits_here
 def wait_for_stream(stream: Any) -> None:
-    """Return once a stream of the device has nothing left to do."""
+    """Return once a stream of the device, or what an event stands for, has nothing left to do."""
     stream.synchronize()
+
+
+@waits_here
+def wait_for_device(device: torch.device) -> None:
+    """Return once a GPU has nothing left to do on any stream."""
+    torch.cuda.synchronize(device)

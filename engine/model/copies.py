@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.comm import host_values
+
 T = TypeVar("T")
 
 
@@ -141,8 +143,8 @@ class StreamCopies:
         return Arriving(tensors, self._up.record_event())
 
     def close(self) -> None:
-        self._down.synchronize()
-        self._up.synchronize()
+        host_values.wait_for_stream(self._down)
+        host_values.wait_for_stream(self._up)
 
     def _still_here(self, away: Pinned) -> Arriving:
         tensors = list(away.flats)
@@ -303,7 +305,7 @@ class DiskCopies:
 
         def write() -> None:
             if staged is not None:
-                staged.event.synchronize()
+                host_values.wait_for_stream(staged.event)
                 given.extend(staged.hosts)
                 staged.hosts.clear()
             for (place, _), flat in zip(places, given, strict=True):

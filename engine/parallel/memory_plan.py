@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from engine.comm import host_values
 from engine.comm.context import RankContext
 from engine.comm.store import RankStore
 from engine.config.run_config import RunConfig
@@ -301,4 +302,4 @@ class Bench:
 
     def _settle(self) -> None:
         if self._x.is_cuda:
-            torch.cuda.synchronize(self._x.device)
+            host_values.wait_for_device(self._x.device)
