@@ -168,7 +168,7 @@ def _live_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: A
     server, times = psutil.Process(process.pid), scratch / "times.npy"
     rows = []
     try:
-        for count in (1, given.sessions):
+        for count in dict.fromkeys((1, given.sessions)):
             for path in home.iterdir():
                 if path.name.startswith("2026"):
                     path.rename(scratch / f"before-{count}")
