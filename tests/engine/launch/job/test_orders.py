@@ -36,6 +36,8 @@ def test_its_ranks_write_a_trace_and_what_their_memory_holds(tmp_path: Path) -> 
         traced = control.ask(target, "trace", {"steps": _STEPS}, "test", _PATIENCE_SECONDS)
         kept = control.ask(target, "snapshot", {"steps": 1}, "test", _PATIENCE_SECONDS)
         refused = control.ask(target, "evaluate", {}, "test", 1.0)
+        last = max(one.step for one in progress.read(folder))  # what was disturbed is to be in the records
+        assert wait_until(lambda: min(one.step for one in progress.read(folder)) > last + 3, 60)
     finally:
         job.send_signal(signal.SIGINT)
         job.communicate(timeout=60)
