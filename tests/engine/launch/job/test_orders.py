@@ -22,6 +22,8 @@ _STEPS = 2
 _PATIENCE_SECONDS = 60.0
 
 
+# One run in ten finds no step of rank 0 at its end, when the trace began late (step 60 or so); the cause is not known.
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_its_ranks_write_a_trace_and_what_their_memory_holds(tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
@@ -59,6 +61,7 @@ def test_its_ranks_write_a_trace_and_what_their_memory_holds(tmp_path: Path) -> 
     table = RunRecords(folder / run_folder.RECORDS).table(0, "step")
     measured = dict(zip(table.column("step").tolist(), table.column("measured").tolist(), strict=True))
     disturbed = range(trace.first - 1, trace.first + _STEPS + 1)
+    assert disturbed[-1] in measured, (trace.first, sorted(measured)[-5:], disturbed, last)
     assert [measured[step] for step in disturbed] == [False] * len(disturbed)
     assert measured[trace.first - 2] or trace.first - 2 < 2
     assert runs.load(folder).outcome == "stopped"
