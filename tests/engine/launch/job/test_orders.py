@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from engine.run import answers, progress, run_folder
-from profilers.records.reader import RunRecords
 from tests.support.job import command
 from tests.support.waiting import wait_until
 from tests.support.workbench import chrome_traces
 from workbench.home import control, runs, traces
 from workbench.home.resolve import Target
+from workbench.records import archive
 
 pytestmark = pytest.mark.drawn(2, of="orders to foreign jobs")
 
@@ -22,8 +22,6 @@ _STEPS = 2
 _PATIENCE_SECONDS = 60.0
 
 
-# One run in ten finds no step of rank 0 at its end, when the trace began late (step 60 or so); the cause is not known.
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_its_ranks_write_a_trace_and_what_their_memory_holds(tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
@@ -58,10 +56,10 @@ def test_its_ranks_write_a_trace_and_what_their_memory_holds(tmp_path: Path) -> 
     written = [one for one in answers.of_run(folder) if one.command == "snapshot"]
     assert [json.loads((folder / one.files[0]).read_text())["rank"] for one in written] == [0, 1]
     assert not refused.accepted and "foreign job" in refused.text and "trace" in refused.text
-    table = RunRecords(folder / run_folder.RECORDS).table(0, "step")
+    # Of a job with many steps they are compacted when it ends.
+    table = archive.records(folder / run_folder.RECORDS).table(0, "step")
     measured = dict(zip(table.column("step").tolist(), table.column("measured").tolist(), strict=True))
     disturbed = range(trace.first - 1, trace.first + _STEPS + 1)
-    assert disturbed[-1] in measured, (trace.first, sorted(measured)[-5:], disturbed, last)
     assert [measured[step] for step in disturbed] == [False] * len(disturbed)
     assert measured[trace.first - 2] or trace.first - 2 < 2
     assert runs.load(folder).outcome == "stopped"
