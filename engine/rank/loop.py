@@ -69,8 +69,9 @@ def _steps(
 ) -> bool:
     planner = Planner(rank, stages.stages.values())
     first = checkpoints.resume(planner.adopt)
+    length.begin(first)
     divergence = DivergenceCheck(rank.config.train.steps - first)
-    if length.limited:
+    if length.limited:  # how long a loss takes
         validation.run(first)
     with contextlib.ExitStack() as opened:
         log = opened.enter_context(StepLog(rank, first))
@@ -84,7 +85,6 @@ def _steps(
         between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.on_order}
         commands = opened.enter_context(CommandReader(rank, first, between, at_hold))
         step = first
-        length.begin(first)
         while True:
             length.before(step, validation.seconds, checkpoints.seconds)
             if step >= rank.config.train.steps:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.channel import Channel
+from engine.config.knobs.learning import OPTIMIZERS
 from engine.config.sections import Train
 from engine.parallel.data.replica import Piece
 
@@ -76,7 +77,7 @@ def rules_of(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[U
 def first_state(piece: Piece, train: Train) -> dict[str, Tensor]:
     """What an optimizer knows of a piece before its first step, by the names that it uses."""
     weight = piece.weight.detach()
-    if train.optimizer in ("sgd", "lars") or (train.optimizer == "muon" and _is_hidden(piece)):
+    if OPTIMIZERS[train.optimizer].averages(train) < 2 or (train.optimizer == "muon" and _is_hidden(piece)):
         return {"momentum_buffer": torch.zeros_like(weight)} if train.momentum else {}
     averages = {key: torch.zeros_like(weight) for key in ("exp_avg", "exp_avg_sq")}
     return {"step": torch.zeros((), dtype=torch.float32, device=weight.device), **averages}

@@ -84,6 +84,20 @@ def test_its_learning_rate_is_that_of_the_lengths_it_told(session: Session) -> N
     assert summary.losses == pytest.approx(plain_losses(whole, at), abs=1e-5, rel=0)
 
 
+def test_a_run_that_goes_on_has_a_time_of_its_own(session: Session) -> None:
+    folders: list[Path] = []
+    plain = VALUES | {"train__seconds": None}
+    first = small(**plain | {"train__steps": 8}, checkpoint__every_steps=8)
+    outcome, _ = execute(session, first, on_start=folders.append)
+    assert outcome.good, outcome
+    rest = VALUES | {"train__seconds": 3.0, "train__steps": 5, "train__resume": str(folders[0])}
+    outcome, summary = execute(session, small(**rest), on_start=folders.append)
+    assert outcome.good, outcome
+    assert summary.first_step == 8 and len(summary.losses) > 3
+    warm_up = small().train.warmup
+    assert summary.measured_from_step is not None and summary.measured_from_step >= 8 + warm_up
+
+
 def test_all_ranks_take_over_a_length_at_the_same_step(tmp_path: Path) -> None:
     page = Progress(tmp_path, 2)
     first, second = StopControl(page, 0), StopControl(page, 1)
