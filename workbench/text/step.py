@@ -189,7 +189,9 @@ def memory_plan(row: MemoryPlanRow) -> str:
     """What a stage does with the activations of its blocks, and what that is worth."""
     blocks = ", ".join(_stretch(*one) for one in stretches(row))
     beside = "no way to treat all blocks alike fits"
-    if row.uniform_seconds is not None and row.micro_batch_seconds:
+    if set(row.actions) == {row.uniform}:
+        beside = "as all blocks alike"
+    elif row.uniform_seconds is not None and row.micro_batch_seconds:
         gain = words.percent(row.uniform_seconds / row.micro_batch_seconds - 1, 1)
         beside = f"{row.uniform} for all blocks would take {gain} longer"
     return (

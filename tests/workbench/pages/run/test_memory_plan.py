@@ -32,6 +32,11 @@ def test_it_says_what_each_block_does_and_what_that_is_worth() -> None:
     assert list(table["stays, MB"]) == [1.0, 1.0, 1.0]
 
 
+def test_a_plan_that_treats_all_blocks_alike_is_not_set_beside_itself() -> None:
+    alike = MemoryPlanRow(0, 0, ["keep", "keep"], 10 << 20, 9 << 20, 1 << 20, 0.2, "keep", 0.2, {})
+    assert step.memory_plan(alike).endswith("a micro-batch as planned, as all blocks alike")
+
+
 def test_without_a_budget_there_is_nothing_to_see() -> None:
     def empty() -> None:
         from workbench.pages.run import host
