@@ -39,6 +39,8 @@ class OneOf:
 
 
 Count = Annotated[int, Field(ge=1)]
+#: Of the decoder, each with matrices that tp splits.
+TensorPart = Literal["embedding", "attention", "feed_forward", "head"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=10, le=10_000)]
 _USUAL = VerdictThresholds()
@@ -92,7 +94,9 @@ class Parallel(Section):
     copy of the parameters under ``zero_stage`` 2 and 3 (hybrid sharding); without it all do.
 
     ``tp_regather`` keeps a rank's slice of what tp gathers in front of matrices, and gathers it again in backward:
-    less memory, more messages. ``reduce_every_micro_batch`` scatters gradients under ``zero_stage`` 2 and 3 after each
+    less memory, more messages. Of the parts of the decoder in ``tp_replicated`` each rank of tp has all matrices and
+    computes its own slice of the sequence: no messages but attention's, and gradients of these parts are summed over
+    tp once a step. ``reduce_every_micro_batch`` scatters gradients under ``zero_stage`` 2 and 3 after each
     micro-batch; without it whole gradients are summed until the last one.
 
     ``placement`` says on which device each rank works: rank r on device ``placement[r]``, of devices that are counted
@@ -108,6 +112,7 @@ class Parallel(Section):
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     shard_ranks: Count | None = None
     tp_regather: bool = False
+    tp_replicated: list[TensorPart] = []
     reduce_every_micro_batch: bool = False
     placement: list[Annotated[int, Field(ge=0)]] | None = None
     world_size: Count | None = None

@@ -60,13 +60,19 @@ class Kept:
 class Sizes:
     """What a rank sees of one micro-batch, in elements; ``element`` is the bytes of an activation.
 
-    ``tokens`` is sequence / cp x batch; where tp splits the sequence a rank holds tokens / tp of them.
+    ``tokens`` is sequence / cp x batch; where tp splits the sequence a rank holds tokens / tp of them. Parts that are
+    ``replicated`` over tp compute on those alone.
     """
 
     shape: ModelShape
     tokens: int
     tp: int
     element: int
+    replicated: frozenset[str] = frozenset()
+
+    def input_of(self, part: str) -> int:
+        """Elements of the activation that a part's matrices read, which is as large as what they give in the end."""
+        return self.slice if part in self.replicated else self.hidden
 
     @property
     def hidden(self) -> int:
@@ -88,7 +94,8 @@ def sizes_of(config: RunConfig) -> Sizes:
     """The sizes that a configuration gives every rank."""
     tokens = config.batch.micro_batch * config.data.sequence_length // config.parallel.cp
     element = 2 if config.precision == "bf16" else FP32_BYTES
-    return Sizes(resolve(config.model), tokens, config.parallel.tp, element)
+    replicated = frozenset(config.parallel.tp_replicated)
+    return Sizes(resolve(config.model), tokens, config.parallel.tp, element, replicated)
 
 
 def kept_by_stage(config: RunConfig, part: Part) -> Kept:
@@ -122,7 +129,7 @@ def around_bytes(config: RunConfig, part: Part, copied: bool) -> int:
     boundary = sizes.element * sizes.slice
     outside = 0 if part.is_last else boundary
     if part.is_first:
-        return outside + sizes.tokens * (INDEX_BYTES + (INDEX_BYTES + 1 if sizes.tp > 1 else 0))
+        return outside + _index_bytes(sizes, "embedding", INDEX_BYTES + 1)
     return outside + (boundary if copied else 0)
 
 
@@ -181,7 +188,8 @@ def block_bytes(config: RunConfig, recompute: Recompute) -> int:
     attention = _core_inputs(config, sizes) if recompute == "selective" else _attention(config, sizes)
     # A router reads the whole norm's output, and the experts rows of it.
     whole = (sizes.hidden - sizes.slice) if config.model.experts and config.parallel.tp_regather else 0
-    return 2 * _norm(config, sizes) + sizes.element * whole + attention + rest
+    norms = _norm(config, sizes, "attention") + _norm(config, sizes, "feed_forward")
+    return norms + sizes.element * whole + attention + rest
 
 
 def waiting_bytes(config: RunConfig, part: Part) -> int:
@@ -193,8 +201,8 @@ def waiting_bytes(config: RunConfig, part: Part) -> int:
     width = sizes.tokens * sizes.shape.ffn_hidden // sizes.tp
     block = _attention_factors(sizes)
     if not config.model.experts:
-        block += 2 * sizes.hidden + 3 * width
-    head = sizes.hidden + sizes.tokens * sizes.shape.vocabulary // sizes.tp if part.is_last else 0
+        block += 2 * sizes.input_of("feed_forward") + 3 * width
+    head = sizes.input_of("head") + sizes.tokens * sizes.shape.vocabulary // sizes.tp if part.is_last else 0
     return sizes.element * (part.layers * block + head)
 
 
@@ -218,13 +226,13 @@ def _computed_again(config: RunConfig) -> int:
     return block_bytes(plain, "none") - block_bytes(plain, recompute)
 
 
-def _norm(config: RunConfig, sizes: Sizes) -> int:
-    """Its input and normalized values in fp32, a factor a token, and its output for the matrices behind it: whole, or
+def _norm(config: RunConfig, sizes: Sizes, reader: str) -> int:
+    """Its input and normalized values in fp32, a factor a token, and its output for the part that reads it: whole, or
     this rank's slice. A weight that is not fp32 itself is kept as an fp32 copy.
     """
     is_narrow = config.memory.parameters == "bf16" and config.parallel.zero_stage < 2
     kept = 2 * FP32_BYTES * sizes.slice + FP32_BYTES * sizes.tokens // sizes.tp
-    output = sizes.slice if config.parallel.tp_regather else sizes.hidden
+    output = sizes.slice if config.parallel.tp_regather else sizes.input_of(reader)
     return kept + sizes.element * output + (FP32_BYTES * sizes.shape.hidden if is_narrow else 0)
 
 
@@ -246,7 +254,7 @@ def _core_inputs(config: RunConfig, sizes: Sizes) -> int:
 
 def _attention_factors(sizes: Sizes) -> int:
     """Inputs: whole for query, key and value, split for output. Gradients: split for those, whole for output."""
-    return 2 * sizes.hidden + 2 * sizes.slice + 2 * sizes.key_value
+    return 2 * sizes.input_of("attention") + 2 * sizes.slice + 2 * sizes.key_value
 
 
 def _feed_forward(sizes: Sizes) -> int:
@@ -273,5 +281,11 @@ def _mixture(config: RunConfig, sizes: Sizes) -> int:
 def _head(config: RunConfig, sizes: Sizes) -> int:
     """The last norm, probabilities in fp32, and the targets."""
     logits = sizes.tokens * sizes.shape.vocabulary // sizes.tp
-    targets = sizes.tokens * (INDEX_BYTES + (1 if sizes.tp > 1 else 0))
-    return _norm(config, sizes) + FP32_BYTES * logits + targets
+    return _norm(config, sizes, "head") + FP32_BYTES * logits + _index_bytes(sizes, "head", 1)
+
+
+def _index_bytes(sizes: Sizes, part: str, beside: int) -> int:
+    """Tokens or targets that a part with words keeps; ``beside`` are bytes a token where its words are split over tp."""
+    if part in sizes.replicated:
+        return INDEX_BYTES * sizes.tokens // sizes.tp
+    return sizes.tokens * (INDEX_BYTES + (beside if sizes.tp > 1 else 0))

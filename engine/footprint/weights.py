@@ -16,7 +16,7 @@ from engine.config.layout import Layout, accumulation, layout_of
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
-from engine.config.sections import Train
+from engine.config.sections import TensorPart, Train
 from engine.footprint.activations import FP32_BYTES, Part, sizes_of
 from engine.schedules.actions import Plan
 from engine.schedules.registry import KINDS
@@ -67,10 +67,16 @@ class Held:
 
 def held(config: RunConfig, part: Part) -> Held:
     """One stage's parameters on a rank, before ZeRO splits them."""
-    shape, tp = resolve(config.model), config.parallel.tp
-    root = [Weight(shape.vocabulary // tp, shape.hidden)] * (part.is_first + part.is_last)
+    shape = resolve(config.model)
+    ends = ["embedding"] * part.is_first + ["head"] * part.is_last
+    root = [Weight(shape.vocabulary // tensor_ranks(config, end), shape.hidden) for end in ends]
     root += [Weight(shape.hidden, 1, is_whole=_leaves_whole(config))] * part.is_last
     return Held(part.layers, _block(config, shape), tuple(root))
+
+
+def tensor_ranks(config: RunConfig, part: TensorPart) -> int:
+    """Ranks that the matrices of a part are split over: those of tp, or one where each has all of them."""
+    return 1 if part in config.parallel.tp_replicated else config.parallel.tp
 
 
 def sharded_elements(held: Held, layout: Layout) -> int:
@@ -133,7 +139,7 @@ def outer_bytes(config: RunConfig, elements: int) -> int:
 
 
 def _block(config: RunConfig, shape: ModelShape) -> tuple[Weight, ...]:
-    tp, hidden, width = config.parallel.tp, shape.hidden, shape.ffn_hidden
+    tp, hidden, width = tensor_ranks(config, "attention"), shape.hidden, shape.ffn_hidden
     attention = [
         Weight(hidden // tp, hidden),
         Weight(shape.kv_heads * shape.head_dim // tp, hidden, 2),
@@ -141,7 +147,7 @@ def _block(config: RunConfig, shape: ModelShape) -> tuple[Weight, ...]:
     ]
     whole = _leaves_whole(config)
     norms = [Weight(hidden, 1, 2, is_whole=whole)]
-    experts = config.model.experts
+    experts, tp = config.model.experts, tensor_ranks(config, "feed_forward")
     if experts is None:
         return (*attention, *norms, Weight(width // tp, hidden, 2), Weight(hidden, width // tp))
     matrix = (config.model.expert_ffn_hidden or width) // tp * hidden
@@ -238,7 +244,8 @@ def _traffic(settings: Settings, ranks: int, factors: float = 0.0) -> Traffic:
 def _gathered_again(config: RunConfig) -> int:
     """One whole activation in a backward that kept a slice of it."""
     sizes = sizes_of(config)
-    return sizes.element * sizes.hidden if config.parallel.tp_regather else 0
+    gathers = {"attention", "feed_forward", "head"} - sizes.replicated
+    return sizes.element * sizes.hidden if config.parallel.tp_regather and gathers else 0
 
 
 def _messages(config: RunConfig, place: int, chosen: Plan) -> int:

@@ -113,7 +113,15 @@ class Matrix(Protocol):
 
 
 class TensorAxis(Protocol):
-    """Collectives and slices over tp; with one rank each of them is the identity."""
+    """Collectives and slices over tp; with one rank each of them is the identity.
+
+    Parts of a model that are ``replicated`` are not split: every rank has their matrices whole, and computes its own
+    slice of the sequence.
+    """
+
+    @property
+    def replicated(self) -> frozenset[str]:
+        """The parts, by the names of ``parallel.tp_replicated``."""
 
     @property
     def size(self) -> int:
@@ -131,6 +139,21 @@ class TensorAxis(Protocol):
 
     def row_product(self, x: Tensor, matrix: Matrix) -> Tensor:
         """[sequence, ..., in / tp] -> summed over tp [sequence / tp, ..., out], of a matrix whose rows are split."""
+
+    def of(self, part: str) -> TensorAxis:
+        """The axis that matrices of a part of the model are split over: of one rank where they are replicated."""
+
+    def my_slice(self, x: Tensor) -> Tensor:
+        """[sequence, ...] -> [sequence / tp, ...] of what every rank has; it has no gradient."""
+
+    def sequence_to_width(self, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """[sequence / tp, batch, width] of each -> [sequence, batch, width / tp], in one message."""
+
+    def width_to_sequence(self, x: Tensor) -> Tensor:
+        """[sequence, batch, width / tp] -> [sequence / tp, batch, width]."""
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Of a number over ranks; each rank's share of its gradient is 1 / tp."""
 
     def keeping_gathered(self) -> TensorAxis:
         """The same axis, whose products keep the gathered input for backward whatever was asked for."""

@@ -21,15 +21,17 @@ _ROTARY_BASE = 10000.0
 
 class Linear(nn.Module):
     """A matrix [out, in] without bias, split over tp along ``tp_dim``: 0 gives columns of outputs, 1 partial sums.
+    With None every rank has all of it.
 
     It computes in its input's dtype: parameters stay fp32, bf16 activations make bf16 products.
     """
 
-    def __init__(self, outputs: int, inputs: int, tp: TensorAxis, tp_dim: int) -> None:
+    def __init__(self, outputs: int, inputs: int, tp: TensorAxis, tp_dim: int | None) -> None:
         super().__init__()
         self.tp_dim = tp_dim
         shape = [outputs, inputs]
-        shape[tp_dim] //= tp.size
+        if tp_dim is not None:
+            shape[tp_dim] //= tp.size
         self.weight = nn.Parameter(torch.empty(shape))
         self.deferred: Deferral | None = None
 
@@ -55,19 +57,23 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Rows [vocabulary / tp, hidden]; tokens outside this rank's part give zeros, summed over tp."""
-
-    tp_dim = 0
+    """Rows [vocabulary / tp, hidden]; tokens outside this rank's part give zeros, summed over tp. Or, replicated, all
+    rows on every rank, which looks up its slice of the sequence.
+    """
 
     def __init__(self, shape: ModelShape, tp: TensorAxis, dtype: torch.dtype) -> None:
         super().__init__()
         self.tp, self.dtype = tp, dtype
-        self.weight = nn.Parameter(torch.empty(shape.vocabulary // tp.size, shape.hidden))
+        self.tp_dim = _split_dim(tp, "embedding", 0)
+        rows = shape.vocabulary // tp.of("embedding").size
+        self.weight = nn.Parameter(torch.empty(rows, shape.hidden))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[batch, sequence / cp] -> [sequence / (cp * tp), batch, hidden]."""
         tokens = tokens.transpose(0, 1)
-        if self.tp.size == 1:
+        if self.tp_dim is None:
+            tokens = self.tp.my_slice(tokens)
+        if self.tp_dim is None or self.tp.size == 1:
             return _rows(self.weight, tokens).to(self.dtype)
         local = tokens - self.tp.rank * self.weight.shape[0]
         mine = (local >= 0) & (local < self.weight.shape[0])
@@ -81,23 +87,35 @@ class Attention(nn.Module):
     def __init__(self, shape: ModelShape, axes: Axes) -> None:
         super().__init__()
         self.context, self.head_dim, self.forgets = axes.context, shape.head_dim, False
-        self.tp = tp = axes.tensor
+        tp = axes.tensor
+        self.tp = tp.of("attention")
+        columns, rows = (_split_dim(tp, "attention", dim) for dim in (0, 1))
+        #: Between slices of the sequence and heads, where the matrices are replicated.
+        self.heads = tp if columns is None else None
         kv_width = shape.kv_heads * shape.head_dim
-        self.query = Linear(shape.hidden, shape.hidden, tp, 0)
-        self.key = Linear(kv_width, shape.hidden, tp, 0)
-        self.value = Linear(kv_width, shape.hidden, tp, 0)
-        self.output = Linear(shape.hidden, shape.hidden, tp, 1)
+        self.query = Linear(shape.hidden, shape.hidden, tp, columns)
+        self.key = Linear(kv_width, shape.hidden, tp, columns)
+        self.value = Linear(kv_width, shape.hidden, tp, columns)
+        self.output = Linear(shape.hidden, shape.hidden, tp, rows)
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
         products = self.tp.column_products(x, (self.query, self.key, self.value))
+        if self.heads is not None:
+            products = self.heads.sequence_to_width(products)
         query, key, value = map(self._heads, products)
         core = query, key, value, rotary
         if not self.forgets or not torch.is_grad_enabled():
-            return self.tp.row_product(self._mix(*core), self.output)
-        if self.output.deferred is None:
+            return self._out(self._mix(*core))
+        if self.output.deferred is None and self.heads is None:
             return self.tp.scatter_sequence(again(self._mixed_output, *core))
-        return self.tp.row_product(again(self._mix, *core), self.output)
+        return self._out(again(self._mix, *core))
+
+    def _out(self, mixed: Tensor) -> Tensor:
+        """[sequence / cp, batch, hidden / tp] -> [sequence / (cp * tp), batch, hidden]."""
+        if self.heads is not None:
+            mixed = self.heads.width_to_sequence(mixed)
+        return self.tp.row_product(mixed, self.output)
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor) -> Tensor:
         """Weighted values [sequence / cp, batch, hidden / tp]."""
@@ -118,10 +136,11 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: ModelShape, tp: TensorAxis) -> None:
         super().__init__()
-        self.tp = tp
-        self.gate = Linear(shape.ffn_hidden, shape.hidden, tp, 0)
-        self.up = Linear(shape.ffn_hidden, shape.hidden, tp, 0)
-        self.down = Linear(shape.hidden, shape.ffn_hidden, tp, 1)
+        self.tp = tp.of("feed_forward")
+        columns, rows = (_split_dim(tp, "feed_forward", dim) for dim in (0, 1))
+        self.gate = Linear(shape.ffn_hidden, shape.hidden, tp, columns)
+        self.up = Linear(shape.ffn_hidden, shape.hidden, tp, columns)
+        self.down = Linear(shape.hidden, shape.ffn_hidden, tp, rows)
 
     def forward(self, x: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
@@ -151,9 +170,8 @@ class Block(nn.Module):
         self.forgets, self.attention.forgets = recompute == "full", recompute == "selective"
         # With everything forgotten the second forward gathers again anyway.
         self.tp = self._axis.keeping_gathered() if self.forgets else self._axis
-        for module in self.modules():
-            if isinstance(module, (Attention, FeedForward, Mixture)):
-                module.tp = self.tp
+        self.attention.tp = self.tp.of("attention")
+        self.feed_forward.tp = self.tp.of("feed_forward")
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
@@ -198,14 +216,15 @@ class Decoder(Stage):
         )
         is_last = layers.stop == shape.layers
         self.norm = Norm(shape.hidden) if is_last else None
-        self.head = Linear(shape.vocabulary, shape.hidden, tp, 0) if is_last else None
+        self.head = Linear(shape.vocabulary, shape.hidden, tp, _split_dim(tp, "head", 0)) if is_last else None
         # Not a registered buffer: data parallelism would broadcast it with every first step.
         self.positions = axes.context.positions(sequence_length)
         self.rotary = _rotary(self.positions, shape.head_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens [batch, sequence / cp] or hidden states [sequence / (cp * tp), batch, hidden] in; hidden states or
-        logits [sequence / cp, batch, vocabulary / tp] out.
+        logits [sequence / cp, batch, vocabulary / tp] out, or [sequence / (cp * tp), batch, vocabulary] of a head
+        that is replicated.
         """
         if self.embedding is not None:
             x = self.embedding(x)
@@ -216,7 +235,7 @@ class Decoder(Stage):
             for block in blocks:
                 x = block(x, self.rotary)
         if self.norm is not None and self.head is not None:
-            (x,) = self.tp.column_products(self.norm(x), (self.head,))
+            (x,) = self.tp.of("head").column_products(self.norm(x), (self.head,))
         return x
 
     @property
@@ -235,8 +254,12 @@ class Decoder(Stage):
         return [*self.blocks.values(), *ends]
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of logits [sequence / cp, batch, vocabulary / tp] and targets [batch, sequence / cp]."""
-        return self.tp.cross_entropy(output.flatten(0, 1), targets.transpose(0, 1).reshape(-1))
+        """Cross-entropy of logits, as ``forward`` gives them, and targets [batch, sequence / cp]."""
+        targets = targets.transpose(0, 1)
+        if "head" in self.tp.replicated:
+            targets = self.tp.my_slice(targets)
+            return self.tp.mean(self.tp.of("head").cross_entropy(output.flatten(0, 1), targets.reshape(-1)))
+        return self.tp.cross_entropy(output.flatten(0, 1), targets.reshape(-1))
 
     def keep(self, activations: Activations) -> None:
         """What blocks forget, and where they keep the rest, from the next forward on."""
@@ -254,9 +277,15 @@ def initialize(model: Decoder, seed: int) -> None:
                 initialize_mixture(module, name, seed)
             elif isinstance(module, (Linear, Embedding)):
                 full = list(module.weight.shape)
-                full[module.tp_dim] *= model.tp.size
+                if module.tp_dim is not None:
+                    full[module.tp_dim] *= model.tp.size
                 values = initial_values(name, tuple(full), seed)
                 module.weight.copy_(model.tp.shard(values, module.tp_dim))
+
+
+def _split_dim(tp: TensorAxis, part: str, dim: int) -> int | None:
+    """Along which a part's matrices are split over tp; None where they are replicated."""
+    return None if part in tp.replicated else dim
 
 
 def _rows(weight: Tensor, tokens: Tensor) -> Tensor:

@@ -102,10 +102,15 @@ def _stage(
 
 
 def _axes(rank: RankContext) -> Axes:
-    groups = rank.groups
+    groups, parallel = rank.groups, rank.config.parallel
     return Axes(
-        TensorParallel(groups.tp, rank.config.parallel.tp_regather, Chunks(rank.config.overlap.tp_chunks)),
-        context_axis(rank.config.parallel.cp_method, groups.cp),
+        TensorParallel(
+            groups.tp,
+            parallel.tp_regather,
+            Chunks(rank.config.overlap.tp_chunks),
+            frozenset(parallel.tp_replicated),
+        ),
+        context_axis(parallel.cp_method, groups.cp),
         LocalExperts() if groups.ep is None else ExpertParallel(groups.ep, rank.config.compression.experts),
         None if groups.data is None else Channel(groups.data, rank.device),
     )

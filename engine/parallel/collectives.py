@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.comm.channel import Channel
+from engine.comm.signatures import Signature, box
 from engine.model.linear import apply
 
 
@@ -21,14 +22,9 @@ class Exchange(Protocol):
         """As ``Channel.all_to_all``."""
 
 
-def all_gather(x: Tensor, channel: Channel) -> Tensor:
-    """[n, ...] of every rank -> [size * n, ...]; its gradient is reduced and scattered."""
-    return apply(_AllGather, x, channel)
-
-
-def reduce_scatter(x: Tensor, channel: Channel) -> Tensor:
-    """[size * n, ...] -> this rank's part [n, ...] of the sum; its gradient is gathered."""
-    return apply(_ReduceScatter, x, channel)
+def boxed(x: Tensor, source: Signature, target: Signature, channel: Channel) -> Tensor:
+    """``box`` of a tensor; its gradient goes from the target's signature for gradients back to the source's."""
+    return apply(_Boxed, x, source, target, channel)
 
 
 def all_to_all(
@@ -38,28 +34,16 @@ def all_to_all(
     return apply(_AllToAll, x, exchange, send, receive)
 
 
-class _AllGather(torch.autograd.Function):
+class _Boxed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
-        ctx.channel = channel
-        return channel.all_gather(x)
+    def forward(ctx: Any, x: Tensor, source: Signature, target: Signature, channel: Channel) -> Tensor:
+        ctx.back = target.of_gradient, source.of_gradient, channel
+        return box(x, source, target, channel)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.channel.reduce_scatter(gradient), None
-
-
-class _ReduceScatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
-        ctx.channel = channel
-        return channel.reduce_scatter(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.channel.all_gather(gradient), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return box(gradient, *ctx.back), None, None, None
 
 
 class _AllToAll(torch.autograd.Function):

@@ -17,10 +17,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.comm.channel import Channel
+from engine.comm.signatures import BROADCAST, PARTIAL, box, split
 from engine.model.axes import Matrix
 from engine.model.linear import apply
-from engine.parallel.collectives import all_gather, reduce_scatter
+from engine.parallel.collectives import boxed
 from engine.parallel.tensor_chunked import Cut, chunked_columns, chunked_rows, regathered_products
+
+#: Activations are [sequence, batch, width].
+_SEQUENCE, _WIDTH = split(0), split(2)
 
 
 @dataclass(slots=True)
@@ -35,12 +39,14 @@ class TensorParallel:
     """This rank's place on the tp axis; with size 1 every operation is the identity.
 
     With ``regathers`` what products keep for backward is this rank's slice of their input, gathered again then. With
-    more than one of the ``chunks`` they are computed in so many parts, beside what is sent.
+    more than one of the ``chunks`` they are computed in so many parts, beside what is sent. ``replicated`` are parts
+    of the model.
     """
 
     channel: Channel | None = None
     regathers: bool = False
     chunks: Chunks = field(default_factory=Chunks)
+    replicated: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int:
@@ -54,7 +60,7 @@ class TensorParallel:
 
     def gather_sequence(self, x: Tensor) -> Tensor:
         """[sequence / tp, ...] -> [sequence, ...]; its gradient is reduced and scattered."""
-        return x if self.channel is None else all_gather(x, self.channel)
+        return x if self.channel is None else boxed(x, _SEQUENCE, BROADCAST, self.channel)
 
     def column_products(self, x: Tensor, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
         """[sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix; one gather for all of them."""
@@ -71,13 +77,39 @@ class TensorParallel:
             return chunked_rows(x, Cut(self.channel, self.chunks.count), matrix)
         return self.scatter_sequence(matrix(x))
 
+    def of(self, part: str) -> TensorParallel:
+        """The axis that matrices of a part of the model are split over: of one rank where they are replicated."""
+        return TensorParallel() if part in self.replicated else self
+
+    def my_slice(self, x: Tensor) -> Tensor:
+        """[sequence, ...] -> [sequence / tp, ...] of what every rank has; it has no gradient."""
+        return x if self.channel is None else box(x, BROADCAST, _SEQUENCE, self.channel)
+
+    def sequence_to_width(self, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """[sequence / tp, batch, width] of each -> [sequence, batch, width / tp], in one message."""
+        if self.channel is None:
+            return tuple(parts)
+        widths = [one.shape[-1] // self.size for one in parts]
+        by_rank = torch.cat([one.unflatten(-1, (self.size, -1)) for one in parts], dim=-1).flatten(-2)
+        turned = boxed(by_rank, _SEQUENCE, _WIDTH, self.channel)
+        # Each in memory of its own: a view that backward keeps would keep all of them.
+        return tuple(one.contiguous() for one in turned.split(widths, dim=-1))
+
+    def width_to_sequence(self, x: Tensor) -> Tensor:
+        """[sequence, batch, width / tp] -> [sequence / tp, batch, width]."""
+        return x if self.channel is None else boxed(x, _WIDTH, _SEQUENCE, self.channel)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Of a number over ranks; each rank's share of its gradient is 1 / tp."""
+        return x if self.channel is None else apply(_Mean, x, self.channel)
+
     def keeping_gathered(self) -> TensorParallel:
         """This axis with products that keep the gathered input."""
         return replace(self, regathers=False)
 
     def scatter_sequence(self, x: Tensor) -> Tensor:
         """Partial [sequence, ...] -> summed [sequence / tp, ...]; its gradient is gathered."""
-        return x if self.channel is None else reduce_scatter(x, self.channel)
+        return x if self.channel is None else boxed(x, PARTIAL, _SEQUENCE, self.channel)
 
     def shard(self, full: Tensor, dim: int | None) -> Tensor:
         """This rank's part of a full parameter; all of it where ``dim`` is None."""
@@ -88,6 +120,18 @@ class TensorParallel:
         if self.channel is None:
             return torch.nn.functional.cross_entropy(logits.float(), targets)
         return apply(_VocabularyParallelLoss, logits.float(), targets, self.channel).mean()
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
+        ctx.size = channel.size
+        return box(x, PARTIAL, BROADCAST, channel) / channel.size
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient / ctx.size, None
 
 
 class _VocabularyParallelLoss(torch.autograd.Function):
@@ -121,7 +165,7 @@ class _VocabularyParallelLoss(torch.autograd.Function):
 
 
 def reduce_partial_gradients(gradients: list[Tensor], channel: Channel) -> None:
-    """Sum gradients that are partial over tp (norm weights under sequence parallelism), in one flat message."""
+    """Sum gradients that are partial over tp (of norms, and of what is replicated), in one flat message."""
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     channel.all_reduce(flat)
     parts = flat.split([gradient.numel() for gradient in gradients])

@@ -61,7 +61,7 @@ def on_ranks_of(
             process.kill()
             process.join()
     failed = [text for text, _ in answers if text]
-    assert not failed, failed[0]
+    assert not failed, "\n".join(failed)
     return [value for _, value in answers]
 
 

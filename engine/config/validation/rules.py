@@ -104,6 +104,7 @@ def _shard_rules(config: RunConfig) -> Iterator[LayoutError]:
         yield LayoutError(
             "parallel.tp_regather", True, "with tp=1 nothing is gathered; set it to false or raise tp"
         )
+    yield from _replication_rules(config)
     if parallel.shard_ranks is None:
         return
     if parallel.shard_ranks == 1:
@@ -118,6 +119,22 @@ def _shard_rules(config: RunConfig) -> Iterator[LayoutError]:
         yield _not_divisible(
             "parallel.shard_ranks", parallel.shard_ranks, f"dp x cp = {layout.data}", layout.data
         )
+
+
+def _replication_rules(config: RunConfig) -> Iterator[LayoutError]:
+    """Of ``parallel.tp_replicated``."""
+    parts, key = config.parallel.tp_replicated, "parallel.tp_replicated"
+    if not parts:
+        return
+    twice = next((part for part, times in Counter(parts).items() if times > 1), None)
+    if twice is not None:
+        yield LayoutError(key, parts, f"names {twice} twice; name each part once")
+    if config.parallel.tp == 1:
+        yield LayoutError(key, parts, "with tp=1 nothing is split; leave it out or raise tp")
+    elif not is_decoder(config.model):
+        yield LayoutError(key, parts, "names parts of the built-in decoder; leave it out for another workload")
+    elif config.model.experts is not None and "feed_forward" in parts:
+        yield LayoutError(key, parts, "experts take the place of the feed_forward; leave that part out")
 
 
 def _model_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:

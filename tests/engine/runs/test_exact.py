@@ -68,6 +68,27 @@ def test_losses_equal_one_process(session: Session, deep: list[float], values: d
     assert summary.losses == pytest.approx(deep, abs=LOSS_TOLERANCE, rel=0)
 
 
+#: Parts of the decoder that tp does not split.
+ALL_PARTS = ["embedding", "attention", "feed_forward", "head"]
+REPLICATED: list[dict[str, Any]] = [
+    {"parallel__tp": 2, "parallel__tp_replicated": ["feed_forward"]},
+    {"parallel__tp": 2, "parallel__tp_replicated": ["attention"], "parallel__cp": 2},
+    {"parallel__tp": 2, "parallel__tp_replicated": ["embedding", "head"], "parallel__pp": 2},
+    {"parallel__tp": 4, "parallel__tp_replicated": ALL_PARTS},
+    {"parallel__tp": 2, "parallel__tp_replicated": ["head"], "parallel__dp": 2, "parallel__zero_stage": 1},
+    {"parallel__tp": 2, "parallel__tp_replicated": ALL_PARTS, "parallel__dp": 2, "parallel__zero_stage": 3},
+    {"parallel__tp": 2, "parallel__tp_replicated": ["attention"], "memory__recompute": "selective"},
+    {"parallel__tp": 2, "parallel__tp_replicated": ALL_PARTS, "memory__recompute": "full"},
+    {
+        "parallel__tp": 2,
+        "parallel__tp_replicated": ["feed_forward", "head"],
+        "parallel__pp": 2,
+        "schedule__kind": "zb_h1",
+    },
+    {"parallel__tp": 2, "parallel__tp_replicated": ["embedding"], "overlap__tp_chunks": 2},
+]
+
+
 @pytest.mark.drawn(5)
 @pytest.mark.parametrize(
     "values",
@@ -92,6 +113,7 @@ def test_losses_equal_one_process(session: Session, deep: list[float], values: d
             "schedule__kind": "zb_v",
             "schedule__chunks": 2,
         },
+        *REPLICATED,
         {"parallel__dp": 2, "parallel__zero_stage": 2, "parallel__reduce_every_micro_batch": True},
         {"parallel__dp": 2, "parallel__zero_stage": 3, "parallel__reduce_every_micro_batch": True},
         {

@@ -86,7 +86,7 @@ def saved_bytes(config: RunConfig, decoder: Decoder) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         out = decoder(x)
         if decoder.head is not None:
-            out = decoder.tp.cross_entropy(out.flatten(0, 1), tokens(config).transpose(0, 1).reshape(-1))
+            out = decoder.loss(out, tokens(config))
     for handle in handles:
         handle.remove()
     seen |= {storage(one): one for one in (x, out)}

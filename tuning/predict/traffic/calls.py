@@ -117,9 +117,16 @@ class Wire:
         size = self.sizes.element * self.sizes.hidden // chunks
         return (Call(operation, "tp", self.dtype, self.layout.tp, size),) * chunks
 
+    def turned(self, heads: int) -> tuple[Call, ...]:
+        """So many heads of the whole model, exchanged over tp for slices of the sequence."""
+        size = self.sizes.element * self.sizes.tokens * self.sizes.shape.head_dim * heads // self.layout.tp
+        return (Call("all_to_all", "tp", self.dtype, self.layout.tp, size),)
+
     def loss(self) -> tuple[Call, ...]:
-        """Three numbers a token from each rank that holds a part of the vocabulary."""
+        """Three numbers a token from each rank that holds a part of the vocabulary, or the mean of ranks' losses."""
         tp = self.layout.tp
+        if "head" in self.sizes.replicated:
+            return (Call("all_reduce", "tp", FLOAT32, tp, BYTES[FLOAT32]),)
         size = tp * 3 * self.sizes.tokens * BYTES[FLOAT32]
         return (Call("all_gather", "tp", FLOAT32, tp, size),) if tp > 1 else ()
 

@@ -12,11 +12,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part, Recompute
+from engine.footprint.weights import tensor_ranks
 from engine.schedules.registry import KINDS
 from tuning.predict.traffic.calls import FLOAT32, Item, Ready, Wire
 
@@ -56,14 +57,18 @@ class Parameter(NamedTuple):
 
 def parameters_of(config: RunConfig, part: Part) -> list[Parameter]:
     """Embedding, blocks, last norm and head, as far as the stage has them."""
-    shape, tp, late = resolve(config.model), config.parallel.tp, splits(config)
-    rows = (shape.vocabulary // tp, shape.hidden)
-    found = [Parameter("embedding", rows)] if part.is_first else []
+    shape, late = resolve(config.model), splits(config)
+    found = [_words(config, "embedding", False)] if part.is_first else []
     for place in range(part.layers):
         found += _block(config, shape, place, late)
     if part.is_last:
-        found += [_norm("norm", shape, ROOT), Parameter("head", rows, late=late)]
+        found += [_norm("norm", shape, ROOT), _words(config, "head", late)]
     return found
+
+
+def _words(config: RunConfig, name: Literal["embedding", "head"], late: bool) -> Parameter:
+    shape, rows = resolve(config.model), resolve(config.model).vocabulary // tensor_ranks(config, name)
+    return Parameter(name, (rows, shape.hidden), late=late, partial=name in config.parallel.tp_replicated)
 
 
 def splits(config: RunConfig) -> bool:
@@ -76,21 +81,22 @@ def _norm(name: str, shape: ModelShape, place: int) -> Parameter:
 
 
 def _block(config: RunConfig, shape: ModelShape, place: int, late: bool) -> Iterator[Parameter]:
-    tp, hidden = config.parallel.tp, shape.hidden
+    tp, hidden, replicated = tensor_ranks(config, "attention"), shape.hidden, config.parallel.tp_replicated
+    partial = "attention" in replicated
     narrow = shape.kv_heads * shape.head_dim // tp
     yield _norm(f"{place}.attention_norm", shape, place)
     yield _norm(f"{place}.feed_forward_norm", shape, place)
     rows = {"query": hidden // tp, "key": narrow, "value": narrow}
     for name, outputs in rows.items():
-        yield Parameter(f"{place}.{name}", (outputs, hidden), place, late=late)
-    yield Parameter(f"{place}.output", (hidden, hidden // tp), place, late=late)
+        yield Parameter(f"{place}.{name}", (outputs, hidden), place, partial, late=late)
+    yield Parameter(f"{place}.output", (hidden, hidden // tp), place, partial, late=late)
     if config.model.experts is not None:
         yield from _experts(config, shape, place)
         return
-    width = shape.ffn_hidden // tp
-    yield Parameter(f"{place}.gate", (width, hidden), place, late=late)
-    yield Parameter(f"{place}.up", (width, hidden), place, late=late)
-    yield Parameter(f"{place}.down", (hidden, width), place, late=late)
+    width, partial = shape.ffn_hidden // tensor_ranks(config, "feed_forward"), "feed_forward" in replicated
+    yield Parameter(f"{place}.gate", (width, hidden), place, partial, late=late)
+    yield Parameter(f"{place}.up", (width, hidden), place, partial, late=late)
+    yield Parameter(f"{place}.down", (hidden, width), place, partial, late=late)
 
 
 def _experts(config: RunConfig, shape: ModelShape, place: int) -> Iterator[Parameter]:
@@ -140,6 +146,8 @@ class Layers:
         """The embedding."""
         if not self.part.is_first:
             return []
+        if self._is_whole("embedding"):
+            return [Piece(backward=(Ready("embedding"),))]
         scatter = Piece(self.wire.tp("reduce_scatter"), self.wire.tp("all_gather"))
         return [Piece(backward=(Ready("embedding"),)), scatter]
 
@@ -147,7 +155,8 @@ class Layers:
         """The last norm, the head and the loss."""
         if not self.part.is_last:
             return []
-        return [_ready("norm"), self._columns(ROOT, ("head",), self._regathers), Piece(self.wire.loss())]
+        columns = self._columns(ROOT, "head", ("head",), self._regathers)
+        return [_ready("norm"), columns, Piece(self.wire.loss())]
 
     def recompute(self, place: int) -> Recompute:
         """What a block forgets."""
@@ -164,8 +173,8 @@ class Layers:
         pieces = self._attention(place, recompute) + self._feed_forward(place, recompute)
         if recompute != "full":
             return Piece(onward(pieces), back(pieces))
-        sent, gathered = back(pieces), 0 if self._ends_in_chunks else len(self.wire.tp("all_gather"))
-        again = onward(pieces if self._ends_in_chunks else pieces[:-1])
+        sent, gathered = back(pieces), 0 if self._ends_inside else len(self.wire.tp("all_gather"))
+        again = onward(pieces if self._ends_inside else pieces[:-1])
         return Piece(onward(pieces), (*sent[:gathered], *again, *sent[gathered:]))
 
     @property
@@ -177,13 +186,16 @@ class Layers:
         return self.wire.config.overlap.tp_chunks
 
     @property
-    def _ends_in_chunks(self) -> bool:
-        """Then the last message of a block is inside of a node that is computed again as a whole."""
-        return self._chunks > 1 and self.wire.config.model.experts is None
+    def _ends_inside(self) -> bool:
+        """Whether the last message of a block is in front of something that is computed again."""
+        in_chunks = self._chunks > 1 and self.wire.config.model.experts is None
+        return in_chunks or self._is_whole("feed_forward")
 
     def _attention(self, place: int, recompute: Recompute) -> list[Piece]:
         regathers = self._regathers and recompute != "full"
-        columns = self._columns(place, ("query", "key", "value"), regathers)
+        columns = self._columns(place, "attention", ("query", "key", "value"), regathers)
+        if self._is_whole("attention"):
+            return self._attention_of_heads(place, columns, recompute == "selective")
         mixed = self._context(recompute == "selective" and self.late)
         rows = self._rows(place, "output")
         if recompute == "selective" and not self.late:
@@ -191,6 +203,19 @@ class Layers:
             ready = Piece(backward=(*mixed.forward, *ready.backward))
             rows = [ready, scatter]
         return [_ready(f"{place}.attention_norm"), columns, mixed, *rows]
+
+    def _attention_of_heads(self, place: int, columns: Piece, again: bool) -> list[Piece]:
+        """Matrices on a slice of the sequence, and heads of all of it between two exchanges over tp."""
+        shape = self.wire.sizes.shape
+        there, home = self.wire.turned(shape.heads + 2 * shape.kv_heads), self.wire.turned(shape.heads)
+        return [
+            _ready(f"{place}.attention_norm"),
+            columns,
+            Piece(there, there),
+            self._context(again),
+            Piece(home, home),
+            Piece(backward=self._matrices(place, ("output",))),
+        ]
 
     def _context(self, again: bool) -> Piece:
         """Attention over cp; ``again`` where it is computed again by itself in backward."""
@@ -210,7 +235,10 @@ class Layers:
         if self.wire.config.model.experts is not None:
             return [norm, *self._mixture(place)]
         regathers = self._regathers and recompute != "full"
-        return [norm, self._columns(place, ("gate", "up"), regathers), *self._rows(place, "down")]
+        columns = self._columns(place, "feed_forward", ("gate", "up"), regathers)
+        if self._is_whole("feed_forward"):
+            return [norm, columns, Piece(backward=self._matrices(place, ("down",)))]
+        return [norm, columns, *self._rows(place, "down")]
 
     def _mixture(self, place: int) -> list[Piece]:
         """Router, balance, rows to their experts and back, between a gather and a scatter of the sequence."""
@@ -233,11 +261,15 @@ class Layers:
         counts = () if wire.slots is not None else (wire.counts(),)
         return [Piece((*counts, own), (others,)), experts, Piece((others,), (own,))]
 
-    def _columns(self, place: int, names: Sequence[str], regathers: bool) -> Piece:
+    def _is_whole(self, part: str) -> bool:
+        """Whether every rank of tp has a part's matrices."""
+        return part in self.wire.sizes.replicated
+
+    def _columns(self, place: int, part: str, names: Sequence[str], regathers: bool) -> Piece:
         """Matrices split by columns behind one gather."""
         wire, chunks = self.wire, self._chunks
         ready = self._matrices(place, names)
-        if wire.layout.tp == 1:
+        if wire.layout.tp == 1 or self._is_whole(part):
             return Piece(backward=ready)
         gather, scatter = wire.tp("all_gather", chunks), wire.tp("reduce_scatter", chunks)
         if chunks > 1:
