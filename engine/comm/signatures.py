@@ -1,7 +1,7 @@
 """How a tensor lies on the ranks of one group, and what brings it from one such signature to another.
 
-After SBP of OneFlow (arXiv 2110.15032, section 3): split along a dimension, whole on every rank (broadcast), or partial,
-where the sum over ranks is the tensor. What each transition sends at least is their table 2, ``bytes_between``.
+After SBP of OneFlow (arXiv 2110.15032, section 3): split along a dimension, whole on every rank (broadcast), or
+partial, where the sum over ranks is the tensor. What each transition sends at least is their table 2.
 """
 
 from __future__ import annotations
@@ -66,14 +66,16 @@ def bytes_between(source: Signature, target: Signature, whole_bytes: float, rank
 
     ``whole_bytes`` are those of the undivided tensor.
     """
-    if source == target or target == PARTIAL or source == BROADCAST:
+    if source in (target, BROADCAST) or target == PARTIAL:
         return 0.0
     if source == PARTIAL:
         return (2 if target == BROADCAST else 1) * (ranks - 1) * whole_bytes
     return (ranks - 1) * whole_bytes / (1 if target == BROADCAST else ranks)
 
 
-def bytes_across(source: Signature, target: Signature, whole_bytes: float, senders: int, receivers: int) -> float:
+def bytes_across(
+    source: Signature, target: Signature, whole_bytes: float, senders: int, receivers: int
+) -> float:
     """The same from the ranks of one group to those of another that shares none with it."""
     if source == PARTIAL and target == BROADCAST:
         return (senders + receivers - 1) * whole_bytes

@@ -39,8 +39,8 @@ class OneOf:
 
 
 Count = Annotated[int, Field(ge=1)]
-#: Of the decoder, each with matrices that tp splits.
-TensorPart = Literal["embedding", "attention", "feed_forward", "head"]
+#: Matrices of the decoder that tp splits: those of a block are four groups.
+TensorPart = Literal["embedding", "query_key_value", "attention_output", "gate_up", "down", "head"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=10, le=10_000)]
 _USUAL = VerdictThresholds()
@@ -94,9 +94,9 @@ class Parallel(Section):
     copy of the parameters under ``zero_stage`` 2 and 3 (hybrid sharding); without it all do.
 
     ``tp_regather`` keeps a rank's slice of what tp gathers in front of matrices, and gathers it again in backward:
-    less memory, more messages. Of the parts of the decoder in ``tp_replicated`` each rank of tp has all matrices and
-    computes its own slice of the sequence: no messages but attention's, and gradients of these parts are summed over
-    tp once a step. ``reduce_every_micro_batch`` scatters gradients under ``zero_stage`` 2 and 3 after each
+    less memory, more messages. Of the decoder's matrices in ``tp_replicated`` each rank of tp has all, and multiplies
+    its own slice of the sequence with them: no messages but where heads or columns meet slices, and their gradients are
+    summed over tp once a step. ``reduce_every_micro_batch`` scatters gradients under ``zero_stage`` 2 and 3 after each
     micro-batch; without it whole gradients are summed until the last one.
 
     ``placement`` says on which device each rank works: rank r on device ``placement[r]``, of devices that are counted
@@ -112,7 +112,7 @@ class Parallel(Section):
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     shard_ranks: Count | None = None
     tp_regather: bool = False
-    tp_replicated: list[TensorPart] = []
+    tp_replicated: Annotated[list[TensorPart], Field(min_length=1)] | None = None
     reduce_every_micro_batch: bool = False
     placement: list[Annotated[int, Field(ge=0)]] | None = None
     world_size: Count | None = None

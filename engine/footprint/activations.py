@@ -60,8 +60,8 @@ class Kept:
 class Sizes:
     """What a rank sees of one micro-batch, in elements; ``element`` is the bytes of an activation.
 
-    ``tokens`` is sequence / cp x batch; where tp splits the sequence a rank holds tokens / tp of them. Parts that are
-    ``replicated`` over tp compute on those alone.
+    ``tokens`` is sequence / cp x batch; where tp splits the sequence a rank holds tokens / tp of them. Matrices that
+    are ``replicated`` over tp are multiplied with those alone.
     """
 
     shape: ModelShape
@@ -70,9 +70,9 @@ class Sizes:
     element: int
     replicated: frozenset[str] = frozenset()
 
-    def input_of(self, part: str) -> int:
-        """Elements of the activation that a part's matrices read, which is as large as what they give in the end."""
-        return self.slice if part in self.replicated else self.hidden
+    def at(self, matrices: str) -> int:
+        """Elements that matrices read of an activation, or give to one: all of it, or a slice if replicated."""
+        return self.slice if matrices in self.replicated else self.hidden
 
     @property
     def hidden(self) -> int:
@@ -94,7 +94,7 @@ def sizes_of(config: RunConfig) -> Sizes:
     """The sizes that a configuration gives every rank."""
     tokens = config.batch.micro_batch * config.data.sequence_length // config.parallel.cp
     element = 2 if config.precision == "bf16" else FP32_BYTES
-    replicated = frozenset(config.parallel.tp_replicated)
+    replicated = frozenset(config.parallel.tp_replicated or ())
     return Sizes(resolve(config.model), tokens, config.parallel.tp, element, replicated)
 
 
@@ -188,7 +188,7 @@ def block_bytes(config: RunConfig, recompute: Recompute) -> int:
     attention = _core_inputs(config, sizes) if recompute == "selective" else _attention(config, sizes)
     # A router reads the whole norm's output, and the experts rows of it.
     whole = (sizes.hidden - sizes.slice) if config.model.experts and config.parallel.tp_regather else 0
-    norms = _norm(config, sizes, "attention") + _norm(config, sizes, "feed_forward")
+    norms = _norm(config, sizes, "query_key_value") + _norm(config, sizes, "gate_up")
     return norms + sizes.element * whole + attention + rest
 
 
@@ -201,8 +201,8 @@ def waiting_bytes(config: RunConfig, part: Part) -> int:
     width = sizes.tokens * sizes.shape.ffn_hidden // sizes.tp
     block = _attention_factors(sizes)
     if not config.model.experts:
-        block += 2 * sizes.input_of("feed_forward") + 3 * width
-    head = sizes.input_of("head") + sizes.tokens * sizes.shape.vocabulary // sizes.tp if part.is_last else 0
+        block += sizes.at("gate_up") + sizes.at("down") + 3 * width
+    head = sizes.at("head") + sizes.tokens * sizes.shape.vocabulary // sizes.tp if part.is_last else 0
     return sizes.element * (part.layers * block + head)
 
 
@@ -227,12 +227,12 @@ def _computed_again(config: RunConfig) -> int:
 
 
 def _norm(config: RunConfig, sizes: Sizes, reader: str) -> int:
-    """Its input and normalized values in fp32, a factor a token, and its output for the part that reads it: whole, or
-    this rank's slice. A weight that is not fp32 itself is kept as an fp32 copy.
+    """Its input and normalized values in fp32, a factor a token, and its output for the matrices that read it:
+    whole, or this rank's slice. A weight that is not fp32 itself is kept as an fp32 copy.
     """
     is_narrow = config.memory.parameters == "bf16" and config.parallel.zero_stage < 2
     kept = 2 * FP32_BYTES * sizes.slice + FP32_BYTES * sizes.tokens // sizes.tp
-    output = sizes.slice if config.parallel.tp_regather else sizes.input_of(reader)
+    output = sizes.slice if config.parallel.tp_regather else sizes.at(reader)
     return kept + sizes.element * output + (FP32_BYTES * sizes.shape.hidden if is_narrow else 0)
 
 
@@ -254,7 +254,8 @@ def _core_inputs(config: RunConfig, sizes: Sizes) -> int:
 
 def _attention_factors(sizes: Sizes) -> int:
     """Inputs: whole for query, key and value, split for output. Gradients: split for those, whole for output."""
-    return 2 * sizes.input_of("attention") + 2 * sizes.slice + 2 * sizes.key_value
+    outer = sizes.at("query_key_value") + sizes.at("attention_output")
+    return outer + 2 * sizes.slice + 2 * sizes.key_value
 
 
 def _feed_forward(sizes: Sizes) -> int:
@@ -284,8 +285,8 @@ def _head(config: RunConfig, sizes: Sizes) -> int:
     return _norm(config, sizes, "head") + FP32_BYTES * logits + _index_bytes(sizes, "head", 1)
 
 
-def _index_bytes(sizes: Sizes, part: str, beside: int) -> int:
-    """Tokens or targets that a part with words keeps; ``beside`` are bytes a token where its words are split over tp."""
-    if part in sizes.replicated:
+def _index_bytes(sizes: Sizes, matrix: str, beside: int) -> int:
+    """Tokens or targets that a matrix of words keeps; ``beside`` are bytes a token where tp splits the words."""
+    if matrix in sizes.replicated:
         return INDEX_BYTES * sizes.tokens // sizes.tp
     return sizes.tokens * (INDEX_BYTES + (beside if sizes.tp > 1 else 0))

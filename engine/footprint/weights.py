@@ -68,15 +68,21 @@ class Held:
 def held(config: RunConfig, part: Part) -> Held:
     """One stage's parameters on a rank, before ZeRO splits them."""
     shape = resolve(config.model)
-    ends = ["embedding"] * part.is_first + ["head"] * part.is_last
+    embedding: list[TensorPart] = ["embedding"] * part.is_first
+    ends: list[TensorPart] = embedding + ["head"] * part.is_last
     root = [Weight(shape.vocabulary // tensor_ranks(config, end), shape.hidden) for end in ends]
     root += [Weight(shape.hidden, 1, is_whole=_leaves_whole(config))] * part.is_last
     return Held(part.layers, _block(config, shape), tuple(root))
 
 
-def tensor_ranks(config: RunConfig, part: TensorPart) -> int:
-    """Ranks that the matrices of a part are split over: those of tp, or one where each has all of them."""
-    return 1 if part in config.parallel.tp_replicated else config.parallel.tp
+def is_replicated(config: RunConfig, matrices: TensorPart) -> bool:
+    """Whether every rank of tp has all of them."""
+    return matrices in (config.parallel.tp_replicated or ())
+
+
+def tensor_ranks(config: RunConfig, matrices: TensorPart) -> int:
+    """Ranks that they are split over: those of tp, or one where each has all of them."""
+    return 1 if is_replicated(config, matrices) else config.parallel.tp
 
 
 def sharded_elements(held: Held, layout: Layout) -> int:
@@ -139,18 +145,19 @@ def outer_bytes(config: RunConfig, elements: int) -> int:
 
 
 def _block(config: RunConfig, shape: ModelShape) -> tuple[Weight, ...]:
-    tp, hidden, width = tensor_ranks(config, "attention"), shape.hidden, shape.ffn_hidden
+    heads, output = tensor_ranks(config, "query_key_value"), tensor_ranks(config, "attention_output")
+    hidden, width, whole = shape.hidden, shape.ffn_hidden, _leaves_whole(config)
     attention = [
-        Weight(hidden // tp, hidden),
-        Weight(shape.kv_heads * shape.head_dim // tp, hidden, 2),
-        Weight(hidden, hidden // tp),
+        Weight(hidden // heads, hidden),
+        Weight(shape.kv_heads * shape.head_dim // heads, hidden, 2),
+        Weight(hidden, hidden // output),
     ]
-    whole = _leaves_whole(config)
     norms = [Weight(hidden, 1, 2, is_whole=whole)]
-    experts, tp = config.model.experts, tensor_ranks(config, "feed_forward")
+    experts = config.model.experts
     if experts is None:
-        return (*attention, *norms, Weight(width // tp, hidden, 2), Weight(hidden, width // tp))
-    matrix = (config.model.expert_ffn_hidden or width) // tp * hidden
+        up, down = width // tensor_ranks(config, "gate_up"), width // tensor_ranks(config, "down")
+        return (*attention, *norms, Weight(up, hidden, 2), Weight(hidden, down))
+    matrix = (config.model.expert_ffn_hidden or width) // config.parallel.tp * hidden
     own = Weight(experts // config.parallel.ep, matrix, 3, is_expert=config.parallel.ep > 1, is_stack=True)
     return (*attention, *norms, Weight(experts, hidden, is_whole=whole), own)
 
@@ -244,7 +251,7 @@ def _traffic(settings: Settings, ranks: int, factors: float = 0.0) -> Traffic:
 def _gathered_again(config: RunConfig) -> int:
     """One whole activation in a backward that kept a slice of it."""
     sizes = sizes_of(config)
-    gathers = {"attention", "feed_forward", "head"} - sizes.replicated
+    gathers = {"query_key_value", "gate_up", "head"} - sizes.replicated
     return sizes.element * sizes.hidden if config.parallel.tp_regather and gathers else 0
 
 

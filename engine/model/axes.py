@@ -115,13 +115,13 @@ class Matrix(Protocol):
 class TensorAxis(Protocol):
     """Collectives and slices over tp; with one rank each of them is the identity.
 
-    Parts of a model that are ``replicated`` are not split: every rank has their matrices whole, and computes its own
-    slice of the sequence.
+    Matrices that are ``replicated`` are not split: every rank has them whole, and multiplies its own slice of the
+    sequence with them.
     """
 
     @property
     def replicated(self) -> frozenset[str]:
-        """The parts, by the names of ``parallel.tp_replicated``."""
+        """By the names of ``parallel.tp_replicated``."""
 
     @property
     def size(self) -> int:
@@ -140,8 +140,8 @@ class TensorAxis(Protocol):
     def row_product(self, x: Tensor, matrix: Matrix) -> Tensor:
         """[sequence, ..., in / tp] -> summed over tp [sequence / tp, ..., out], of a matrix whose rows are split."""
 
-    def of(self, part: str) -> TensorAxis:
-        """The axis that matrices of a part of the model are split over: of one rank where they are replicated."""
+    def of(self, matrices: str) -> TensorAxis:
+        """The axis that these matrices are split over: of one rank where they are replicated."""
 
     def my_slice(self, x: Tensor) -> Tensor:
         """[sequence, ...] -> [sequence / tp, ...] of what every rank has; it has no gradient."""

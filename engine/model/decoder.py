@@ -88,34 +88,32 @@ class Attention(nn.Module):
         super().__init__()
         self.context, self.head_dim, self.forgets = axes.context, shape.head_dim, False
         tp = axes.tensor
-        self.tp = tp.of("attention")
-        columns, rows = (_split_dim(tp, "attention", dim) for dim in (0, 1))
-        #: Between slices of the sequence and heads, where the matrices are replicated.
-        self.heads = tp if columns is None else None
+        self.tp = tp
+        columns = _split_dim(tp, "query_key_value", 0)
         kv_width = shape.kv_heads * shape.head_dim
         self.query = Linear(shape.hidden, shape.hidden, tp, columns)
         self.key = Linear(kv_width, shape.hidden, tp, columns)
         self.value = Linear(kv_width, shape.hidden, tp, columns)
-        self.output = Linear(shape.hidden, shape.hidden, tp, rows)
+        self.output = Linear(shape.hidden, shape.hidden, tp, _split_dim(tp, "attention_output", 1))
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
-        products = self.tp.column_products(x, (self.query, self.key, self.value))
-        if self.heads is not None:
-            products = self.heads.sequence_to_width(products)
+        products = self.tp.of("query_key_value").column_products(x, (self.query, self.key, self.value))
+        if self.query.tp_dim is None:
+            products = self.tp.sequence_to_width(products)
         query, key, value = map(self._heads, products)
         core = query, key, value, rotary
         if not self.forgets or not torch.is_grad_enabled():
             return self._out(self._mix(*core))
-        if self.output.deferred is None and self.heads is None:
+        if self.output.deferred is None and self.output.tp_dim is not None:
             return self.tp.scatter_sequence(again(self._mixed_output, *core))
         return self._out(again(self._mix, *core))
 
     def _out(self, mixed: Tensor) -> Tensor:
         """[sequence / cp, batch, hidden / tp] -> [sequence / (cp * tp), batch, hidden]."""
-        if self.heads is not None:
-            mixed = self.heads.width_to_sequence(mixed)
-        return self.tp.row_product(mixed, self.output)
+        if self.output.tp_dim is None:
+            mixed = self.tp.width_to_sequence(mixed)
+        return self.tp.of("attention_output").row_product(mixed, self.output)
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor) -> Tensor:
         """Weighted values [sequence / cp, batch, hidden / tp]."""
@@ -136,16 +134,22 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: ModelShape, tp: TensorAxis) -> None:
         super().__init__()
-        self.tp = tp.of("feed_forward")
-        columns, rows = (_split_dim(tp, "feed_forward", dim) for dim in (0, 1))
+        self.tp = tp
+        columns = _split_dim(tp, "gate_up", 0)
         self.gate = Linear(shape.ffn_hidden, shape.hidden, tp, columns)
         self.up = Linear(shape.ffn_hidden, shape.hidden, tp, columns)
-        self.down = Linear(shape.hidden, shape.ffn_hidden, tp, rows)
+        self.down = Linear(shape.hidden, shape.ffn_hidden, tp, _split_dim(tp, "down", 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
-        gate, up = self.tp.column_products(x, (self.gate, self.up))
-        return self.tp.row_product(F.silu(gate) * up, self.down)
+        gate, up = self.tp.of("gate_up").column_products(x, (self.gate, self.up))
+        wide = F.silu(gate) * up
+        has_columns, takes_columns = self.gate.tp_dim is not None, self.down.tp_dim is not None
+        if has_columns and not takes_columns:
+            wide = self.tp.width_to_sequence(wide)
+        elif takes_columns and not has_columns:
+            (wide,) = self.tp.sequence_to_width([wide])
+        return self.tp.of("down").row_product(wide, self.down)
 
 
 class Block(nn.Module):
@@ -170,8 +174,7 @@ class Block(nn.Module):
         self.forgets, self.attention.forgets = recompute == "full", recompute == "selective"
         # With everything forgotten the second forward gathers again anyway.
         self.tp = self._axis.keeping_gathered() if self.forgets else self._axis
-        self.attention.tp = self.tp.of("attention")
-        self.feed_forward.tp = self.tp.of("feed_forward")
+        self.attention.tp = self.feed_forward.tp = self.tp
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""

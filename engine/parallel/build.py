@@ -108,7 +108,7 @@ def _axes(rank: RankContext) -> Axes:
             groups.tp,
             parallel.tp_regather,
             Chunks(rank.config.overlap.tp_chunks),
-            frozenset(parallel.tp_replicated),
+            frozenset(parallel.tp_replicated or ()),
         ),
         context_axis(parallel.cp_method, groups.cp),
         LocalExperts() if groups.ep is None else ExpertParallel(groups.ep, rank.config.compression.experts),

@@ -4,6 +4,10 @@ Activations are [sequence, batch, hidden]. Between blocks each rank holds a slic
 a block's matrices the slices are gathered, behind them the partial sums are reduced and scattered. What is
 sent per block and direction: two all-gathers and two reduce-scatters of the whole activation; backward two more
 all-gathers where only slices are kept (tensor_chunked.py).
+
+Matrices that are ``replicated`` are not split: each rank has them whole and multiplies its own slice of the sequence
+with them. An all-to-all turns slices into heads or columns where those meet (as in arXiv 2309.14509). Gradients of such
+matrices are partial, and their sum over tp is as large as they are.
 """
 
 from __future__ import annotations
@@ -39,8 +43,8 @@ class TensorParallel:
     """This rank's place on the tp axis; with size 1 every operation is the identity.
 
     With ``regathers`` what products keep for backward is this rank's slice of their input, gathered again then. With
-    more than one of the ``chunks`` they are computed in so many parts, beside what is sent. ``replicated`` are parts
-    of the model.
+    more than one of the ``chunks`` they are computed in so many parts, beside what is sent. ``replicated`` are names
+    of matrices.
     """
 
     channel: Channel | None = None
@@ -77,9 +81,9 @@ class TensorParallel:
             return chunked_rows(x, Cut(self.channel, self.chunks.count), matrix)
         return self.scatter_sequence(matrix(x))
 
-    def of(self, part: str) -> TensorParallel:
-        """The axis that matrices of a part of the model are split over: of one rank where they are replicated."""
-        return TensorParallel() if part in self.replicated else self
+    def of(self, matrices: str) -> TensorParallel:
+        """The axis that these matrices are split over: of one rank where they are replicated."""
+        return TensorParallel() if matrices in self.replicated else self
 
     def my_slice(self, x: Tensor) -> Tensor:
         """[sequence, ...] -> [sequence / tp, ...] of what every rank has; it has no gradient."""

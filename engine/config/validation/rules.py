@@ -132,9 +132,11 @@ def _replication_rules(config: RunConfig) -> Iterator[LayoutError]:
     if config.parallel.tp == 1:
         yield LayoutError(key, parts, "with tp=1 nothing is split; leave it out or raise tp")
     elif not is_decoder(config.model):
-        yield LayoutError(key, parts, "names parts of the built-in decoder; leave it out for another workload")
-    elif config.model.experts is not None and "feed_forward" in parts:
-        yield LayoutError(key, parts, "experts take the place of the feed_forward; leave that part out")
+        yield LayoutError(
+            key, parts, "names matrices of the built-in decoder; leave it out for another workload"
+        )
+    elif config.model.experts is not None and {"gate_up", "down"} & set(parts):
+        yield LayoutError(key, parts, "experts take the place of gate_up and down; leave them out")
 
 
 def _model_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:

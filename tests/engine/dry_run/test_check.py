@@ -6,13 +6,14 @@ import functools
 import random
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from engine.config.layout import layout_of
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig, parse
+from engine.config.sections import TensorPart
 from engine.dry_run.check import DryRun, dry_run
 from engine.dry_run.pool import BuildError, build_ranks
 from engine.footprint.footprint import Footprint
@@ -45,14 +46,17 @@ LAYOUTS: dict[str, dict[str, Any]] = {
                              "memory.recompute_layers": 2, "precision": "bf16"},
     "slices and experts": {"parallel.tp": 2, "parallel.dp": 2, "parallel.tp_regather": True,
                            "model.experts": 4, "memory.recompute": "selective"},
-    "whole feed-forward": {"parallel.tp": 2, "parallel.dp": 2, "parallel.tp_replicated": ["feed_forward"]},
-    "whole attention": {"parallel.tp": 2, "parallel.pp": 2, "parallel.tp_replicated": ["attention"],
-                        "schedule.kind": "zb_h1"},
+    "whole feed-forward": {"parallel.tp": 2, "parallel.dp": 2,
+                           "parallel.tp_replicated": ["gate_up", "down"]},
+    "whole attention": {"parallel.tp": 2, "parallel.pp": 2, "schedule.kind": "zb_h1",
+                        "parallel.tp_replicated": ["query_key_value", "attention_output"]},
+    "some whole": {"parallel.tp": 2, "parallel.pp": 2, "schedule.kind": "zb_h1",
+                   "parallel.tp_replicated": ["query_key_value", "gate_up"]},
     "whole ends": {"parallel.tp": 2, "parallel.pp": 2, "parallel.tp_replicated": ["embedding", "head"]},
     "all whole": {"parallel.tp": 2, "parallel.dp": 2, "parallel.zero_stage": 3, "precision": "bf16",
-                  "parallel.tp_replicated": ["embedding", "attention", "feed_forward", "head"]},
+                  "parallel.tp_replicated": list(get_args(TensorPart))},
     "whole and recompute": {"parallel.tp": 4, "memory.recompute": "full", "model.kv_heads": 4,
-                            "parallel.tp_replicated": ["attention", "feed_forward"]},
+                            "parallel.tp_replicated": ["attention_output", "down"]},
     "slices of gradients": {"parallel.dp": 4, "parallel.zero_stage": 2, "batch.micro_batch": 1,
                             "parallel.reduce_every_micro_batch": True},
     "bf16 parameters": {"parallel.dp": 4, "parallel.zero_stage": 1, "precision": "bf16",

@@ -69,23 +69,33 @@ def test_losses_equal_one_process(session: Session, deep: list[float], values: d
 
 
 #: Parts of the decoder that tp does not split.
-ALL_PARTS = ["embedding", "attention", "feed_forward", "head"]
+ALL_PARTS = ["embedding", "query_key_value", "attention_output", "gate_up", "down", "head"]
 REPLICATED: list[dict[str, Any]] = [
-    {"parallel__tp": 2, "parallel__tp_replicated": ["feed_forward"]},
-    {"parallel__tp": 2, "parallel__tp_replicated": ["attention"], "parallel__cp": 2},
+    {"parallel__tp": 2, "parallel__tp_replicated": ["gate_up", "down"]},
+    {
+        "parallel__tp": 2,
+        "parallel__tp_replicated": ["query_key_value", "attention_output"],
+        "parallel__cp": 2,
+    },
     {"parallel__tp": 2, "parallel__tp_replicated": ["embedding", "head"], "parallel__pp": 2},
     {"parallel__tp": 4, "parallel__tp_replicated": ALL_PARTS},
     {"parallel__tp": 2, "parallel__tp_replicated": ["head"], "parallel__dp": 2, "parallel__zero_stage": 1},
     {"parallel__tp": 2, "parallel__tp_replicated": ALL_PARTS, "parallel__dp": 2, "parallel__zero_stage": 3},
-    {"parallel__tp": 2, "parallel__tp_replicated": ["attention"], "memory__recompute": "selective"},
+    {
+        "parallel__tp": 2,
+        "parallel__tp_replicated": ["query_key_value", "attention_output"],
+        "memory__recompute": "selective",
+    },
     {"parallel__tp": 2, "parallel__tp_replicated": ALL_PARTS, "memory__recompute": "full"},
     {
         "parallel__tp": 2,
-        "parallel__tp_replicated": ["feed_forward", "head"],
+        "parallel__tp_replicated": ["down", "head"],
         "parallel__pp": 2,
         "schedule__kind": "zb_h1",
     },
     {"parallel__tp": 2, "parallel__tp_replicated": ["embedding"], "overlap__tp_chunks": 2},
+    {"parallel__tp": 2, "parallel__tp_replicated": ["query_key_value", "down"], "overlap__tp_chunks": 2},
+    {"parallel__tp": 2, "parallel__tp_replicated": ["gate_up"], "parallel__tp_regather": True},
 ]
 
 

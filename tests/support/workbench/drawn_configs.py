@@ -28,6 +28,7 @@ def _tree(pick: random.Random) -> dict[str, Any]:
                      "cp_method": choose(["ring", "ulysses"]), "zero_stage": stage,
                      "shard_ranks": choose([None, None, 2]) if stage >= 2 else None,
                      "tp_regather": tp > 1 and choose([False, False, True]),
+                     "tp_replicated": choose([None, None, ["gate_up"], ["embedding", "head"]]) if tp > 1 else None,
                      "reduce_every_micro_batch": stage >= 2 and choose([False, False, True])},
         "batch": {"micro_batch": micro, "global_batch": dp * micro * accumulation},
         "schedule": {"kind": kind, "chunks": choose([1, 1, 2])},

@@ -117,9 +117,9 @@ class Wire:
         size = self.sizes.element * self.sizes.hidden // chunks
         return (Call(operation, "tp", self.dtype, self.layout.tp, size),) * chunks
 
-    def turned(self, heads: int) -> tuple[Call, ...]:
-        """So many heads of the whole model, exchanged over tp for slices of the sequence."""
-        size = self.sizes.element * self.sizes.tokens * self.sizes.shape.head_dim * heads // self.layout.tp
+    def turned(self, width: int) -> tuple[Call, ...]:
+        """An activation so wide, split along its width and along the sequence, one exchanged for the other over tp."""
+        size = self.sizes.element * self.sizes.tokens * width // self.layout.tp
         return (Call("all_to_all", "tp", self.dtype, self.layout.tp, size),)
 
     def loss(self) -> tuple[Call, ...]:

@@ -16,8 +16,9 @@ from typing import Literal, NamedTuple
 
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
+from engine.config.sections import TensorPart
 from engine.footprint.activations import Part, Recompute
-from engine.footprint.weights import tensor_ranks
+from engine.footprint.weights import is_replicated, tensor_ranks
 from engine.schedules.registry import KINDS
 from tuning.predict.traffic.calls import FLOAT32, Item, Ready, Wire
 
@@ -68,7 +69,7 @@ def parameters_of(config: RunConfig, part: Part) -> list[Parameter]:
 
 def _words(config: RunConfig, name: Literal["embedding", "head"], late: bool) -> Parameter:
     shape, rows = resolve(config.model), resolve(config.model).vocabulary // tensor_ranks(config, name)
-    return Parameter(name, (rows, shape.hidden), late=late, partial=name in config.parallel.tp_replicated)
+    return Parameter(name, (rows, shape.hidden), late=late, partial=is_replicated(config, name))
 
 
 def splits(config: RunConfig) -> bool:
@@ -81,22 +82,26 @@ def _norm(name: str, shape: ModelShape, place: int) -> Parameter:
 
 
 def _block(config: RunConfig, shape: ModelShape, place: int, late: bool) -> Iterator[Parameter]:
-    tp, hidden, replicated = tensor_ranks(config, "attention"), shape.hidden, config.parallel.tp_replicated
-    partial = "attention" in replicated
-    narrow = shape.kv_heads * shape.head_dim // tp
+    hidden, width, narrow = shape.hidden, shape.ffn_hidden, shape.kv_heads * shape.head_dim
     yield _norm(f"{place}.attention_norm", shape, place)
     yield _norm(f"{place}.feed_forward_norm", shape, place)
-    rows = {"query": hidden // tp, "key": narrow, "value": narrow}
-    for name, outputs in rows.items():
-        yield Parameter(f"{place}.{name}", (outputs, hidden), place, partial, late=late)
-    yield Parameter(f"{place}.output", (hidden, hidden // tp), place, partial, late=late)
+
+    def matrix(name: str, part: TensorPart, outputs: int, inputs: int) -> Parameter:
+        ranks, partial = tensor_ranks(config, part), is_replicated(config, part)
+        split = (
+            (outputs, inputs // ranks) if part in ("attention_output", "down") else (outputs // ranks, inputs)
+        )
+        return Parameter(f"{place}.{name}", split, place, partial, late=late)
+
+    for name, outputs in {"query": hidden, "key": narrow, "value": narrow}.items():
+        yield matrix(name, "query_key_value", outputs, hidden)
+    yield matrix("output", "attention_output", hidden, hidden)
     if config.model.experts is not None:
         yield from _experts(config, shape, place)
         return
-    width, partial = shape.ffn_hidden // tensor_ranks(config, "feed_forward"), "feed_forward" in replicated
-    yield Parameter(f"{place}.gate", (width, hidden), place, partial, late=late)
-    yield Parameter(f"{place}.up", (width, hidden), place, partial, late=late)
-    yield Parameter(f"{place}.down", (hidden, width), place, partial, late=late)
+    yield matrix("gate", "gate_up", width, hidden)
+    yield matrix("up", "gate_up", width, hidden)
+    yield matrix("down", "down", hidden, width)
 
 
 def _experts(config: RunConfig, shape: ModelShape, place: int) -> Iterator[Parameter]:
@@ -189,33 +194,26 @@ class Layers:
     def _ends_inside(self) -> bool:
         """Whether the last message of a block is in front of something that is computed again."""
         in_chunks = self._chunks > 1 and self.wire.config.model.experts is None
-        return in_chunks or self._is_whole("feed_forward")
+        return in_chunks or self._is_whole("down")
 
     def _attention(self, place: int, recompute: Recompute) -> list[Piece]:
-        regathers = self._regathers and recompute != "full"
-        columns = self._columns(place, "attention", ("query", "key", "value"), regathers)
-        if self._is_whole("attention"):
-            return self._attention_of_heads(place, columns, recompute == "selective")
-        mixed = self._context(recompute == "selective" and self.late)
-        rows = self._rows(place, "output")
-        if recompute == "selective" and not self.late:
+        regathers, shape = self._regathers and recompute != "full", self.wire.sizes.shape
+        columns = self._columns(place, "query_key_value", ("query", "key", "value"), regathers)
+        there = self._turned("query_key_value", shape.head_dim * (shape.heads + 2 * shape.kv_heads))
+        home = self._turned("attention_output", shape.hidden)
+        alone = self.late or self._is_whole("attention_output")
+        mixed = self._context(recompute == "selective" and alone)
+        rows = self._rows(place, "attention_output", "output")
+        if recompute == "selective" and not alone:
             ready, scatter = rows if self._chunks == 1 else self._plain_rows(place, "output")
             ready = Piece(backward=(*mixed.forward, *ready.backward))
             rows = [ready, scatter]
-        return [_ready(f"{place}.attention_norm"), columns, mixed, *rows]
+        return [_ready(f"{place}.attention_norm"), columns, there, mixed, home, *rows]
 
-    def _attention_of_heads(self, place: int, columns: Piece, again: bool) -> list[Piece]:
-        """Matrices on a slice of the sequence, and heads of all of it between two exchanges over tp."""
-        shape = self.wire.sizes.shape
-        there, home = self.wire.turned(shape.heads + 2 * shape.kv_heads), self.wire.turned(shape.heads)
-        return [
-            _ready(f"{place}.attention_norm"),
-            columns,
-            Piece(there, there),
-            self._context(again),
-            Piece(home, home),
-            Piece(backward=self._matrices(place, ("output",))),
-        ]
+    def _turned(self, matrices: str, width: int) -> Piece:
+        """Slices of the sequence and heads, of an activation so wide, exchanged where matrices know slices alone."""
+        call = self.wire.turned(width) if self._is_whole(matrices) else ()
+        return Piece(call, call)
 
     def _context(self, again: bool) -> Piece:
         """Attention over cp; ``again`` where it is computed again by itself in backward."""
@@ -235,10 +233,11 @@ class Layers:
         if self.wire.config.model.experts is not None:
             return [norm, *self._mixture(place)]
         regathers = self._regathers and recompute != "full"
-        columns = self._columns(place, "feed_forward", ("gate", "up"), regathers)
-        if self._is_whole("feed_forward"):
-            return [norm, columns, Piece(backward=self._matrices(place, ("down",)))]
-        return [norm, columns, *self._rows(place, "down")]
+        columns = self._columns(place, "gate_up", ("gate", "up"), regathers)
+        has_slices, takes_slices = self._is_whole("gate_up"), self._is_whole("down")
+        width = self.wire.sizes.shape.ffn_hidden
+        turned = self.wire.turned(width) if has_slices != takes_slices else ()
+        return [norm, columns, Piece(turned, turned), *self._rows(place, "down", "down")]
 
     def _mixture(self, place: int) -> list[Piece]:
         """Router, balance, rows to their experts and back, between a gather and a scatter of the sequence."""
@@ -261,27 +260,29 @@ class Layers:
         counts = () if wire.slots is not None else (wire.counts(),)
         return [Piece((*counts, own), (others,)), experts, Piece((others,), (own,))]
 
-    def _is_whole(self, part: str) -> bool:
-        """Whether every rank of tp has a part's matrices."""
-        return part in self.wire.sizes.replicated
+    def _is_whole(self, matrices: str) -> bool:
+        """Whether every rank of tp has all of them."""
+        return matrices in self.wire.sizes.replicated
 
-    def _columns(self, place: int, part: str, names: Sequence[str], regathers: bool) -> Piece:
+    def _columns(self, place: int, matrices: str, names: Sequence[str], regathers: bool) -> Piece:
         """Matrices split by columns behind one gather."""
         wire, chunks = self.wire, self._chunks
         ready = self._matrices(place, names)
-        if wire.layout.tp == 1 or self._is_whole(part):
+        if wire.layout.tp == 1 or self._is_whole(matrices):
             return Piece(backward=ready)
         gather, scatter = wire.tp("all_gather", chunks), wire.tp("reduce_scatter", chunks)
         if chunks > 1:
             return Piece(gather, (*scatter, *(gather if regathers else ()), *ready))
         return Piece(gather, (*gather, *scatter, *ready) if regathers else (*ready, *scatter))
 
-    def _rows(self, place: int, name: str) -> list[Piece]:
+    def _rows(self, place: int, matrices: str, name: str) -> list[Piece]:
         """A matrix split by rows, and the scatter behind it."""
+        ready = Piece(backward=self._matrices(place, (name,)))
+        if self._is_whole(matrices):
+            return [ready]
         if self._chunks == 1:
             return self._plain_rows(place, name)
         wire, chunks = self.wire, self._chunks
-        ready = Piece(backward=self._matrices(place, (name,)))
         return [ready, Piece(wire.tp("reduce_scatter", chunks), wire.tp("all_gather", chunks))]
 
     def _plain_rows(self, place: int, name: str) -> list[Piece]:

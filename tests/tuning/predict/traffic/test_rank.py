@@ -59,6 +59,19 @@ CASES: list[dict[str, Any]] = [
     {"tp": 2, "overlap__tp_chunks": 2, "tp_regather": True},
     {"tp": 2, "overlap__tp_chunks": 3, **FULL},
     {"tp": 2, "overlap__tp_chunks": 2, **SELECTIVE},
+    {"tp": 2, "tp_replicated": ["query_key_value", "attention_output"], "precision": "bf16"},
+    {"tp": 2, "tp_replicated": ["gate_up", "down"], "tp_regather": True, "overlap__tp_chunks": 2},
+    {
+        "tp": 2,
+        "tp_replicated": ["embedding", "query_key_value", "attention_output", "gate_up", "down", "head"],
+    },
+    {"tp": 2, "tp_replicated": ["embedding", "down"], **FULL},
+    {"tp": 2, "tp_replicated": ["attention_output", "head"], "cp": 2, **SELECTIVE},
+    {"tp": 2, "tp_replicated": ["attention_output", "head"], **FULL, "pp": 2, "kind": "zb_h1"},
+    {"tp": 2, "tp_replicated": ["query_key_value", "down"], "overlap__tp_chunks": 2, **SELECTIVE},
+    {"tp": 2, "tp_replicated": ["attention_output", "gate_up"], **FULL},
+    {"tp": 2, "tp_replicated": ["head", "down"], "dp": 2, "zero_stage": 1},
+    {"tp": 2, "tp_replicated": ["embedding", "attention_output"], "dp": 2, "zero_stage": 3},
     {"tp": 2, "dp": 3, "batch__global_batch": 12, "zero_stage": 1, **FULL, "memory__recompute_layers": 2},
     {"tp": 2, "dp": 2, "zero_stage": 3, **SELECTIVE},
     {"tp": 2, "dp": 2, "overlap__bucket_mb": 0.001},
@@ -93,7 +106,8 @@ CASES: list[dict[str, Any]] = [
 ]
 SHORT = {"kind": "schedule__kind", "chunks": "schedule__chunks"}
 SHORT |= {name: f"parallel__{name}" for name in ("dp", "tp", "pp", "cp", "ep", "cp_method", "zero_stage")}
-SHORT |= {name: f"parallel__{name}" for name in ("shard_ranks", "tp_regather", "reduce_every_micro_batch")}
+SHORT |= {name: f"parallel__{name}" for name in ("shard_ranks", "tp_regather", "tp_replicated")}
+SHORT["reduce_every_micro_batch"] = "parallel__reduce_every_micro_batch"
 
 
 def config_of(case: dict[str, Any]) -> RunConfig:
@@ -149,7 +163,9 @@ def test_ranks_send_what_the_formulas_say(session: Session, case: dict[str, Any]
 
 #: Every value that a key has in ``CASES``.
 VALUES = {
-    key: sorted({case[key] for case in CASES if key in case}, key=str) for case in CASES for key in case
+    key: [*{str(case[key]): case[key] for case in CASES if key in case}.values()]
+    for case in CASES
+    for key in case
 }
 MOST_RANKS = 4
 

@@ -1,0 +1,93 @@
+"""The cheapest signatures of some operators together: exact, by eliminating one operator after the other.
+
+Costs are of single operators and of pairs of them, so this is a sum of small tables; min-sum elimination (Dechter 1999,
+bucket elimination) finds its smallest value in the number of choices to the power of how many operators one that is
+eliminated still meets: two or three in a model's blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuning.predict.placement.signatures.operators import Operator, Price
+
+Table = NDArray[np.float64]
+
+
+class _Factor(NamedTuple):
+    """A table over the choices of some operators, in rising order of their places."""
+
+    places: tuple[int, ...]
+    costs: Table
+
+
+class Assignment(NamedTuple):
+    """A choice of each operator by number, and what they cost together."""
+
+    chosen: tuple[int, ...]
+    cost: float
+
+
+def cheapest(operators: Sequence[Operator], price: Price) -> Assignment:
+    """Of several that cost the same, the first choices.
+
+    Raises:
+        ValueError: an operator has no choice.
+    """
+    if any(not one.choices for one in operators):
+        raise ValueError("an operator without a way to run it")
+    factors = _factors(operators, price)
+    left, decided = set(range(len(operators))), list[tuple[int, _Factor]]()
+    cost = 0.0
+    while left:
+        place = min(left, key=lambda one: (len(_neighbours(factors, one)), one))
+        near = [one for one in factors if place in one.places]
+        joined = _joined(near)
+        axis = joined.places.index(place)
+        decided.append((place, joined))
+        rest = _Factor(tuple(one for one in joined.places if one != place), joined.costs.min(axis=axis))
+        factors = [one for one in factors if place not in one.places]
+        if rest.places:
+            factors.append(rest)
+        else:
+            cost += float(rest.costs)
+        left.remove(place)
+    chosen = dict[int, int]()
+    for place, table in reversed(decided):
+        index = tuple(slice(None) if one == place else chosen[one] for one in table.places)
+        chosen[place] = int(np.argmin(table.costs[index]))
+    return Assignment(tuple(chosen[place] for place in range(len(operators))), cost)
+
+
+def _factors(operators: Sequence[Operator], price: Price) -> list[_Factor]:
+    found = list[_Factor]()
+    for place, operator in enumerate(operators):
+        own = [price.own(operator, choice) for choice in operator.choices]
+        found.append(_Factor((place,), np.array(own)))
+        for number, other in enumerate(operator.inputs):
+            source = operators[other]
+            costs = [
+                [price.edge(one.output, choice.inputs[number], source.bytes_) for choice in operator.choices]
+                for one in source.choices
+            ]
+            found.append(_Factor((other, place), np.array(costs)))
+    return found
+
+
+def _neighbours(factors: Sequence[_Factor], place: int) -> set[int]:
+    return {other for one in factors if place in one.places for other in one.places} - {place}
+
+
+def _joined(factors: Sequence[_Factor]) -> _Factor:
+    """The sum of some tables, over all operators that any of them is about."""
+    places = sorted({place for one in factors for place in one.places})
+    shape = [next(one.costs.shape[one.places.index(p)] for one in factors if p in one.places) for p in places]
+    summed = np.zeros(shape)
+    for one in factors:
+        wide = [size if place in one.places else 1 for place, size in zip(places, shape, strict=True)]
+        summed = summed + one.costs.reshape(wide)
+    return _Factor(tuple(places), summed)
