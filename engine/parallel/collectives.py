@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from engine.comm.boxing import box
 from engine.comm.channel import Channel
-from engine.comm.signatures import Signature, box
+from engine.comm.signatures import Signature
 from engine.model.linear import apply
 
 

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from engine.comm.boxing import box
 from engine.comm.channel import Channel
-from engine.comm.signatures import BROADCAST, PARTIAL, box, split
+from engine.comm.signatures import BROADCAST, PARTIAL, split
 from engine.model.axes import Matrix
 from engine.model.linear import apply
 from engine.parallel.collectives import boxed

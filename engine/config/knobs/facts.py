@@ -289,6 +289,10 @@ def recomputations(search: Search) -> list[str]:
     return ["none", "selective", "full"] if is_decoder(search.base.model) else ["none", "full"]
 
 
+def of_dense(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
+    return lambda search: values(search) if search.base.model.experts is None else None
+
+
 def of_experts(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
     return lambda search: None if search.base.model.experts is None else values(search)
 

@@ -1,14 +1,16 @@
-"""``auto`` as a value of a knob: where the ranks of a layout belong, and how its layers are dealt to stages.
+"""``auto`` as a value of a knob: where the ranks of a layout belong, how its layers are dealt to stages, and which
+matrices every rank of tp has whole.
 
 A study may ask for it (``parallel.placement: [null, auto]``); a run has the lists that it stands for. Ranks are placed
 on links that differ, those between the islands of a lab; where all are alike no placement is faster than ranks in
 order. Layers are dealt so that the slowest stage takes the least time: the last one has the head beside its layers.
-``tuning.predict.placement.place`` does both for devices that a cluster file describes.
+Matrices are replicated where less is sent then (``signatures``). ``tuning.predict.placement.place`` does the first two
+for devices that a cluster file describes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import lru_cache
 
 from engine.config.layout import Layout, layers_of_stages, layout_of
@@ -21,10 +23,11 @@ from tuning.predict.placement.link_traffic import head_layers, volumes_of
 from tuning.predict.placement.links import of_lab
 from tuning.predict.placement.place import LOOPBACK
 from tuning.predict.placement.search import place
+from tuning.predict.placement.signatures.decoder import best
 from tuning.predict.placement.stage_layers import split_layers
 
 PLACEMENT = "parallel.placement"
-Lists = dict[str, list[int] | None]
+Lists = dict[str, list[int] | list[str] | None]
 
 
 def chosen(config: RunConfig, keys: Collection[str]) -> Lists:
@@ -35,13 +38,14 @@ def chosen(config: RunConfig, keys: Collection[str]) -> Lists:
     nothing: Lists = dict.fromkeys(keys)
     if not is_decoder(config.model):  # what others send and take, no formula knows
         return nothing
-    given = config.parallel.placement or config.schedule.stage_layers
+    parallel = config.parallel
+    given = parallel.placement or config.schedule.stage_layers or parallel.tp_replicated
     plain = (
         config.with_values(nothing) if given else config
     )  # asked for every point of a space: checking costs most
     if PLACEMENT in keys and any(True for _ in problems(plain)):
         return nothing
-    values = {key: _order(plain) if key == PLACEMENT else _layers(plain) for key in keys}
+    values: Lists = {key: _FOUND[key](plain) for key in keys}
     if not any(values.values()) or any(True for _ in problems(plain.with_values(values))):
         return nothing
     return values
@@ -74,6 +78,19 @@ def _layers(config: RunConfig) -> list[int] | None:
     head = head_layers(config) * (3 / 4 if again else 1)
     dealt = list(_dealt(layers, stages, head))
     return None if dealt == [len(own) for own in layers_of_stages(layers, stages)] else dealt
+
+
+def _replicated(config: RunConfig) -> list[str] | None:
+    """By what is sent, over whatever links; how much memory is left is asked elsewhere."""
+    found = best(config)
+    return None if found is None or not found.parts else list(found.parts)
+
+
+_FOUND: dict[str, Callable[[RunConfig], list[int] | list[str] | None]] = {
+    PLACEMENT: _order,
+    "schedule.stage_layers": _layers,
+    "parallel.tp_replicated": _replicated,
+}
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,81 @@
+"""Which of the decoder's matrices are replicated: those with which all ranks together send least, of all 64 choices."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig, parse
+from profilers.collectives.wire_bytes import wire_bytes
+from tuning.predict.placement.automatic import chosen
+from tuning.predict.placement.signatures.decoder import PARTS, best
+from tuning.predict.traffic.rank import Pipeline, traffic_of
+
+KEY = "parallel.tp_replicated"
+MODEL = {"layers": 2, "hidden": 64, "heads": 8, "kv_heads": 4, "ffn_hidden": 176, "vocabulary": 512}
+
+
+def config(length: int = 128, **parallel: Any) -> RunConfig:
+    batch = {"global_batch": 8 * parallel.get("dp", 1), "micro_batch": 2}
+    return parse({"model": MODEL, "data": {"sequence_length": length}, "batch": batch, "parallel": parallel})
+
+
+def sent(config: RunConfig) -> float:
+    """Bytes that all ranks send in a step, by the calls that they make; NCCL's way of sending them."""
+    total, ranks = 0.0, layout_of(config).world_size
+    for rank in range(ranks):
+        for call in traffic_of(Pipeline.of(config), rank).calls:
+            each = wire_bytes(call.operation, "nccl", None, call.group_size, np.array([call.bytes]))
+            total += 0.0 if each is None else float(each[0])
+    return total
+
+
+@cache
+def every(length: int, layout: tuple[tuple[str, int], ...]) -> dict[tuple[str, ...], float]:
+    plain = config(length, **dict(layout))
+    subsets = (parts for count in range(len(PARTS) + 1) for parts in itertools.combinations(PARTS, count))
+    return {parts: sent(plain.with_values({KEY: list(parts) or None})) for parts in subsets}
+
+
+@pytest.mark.parametrize("length", [32, 128, 512, 2048])
+@pytest.mark.parametrize(
+    "layout",
+    [{"tp": 2}, {"tp": 4}, {"tp": 2, "dp": 2}, {"tp": 2, "dp": 2, "zero_stage": 1}, {"tp": 2, "pp": 2},
+     {"tp": 2, "dp": 2, "zero_stage": 3}],
+    ids=lambda layout: "-".join(f"{key}{value}" for key, value in layout.items()),
+)  # fmt: skip
+def test_no_other_choice_sends_less(length: int, layout: dict[str, int]) -> None:
+    """Within 1 %: left out are norms, the loss, and how ZeRO 3 pads slices."""
+    sends = every(length, tuple(layout.items()))
+    found = best(config(length, **layout))
+    assert found is not None
+    assert sends[found.parts] <= 1.01 * min(sends.values())
+
+
+def test_long_sequences_replicate_all_and_short_ones_nothing() -> None:
+    assert chosen(config(4096, tp=4), [KEY]) == {KEY: list(PARTS)}
+    assert chosen(config(8, tp=4), [KEY]) == {KEY: None}
+
+
+def test_saved_bytes_are_those_that_calls_say() -> None:
+    found = best(config(512, tp=4))
+    assert found is not None
+    sends = every(512, (("tp", 4),))
+    assert found.split_bytes - found.bytes_ == pytest.approx(sends[()] - sends[found.parts], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{}, {"tp": 2, "model": {"experts": 4}}, {"tp": 2, "model": {"workload": "vision"}}],
+)
+def test_where_nothing_is_split_nothing_is_replicated(sections: dict[str, Any]) -> None:
+    sections = dict(sections)
+    model = sections.pop("model", {})
+    asked = config(512, **sections).with_values({f"model.{key}": value for key, value in model.items()})
+    assert best(asked) is None
+    assert chosen(asked, [KEY]) == {KEY: None}

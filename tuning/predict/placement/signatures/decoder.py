@@ -1,0 +1,155 @@
+"""The decoder's operators on its tp axis, as the engine can run them, and which matrices had better be replicated.
+
+Between blocks a rank has a slice of the sequence, so a layer can be judged by itself, and so can both ends. Counted are
+bytes of all ranks of an axis in a step: of activations with every micro-batch, and of what is replicated its gradients
+over tp, and what ranks with other data send each other more of it, since each then holds all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple, get_args
+
+from engine.comm.signatures import BROADCAST, PARTIAL
+from engine.config.layout import accumulation, layout_of
+from engine.config.presets import is_decoder, resolve
+from engine.config.run_config import RunConfig
+from engine.config.sections import TensorPart
+from engine.footprint.activations import FP32_BYTES, sizes_of
+from tuning.predict.placement.signatures import operators as ways
+from tuning.predict.placement.signatures.assignment import Assignment, cheapest
+from tuning.predict.placement.signatures.operators import (
+    COLUMN,
+    DATA,
+    ROW,
+    SEQUENCE,
+    WIDTH,
+    Choice,
+    Operator,
+    Price,
+)
+
+PARTS: tuple[TensorPart, ...] = get_args(TensorPart)
+
+
+class Sizes(NamedTuple):
+    """Of one micro-batch in a model: bytes of a whole activation of width 1, and the widths."""
+
+    column: float
+    hidden: int
+    key_value: int
+    ffn_hidden: int
+    vocabulary: int
+
+
+def block(sizes: Sizes, weight: float = 1.0) -> list[Operator]:
+    """One layer: attention and feed-forward, each with its norm, on a stream of slices."""
+    hidden, wide, heads = sizes.hidden, sizes.ffn_hidden, sizes.hidden + 2 * sizes.key_value
+    stream = ways.same(1, SEQUENCE)
+    build = _Build(sizes.column, weight)
+    return [
+        build.plain("stream", (Choice((), SEQUENCE),), (), hidden),
+        build.plain("attention_norm", stream, (0,), hidden),
+        build.product("query_key_value", (COLUMN, DATA), 1, hidden, heads),
+        build.plain("attention", ways.same(1, WIDTH), (2,), hidden),
+        build.product("attention_output", (ROW, DATA), 3, hidden, hidden),
+        build.plain("attended", ways.same(2, SEQUENCE), (0, 4), hidden),
+        build.plain("feed_forward_norm", stream, (5,), hidden),
+        build.product("gate_up", (COLUMN, DATA), 6, hidden, 2 * wide),
+        build.plain("activation", ways.POINTWISE[:2], (7,), wide),
+        build.product("down", (ROW, DATA), 8, wide, hidden),
+        build.plain("fed", ways.same(2, SEQUENCE), (5, 9), hidden),
+    ]
+
+
+def ends(sizes: Sizes, weight: float = 1.0) -> list[Operator]:
+    """Embedding and head, with what is between them left out. Looking words up is a product with their one-hot rows."""
+    build = _Build(sizes.column, weight)
+    words = (Choice((), PARTIAL, ways.ROWS), Choice((), SEQUENCE, BROADCAST))
+    return [
+        build.product("embedding", words, None, sizes.vocabulary, sizes.hidden),
+        build.plain("stream", ways.same(1, SEQUENCE), (0,), sizes.hidden),
+        build.plain("norm", ways.same(1, SEQUENCE), (1,), sizes.hidden),
+        build.product("head", (COLUMN, DATA), 2, sizes.hidden, sizes.vocabulary),
+    ]
+
+
+def replicated(operators: Sequence[Operator], found: Assignment) -> list[TensorPart]:
+    """The matrices that every rank has whole, in the order of the configuration's names."""
+    whole = {
+        operator.name
+        for operator, number in zip(operators, found.chosen, strict=True)
+        if operator.choices[number].matrix == BROADCAST
+    }
+    return [part for part in PARTS if part in whole]
+
+
+class Found(NamedTuple):
+    """Matrices that had better be replicated, with the bytes that all ranks of tp send in a step then and otherwise."""
+
+    parts: tuple[TensorPart, ...]
+    bytes_: float
+    split_bytes: float
+
+
+def best(config: RunConfig) -> Found | None:
+    """The cheapest signatures of a configuration's matrices; None where the engine splits nothing, or sorts tokens to
+    experts. ``parallel.tp_replicated`` is not asked.
+    """
+    if not is_decoder(config.model) or config.parallel.tp == 1 or config.model.experts is not None:
+        return None
+    shape, sizes, layout = resolve(config.model), sizes_of(config), layout_of(config)
+    widths = Sizes(
+        sizes.element * sizes.tokens,
+        shape.hidden,
+        shape.kv_heads * shape.head_dim,
+        shape.ffn_hidden,
+        shape.vocabulary,
+    )
+    return _best(widths, layout.tp, accumulation(config), _weight(config), shape.layers)
+
+
+def _weight(config: RunConfig) -> float:
+    """What all ranks send of a replicated matrix in a step, in all-reduces of it over tp: its own, of a slice where
+    ZeRO made slices; and on tp - 1 ranks more an all-reduce over the data ranks, or what ZeRO 3 gathers and scatters.
+    """
+    layout, ranks = layout_of(config), layout_of(config).inner
+    gathers = 2 * accumulation(config) if layout.zero_stage == 3 else 1
+    return 1 / (ranks if layout.zero_stage else 1) + (ranks - 1) / ranks * (gathers + 1) / 2
+
+
+@lru_cache(maxsize=4096)
+def _best(sizes: Sizes, tp: int, micro_batches: int, weight: float, layers: int) -> Found:
+    price = Price(tp, micro_batches=micro_batches)
+    parts, bytes_, split_bytes = set[TensorPart](), 0.0, 0.0
+    for operators, times in ((block(sizes, weight), layers), (ends(sizes, weight), 1)):
+        found = cheapest(operators, price)
+        parts |= set(replicated(operators, found))
+        bytes_ += times * micro_batches * found.cost
+        split_bytes += times * micro_batches * cheapest([_first_way(one) for one in operators], price).cost
+    return Found(tuple(part for part in PARTS if part in parts), bytes_, split_bytes)
+
+
+def _first_way(operator: Operator) -> Operator:
+    """With its matrix split, if it has one."""
+    keeps = operator.choices[:1] if operator.choices[0].matrix else operator.choices
+    return Operator(operator.name, keeps, operator.inputs, operator.bytes_, operator.matrix_bytes)
+
+
+class _Build(NamedTuple):
+    """Makes operators whose activations have so many bytes for each column of width, and whose matrices count as so
+    many times their fp32 gradients.
+    """
+
+    column: float
+    weight: float
+
+    def plain(self, name: str, choices: tuple[Choice, ...], inputs: tuple[int, ...], width: int) -> Operator:
+        return Operator(name, choices, inputs, self.column * width)
+
+    def product(
+        self, name: str, choices: tuple[Choice, ...], place: int | None, inputs: int, outputs: int
+    ) -> Operator:
+        gradient = FP32_BYTES * inputs * outputs * self.weight
+        return Operator(name, choices, () if place is None else (place,), self.column * outputs, gradient)
