@@ -101,12 +101,18 @@ def predict(
 
 
 def _forecast(prediction: Forecast, where: Placed | None, json: bool) -> int:
+    from tuning.predict.placement.signatures.decoder import best
     from tuning.predict.placement.traffic_map import traffic_of
     from workbench.text.output import emit_json, result_console
 
     traffic = traffic_of(prediction.config, prediction.target)
     if json:
-        told = {"placement": where and where.as_dict(), "traffic": traffic and traffic.as_dict()}
+        lies = best(prediction.config)
+        told = {
+            "placement": where and where.as_dict(),
+            "traffic": traffic and traffic.as_dict(),
+            "signatures": lies and lies.as_dict(),
+        }
         emit_json(prediction.as_dict() | told)
     else:
         from workbench.terminal.prediction import print_forecast

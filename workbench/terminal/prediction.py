@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from engine.footprint.flops import parameters, workload_of
 from tuning.predict.answer import WORDS, Change, Forecast
 from tuning.predict.placement.place import Placed
+from tuning.predict.placement.signatures.decoder import best
 from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.why_not import WhyNot
+from workbench.text import plan as text
 from workbench.text import words
-from workbench.text.plan import traffic as traffic_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +97,9 @@ def print_forecast(
     for line in lines(where):
         _line(console, line)
     if traffic is not None:
-        _line(console, traffic_line(traffic))
+        _line(console, text.traffic(traffic))
+    if said := text.signatures(found.config, best(found.config)):
+        _line(console, said)
     _notes(console, found.notes)
 
 
@@ -157,8 +160,8 @@ def _head(console: Console, found: Forecast) -> None:
         **_outside(found),
         "limits": "; ".join(limit.words for limit in found.limits[:3]),
     }
-    for label, text in rows.items():
-        _line(console, f"  {label:<10}{text}")
+    for label, told in rows.items():
+        _line(console, f"  {label:<10}{told}")
 
 
 def _memory(found: Forecast) -> str:

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.config.run_config import RunConfig
 from tuning.predict.answer import Forecast
+from tuning.predict.placement.signatures.decoder import Found
 from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.families import Family
 from tuning.predict.plan.track_record import Held, Record, measured_of
@@ -131,6 +133,25 @@ def traffic(found: TrafficMap) -> str:
     links = [f"{_span_of(own)} {where}" for where, own in known if np.isfinite(own).any()]
     carries = f" A device's link carries {', '.join(links)}." if links else ""
     return f"Sent by the busiest rank in a step, by formula: {each}.{carries}"
+
+
+def signatures(config: RunConfig, found: Found | None) -> str | None:
+    """Which matrices had better be whole on every rank of tp, and what that saves; None where tp splits nothing."""
+    if found is None:
+        return None
+    given = config.parallel.tp_replicated or ()
+    if not found.parts:
+        least = (
+            "Less is sent with all matrices split" if given else "Splitting all matrices over tp sends least"
+        )
+        return f"{least}: {words.gib(found.split_bytes)} a step by one group of tp."
+    setting = f"parallel.tp_replicated=[{','.join(found.parts)}]"
+    sent = (
+        f"{words.gib(found.bytes_)} a step by one group of tp, {words.gib(found.split_bytes)} with all split"
+    )
+    if set(given) == set(found.parts):
+        return f"{setting} sends least: {sent}."
+    return f"Least is sent with {setting}: {sent}. Each rank then holds these matrices whole."
 
 
 def _span_of(rates: np.ndarray[Any, Any]) -> str:

@@ -7,7 +7,7 @@ as half an all-reduce (docs/engine.md).
 
 from __future__ import annotations
 
-from engine.config.layout import accumulation
+from engine.config.layout import accumulation, layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import sizes_of
@@ -36,7 +36,8 @@ def head_layers(config: RunConfig) -> float:
 
 def _gradients(config: RunConfig) -> Stream:
     """ZeRO 0 sums gradients, ZeRO 1 and 2 scatter them and gather weights, ZeRO 3 gathers twice a micro-batch."""
-    parallel, elements = config.parallel, _largest_stage(config) / config.parallel.tp
+    parallel = config.parallel
+    elements = _largest_stage(config) / parallel.tp + _replicated(config) * (1 - 1 / parallel.tp)
     gradients = elements * reduce_bytes(config)
     weights = elements * (2 if config.memory.parameters == "bf16" else _FP32)
     if parallel.zero_stage == 0:
@@ -57,13 +58,46 @@ def _largest_stage(config: RunConfig) -> int:
     return max(sizes)
 
 
+def _replicated(config: RunConfig) -> float:
+    """Parameters that every rank of tp has, of the fullest place of the pipeline."""
+    shape, parts = resolve(config.model), config.parallel.tp_replicated or ()
+    sizes = {
+        "query_key_value": shape.hidden * (shape.hidden + 2 * shape.kv_heads * shape.head_dim),
+        "attention_output": shape.hidden**2,
+        "gate_up": 2 * shape.hidden * shape.ffn_hidden,
+        "down": shape.hidden * shape.ffn_hidden,
+    }
+    ends = shape.vocabulary * shape.hidden * (("embedding" in parts) + ("head" in parts))
+    layers = max(rank_layers(config)) * sum(sizes[part] for part in parts if part in sizes)
+    return layers + ends / (1 if config.parallel.pp == 1 else 2)
+
+
 def _activations(config: RunConfig) -> Stream:
-    """Two gathers and two scatters of an activation a layer, forward and backward; forward once more if recomputed."""
-    sizes, layers = sizes_of(config), max(rank_layers(config))
-    ends = 2 if config.parallel.pp == 1 else 1
-    again = 2 if config.memory.recompute == "full" else 0
-    pairs = (4 + again) * layers + ends + (layers + ends / 2 if config.parallel.tp_regather else 0)
-    return Stream(sizes.element * sizes.hidden, pairs * accumulation(config))
+    """A gather and a scatter of an activation in front of matrices and behind them, forward and backward; forward once
+    more if recomputed. Of matrices that are replicated two exchanges where heads or columns meet slices, and a sum of
+    their gradients; under ZeRO of slices of them.
+    """
+    sizes, layers, parallel = sizes_of(config), max(rank_layers(config)), config.parallel
+    shape, parts = sizes.shape, sizes.replicated
+    a_layer = {
+        "query_key_value": (shape.hidden + 2 * shape.kv_heads * shape.head_dim) / shape.hidden / sizes.tp,
+        "attention_output": 1 / sizes.tp,
+        "gate_up": 0.0,
+        "down": 0.0,
+    }
+    pairs = layers * sum(whole if part in parts else 1.0 for part, whole in a_layer.items())
+    if ("gate_up" in parts) != ("down" in parts):
+        pairs += layers * shape.ffn_hidden / shape.hidden / sizes.tp
+    pairs *= 1.5 if config.memory.recompute == "full" else 1.0
+    split_ends = 2 - len(parts & {"embedding", "head"})
+    pairs += split_ends / (1 if parallel.pp == 1 else 2)
+    if parallel.tp_regather:
+        gathered = layers * (2 - len(parts & {"query_key_value", "gate_up"})) + ("head" not in parts)
+        pairs += gathered / 2
+    turns, bytes_ = accumulation(config), sizes.element * sizes.hidden
+    copies = layout_of(config).inner if parallel.zero_stage else 1
+    pairs += _FP32 * _replicated(config) / copies / bytes_ / turns
+    return Stream(bytes_, pairs * turns)
 
 
 def _context(config: RunConfig) -> Stream:

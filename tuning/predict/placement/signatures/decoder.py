@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from engine.comm.signatures import BROADCAST, PARTIAL
 from engine.config.layout import accumulation, layout_of
@@ -86,11 +86,17 @@ def replicated(operators: Sequence[Operator], found: Assignment) -> list[TensorP
 
 
 class Found(NamedTuple):
-    """Matrices that had better be replicated, with the bytes that all ranks of tp send in a step then and otherwise."""
+    """Matrices that had better be replicated, with the bytes that all ranks of tp send in a step then and otherwise:
+    norms and the loss are left out, and what the data ranks send is in it only as far as it differs.
+    """
 
     parts: tuple[TensorPart, ...]
     bytes_: float
     split_bytes: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"replicated": list(self.parts), "bytes": self.bytes_, "split_bytes": self.split_bytes}
 
 
 def best(config: RunConfig) -> Found | None:
