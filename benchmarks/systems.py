@@ -1,8 +1,8 @@
 """Systems of the literature as this project has them, each beside its plainer rival: exactness, bytes, time, verdict.
 
-KARMA: plans of activations for 20 budgets (``_out_of_core.py``). SBP of OneFlow: signatures of matrices over tp in the lab
-(``_signatures.py``). What has been measured is kept in ``results``, so the benchmark goes on where it was stopped;
-``--fresh`` begins anew, ``--only`` measures one system and takes the others as they are kept.
+KARMA: plans of activations for 20 budgets (``_out_of_core.py``). SBP of OneFlow: signatures of matrices over tp
+(``_signatures.py``), in the lab. What has been measured is kept in ``results``, so the benchmark goes on where it was
+stopped; ``--fresh`` begins anew, ``--only`` measures one system and takes the others as they are kept.
 """
 
 from __future__ import annotations

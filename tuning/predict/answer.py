@@ -201,9 +201,6 @@ def _parallel(config: RunConfig) -> dict[str, bool]:
         ),
         "parallel.placement: seconds are those of ranks in order": parallel.placement is not None,
         "parallel.tp_regather=true: the second gathers are not counted": parallel.tp_regather,
-        "parallel.tp_replicated: matrices, memory and messages are taken to be split": bool(
-            parallel.tp_replicated
-        ),
         f"outer.method={outer.method}: its own step and what replicas average at every step are not counted": (
             outer.method != "none"
         ),

@@ -18,6 +18,7 @@ from engine.config.layout import accumulation, layers_of_stages
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
+from engine.config.sections import TensorPart
 from engine.footprint.weights import averages
 from engine.schedules.actions import Costs
 from engine.schedules.closed_forms import idle_seconds
@@ -57,6 +58,12 @@ _USUAL: Mapping[str, float] = {
     "late": 0,
     "last_layers": 0,
     "other_layers": 0,
+    "whole_block": 0,
+    "whole_matrix": 0,
+    "whole_embedding": 0,
+    "whole_head": 0,
+    "norm_outputs": 2,
+    "tensor_share": 1,
 }
 
 
@@ -77,6 +84,11 @@ class Cases:
     has the head, and ``other_layers`` the most of any other; 0 deals them evenly.
     ``bubble_scale``: a schedule's bubble in times of 1F1B's or interleaved 1F1B's. cp is a ring, or ``ulysses``.
     Replicas that train by themselves meet every ``period`` steps, and with ``late`` beside the steps that follow.
+
+    Of matrices that every tp rank has: ``whole_block`` are their elements in a block, ``whole_matrix`` those of the
+    largest, ``whole_embedding`` and ``whole_head`` are 1 or 0. ``norm_outputs``: whole activations that a block's two
+    norms leave for their readers. ``tensor_share``: of what tp sends for a block, in times of what it does with all
+    matrices split.
     """
 
     layers: Array
@@ -118,6 +130,12 @@ class Cases:
     late: Array
     last_layers: Array
     other_layers: Array
+    whole_block: Array
+    whole_matrix: Array
+    whole_embedding: Array
+    whole_head: Array
+    norm_outputs: Array
+    tensor_share: Array
 
     @classmethod
     def of(cls, **columns: object) -> Cases:
@@ -219,6 +237,7 @@ def _row(config: RunConfig) -> dict[str, float]:
         **_sizes(config, shape),
         **_layout(config),
         **_bytes(config),
+        **_replicated(config),
         "micro_batch": config.batch.micro_batch,
         "micro_batches": accumulation(config),
         "recompute": _RECOMPUTE[config.memory.recompute],
@@ -263,6 +282,67 @@ def _layout(config: RunConfig) -> dict[str, float]:
         "last_layers": ranks[-1],
         "other_layers": max(ranks[:-1], default=ranks[-1]),
     }
+
+
+_ALL_SPLIT = {
+    name: _USUAL[name]
+    for name in (
+        "whole_block",
+        "whole_matrix",
+        "whole_embedding",
+        "whole_head",
+        "norm_outputs",
+        "tensor_share",
+    )
+}
+
+
+def _replicated(config: RunConfig) -> dict[str, float]:
+    parts, tp = config.parallel.tp_replicated or (), config.parallel.tp
+    if not parts:
+        return _ALL_SPLIT
+    shape = resolve(config.model)
+    sizes = matrix_elements(shape)
+    slices = len({"query_key_value", "gate_up"} & set(parts))
+    return {
+        "whole_block": sum(size for part, size in sizes.items() if part in parts),
+        "whole_matrix": max(_largest(shape, part) for part in parts),
+        "whole_embedding": "embedding" in parts,
+        "whole_head": "head" in parts,
+        "norm_outputs": 2 - slices + slices / tp,
+        "tensor_share": block_pairs(config)
+        / block_pairs(config.with_values({"parallel.tp_replicated": None})),
+    }
+
+
+def _largest(shape: ModelShape, part: TensorPart) -> int:
+    """Elements of the largest single matrix; of words none is in a block."""
+    widths = {"query_key_value": shape.hidden, "attention_output": shape.hidden}
+    return 0 if part in ("embedding", "head") else shape.hidden * widths.get(part, shape.ffn_hidden)
+
+
+def matrix_elements(shape: ModelShape) -> dict[str, int]:
+    """Of a dense block's matrices, by the names of ``parallel.tp_replicated``."""
+    return {
+        "query_key_value": shape.hidden * (shape.hidden + 2 * shape.kv_heads * shape.head_dim),
+        "attention_output": shape.hidden**2,
+        "gate_up": 2 * shape.hidden * shape.ffn_hidden,
+        "down": shape.hidden * shape.ffn_hidden,
+    }
+
+
+def block_pairs(config: RunConfig) -> float:
+    """What tp sends for a block in forward and backward, in pairs of a gather and a scatter of a whole activation: one
+    for each group of matrices; of those that are replicated, exchanges where heads or columns meet slices.
+    """
+    shape, parts, tp = resolve(config.model), config.parallel.tp_replicated or (), config.parallel.tp
+    heads = (shape.hidden + 2 * shape.kv_heads * shape.head_dim) / shape.hidden
+    pairs = heads / tp if "query_key_value" in parts else 1.0
+    pairs += 1 / tp if "attention_output" in parts else 1.0
+    pairs += 2 - len({"gate_up", "down"} & set(parts))
+    if ("gate_up" in parts) != ("down" in parts):
+        pairs += shape.ffn_hidden / shape.hidden / tp
+    return pairs
 
 
 def _bytes(config: RunConfig) -> dict[str, float]:

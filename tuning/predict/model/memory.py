@@ -107,12 +107,18 @@ def _block(cases: Cases) -> Array:
     """Elements of a block on a tp rank."""
     key_value = cases.kv_heads * cases.head_dim
     matrices = 2 * cases.hidden + 2 * key_value + 3 * cases.ffn_hidden
-    return cases.hidden * matrices / cases.tp + 2 * cases.hidden
+    return cases.hidden * matrices / cases.tp + (1 - 1 / cases.tp) * cases.whole_block + 2 * cases.hidden
 
 
 def _root(cases: Cases, place: Place) -> Array:
     """Elements of both embeddings."""
-    return (place.is_first + place.is_last) * cases.vocabulary / cases.tp * cases.hidden
+    embedding, head = (_split(cases, whole) for whole in (cases.whole_embedding, cases.whole_head))
+    return (place.is_first * embedding + place.is_last * head) * cases.vocabulary * cases.hidden
+
+
+def _split(cases: Cases, whole: Array) -> Array:
+    """The part of something that a tp rank has: all of what is ``whole``."""
+    return np.where(whole > 0, 1.0, 1 / cases.tp)
 
 
 def _norms(cases: Cases, place: Place) -> Array:
@@ -134,9 +140,10 @@ def _activations(cases: Cases, place: Place) -> Array:
     element, tokens = cases.value_bytes, cases.micro_batch * cases.sequence / cases.cp
     boundary = element * tokens * cases.hidden / cases.tp
     copies = np.where((element < _FP32) & (cases.recompute != FULL), boundary, 0.0)
-    indices = tokens * np.where(cases.tp > 1, 2 * _INDEX + 1, _INDEX)
+    indices = _words(cases, tokens, cases.whole_embedding, _INDEX + 1)
     logits = _FP32 * tokens * cases.vocabulary / cases.tp
-    head = _norm(cases, tokens) + logits + tokens * (_INDEX + np.where(cases.tp > 1, 1, 0))
+    whole_output = np.where(cases.whole_head > 0, 1 / cases.tp, 1.0)
+    head = _norms_kept(cases, tokens, 1, whole_output) + logits + _words(cases, tokens, cases.whole_head, 1)
     whole, kept = _of_block(cases, tokens)
     total: Array = (
         place.flying * (boundary + copies)
@@ -155,23 +162,36 @@ def _of_block(cases: Cases, tokens: Array) -> tuple[Array, Array]:
     key_value = tokens * cases.kv_heads * cases.head_dim / cases.tp
     results = np.where(cases.cp > 1, 2, 3)
     attention = element * (results * part + 2 * key_value) + _FP32 * tokens * cases.heads / cases.tp
-    rest = 2 * _norm(cases, tokens) + 4 * element * tokens * cases.ffn_hidden / cases.tp
+    rest = (
+        _norms_kept(cases, tokens, 2, cases.norm_outputs) + 4 * element * tokens * cases.ffn_hidden / cases.tp
+    )
     whole, selective = rest + attention, rest + element * (part + 2 * key_value)
     kept = np.where(cases.recompute == FULL, element * part, selective)
     return whole, np.where(cases.recompute == NO_RECOMPUTE, whole, kept)
 
 
-def _norm(cases: Cases, tokens: Array) -> Array:
+def _words(cases: Cases, tokens: Array, whole: Array, beside: int) -> Array:
+    """Tokens or targets that an embedding or head keeps; ``beside`` are bytes a token where its words are split."""
+    split = tokens * (_INDEX + np.where(cases.tp > 1, beside, 0))
+    return np.where(whole > 0, _INDEX * tokens / cases.tp, split)
+
+
+def _norms_kept(cases: Cases, tokens: Array, count: int, outputs: Array) -> Array:
+    """Of so many norms, with so many whole activations as their outputs."""
     part = tokens * cases.hidden / cases.tp
-    kept = 2 * _FP32 * part + _FP32 * tokens / cases.tp + cases.value_bytes * tokens * cases.hidden
-    return kept + np.where(_narrow(cases), _FP32 * cases.hidden, 0.0)
+    kept = count * (2 * _FP32 * part + _FP32 * tokens / cases.tp)
+    kept = kept + outputs * cases.value_bytes * tokens * cases.hidden
+    return kept + np.where(_narrow(cases), count * _FP32 * cases.hidden, 0.0)
 
 
 def _buffers(cases: Cases, place: Place) -> Array:
     element, ranks = cases.value_bytes, cases.dp * cases.cp
     message = element * cases.micro_batch * cases.sequence / cases.cp * cases.hidden / cases.tp
-    biggest = np.maximum(cases.ffn_hidden, cases.vocabulary * np.maximum(place.is_first, place.is_last))
-    bucket = np.maximum(_BUCKET_BYTES, _FP32 * biggest * cases.hidden / cases.tp) / ranks
+    biggest = np.maximum(cases.ffn_hidden * cases.hidden / cases.tp, cases.whole_matrix)
+    ends = ((place.is_first, cases.whole_embedding), (place.is_last, cases.whole_head))
+    for has, whole in ends:
+        biggest = np.maximum(biggest, has * _split(cases, whole) * cases.vocabulary * cases.hidden)
+    bucket = np.maximum(_BUCKET_BYTES, _FP32 * biggest) / ranks
     first = np.where((cases.zero_stage == 1) & (ranks > 1), bucket, 0.0)
     return place.neighbours * message + first + np.where(cases.zero_stage >= 2, _gathered(cases, place), 0.0)
 

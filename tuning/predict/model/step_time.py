@@ -19,7 +19,7 @@ from tuning.predict.model.compute import BlockSeconds, Device
 from tuning.predict.model.constants import Constants
 from tuning.predict.model.network import Links
 
-_VALUE = 2
+_FP32 = 4
 #: How softly the host's floor takes over from the device: the larger of two, with their power mean in between.
 _SOFT = 4.0
 
@@ -96,7 +96,7 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
         launches=turns * layers * launches,
         recomputation=turns * layers * again.device,
         head=turns * head,
-        tensor_parallel=turns * layers * tensor,
+        tensor_parallel=turns * layers * tensor + _replicated(cases, links, constants),
         context_parallel=turns * layers * context,
         messages=_messages(cases, links, constants),
         bubble=(through - layers * block - head) / cases.chunks * cases.bubble_scale,
@@ -134,7 +134,14 @@ def rank_elements(cases: Cases) -> Array:
     blocks = np.ceil(cases.layers / cases.pp) * cases.block_parameters / cases.tp
     embedding = cases.embedding_parameters / cases.tp
     both = np.where(cases.tied > 0, embedding, 2 * embedding)
-    return blocks + np.where(cases.pp > 1, embedding, both)
+    return blocks + np.where(cases.pp > 1, embedding, both) + (1 - 1 / cases.tp) * _whole_elements(cases)
+
+
+def _whole_elements(cases: Cases) -> Array:
+    """Parameters of matrices that every tp rank has, of the fullest rank."""
+    embeddings = (cases.whole_embedding + cases.whole_head) * cases.embedding_parameters
+    layers = np.ceil(cases.layers / cases.pp)
+    return layers * cases.whole_block + embeddings / np.where(cases.pp > 1, 2.0, 1.0)
 
 
 def updated_elements(cases: Cases) -> Array:
@@ -165,11 +172,20 @@ def _tensor_parallel(cases: Cases, links: Links, constants: Constants) -> Array:
     all-gather and reduce-scatter.
     """
     group = network.reach(cases, cases.tp, np.ones(len(cases)))
-    bytes_ = _VALUE * cases.micro_batch * cases.sequence / cases.cp * cases.hidden
+    bytes_ = cases.value_bytes * cases.micro_batch * cases.sequence / cases.cp * cases.hidden
     reduced = network.ring(group, bytes_, links, constants)
     halves = 2 * network.ring(group, bytes_, links, constants, 1.0)
     each: Array = np.where(cases.sequence_parallel > 0, halves, reduced)
-    return 2 * each
+    return 2 * each * cases.tensor_share
+
+
+def _replicated(cases: Cases, links: Links, constants: Constants) -> Array:
+    """The sum over tp of gradients of matrices that all its ranks have, once a step; of slices where ZeRO made some."""
+    group = network.reach(cases, cases.tp, np.ones(len(cases)))
+    slices = np.where(cases.zero_stage >= 1, cases.dp * cases.cp, 1.0)
+    elements = _whole_elements(cases) / slices
+    summed = network.ring(group, elements * _FP32, links, constants)
+    return np.where(elements > 0, summed, 0.0)
 
 
 def _exposed(cases: Cases, messages: Array, block: BlockSeconds, constants: Constants) -> Array:
@@ -193,7 +209,7 @@ def _context_parallel(cases: Cases, ahead: BlockSeconds, links: Links, constants
 
 
 def _messages(cases: Cases, links: Links, constants: Constants) -> Array:
-    bytes_ = _VALUE * cases.micro_batch * cases.sequence / cases.cp * cases.hidden
+    bytes_ = cases.value_bytes * cases.micro_batch * cases.sequence / cases.cp * cases.hidden
     bytes_ = bytes_ / np.where(cases.scattered_boundary > 0, cases.tp, 1.0)
     hop = network.message(cases.tp * cases.cp * cases.dp, cases, bytes_, links, constants)
     rounds = cases.micro_batches / cases.pp * 2 * (cases.pp - 1) + 2 * np.maximum(cases.pp - 2, 0)

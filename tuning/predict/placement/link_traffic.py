@@ -11,7 +11,7 @@ from engine.config.layout import accumulation, layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import sizes_of
-from tuning.predict.model.cases import rank_layers, reduce_bytes
+from tuning.predict.model.cases import block_pairs, matrix_elements, rank_layers, reduce_bytes
 from tuning.predict.placement.cost import Stream, Volumes
 
 _FP32 = 4
@@ -61,12 +61,7 @@ def _largest_stage(config: RunConfig) -> int:
 def _replicated(config: RunConfig) -> float:
     """Parameters that every rank of tp has, of the fullest place of the pipeline."""
     shape, parts = resolve(config.model), config.parallel.tp_replicated or ()
-    sizes = {
-        "query_key_value": shape.hidden * (shape.hidden + 2 * shape.kv_heads * shape.head_dim),
-        "attention_output": shape.hidden**2,
-        "gate_up": 2 * shape.hidden * shape.ffn_hidden,
-        "down": shape.hidden * shape.ffn_hidden,
-    }
+    sizes = matrix_elements(shape)
     ends = shape.vocabulary * shape.hidden * (("embedding" in parts) + ("head" in parts))
     layers = max(rank_layers(config)) * sum(sizes[part] for part in parts if part in sizes)
     return layers + ends / (1 if config.parallel.pp == 1 else 2)
@@ -78,16 +73,8 @@ def _activations(config: RunConfig) -> Stream:
     their gradients; under ZeRO of slices of them.
     """
     sizes, layers, parallel = sizes_of(config), max(rank_layers(config)), config.parallel
-    shape, parts = sizes.shape, sizes.replicated
-    a_layer = {
-        "query_key_value": (shape.hidden + 2 * shape.kv_heads * shape.head_dim) / shape.hidden / sizes.tp,
-        "attention_output": 1 / sizes.tp,
-        "gate_up": 0.0,
-        "down": 0.0,
-    }
-    pairs = layers * sum(whole if part in parts else 1.0 for part, whole in a_layer.items())
-    if ("gate_up" in parts) != ("down" in parts):
-        pairs += layers * shape.ffn_hidden / shape.hidden / sizes.tp
+    parts = sizes.replicated
+    pairs = layers * block_pairs(config)
     pairs *= 1.5 if config.memory.recompute == "full" else 1.0
     split_ends = 2 - len(parts & {"embedding", "head"})
     pairs += split_ends / (1 if parallel.pp == 1 else 2)
