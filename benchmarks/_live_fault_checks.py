@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -92,6 +93,8 @@ def run(
         for kind, moment in wanted:
             shot = _shoot(victim, kind, moment, random)
             shots += [] if shot is None else [shot]
+            words = f"{shot.seconds:5.1f} s" if shot else "   nothing to harm"
+            print(f"  {words}  {kind} in a {moment}", file=sys.stderr, flush=True)
         problems = _finish(victim, expected)
     finally:
         victim.kill()
