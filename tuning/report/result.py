@@ -208,7 +208,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         pareto=front(state, stands, file),
         pareto_note=leaderboard.pareto_note(file.aims) if file.objectives and not file.turns_work else "",
         best_exact=_entry(Entry, stands.best_exact, file),
-        fastest_lossy=_lossy(stands, file),
+        fastest_lossy=_lossy(state, stands, file),
         runner_up=_entry(Entry, stands.runner_up, file),
         loss_guard=GuardSettings(file.guard.threshold, file.guard.min_steps, file.config.train.steps),
         baseline_note=file.search_space.baseline[1],
@@ -265,7 +265,8 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
     guard = None if judged is None else GuardState(judged.state, judged.reason)
     # A constraint is judged over all runs of a trial that has a value.
     limits = leaderboard.limits(state, trial, file) if trial.value is not None else []
-    return TrialRow(**values, guard=guard, limits=limits)
+    over = beside_leader.over_baseline(state, trial, stands.baseline, file)
+    return TrialRow(**values, guard=guard, limits=limits, over_baseline=over)
 
 
 #: What a row has as its trial has it.
@@ -290,7 +291,7 @@ def _compare(
     if stands.best is None or stands.baseline is None:
         return None
     compared = compare(stands.best.samples, stands.baseline.samples, file.seed)
-    turns = beside_leader.ratio(state, stands.best, stands.baseline)
+    turns = beside_leader.ratio(state, stands.best, stands.baseline) if beside_leader.ranks(file) else None
     if turns is None or stands.best.config == stands.baseline.config:
         return compared
     told = paired.verdict(turns, file.equal_within)
@@ -372,11 +373,13 @@ def _recommended(
     return _entry(Recommendation, stands.best, file, why=why, decided_by=rule, probability=sure)
 
 
-def _lossy(stands: Standing, file: StudyFile) -> LossyEntry | None:
+def _lossy(state: StudyState, stands: Standing, file: StudyFile) -> LossyEntry | None:
     lossy, exact = stands.fastest_lossy, stands.best_exact
     if lossy is None:
         return None
-    faster = exact is None or (lossy.value or 0) > (exact.value or 0)
+    faster = exact is None or leaderboard.rank(state, lossy, stands.baseline, file) > leaderboard.rank(
+        state, exact, stands.baseline, file
+    )
     guard = leaderboard.judged(lossy, stands.baseline, file)
     return _entry(LossyEntry, lossy, file, guard=guard, faster_than_best_exact=faster)
 

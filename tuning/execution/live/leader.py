@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from engine.config.knobs.catalogue import is_lossy, live_part
@@ -111,21 +111,53 @@ class Leader:
         self._fastest, self.trial = (rate, config), trial
         return True
 
-    def level(self, steps: Sequence[float]) -> float | None:
-        """What the leader's ``steps`` take over what they took when it was measured; None where that is not known."""
-        return None if self.config is None else self._worth.level(_name(self.config), steps)
+    def level(self, steps: Sequence[float], whose: RunConfig | None = None) -> float | None:
+        """What the ``steps`` of the leader, or ``whose`` they are, take over what they took when it was measured; None
+        where that is not known.
+        """
+        config = whose or self.config
+        return None if config is None else self._worth.level(_name(config), steps)
 
-    def behind(self, config: RunConfig, seconds: Sequence[float], before: Sequence[float]) -> str:
-        """Why a window that measured these ``seconds`` so far, after those of the leader ``before``, cannot come to
-        lead; empty while it may.
+    def held(
+        self,
+        summary: RunSummary,
+        before: Sequence[float],
+        after: Sequence[float],
+        whose: RunConfig | None = None,
+    ) -> RunSummary | None:
+        """A window beside the leader's steps around it, or ``whose`` they are; None where they tell nothing."""
+        found = beside(before, summary.step_samples, after)
+        if found is None:
+            return None
+        levels = [level for steps in (before, after) if (level := self.level(steps, whose)) is not None]
+        value, low, high = found.ratio
+        return replace(
+            summary,
+            leader_level=math.prod(levels) ** (1 / len(levels)) if levels else None,
+            leader_ratio=value,
+            leader_ratio_low=low,
+            leader_ratio_high=high,
+            leader_trial=self.trial,
+        )
+
+    def behind(
+        self,
+        config: RunConfig,
+        seconds: Sequence[float],
+        before: Sequence[float],
+        whose: RunConfig | None = None,
+    ) -> str:
+        """Why a window that measured these ``seconds`` so far, after those of the leader ``before``, or ``whose`` they
+        are, cannot come to lead; empty while it may.
         """
         tokens = config.batch.global_batch * config.data.sequence_length
-        if why := self._worth.hopeless(seconds, tokens, self.level(before) or 1.0):
+        if why := self._worth.hopeless(seconds, tokens, self.level(before, whose) or 1.0):
             return why
         found = beside(before, seconds)
         if found is None or not found.slower or found.ratio.high is None:
             return ""
-        return f"slower than the leader right before, {found.ratio.high:.2f} of its rate at the most"
+        them = "leader right before" if whose is None else "baseline on the same steps"
+        return f"slower than the {them}, {found.ratio.high:.2f} of its rate at the most"
 
     def paid(self, seconds: float, steps: int, level: float) -> None:
         """See :meth:`Worth.paid`."""

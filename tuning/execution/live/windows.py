@@ -8,7 +8,6 @@ its last checkpoint with the values that held before the window that it died in.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import OnStart, OverError, Ran, ShouldStop
 from tuning.execution.live.approach import Approach, Begun, live_values
 from tuning.execution.live.by_hand import ByHand
-from tuning.execution.live.leader import MOST_BESIDE, Leader, beside, drifted, may_lead_after_all, needs_after
+from tuning.execution.live.leader import MOST_BESIDE, Leader, drifted, may_lead_after_all, needs_after
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.ongoing_run import BY_STUDY, OngoingRun, UnansweredError
 from tuning.execution.live.room import lacking
@@ -74,6 +73,8 @@ class LiveWindows:
         self._given: RunConfig | None = None
         self._hand = ByHand(starter.study)
         self._leader, self._races = Leader(), races
+        #: The number of the baseline's trial.
+        self._first: int | None = None
         #: The last window that measured its steps: what its ranks held says what others would.
         self._seen: tuple[RunConfig, RunSummary] | None = None
         #: The step from which on the run has the leader's values, where a window may follow that is held beside it.
@@ -139,12 +140,16 @@ class LiveWindows:
             self._starter.died(safe)
             self._given = None
         summary = self._end(folder, run, outcome, began, config, level)
-        if before and summary.step_samples and outcome.good:
+        again, trial = labels.get("purpose") == CONFIRM, int(labels["trial"])
+        if outcome.good and labels.get("purpose") == BASELINE:
+            self._first = trial
+        if outcome.good and began.undone and (known := self._approach.beside(config)):
+            outcome, summary = self._held(folder, known[1], [], outcome, summary, known[0])
+        elif outcome.good and before and summary.step_samples:
             turns_back = needs_after(before, summary.step_samples)
             after = self._leader_steps(run, config, labels, should_stop) if turns_back else []
             outcome, summary = self._held(folder, before, after, outcome, summary)
         self._seen = (config, summary) if outcome.good else self._seen
-        again, trial = labels.get("purpose") == CONFIRM, int(labels["trial"])
         if self._leader.rank(config, summary, again, self._approach.spoilt, trial):
             self._leading = None
         if labels.get("purpose") in _SEARCHING:
@@ -192,23 +197,15 @@ class LiveWindows:
         after: list[float],
         outcome: RunOutcome,
         summary: RunSummary,
+        baseline: RunConfig | None = None,
     ) -> Ran:
-        """A window that ended, beside the leader's steps around it. What was given up counts after all where the leader
-        became as slow.
+        """A window that ended, beside the leader's steps around it, or the ``baseline``'s that it did again. What was
+        given up counts after all where the leader became as slow.
         """
-        found = beside(before, summary.step_samples, after)
-        if found is None:
+        held = self._leader.held(summary, before, after, baseline)
+        if held is None:
             return outcome, summary
-        levels = [level for steps in (before, after) if (level := self._leader.level(steps)) is not None]
-        value, low, high = found.ratio
-        summary = replace(
-            summary,
-            leader_level=math.prod(levels) ** (1 / len(levels)) if levels else None,
-            leader_ratio=value,
-            leader_ratio_low=low,
-            leader_ratio_high=high,
-            leader_trial=self._leader.trial,
-        )
+        summary = held if baseline is None else replace(held, leader_trial=self._first)
         if outcome.ending is Ending.PRUNED and may_lead_after_all(summary.step_samples, after):
             outcome = RunOutcome(Ending.COMPLETED, _SHORT.format(steps=len(summary.step_samples)))
         with run_folder.writable(self._home):
@@ -340,9 +337,12 @@ class LiveWindows:
             window = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("window") or {}
             run_folder.update_status(folder, window=window | {"undone": True})
 
-    def remember(self, config: RunConfig, rate: float, trial: int) -> None:
-        """An earlier controller of the study measured this one, exact as it is, as the fastest."""
+    def remember(self, config: RunConfig, rate: float, trial: int, baseline: int | None = None) -> None:
+        """An earlier controller of the study measured this one, exact as it is, as the fastest, and the ``baseline`` in
+        its trial of this number.
+        """
         self._leader.remember(config, rate, trial)
+        self._first = baseline
 
     def release(self) -> None:
         """What was set by hand need not stay: somebody wants the run to have what it began with."""
@@ -428,7 +428,8 @@ class LiveWindows:
             self._given = config
             began = turned or Begun(max(self._next, run.step + 1))
             searching = self._races and labels.get("purpose") not in (CONFIRM, BASELINE)
-            return began, self._waited(run, config, began, should_stop, before if searching else None)
+            around = self._approach.beside(config) or (None, before)
+            return began, self._waited(run, config, began, should_stop, around if searching else None)
         except UnansweredError as problem:  # says nothing of the configuration: the run's own ending does
             return began, run.outcome() or RunOutcome(Ending.STOPPED, str(problem))
         except InputError as problem:
@@ -440,10 +441,10 @@ class LiveWindows:
         config: RunConfig,
         began: Begun,
         should_stop: ShouldStop,
-        before: Sequence[float] | None,
+        around: tuple[RunConfig | None, Sequence[float]] | None,
     ) -> RunOutcome:
-        """How the window ended; one that searches, after these steps of the leader, need not go on where it cannot
-        lead.
+        """How the window ended; one that searches, ``around`` steps of the leader, or of a configuration that is given
+        with them, need not go on where it cannot lead.
         """
         while True:
             ended = run.outcome()
@@ -461,8 +462,8 @@ class LiveWindows:
             answer = should_stop() or self._ledger.too_dear(run.stretch(began.first), undone=began.undone)
             if (
                 not answer
-                and before is not None
-                and (why := self._leader.behind(config, run.step_seconds(began.first), before))
+                and around is not None
+                and (why := self._leader.behind(config, run.step_seconds(began.first), around[1], around[0]))
             ):
                 answer = EarlyEnd(Ending.PRUNED, why)
             if isinstance(answer, EarlyEnd):
