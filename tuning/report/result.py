@@ -74,6 +74,7 @@ def confirmation_rounds(
         seconds=sum(run.seconds for arm in found.arms for run in arm.again),
         outlook=None if state.over else _outlook(state, found, file),
         over=state.over,
+        spared=state.spared,
     )
 
 
@@ -177,9 +178,11 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared, found)
     # A configuration that ran once has the interval of that run, here as in the list of trials.
-    again = compared is not None and compared.repeated
-    baseline, best = (compared.baseline, compared.better) if compared and again else (None, None)
-    if stands.best and stands.baseline and stands.best.config == stands.baseline.config:
+    rounds = found.against(found.baseline) if found else None
+    best, baseline = (rounds.better, rounds.baseline) if rounds else (None, None)
+    if found is not None and not found.plain:
+        baseline = None
+    elif stands.best and stands.baseline and stands.best.config == stands.baseline.config:
         best = baseline
     rows = _rows(state, stands, file)
     kept = is_kept(state, stands.baseline, file)
@@ -286,7 +289,7 @@ def _compare(
     state: StudyState, file: StudyFile, stands: Standing, found: Confirmed | None
 ) -> Comparison | None:
     """Best against baseline; against itself for the best's own interval when there is no other."""
-    if found is not None:
+    if found is not None and (found.plain or stands.baseline is None):
         return found.against(found.baseline)
     if stands.best is None or stands.baseline is None:
         return None

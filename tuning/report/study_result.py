@@ -250,6 +250,8 @@ class ConfirmationRounds:
     seconds: float = 0.0
     #: Why nothing more can be measured; empty while more could be.
     over: str = ""
+    #: Why the baseline was not measured again: the others stand beside the best of the search.
+    spared: str = ""
     #: None where all is decided, or where nothing would decide.
     outlook: Outlook | None = None
 

@@ -15,6 +15,7 @@ _WORSE = {"faster": "slower", "cheaper": "dearer", "smaller": "larger"}
 _UNCONFIRMED = "; one run each, so noise from run to run is not in it"
 _APART = "; by one window of each, at different times, so what the machine did between them is not in it"
 _IN_TURNS = "; by windows in turns with the leader, not measured again"
+_SPARED = "; by windows in turns with the leader, for the baseline is too dear to be measured again"
 _ON_THE_SAME_STEPS = "; by one window beside the baseline's of the same steps, not measured again"
 
 
@@ -110,11 +111,13 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     row = next((row for row in document.trials if row.number == baseline.trial), None)
     if gain.verdict != "better" and row and row.broken:
         words += f"; but {baseline.label} is ruled out ({broken(row)})"
-    return words + _how(gain, best, live is not None)
+    return words + _how(document, gain, best, live is not None)
 
 
-def _how(gain: Gain, best: Entry, live: bool) -> str:
+def _how(document: StudyResult, gain: Gain, best: Entry, live: bool) -> str:
     """What was compared, where that is less than rounds of both."""
+    if gain.in_turns and document.confirmation_rounds is not None:
+        return _SPARED
     if gain.in_turns:  # a lossy one's chain has a single link, and its loss was taken on the same text
         return _IN_TURNS if best.reference_loss is None else _ON_THE_SAME_STEPS
     if gain.confirmed or gain.low is None:

@@ -114,6 +114,8 @@ class StudyState:
     over: str = ""
     #: Why the search ended before its budget, where leaders are measured again all the same.
     enough: str = ""
+    #: Why the leaders are measured again without the baseline; empty while it is one of them.
+    spared: str = ""
     damage: tuple[str, ...] = ()
     limits: dict[str, Any] = field(default_factory=dict)
     turned: dict[str, Any] = field(default_factory=dict)
@@ -274,6 +276,7 @@ class StudyState:
         self.notes += (str(line["text"]),)
         self.over = str(line.get("over", self.over))
         self.enough = str(line.get("enough", self.enough))
+        self.spared = str(line.get("spared", self.spared))
 
     def _change(self, line: Line, **changes: Any) -> None:
         self._by_number[line["number"]] = replace(self._by_number[line["number"]], **changes)

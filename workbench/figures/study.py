@@ -105,7 +105,8 @@ def trial_series(result: StudyResult) -> TrialSeries:
         floor=_floor([end for end in ends if end]),
         ruled_out=groups["ruled_out"],
         confirmed=_confirmed_best(result),
-        again=result.confirmation_rounds is not None,
+        again=result.confirmation_rounds is not None
+        and any(arm.is_baseline for arm in result.confirmation_rounds.arms),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tuning.execution.executor import (
     Played,
     Ran,
     ShouldStop,
+    SparedError,
     played_summary,
 )
 from tuning.execution.live.windows import CONFIRM
@@ -29,6 +31,7 @@ from tuning.study import run_study
 from workbench.analysis.studies import StudyDocument
 from workbench.figures.study import best_so_far
 from workbench.terminal.study import print_study
+from workbench.text import study as study_text
 
 
 class Windows(Played):
@@ -119,3 +122,49 @@ def test_what_is_lossy_is_told_beside_the_baseline_on_the_same_steps(tmp_path: P
     apart = searched(lossy(), tmp_path / "apart", [told[0], (0.5, told[1][1] | {"leader_level": None})])
     assert apart.gain is not None and not apart.gain.in_turns
     assert "one window of each" in apart.result_line and "one run" not in apart.result_line
+
+
+class Dear(Windows):
+    """Rounds with the baseline are too dear. In those without it the third trial is faster than the second."""
+
+    def __init__(self, told: list[tuple[float, dict[str, Any]]]) -> None:
+        super().__init__(told)
+        self.again: list[int] = []
+
+    def __call__(
+        self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart = None, /
+    ) -> Ran:
+        if labels["purpose"] != CONFIRM:
+            return super().__call__(config, labels, should_stop, on_start)
+        if config.batch.micro_batch == 1:
+            raise SparedError("the baseline takes ten times as long")
+        self.again.append(config.batch.micro_batch)  # the first is the best of the search
+        count, leads = len(self.again), config.batch.micro_batch != self.again[0]
+        seconds = (0.9 + 0.001 * (count % 3) if leads else 1.0) * (1 + 0.01 * (count // 2))
+        name = f"again-{count}"
+        if on_start is not None:
+            on_start(Path(name))
+        return RunOutcome(Ending.COMPLETED), played_summary(name, config, [seconds] * 4)
+
+
+def test_close_leaders_are_told_apart_without_a_dear_baseline(tmp_path: Path) -> None:
+    """The one that the search has second wins; its gain is that beside the leader."""
+    file = exact(trials=3)
+    told = [(10.0, {}), (1.0, beside(0, 10.0, 1.0)), (1.01, beside(1, 0.99, 1.0))]
+    windows = Dear(told)
+    folder = tmp_path / STUDIES / file.name
+    found = run_study(file, folder, windows)
+    rounds, turned = found.confirmation_rounds, {row.number: row.config for row in found.trials}
+    assert rounds is not None and rounds.spared == "the baseline takes ten times as long"
+    assert {arm.trial for arm in rounds.arms} == {1, 2} and rounds.beside == 1
+    assert found.best is not None and found.best.trial == rounds.winner == 2
+    assert {turned[number]["batch.micro_batch"] for number in (1, 2)} == set(windows.again)
+    gain = found.gain
+    assert gain is not None and gain.in_turns and not gain.confirmed
+    mean = statistics.geometric_mean(row.value or 0.0 for arm in rounds.arms[1:] for row in arm.rounds)
+    assert found.best.value == pytest.approx(mean) and "95 % of runs" in found.result_line
+    assert found.baseline is not None and found.baseline.value == found.trials[0].value
+    assert gain.ratio == pytest.approx(9.9) and gain.verdict == "better"
+    assert "the baseline is too dear to be measured again" in found.result_line
+    assert rounds.spared in study_text.caption(found)
+    assert run_study(file, folder, Dear(told)).best == found.best, "and under the next controller"

@@ -21,7 +21,7 @@ from profilers.model.run_summary import RunSummary
 from tuning.analysis import paired
 from tuning.analysis.comparison import LEVEL
 from tuning.analysis.paired import Lead
-from tuning.execution.executor import EnoughError, OverError
+from tuning.execution.executor import EnoughError, OverError, SparedError
 from tuning.execution.live.worth import HOPELESS, LEAST_STEPS, Worth, name_of
 
 #: So many steps are compared with as many.
@@ -83,6 +83,8 @@ class Leader:
         self.trial: int | None = None
         #: Who was measured again in the round that is on.
         self._round: set[str] = set()
+        #: Whether rounds are without the baseline.
+        self._spared = False
 
     @property
     def config(self) -> RunConfig | None:
@@ -170,13 +172,18 @@ class Leader:
 
     def check_round(self, config: RunConfig, left: int) -> None:
         """Before a round in which leaders are measured again: half of one tells nothing. OverError where it is not
-        worth it.
+        worth it; SparedError, once, where it is without the baseline.
         """
         name = _name(config)
         if not self._round or name in self._round:
             self._round = set()
-            if why := self._worth.not_worth_it(config.train.steps, left):
-                raise OverError(why)
+            if why := self._worth.not_worth_it(config.train.steps, left, self._spared):
+                if self._spared or self._worth.not_worth_it(config.train.steps, left, spared=True):
+                    raise OverError(why)
+                self._spared = True
+                raise SparedError(
+                    f"{why}; they are measured again without the baseline, which takes most of that"
+                )
         self._round.add(name)
 
 

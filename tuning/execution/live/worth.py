@@ -123,25 +123,29 @@ class Worth:
             "are left"
         )
 
-    def not_worth_it(self, steps: int, left: int) -> str:
+    def not_worth_it(self, steps: int, left: int, spared: bool = False) -> str:
         """Why rounds of measuring the leaders again, ``steps`` of each, cost more than they could bring to the ``left``
         steps of the run; empty while they may pay.
 
         What knowing more may bring is the expected loss of the choice as it stands, of staying with the leader though
         another one is faster, with normal errors (the expected opportunity cost of Chick and Inoue 2001,
-        doi:10.1287/opre.49.5.732.10615). A round has the baseline, the leader and the next. Fewer rounds than the test
-        needs for any verdict tell nothing, so all of them are the price; ``TO_KNOW`` of the rest of the run it may be
-        in any case.
+        doi:10.1287/opre.49.5.732.10615). A round has the baseline, unless that is ``spared``, the leader and the next.
+        Fewer rounds than the test needs for any verdict tell nothing, so all of them are the price; with the baseline
+        it may be ``TO_KNOW`` of the rest of the run in any case: what the gain is wants to be known.
         """
         ranked = sorted(self._arms.values(), key=lambda arm: arm.seconds)
         if len(ranked) < 2:
             return ""
         leader, baseline = ranked[0], next(iter(self._arms.values()))
-        arms = [leader, *_distinct(ranked[1], baseline)]
+        if spared:
+            ranked = [arm for arm in ranked if arm is not baseline]
+            if leader is baseline or baseline.rounds or len(ranked) < 2:
+                return "nothing would be known that is not"
+        arms = [leader, ranked[1]] if spared else [leader, *_distinct(ranked[1], baseline)]
         rounds = max(1, fewest((1 - LEVEL) / (len(arms) - 1)) - min(arm.rounds for arm in arms))
         price = rounds * steps * sum(arm.seconds - leader.seconds for arm in arms)
         gain = max(_regret(leader, arm) for arm in ranked[1:]) * left * leader.seconds
-        if price <= max(gain, TO_KNOW * left * leader.seconds):
+        if price <= max(gain, 0.0 if spared else TO_KNOW * left * leader.seconds):
             return ""
         counted = "1 round" if rounds == 1 else f"{rounds:,} rounds"
         return (

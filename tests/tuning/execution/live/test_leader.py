@@ -9,7 +9,7 @@ import pytest
 
 from profilers.model.run_summary import RunSummary
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import OverError, played_summary
+from tuning.execution.executor import OverError, SparedError, played_summary
 from tuning.execution.live.leader import STEPS, Leader, beside, drifted, may_lead_after_all
 from tuning.spec.study_file import parse
 
@@ -108,6 +108,20 @@ def test_half_a_round_is_not_begun_for_nothing() -> None:
     leader.check_round(other, 1)
     with pytest.raises(OverError, match="would cost"):
         leader.check_round(other, 1)
+
+
+def test_a_dear_baseline_is_spared_once() -> None:
+    leader = Leader()
+    slow, one, other = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2, 4))
+    for config, seconds in ((slow, 10.0), (one, 1.0), (other, 1.01)):
+        leader.rank(config, summary_with([seconds, 1.01 * seconds] * 2), again=False, spoilt=False)
+    with pytest.raises(SparedError, match="again without the baseline"):
+        leader.check_round(slow, 500)
+    leader.check_round(one, 500)
+    leader.check_round(other, 500)
+    with pytest.raises(OverError, match="would cost") as over:
+        leader.check_round(one, 1)
+    assert not isinstance(over.value, SparedError)
 
 
 def summary_with(seconds: list[float]) -> RunSummary:
