@@ -177,13 +177,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     stands = confirmation.with_winner(stands, found)
     compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared, found)
-    # A configuration that ran once has the interval of that run, here as in the list of trials.
-    rounds = found.against(found.baseline) if found else None
-    best, baseline = (rounds.better, rounds.baseline) if rounds else (None, None)
-    if found is not None and not found.plain:
-        baseline = None
-    elif stands.best and stands.baseline and stands.best.config == stands.baseline.config:
-        best = baseline
+    best, baseline = _again(found)
     rows = _rows(state, stands, file)
     kept = is_kept(state, stands.baseline, file)
     document = StudyResult(
@@ -232,6 +226,16 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     )
     lines = summary_line.result_lines(document, state)
     return replace(document, result_lines=lines, result_line=summary_line.SEPARATOR.join(lines))
+
+
+def _again(found: Confirmed | None) -> tuple[Interval | None, Interval | None]:
+    """What the best and the baseline came to when they were measured again. A configuration that ran once has the
+    interval of that run, in the result as in the list of trials.
+    """
+    if found is None:
+        return None, None
+    rounds = found.against(found.baseline)
+    return rounds.better, rounds.baseline if found.plain else None
 
 
 def _phases(state: StudyState, file: StudyFile) -> list[PhaseRow]:
