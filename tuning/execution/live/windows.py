@@ -94,10 +94,12 @@ class LiveWindows:
         return ran
 
     def _rest_meanwhile(self, study: str) -> None:
-        """Nobody measures, say while the study is paused: the run goes on with the fastest values so far."""
+        """Nobody measures, say while the study is paused: the run goes on with the fastest values so far, and with all
+        that was set by hand.
+        """
         with self._measuring:
-            if (fastest := self._fastest) is not None:
-                self._give(fastest, f"{BY_STUDY}{study}, the fastest so far")
+            if (fastest := self._leader.config) is not None:
+                self._give(fastest.with_values(self._hand.values), f"{BY_STUDY}{study}, the fastest so far")
 
     @property
     def _fastest(self) -> RunConfig | None:
