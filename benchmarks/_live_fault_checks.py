@@ -35,7 +35,8 @@ from tuning.storage import controllers, journal
 
 #: By what share the loss of a step may differ from that of an untouched run, whose sums are in another order.
 TOLERANCE = 1e-4
-_ENDED_SECONDS = 20.0
+#: For what follows an ending; a busy machine takes half a minute until new ranks have done a step.
+_ENDED_SECONDS = 60.0
 _NONE = RecordedOutcome()
 
 

@@ -297,14 +297,33 @@ def _compare(
         return found.against(found.baseline)
     if stands.best is None or stands.baseline is None:
         return None
-    compared = compare(stands.best.samples, stands.baseline.samples, file.seed)
-    turns = beside_leader.ratio(state, stands.best, stands.baseline) if beside_leader.ranks(file) else None
-    if turns is None or stands.best.config == stands.baseline.config:
-        return compared
-    told = paired.verdict(turns, file.equal_within)
-    return replace(
-        compared, ratio=turns, verdict=told, margin=file.equal_within, probability=None, in_turns=True
-    )
+    if not beside_leader.ranks(file) or stands.best.config == stands.baseline.config:
+        return compare(stands.best.samples, stands.baseline.samples, file.seed)
+    return _in_turns(state, stands.best, stands.baseline, file)
+
+
+def _in_turns(state: StudyState, best: Trial, baseline: Trial, file: StudyFile) -> Comparison:
+    """By windows in turns; where these do not go back to the baseline, the one that they began with is compared alone
+    with it.
+    """
+    links = beside_leader.chain(state, best, baseline)
+    compared = compare(links.began.samples, baseline.samples, file.seed)
+    if links.began.config == baseline.config:
+        told = paired.verdict(links.interval, file.equal_within)
+        return replace(
+            compared,
+            ratio=links.interval,
+            verdict=told,
+            margin=file.equal_within,
+            probability=None,
+            in_turns=True,
+        )
+    low, high = compared.ratio.low, compared.ratio.high
+    alone = math.inf if low is None or high is None else math.log(high / low) / 2
+    ratio = paired.interval(math.log(links.over(baseline)), math.hypot(alone, links.half))
+    moved = links.began is not best or links.began.leader_level is not None
+    sure = None if moved else compared.probability
+    return replace(compared, ratio=ratio, verdict=paired.verdict(ratio, 0.0), probability=sure)
 
 
 def _gain(stands: Standing, compared: Comparison | None, found: Confirmed | None) -> Gain | None:

@@ -95,10 +95,13 @@ def test_the_best_is_who_leads_beside_the_others(tmp_path: Path, objective: str)
 
 
 def test_a_window_without_a_chain_counts_at_the_level_of_its_time(tmp_path: Path) -> None:
-    told = [(1.0, {}), (0.8, beside(0, 1.25, 1.0)), (1.5, {"leader_level": 2.0})]
+    """And those that are held beside it count by that."""
+    told = [(1.0, {}), (0.8, beside(0, 1.25, 1.0)), (1.5, {"leader_level": 2.0}), (9.0, beside(2, 1.1, 6.0))]
     found = searched(exact(), tmp_path, told)
-    assert [row.over_baseline for row in found.trials][2] == pytest.approx(2 / 1.5)
-    assert found.best is not None and found.best.trial == 2
+    assert [row.over_baseline for row in found.trials][2:] == pytest.approx([2 / 1.5, 1.1 * 2 / 1.5])
+    assert found.best is not None and found.best.trial == 3
+    assert found.gain is not None and not found.gain.in_turns and "one window of each" in found.result_line
+    assert found.gain.ratio == pytest.approx(1.1 * 2 / 1.5) and found.gain.verdict == "better"
 
 
 def lossy() -> StudyFile:

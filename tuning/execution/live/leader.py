@@ -95,6 +95,12 @@ class Leader:
         """An earlier controller of the study measured this one, exact as it is, as the fastest."""
         self._fastest, self.trial = (rate, config), trial
 
+    def forget(self) -> None:
+        """Windows may not have its values any more, and are held beside whoever is measured next."""
+        self._worth, self._round = Worth(), set()
+        self._fastest = None if self.config is None else (0.0, self.config)
+        self.trial = None
+
     def rank(
         self, config: RunConfig, summary: RunSummary, again: bool, spoilt: bool, trial: int | None = None
     ) -> bool:

@@ -246,6 +246,8 @@ class LiveWindows:
         if values:
             self._hand.hold(values)
             self._leading = None
+            if (leader := self._fastest) is not None and self._turned_back(leader):
+                self._leader.forget()
 
     def _check_held(self, config: RunConfig) -> None:
         """OverError where a leader has another value than somebody gave the run by hand."""

@@ -110,6 +110,18 @@ def test_half_a_round_is_not_begun_for_nothing() -> None:
         leader.check_round(other, 1)
 
 
+def test_whoever_is_measured_next_leads_once_nobody_may_have_the_leader_s_values() -> None:
+    leader = Leader()
+    fast, slow = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2))
+    leader.rank(fast, summary_with([0.1] * 4), again=False, spoilt=False, trial=0)
+    assert leader.behind(slow, [1.0] * 4, [])
+    leader.forget()
+    assert (leader.config, leader.trial) == (fast, None), "what it was is still better than nothing known"
+    assert not leader.behind(slow, [1.0] * 4, [])
+    assert leader.rank(slow, summary_with([1.0] * 4), again=False, spoilt=False, trial=1)
+    assert (leader.config, leader.trial) == (slow, 1)
+
+
 def test_a_dear_baseline_is_spared_once() -> None:
     leader = Leader()
     slow, one, other = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2, 4))
