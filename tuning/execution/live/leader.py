@@ -156,16 +156,19 @@ class Leader:
         whose: RunConfig | None = None,
     ) -> str:
         """Why a window that measured these ``seconds`` so far, after those of the leader ``before``, or ``whose`` they
-        are, cannot come to lead; empty while it may.
+        are, cannot come to lead; empty while it may. Where steps differ so much that nobody can tell whether the
+        leader became slower, it is taken to be: the window ran right after it.
         """
         tokens = config.batch.global_batch * config.data.sequence_length
-        if why := self._worth.hopeless(seconds, tokens, self.level(before, whose) or 1.0):
+        level, them = self.level(before, whose) or 1.0, whose or self.config
+        level = max(level, self._worth.moved(_name(them), before) or level) if them else level
+        if why := self._worth.hopeless(seconds, tokens, level):
             return why
         found = beside(before, seconds)
         if found is None or not found.slower or found.ratio.high is None:
             return ""
-        them = "leader right before" if whose is None else "baseline on the same steps"
-        return f"slower than the {them}, {found.ratio.high:.2f} of its rate at the most"
+        who = "leader right before" if whose is None else "baseline on the same steps"
+        return f"slower than the {who}, {found.ratio.high:.2f} of its rate at the most"
 
     def paid(self, seconds: float, steps: int, level: float) -> None:
         """See :meth:`Worth.paid`."""

@@ -83,12 +83,16 @@ class Worth:
         """What the steps of the leader with this name take now over what they took, 1 where they differ by no more
         than two standard errors of windows; None if it was not measured before.
         """
-        arm = self._arms.get(name)
-        if arm is None or not seconds:
+        arm, moved = self._arms.get(name), self.moved(name, seconds)
+        if arm is None or moved is None:
             return None
-        now = Arm(list(seconds), 1)
-        moved = math.log(now.seconds / arm.seconds)
-        return math.exp(moved) if abs(moved) > MOVED * math.hypot(now.error, arm.error) else 1.0
+        error = math.hypot(Arm(list(seconds), 1).error, arm.error)
+        return moved if abs(math.log(moved)) > MOVED * error else 1.0
+
+    def moved(self, name: str, seconds: Sequence[float]) -> float | None:
+        """The same, whether the difference is told from chance or not."""
+        arm = self._arms.get(name)
+        return None if arm is None or not seconds else fmean(seconds) / arm.seconds
 
     def hopeless(self, seconds: Sequence[float], tokens: int, level: float = 1.0) -> str:
         """Why a window with these steps of ``tokens`` cannot come to lead; empty while it may."""
@@ -98,7 +102,9 @@ class Worth:
         leader = level * self._leader.seconds
         if min(seconds) <= asked * leader:
             return ""
-        whose = "the leader's mean" if level == 1 else "the leader right before"
+        whose = "the leader right before"
+        if level == 1:
+            whose = "the leader's mean, on the machine as it was at first"
         return (
             f"could not reach the leader, after {len(seconds)} steps at most {tokens / min(seconds):,.0f} tokens/s in "
             f"one of them against {tokens / leader:,.0f} of {whose}"

@@ -110,6 +110,18 @@ def test_half_a_round_is_not_begun_for_nothing() -> None:
         leader.check_round(other, 1)
 
 
+def test_on_an_uneven_machine_a_window_is_given_up_beside_the_leader_right_before() -> None:
+    """Its steps stray so much that a level of 1.6 is not told from 1."""
+    leader = Leader()
+    fast, other = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2))
+    leader.rank(fast, summary_with([0.5, 1.5, 0.4, 1.6]), again=False, spoilt=False)
+    before = [1.0, 2.2, 0.9, 2.3]
+    assert leader.level(before) == 1.0
+    assert leader.behind(other, [1.5, 1.5, 1.5], before) == ""
+    assert "the leader right before" in leader.behind(other, [1.9, 1.9, 1.9], before)
+    assert "as it was at first" in leader.behind(other, [1.5, 1.5, 1.5], [0.5, 1.5])
+
+
 def test_whoever_is_measured_next_leads_once_nobody_may_have_the_leader_s_values() -> None:
     leader = Leader()
     fast, slow = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2))
