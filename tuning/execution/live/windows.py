@@ -48,8 +48,8 @@ _OVER = "the run has done all of its steps"
 _SHORT = "{steps} steps: the leader became as much slower"
 _LATE = "an earlier order of the study was carried out within the window"
 #: What is copied from the run's status to that of a window.
-_OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "placement", "lab_hosts",
-               "fingerprint", "calibration", "calibration_reason")  # fmt: skip
+_OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "placement", "lab_hosts", "fingerprint",
+               "calibration", "calibration_reason")  # fmt: skip
 
 
 class LiveWindows:
@@ -118,9 +118,9 @@ class LiveWindows:
         self._check_undeclared()
         if labels.get("purpose") == CONFIRM:
             self._check_held(config)
-            self._leader.check_round(config, _left(run))
+            self._leader.check_round(config, run.left)
         elif labels.get("purpose") in _SEARCHING and self._races:
-            self._leader.check_enough(_left(run))
+            self._leader.check_enough(run.left)
         self._starter.note_left(False)
         # The folder's configuration trains the whole run: who exports a window wants that.
         whole = config.with_values({"train.steps": run.config.train.steps})
@@ -134,6 +134,7 @@ class LiveWindows:
         since, step = time.monotonic(), run.step
         before = self._leader_steps(run, config, labels, should_stop)
         level = self._leader.level(before)
+        self._ledger.level = level or self._ledger.level
         began, outcome = self._referred(run, config, labels, should_stop, before)
         if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, began):
             self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), began, config)
@@ -278,6 +279,8 @@ class LiveWindows:
         if baseline is not None:
             began, outcome = self._measured(run, baseline, labels, should_stop)
             self._approach.judge(run, baseline, began)
+            now = self._leader.level(run.step_seconds(began.first), baseline)
+            self._ledger.level = now or self._ledger.level
             self._ledger.note(run.stretch(began.first))
             self._on_copy = []  # what earlier windows did lies before the new copy, and stays
             if outcome.ending is not Ending.COMPLETED or not self._is_whole(run, baseline, began):
@@ -490,8 +493,3 @@ class LiveWindows:
 
 def _by(labels: dict[str, str]) -> str:
     return f"{BY_STUDY}{labels['study']}, trial {labels['trial']}"
-
-
-def _left(run: OngoingRun) -> int:
-    """Steps that it has still to do."""
-    return run.config.train.steps - run.step - 1
