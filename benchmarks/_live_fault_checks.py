@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -34,7 +35,8 @@ from tuning.storage import controllers, journal
 
 #: By what share the loss of a step may differ from that of an untouched run, whose sums are in another order.
 TOLERANCE = 1e-4
-_ENDED_SECONDS = 20.0
+#: For what follows an ending; a busy machine takes half a minute until new ranks have done a step.
+_ENDED_SECONDS = 60.0
 _NONE = RecordedOutcome()
 
 
@@ -92,6 +94,8 @@ def run(
         for kind, moment in wanted:
             shot = _shoot(victim, kind, moment, random)
             shots += [] if shot is None else [shot]
+            words = f"{shot.seconds:5.1f} s" if shot else "   nothing to harm"
+            print(f"  {words}  {kind} in a {moment}", file=sys.stderr, flush=True)
         problems = _finish(victim, expected)
     finally:
         victim.kill()

@@ -6,6 +6,8 @@ Each study takes several, drawn by a seed that is printed: ``--seed`` repeats on
 
 from __future__ import annotations
 
+import argparse
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -27,7 +29,7 @@ def main() -> int:
     given = campaign.arguments(__doc__, KINDS, COUNT)
     with tempfile.TemporaryDirectory() as scratch:
         expected = untouched(Path(scratch))
-    done, good = campaign.campaign(given, FILE, lambda seed, done: _study(seed, given.kind, done, expected))
+    done, good = campaign.campaign(given, FILE, lambda seed, done: _study(seed, given, done, expected))
     _show(done, given.save)
     return int(not good)
 
@@ -42,11 +44,20 @@ def draw(seed: int, kinds: list[str], often: Counter[str], count: int) -> list[t
     return chosen
 
 
-def _study(seed: int, kinds: list[str], done: list[campaign.Kept], expected: dict[int, float]) -> list[Shot]:
-    chosen = draw(seed, kinds, Counter(shot["kind"] for shot in done), campaign.PER_STUDY)
+def _study(
+    seed: int, given: argparse.Namespace, done: list[campaign.Kept], expected: dict[int, float]
+) -> list[Shot]:
+    """As many as are still wanted, ``campaign.PER_STUDY`` at the most; what is left of one that went wrong is kept."""
+    count = campaign.PER_STUDY if given.seed is not None else min(campaign.PER_STUDY, given.count - len(done))
+    chosen = draw(seed, given.kind, Counter(shot["kind"] for shot in done), count)
     print(f"seed {seed}: {', '.join(map(' in a '.join, chosen))}", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        return run(Path(scratch) / "study", chosen, seed, expected)
+    scratch = Path(tempfile.mkdtemp(prefix="live-faults-"))
+    shots = run(scratch / "study", chosen, seed, expected)
+    if any(shot.problems for shot in shots):
+        print(f"  what is left of it is in {scratch}", file=sys.stderr, flush=True)
+    else:
+        shutil.rmtree(scratch)
+    return shots
 
 
 def _show(done: list[campaign.Kept], save: bool) -> None:

@@ -21,7 +21,7 @@ from tuning.controllers.open_study import Kept, Opening
 from tuning.controllers.status import Board, Update
 from tuning.execution import executor
 from tuning.execution.device_slices import Beside
-from tuning.execution.executor import EnoughError, Execute, OverError
+from tuning.execution.executor import EnoughError, Execute, OverError, SparedError
 from tuning.execution.processor_clock import ProcessorClock
 from tuning.execution.signals import Interruption
 from tuning.report.study_result import StudyResult
@@ -233,6 +233,9 @@ class Study:
             except EnoughError as problem:
                 self._journal.append("note", text=f"the search ended: {problem}", enough=str(problem))
             except OverError as problem:
+                if isinstance(problem, SparedError) and not self._journal.state.spared:
+                    self._journal.append("note", text=str(problem), spared=str(problem))
+                    continue
                 self._journal.append("note", text=f"the search ended: {problem}", over=str(problem))
                 return "ended"
         return "interrupted"

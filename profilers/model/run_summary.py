@@ -188,7 +188,7 @@ class RunSummary:
     reference_loss: float | None = None
     #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
     #: measured; the window's rate over that of the leader around it, with the ends of its 95 % interval; and the trial
-    #: that led then.
+    #: that led then. What loses something has the baseline on the same steps in the leader's place.
     leader_level: float | None = None
     leader_ratio: float | None = None
     leader_ratio_low: float | None = None

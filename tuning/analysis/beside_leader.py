@@ -1,31 +1,77 @@
 """What windows of a run that goes on say of a trial and the baseline, where these were not measured again. Pure.
 
 A window is held beside the leader around it, A B B A; the leader's own was held beside the one before. Along that
-chain their ratios multiply to one to the baseline, whatever the machine did between the windows.
+chain their ratios multiply to one to the baseline, whatever the machine did between the windows. What loses something
+is held beside the baseline, on the same steps: a chain of one link.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from profilers.analysis.statistics import Interval
 from tuning.analysis.paired import interval
+from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
 
 
-def ratio(state: StudyState, trial: Trial, baseline: Trial) -> Interval | None:
-    """Of a trial's rate over the baseline's, by turns alone; None where a link of the chain was not measured so.
-    Without ends where one of them has none; the links' errors are independent, and add as squares.
+def ranks(file: StudyFile) -> bool:
+    """Whether windows taken in turns tell which trial of a study is better: those of a run that goes on do, where the
+    time of a step decides.
+    """
+    return file.live is not None and file.aim.objective.by_time
+
+
+def over_baseline(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> float | None:
+    """A trial's value over the baseline's, as if the machine had been the same for both. None of a study that is not
+    ranked so.
+    """
+    if not trial.value or baseline is None or not baseline.value or not ranks(file):
+        return None
+    known = state.cache("over the baseline", baseline.number)
+    if trial.number not in known:
+        known[trial.number] = chain(state, trial, baseline).over(baseline)
+    over: float = known[trial.number]
+    return over
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Windows in turns, from the one that they ``began`` with: by the logarithm ``middle`` a trial is ahead of it,
+    within ``half``.
+    """
+
+    began: Trial
+    middle: float
+    half: float
+
+    @property
+    def interval(self) -> Interval:
+        """Of the rate over that of the first window; without ends where a link has none."""
+        return interval(self.middle, self.half)
+
+    def over(self, baseline: Trial) -> float:
+        """The rate over the baseline's: a first window of others counts at the level that the leader had around it."""
+        if self.began.config == baseline.config:
+            return math.exp(self.middle)
+        level = self.began.leader_level or 1.0
+        return math.exp(self.middle) * level * (self.began.value or 0.0) / (baseline.value or 1.0)
+
+
+def chain(state: StudyState, trial: Trial, baseline: Trial) -> Chain:
+    """From a trial back to the baseline, or as far as there are links; their errors are independent, and add as
+    squares.
     """
     middle, half = 0.0, 0.0
     while trial.config != baseline.config:
         leader = _leader(state, trial)
         if leader is None or trial.leader_ratio is None:
-            return None
+            break
         middle += math.log(trial.leader_ratio)
         half = math.hypot(half, _half(trial))
         trial = leader
-    return interval(middle, half)
+    return Chain(trial, middle, half)
 
 
 def _leader(state: StudyState, trial: Trial) -> Trial | None:

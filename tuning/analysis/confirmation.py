@@ -60,8 +60,8 @@ class Arm:
 @dataclass(frozen=True, slots=True)
 class Confirmed:
     """What re-measuring came to: the arms, those of them that are still in question, and the fastest. ``error`` is that
-    of one interval, ``margin`` what counts as equal. Where the baseline cannot run the yardstick is the best of the
-    search, and not ``plain``.
+    of one interval, ``margin`` what counts as equal. Where the baseline cannot run, or is too dear, the yardstick is
+    the best of the search, and not ``plain``.
     """
 
     arms: tuple[Arm, ...]
@@ -111,7 +111,9 @@ class Confirmed:
 
 
 def arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
-    """Baseline, if it could run, best, and runners-up that overlap it; none where there is nothing to compare."""
+    """Baseline, if it could run and is not too dear, best, and runners-up that overlap it; none where there is nothing
+    to compare.
+    """
     return state.once("arms", file, lambda: _arms(state, file))
 
 
@@ -121,7 +123,7 @@ def _arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
     best, baseline = stands.best, stands.baseline
     if best is None:
         return ()
-    first = baseline or best
+    first = best if state.spared else baseline or best
     others = () if best.config == first.config else (best,)
     found = (first, *others, *_runners_up(searched, file, stands))
     return found if len(found) > 1 else ()
@@ -241,7 +243,8 @@ def confirmed(state: StudyState, file: StudyFile) -> Confirmed | None:
         trial.number: Arm(trial, valued) for trial in chosen if (valued := _valued(runs[trial.number], ended))
     }
     stands = leaderboard.standing(state, file)
-    yardstick, best = stands.baseline or stands.best, stands.best
+    best, plain = stands.best, stands.baseline is not None and not state.spared
+    yardstick = stands.baseline if plain else best
     if (
         yardstick is None
         or best is None
@@ -259,7 +262,7 @@ def confirmed(state: StudyState, file: StudyFile) -> Confirmed | None:
         error=_error(chosen),
         margin=file.equal_within,
         contenders=tuple(left),
-        plain=stands.baseline is not None,
+        plain=plain,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from engine.run.outcome import FROM_OUTSIDE, RETRY_ONCE
+from tuning.analysis import beside_leader
 from tuning.analysis.constraints import Checked, is_about, over_runs
 from tuning.analysis.scoring import LOSS_GUARD, Judged, is_lossy, judge
 from tuning.space.points import Point, Points, point_key
@@ -152,7 +153,9 @@ class Standing:
 
 
 def standing(state: StudyState, file: StudyFile) -> Standing:
-    """The best trials so far; a lossy one is the best only if the loss guard was satisfied."""
+    """The best trials so far: by their values, of a live study beside each other at the same time
+    (:func:`tuning.analysis.beside_leader.over_baseline`). A lossy one is the best only if the loss guard was satisfied.
+    """
     known = state.cache("standing", file)
     if None not in known:
         known[None] = _standing(state, file)
@@ -163,6 +166,8 @@ def standing(state: StudyState, file: StudyFile) -> Standing:
 def _standing(state: StudyState, file: StudyFile) -> Standing:
     found = sorted(measured(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
     baseline = next((trial for trial in found if is_baseline(state, trial)), None)
+    if baseline is not None and beside_leader.ranks(file):
+        found.sort(key=lambda trial: (-rank(state, trial, baseline, file), trial.number))
     ranked = [trial for trial in found if _may_win(state, trial, baseline, file)]
     return Standing(
         baseline=baseline,
@@ -172,6 +177,11 @@ def _standing(state: StudyState, file: StudyFile) -> Standing:
         runner_up=next((trial for trial in ranked[1:] if trial.config != ranked[0].config), None),
         ranked=tuple(ranked),
     )
+
+
+def rank(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> float:
+    """Larger is better, among the trials of one study that have a value."""
+    return beside_leader.over_baseline(state, trial, baseline, file) or trial.value or 0.0
 
 
 def judged(trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:

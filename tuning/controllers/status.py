@@ -37,7 +37,8 @@ LONG_RESULT = 1_000
 @dataclass(frozen=True, slots=True)
 class Update:
     """News: a trial began (no outcome yet) or ended, or the study changed its state or has something to say.
-    ``elsewhere`` names the controller of a trial that is not ours; ``running`` are all that run now.
+    ``elsewhere`` names the controller of a trial that is not ours; ``running`` are all that run now, ``best`` is the
+    best of the search so far.
     """
 
     state: str
@@ -48,6 +49,7 @@ class Update:
     note: str = ""
     elsewhere: str = ""
     running: tuple[Trial, ...] = ()
+    best: Trial | None = None
 
 
 class Board:
@@ -78,7 +80,8 @@ class Board:
         if self._on_update is not None:
             done = len(leaderboard.counted(study))
             counts = self.state, self.phase, done, self.file.trials
-            self._on_update(Update(*counts, trial, note, elsewhere, study.under_way))
+            best = leaderboard.standing(study, self.file).best
+            self._on_update(Update(*counts, trial, note, elsewhere, study.under_way, best))
 
     def show_others(self, study: StudyState) -> None:
         """Tell the display of trials that ended at other controllers."""

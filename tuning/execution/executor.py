@@ -35,6 +35,10 @@ class EnoughError(OverError):
     """Nothing else is worth a trial of the search; what was found may still be measured again."""
 
 
+class SparedError(OverError):
+    """The baseline is too dear to be measured again; the leaders may be, beside each other."""
+
+
 class Execute(Protocol):
     """Runs one configuration; an ending is data. ``on_start`` is called with the run's folder.
 

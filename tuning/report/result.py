@@ -74,6 +74,7 @@ def confirmation_rounds(
         seconds=sum(run.seconds for arm in found.arms for run in arm.again),
         outlook=None if state.over else _outlook(state, found, file),
         over=state.over,
+        spared=state.spared,
     )
 
 
@@ -176,11 +177,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     stands = confirmation.with_winner(stands, found)
     compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared, found)
-    # A configuration that ran once has the interval of that run, here as in the list of trials.
-    again = compared is not None and compared.repeated
-    baseline, best = (compared.baseline, compared.better) if compared and again else (None, None)
-    if stands.best and stands.baseline and stands.best.config == stands.baseline.config:
-        best = baseline
+    best, baseline = _again(found)
     rows = _rows(state, stands, file)
     kept = is_kept(state, stands.baseline, file)
     document = StudyResult(
@@ -208,7 +205,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         pareto=front(state, stands, file),
         pareto_note=leaderboard.pareto_note(file.aims) if file.objectives and not file.turns_work else "",
         best_exact=_entry(Entry, stands.best_exact, file),
-        fastest_lossy=_lossy(stands, file),
+        fastest_lossy=_lossy(state, stands, file),
         runner_up=_entry(Entry, stands.runner_up, file),
         loss_guard=GuardSettings(file.guard.threshold, file.guard.min_steps, file.config.train.steps),
         baseline_note=file.search_space.baseline[1],
@@ -229,6 +226,16 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     )
     lines = summary_line.result_lines(document, state)
     return replace(document, result_lines=lines, result_line=summary_line.SEPARATOR.join(lines))
+
+
+def _again(found: Confirmed | None) -> tuple[Interval | None, Interval | None]:
+    """What the best and the baseline came to when they were measured again. A configuration that ran once has the
+    interval of that run, in the result as in the list of trials.
+    """
+    if found is None:
+        return None, None
+    rounds = found.against(found.baseline)
+    return rounds.better, rounds.baseline if found.plain else None
 
 
 def _phases(state: StudyState, file: StudyFile) -> list[PhaseRow]:
@@ -265,7 +272,8 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
     guard = None if judged is None else GuardState(judged.state, judged.reason)
     # A constraint is judged over all runs of a trial that has a value.
     limits = leaderboard.limits(state, trial, file) if trial.value is not None else []
-    return TrialRow(**values, guard=guard, limits=limits)
+    over = beside_leader.over_baseline(state, trial, stands.baseline, file)
+    return TrialRow(**values, guard=guard, limits=limits, over_baseline=over)
 
 
 #: What a row has as its trial has it.
@@ -285,18 +293,37 @@ def _compare(
     state: StudyState, file: StudyFile, stands: Standing, found: Confirmed | None
 ) -> Comparison | None:
     """Best against baseline; against itself for the best's own interval when there is no other."""
-    if found is not None:
+    if found is not None and (found.plain or stands.baseline is None):
         return found.against(found.baseline)
     if stands.best is None or stands.baseline is None:
         return None
-    compared = compare(stands.best.samples, stands.baseline.samples, file.seed)
-    turns = beside_leader.ratio(state, stands.best, stands.baseline)
-    if turns is None or stands.best.config == stands.baseline.config:
-        return compared
-    told = paired.verdict(turns, file.equal_within)
-    return replace(
-        compared, ratio=turns, verdict=told, margin=file.equal_within, probability=None, in_turns=True
-    )
+    if not beside_leader.ranks(file) or stands.best.config == stands.baseline.config:
+        return compare(stands.best.samples, stands.baseline.samples, file.seed)
+    return _in_turns(state, stands.best, stands.baseline, file)
+
+
+def _in_turns(state: StudyState, best: Trial, baseline: Trial, file: StudyFile) -> Comparison:
+    """By windows in turns; where these do not go back to the baseline, the one that they began with is compared alone
+    with it.
+    """
+    links = beside_leader.chain(state, best, baseline)
+    compared = compare(links.began.samples, baseline.samples, file.seed)
+    if links.began.config == baseline.config:
+        told = paired.verdict(links.interval, file.equal_within)
+        return replace(
+            compared,
+            ratio=links.interval,
+            verdict=told,
+            margin=file.equal_within,
+            probability=None,
+            in_turns=True,
+        )
+    low, high = compared.ratio.low, compared.ratio.high
+    alone = math.inf if low is None or high is None else math.log(high / low) / 2
+    ratio = paired.interval(math.log(links.over(baseline)), math.hypot(alone, links.half))
+    moved = links.began is not best or links.began.leader_level is not None
+    sure = None if moved else compared.probability
+    return replace(compared, ratio=ratio, verdict=paired.verdict(ratio, 0.0), probability=sure)
 
 
 def _gain(stands: Standing, compared: Comparison | None, found: Confirmed | None) -> Gain | None:
@@ -372,11 +399,13 @@ def _recommended(
     return _entry(Recommendation, stands.best, file, why=why, decided_by=rule, probability=sure)
 
 
-def _lossy(stands: Standing, file: StudyFile) -> LossyEntry | None:
+def _lossy(state: StudyState, stands: Standing, file: StudyFile) -> LossyEntry | None:
     lossy, exact = stands.fastest_lossy, stands.best_exact
     if lossy is None:
         return None
-    faster = exact is None or (lossy.value or 0) > (exact.value or 0)
+    faster = exact is None or leaderboard.rank(state, lossy, stands.baseline, file) > leaderboard.rank(
+        state, exact, stands.baseline, file
+    )
     guard = leaderboard.judged(lossy, stands.baseline, file)
     return _entry(LossyEntry, lossy, file, guard=guard, faster_than_best_exact=faster)
 

@@ -75,7 +75,7 @@ class Measurement:
     reference_loss: float | None = None
     #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
     #: measured; the window's rate over that of the leader around it, with the ends of its 95 % interval; and the trial
-    #: that led then.
+    #: that led then. What loses something has the baseline on the same steps in the leader's place.
     leader_level: float | None = None
     leader_ratio: float | None = None
     leader_ratio_low: float | None = None
@@ -106,6 +106,14 @@ class TrialRow(Measurement):
 
     guard: GuardState | None = None
     limits: list[Checked] = field(default_factory=list)
+    #: In a live study: its value over the baseline's as if the machine had been the same for both, by windows in turns
+    #: where there are some. Trials rank by it there.
+    over_baseline: float | None = None
+
+    @property
+    def ranking(self) -> float:
+        """Larger is better, among the trials of one study; 0 of one that has no value."""
+        return (self.value if self.over_baseline is None else self.over_baseline) or 0.0
 
     @property
     def broken(self) -> list[Checked]:
@@ -242,6 +250,8 @@ class ConfirmationRounds:
     seconds: float = 0.0
     #: Why nothing more can be measured; empty while more could be.
     over: str = ""
+    #: Why the baseline was not measured again: the others stand beside the best of the search.
+    spared: str = ""
     #: None where all is decided, or where nothing would decide.
     outlook: Outlook | None = None
 

@@ -13,7 +13,10 @@ SEPARATOR = " · "
 #: What is said of the one that is worse.
 _WORSE = {"faster": "slower", "cheaper": "dearer", "smaller": "larger"}
 _UNCONFIRMED = "; one run each, so noise from run to run is not in it"
+_APART = "; by one window of each, at different times, so what the machine did between them is not in it"
 _IN_TURNS = "; by windows in turns with the leader, not measured again"
+_SPARED = "; by windows in turns with the leader, for the baseline is too dear to be measured again"
+_ON_THE_SAME_STEPS = "; by one window beside the baseline's of the same steps, not measured again"
 
 
 def result_lines(document: StudyResult, state: StudyState) -> list[str]:
@@ -62,10 +65,12 @@ def none_keeps(document: StudyResult) -> str | None:
 
 def ruled_out_text(document: StudyResult, best: Entry) -> str:
     """The best trial that only a constraint keeps from being the best, with what it breaks; empty without one."""
-    rows = [row for row in document.trials if (row.value or 0.0) > (best.value or 0.0) and row.broken]
+    own = next((row.over_baseline for row in document.trials if row.number == best.trial), None)
+    least = (best.value if own is None else own) or 0.0
+    rows = [row for row in document.trials if row.ranking > least and row.broken]
     if not rows:
         return ""
-    row, aim = max(rows, key=lambda row: row.value or 0.0), document.aim
+    row, aim = max(rows, key=lambda row: row.ranking), document.aim
     return f"{aim.objective.better} but ruled out: {row.label}, {aim.words(row.value)}: {broken(row)}"
 
 
@@ -106,9 +111,18 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     row = next((row for row in document.trials if row.number == baseline.trial), None)
     if gain.verdict != "better" and row and row.broken:
         words += f"; but {baseline.label} is ruled out ({broken(row)})"
-    if gain.in_turns:
-        return words + _IN_TURNS
-    return words if gain.confirmed or gain.low is None else words + _UNCONFIRMED
+    return words + _how(document, gain, best, live is not None)
+
+
+def _how(document: StudyResult, gain: Gain, best: Entry, live: bool) -> str:
+    """What was compared, where that is less than rounds of both."""
+    if gain.in_turns and document.confirmation_rounds is not None:
+        return _SPARED
+    if gain.in_turns:  # a lossy one's chain has a single link, and its loss was taken on the same text
+        return _IN_TURNS if best.reference_loss is None else _ON_THE_SAME_STEPS
+    if gain.confirmed or gain.low is None:
+        return ""
+    return _APART if live else _UNCONFIRMED
 
 
 def beside(gain: Gain, yardstick: str) -> str:

@@ -50,7 +50,7 @@ class Trial:
     reference_loss: float | None = None
     #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
     #: measured; the window's rate over that of the leader around it, with the ends of its 95 % interval; and the trial
-    #: that led then.
+    #: that led then. What loses something has the baseline on the same steps in the leader's place.
     leader_level: float | None = None
     leader_ratio: float | None = None
     leader_ratio_low: float | None = None
@@ -114,6 +114,8 @@ class StudyState:
     over: str = ""
     #: Why the search ended before its budget, where leaders are measured again all the same.
     enough: str = ""
+    #: Why the leaders are measured again without the baseline; empty while it is one of them.
+    spared: str = ""
     damage: tuple[str, ...] = ()
     limits: dict[str, Any] = field(default_factory=dict)
     turned: dict[str, Any] = field(default_factory=dict)
@@ -274,6 +276,7 @@ class StudyState:
         self.notes += (str(line["text"]),)
         self.over = str(line.get("over", self.over))
         self.enough = str(line.get("enough", self.enough))
+        self.spared = str(line.get("spared", self.spared))
 
     def _change(self, line: Line, **changes: Any) -> None:
         self._by_number[line["number"]] = replace(self._by_number[line["number"]], **changes)

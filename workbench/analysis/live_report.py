@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +18,8 @@ from engine.run import run_folder
 from engine.run.run_folder import RunStatus
 from profilers.analysis.statistics import mean_interval
 from tuning.execution.live.ongoing_run import runs_of
+from tuning.report.study_result import Gain, StudyResult, TrialRow
 from workbench.analysis.live_timeline import Floats, Timeline, Turned, changes_of, timeline_of
-
-if TYPE_CHECKING:
-    from tuning.report.study_result import Gain, StudyResult
 
 #: Points of the curve, at the most.
 POINTS = 400
@@ -57,6 +55,9 @@ class WindowRow:
     leader_ratio_high: float | None = None
     #: Steps at its start that settled, by their own times, and were left out.
     settling_steps: int | None = None
+    #: By which trials rank: its value over the baseline's as if the machine had been the same for both; None where a
+    #: leader was measured again.
+    over_baseline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,7 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
                     leader_ratio_low=row.leader_ratio_low,
                     leader_ratio_high=row.leader_ratio_high,
                     settling_steps=covered.get("settling"),
+                    over_baseline=row.over_baseline if isinstance(row, TrialRow) else None,
                 )
             )
     return found

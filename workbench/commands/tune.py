@@ -285,7 +285,9 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     baseline = file.search_space.config(file.search_space.baseline[0]) if file.turns_lossy else None
     windows = LiveWindows(home, starter, ledger, Approach(baseline, file.guard), file.races is not None)
     if exact is not None and exact.value is not None:
-        windows.remember(file.search_space.config(exact.config), exact.value, exact.trial)
+        first = known.result.baseline if known else None
+        usual = file.search_space.config(exact.config)
+        windows.remember(usual, exact.value, exact.trial, first.trial if first else None)
     with StudyProgress(file) as shown:
         result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
     if reverted := is_reverted(StudyReader(folder).view().journal):

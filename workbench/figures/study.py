@@ -105,7 +105,8 @@ def trial_series(result: StudyResult) -> TrialSeries:
         floor=_floor([end for end in ends if end]),
         ruled_out=groups["ruled_out"],
         confirmed=_confirmed_best(result),
-        again=result.confirmation_rounds is not None,
+        again=result.confirmation_rounds is not None
+        and any(arm.is_baseline for arm in result.confirmation_rounds.arms),
     )
 
 
@@ -117,14 +118,16 @@ def _confirmed_best(result: StudyResult) -> float | None:
 
 
 def best_so_far(rows: Sequence[TrialRow]) -> list[tuple[int, float]]:
-    """The highest value up to each trial, over those that may win: a lossy one only if the guard allows it."""
+    """The value of the best up to each trial, of those that may win: a lossy one only if the guard allows it. In a live
+    study it may fall, where the machine was slower when a better one was measured.
+    """
     best: list[tuple[int, float]] = []
-    top = float("-inf")
+    top: TrialRow | None = None
     for row in rows:
-        if row.value is not None and row.value > top and may_win(row):
-            top = row.value
-        if top > float("-inf"):
-            best.append((row.number, top))
+        if row.value is not None and (top is None or row.ranking > top.ranking) and may_win(row):
+            top = row
+        if top is not None:
+            best.append((row.number, top.value or 0.0))
     return best
 
 

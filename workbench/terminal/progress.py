@@ -162,7 +162,6 @@ class StudyProgress(ProgressBar):
 
     def __init__(self, file: StudyFile) -> None:
         self._file = file
-        self._best: Trial | None = None
         self._running: Trial | None = None
         self._windows: list[Trial] = []
         super().__init__("starting", file.trials, "trials")
@@ -181,10 +180,6 @@ class StudyProgress(ProgressBar):
         self.show(self._doing(news), news.trials_done)
 
     def _ended(self, trial: Trial, elsewhere: str) -> None:
-        kept = all(violation <= 0 for violation in trial.constraints.values())
-        searched = trial.value is not None and trial.confirms is None and kept
-        if searched and (self._best is None or (trial.value or 0) > (self._best.value or 0)):
-            self._best = trial
         if trial.round is None or trial.value is None:
             self.say(self._line(trial, elsewhere))
         else:
@@ -217,7 +212,7 @@ class StudyProgress(ProgressBar):
             return words.spoken(news.state)
         now = self._file.search_space.label(self._running.config) if self._running else news.phase
         aim = self._file.aim
-        best = f"best {aim.words(self._best.value)}; " if self._best else ""
+        best = f"best {aim.words(news.best.value)}; " if news.best else ""
         others = len(news.running) - (self._running is not None)
         return f"{best}{now}" + (f"; {others} more elsewhere" if others > 0 else "")
 

@@ -108,7 +108,7 @@ def print_study(
     _print_lines(console, [study.controllers(members)] if len(members) > 1 else [])
     aim = result.aim
     table = _table("trial", "run", "outcome", aim.unit, "95 %", "configuration")
-    shown = sorted(result.trials, key=lambda trial: -(trial.value or 0.0))[:most]
+    shown = sorted(result.trials, key=lambda trial: -trial.ranking)[:most]
     for trial in shown:
         table.add_row(
             str(trial.number),

@@ -183,6 +183,8 @@ def caption(result: StudyResult) -> str:
         f"measured again in {windows} windows over {rounds} rounds" + (f", {spent}" if spent else ""),
         f"trial {confirmed.recommended} is recommended by {rule_title(confirmed.decided_by)}: {confirmed.why}",
     ]
+    if confirmed.spared:
+        lines.append(confirmed.spared)
     if len({len(arm.rounds) for arm in confirmed.arms}) > 1:
         lines.append(
             "who was told apart left the rounds; two arms are compared over the rounds that both had"

@@ -74,6 +74,7 @@ def test_a_window_tells_how_it_did_beside_the_leader_and_what_settled(tmp_path: 
     [found] = _windows(tmp_path, result)
     assert (found.leader_ratio, found.leader_ratio_low, found.leader_ratio_high) == (1.25, 1.1, 1.4)
     assert (found.leader_level, found.settling_steps, found.first, found.end) == (1.1, 3, 4, 16)
+    assert found.over_baseline == 1.0, "it is the baseline, whatever its level says"
     assert _beside(found) == "1.25 x (1.10 to 1.40)" and _beside(row(0)) == ""
 
 

@@ -20,7 +20,8 @@ from tuning.spec.terms import LossGuard
 @dataclass(frozen=True, slots=True)
 class Reference:
     """``steps`` of a run that the baseline did from a copy on, kept before the ``first`` of them, its loss on held-out
-    text after them, and the configuration that held ``before`` them: to go back is to go back to that.
+    text after them, what those of them took that count (``seconds``), and the configuration that held ``before`` them:
+    to go back is to go back to that.
     """
 
     run: str
@@ -28,6 +29,7 @@ class Reference:
     steps: int
     before: RunConfig
     loss: float | None = None
+    seconds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +119,20 @@ class Approach:
         if self._reference is None:
             return own, None
         if self._is_baseline(config):
-            self._reference = replace(self._reference, loss=own)
+            seconds = tuple(run.step_seconds(began.first))
+            self._reference = replace(self._reference, loss=own, seconds=seconds)
             return own, None
         theirs = self._reference.loss
         allowed = None if theirs is None else theirs * (1 + self._guard.threshold)
         if began.undone:
             self._spoilt = own is None or allowed is None or own > allowed
         return own, theirs
+
+    def beside(self, config: RunConfig) -> tuple[RunConfig, list[float]] | None:
+        """The baseline, and the seconds of its steps that a window of this one does again; None where it does not."""
+        if self._baseline is None or self._reference is None or self._is_baseline(config):
+            return None
+        return (self._baseline, list(self._reference.seconds)) if is_lossy(config.flat()) else None
 
     @property
     def spoilt(self) -> bool:

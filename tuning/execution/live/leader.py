@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from engine.config.knobs.catalogue import is_lossy, live_part
@@ -21,7 +21,7 @@ from profilers.model.run_summary import RunSummary
 from tuning.analysis import paired
 from tuning.analysis.comparison import LEVEL
 from tuning.analysis.paired import Lead
-from tuning.execution.executor import EnoughError, OverError
+from tuning.execution.executor import EnoughError, OverError, SparedError
 from tuning.execution.live.worth import HOPELESS, LEAST_STEPS, Worth, name_of
 
 #: So many steps are compared with as many.
@@ -83,6 +83,8 @@ class Leader:
         self.trial: int | None = None
         #: Who was measured again in the round that is on.
         self._round: set[str] = set()
+        #: Whether rounds are without the baseline.
+        self._spared = False
 
     @property
     def config(self) -> RunConfig | None:
@@ -92,6 +94,12 @@ class Leader:
     def remember(self, config: RunConfig, rate: float, trial: int) -> None:
         """An earlier controller of the study measured this one, exact as it is, as the fastest."""
         self._fastest, self.trial = (rate, config), trial
+
+    def forget(self) -> None:
+        """Windows may not have its values any more, and are held beside whoever is measured next."""
+        self._worth, self._round = Worth(), set()
+        self._fastest = None if self.config is None else (0.0, self.config)
+        self.trial = None
 
     def rank(
         self, config: RunConfig, summary: RunSummary, again: bool, spoilt: bool, trial: int | None = None
@@ -111,21 +119,56 @@ class Leader:
         self._fastest, self.trial = (rate, config), trial
         return True
 
-    def level(self, steps: Sequence[float]) -> float | None:
-        """What the leader's ``steps`` take over what they took when it was measured; None where that is not known."""
-        return None if self.config is None else self._worth.level(_name(self.config), steps)
+    def level(self, steps: Sequence[float], whose: RunConfig | None = None) -> float | None:
+        """What the ``steps`` of the leader, or ``whose`` they are, take over what they took when it was measured; None
+        where that is not known.
+        """
+        config = whose or self.config
+        return None if config is None else self._worth.level(_name(config), steps)
 
-    def behind(self, config: RunConfig, seconds: Sequence[float], before: Sequence[float]) -> str:
-        """Why a window that measured these ``seconds`` so far, after those of the leader ``before``, cannot come to
-        lead; empty while it may.
+    def held(
+        self,
+        summary: RunSummary,
+        before: Sequence[float],
+        after: Sequence[float],
+        whose: RunConfig | None = None,
+    ) -> RunSummary | None:
+        """A window beside the leader's steps around it, or ``whose`` they are; None where they tell nothing."""
+        found = beside(before, summary.step_samples, after)
+        if found is None:
+            return None
+        levels = [level for steps in (before, after) if (level := self.level(steps, whose)) is not None]
+        value, low, high = found.ratio
+        return replace(
+            summary,
+            leader_level=math.prod(levels) ** (1 / len(levels)) if levels else None,
+            leader_ratio=value,
+            leader_ratio_low=low,
+            leader_ratio_high=high,
+            leader_trial=self.trial,
+        )
+
+    def behind(
+        self,
+        config: RunConfig,
+        seconds: Sequence[float],
+        before: Sequence[float],
+        whose: RunConfig | None = None,
+    ) -> str:
+        """Why a window that measured these ``seconds`` so far, after those of the leader ``before``, or ``whose`` they
+        are, cannot come to lead; empty while it may. Where steps differ so much that nobody can tell whether the
+        leader became slower, it is taken to be: the window ran right after it.
         """
         tokens = config.batch.global_batch * config.data.sequence_length
-        if why := self._worth.hopeless(seconds, tokens, self.level(before) or 1.0):
+        level, them = self.level(before, whose) or 1.0, whose or self.config
+        level = max(level, self._worth.moved(_name(them), before) or level) if them else level
+        if why := self._worth.hopeless(seconds, tokens, level):
             return why
         found = beside(before, seconds)
         if found is None or not found.slower or found.ratio.high is None:
             return ""
-        return f"slower than the leader right before, {found.ratio.high:.2f} of its rate at the most"
+        who = "leader right before" if whose is None else "baseline on the same steps"
+        return f"slower than the {who}, {found.ratio.high:.2f} of its rate at the most"
 
     def paid(self, seconds: float, steps: int, level: float) -> None:
         """See :meth:`Worth.paid`."""
@@ -138,13 +181,18 @@ class Leader:
 
     def check_round(self, config: RunConfig, left: int) -> None:
         """Before a round in which leaders are measured again: half of one tells nothing. OverError where it is not
-        worth it.
+        worth it; SparedError, once, where it is without the baseline.
         """
         name = _name(config)
         if not self._round or name in self._round:
             self._round = set()
-            if why := self._worth.not_worth_it(config.train.steps, left):
-                raise OverError(why)
+            if why := self._worth.not_worth_it(config.train.steps, left, self._spared):
+                if self._spared or self._worth.not_worth_it(config.train.steps, left, spared=True):
+                    raise OverError(why)
+                self._spared = True
+                raise SparedError(
+                    f"{why}; they are measured again without the baseline, which takes most of that"
+                )
         self._round.add(name)
 
 

@@ -14,13 +14,15 @@ class Ledger:
 
     def __init__(self, live: Live, baseline: float | None = None) -> None:
         self._live, self._baseline = live, baseline
-        self._windows: list[tuple[Stretch, bool]] = []
+        #: What a step takes now over what it took when the baseline was measured: a machine becomes slower and faster.
+        self.level = 1.0
+        self._windows: list[tuple[Stretch, bool, float]] = []
 
     def note(self, stretch: Stretch, undone: bool = False) -> None:
         """A window is over; it may be ``undone``, and is lost as a whole then."""
         if self._baseline is None and stretch.steps:
             self._baseline = stretch.seconds / stretch.steps
-        self._windows.append((stretch, undone))
+        self._windows.append((stretch, undone, self.level))
 
     def too_dear(self, stretch: Stretch, undone: bool = False) -> EarlyEnd | None:
         """How a window ends that makes the last ``over_steps`` slower than ``max_slowdown`` allows; None: it may go on.
@@ -31,8 +33,8 @@ class Ledger:
             return None
         live, now = self._live, stretch.first + stretch.steps
         recent = [each for each in self._windows if each[0].first + each[0].steps > now - live.over_steps]
-        lost = sum(max(0.0, self._lost(*each)) for each in (*recent, (stretch, undone)))
-        allowed = live.max_slowdown * live.over_steps * self._baseline
+        lost = sum(max(0.0, self._lost(*each)) for each in (*recent, (stretch, undone, self.level)))
+        allowed = live.max_slowdown * live.over_steps * self._baseline * self.level
         if lost <= allowed:
             return None
         return EarlyEnd(
@@ -41,5 +43,5 @@ class Ledger:
             f"{allowed:.2f} s are allowed",
         )
 
-    def _lost(self, stretch: Stretch, undone: bool) -> float:
-        return stretch.seconds - (0 if undone else stretch.steps) * (self._baseline or 0.0)
+    def _lost(self, stretch: Stretch, undone: bool, level: float) -> float:
+        return stretch.seconds - (0 if undone else stretch.steps) * level * (self._baseline or 0.0)

@@ -108,6 +108,11 @@ class OngoingRun:
         outside = ("starting", "building")
         return min((rank.step for rank in ranks if rank.phase not in outside), default=-1)
 
+    @property
+    def left(self) -> int:
+        """Steps that it has still to do."""
+        return self.config.train.steps - self.step - 1
+
     def turn(self, values: dict[str, Any], by: str, command: str = commands.SET, steps: int = 0) -> Turn:
         """Change values on all ranks before the same step; with the ``command`` ``try`` or ``back`` from a copy, and
         after so many ``steps`` the loss on held-out text is taken, and ranks wait a while for what is ordered next:

@@ -8,7 +8,6 @@ its last checkpoint with the values that held before the window that it died in.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import OnStart, OverError, Ran, ShouldStop
 from tuning.execution.live.approach import Approach, Begun, live_values
 from tuning.execution.live.by_hand import ByHand
-from tuning.execution.live.leader import MOST_BESIDE, Leader, beside, drifted, may_lead_after_all, needs_after
+from tuning.execution.live.leader import MOST_BESIDE, Leader, drifted, may_lead_after_all, needs_after
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.ongoing_run import BY_STUDY, OngoingRun, UnansweredError
 from tuning.execution.live.room import lacking
@@ -49,8 +48,8 @@ _OVER = "the run has done all of its steps"
 _SHORT = "{steps} steps: the leader became as much slower"
 _LATE = "an earlier order of the study was carried out within the window"
 #: What is copied from the run's status to that of a window.
-_OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "placement", "lab_hosts",
-               "fingerprint", "calibration", "calibration_reason")  # fmt: skip
+_OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "placement", "lab_hosts", "fingerprint",
+               "calibration", "calibration_reason")  # fmt: skip
 
 
 class LiveWindows:
@@ -74,6 +73,8 @@ class LiveWindows:
         self._given: RunConfig | None = None
         self._hand = ByHand(starter.study)
         self._leader, self._races = Leader(), races
+        #: The number of the baseline's trial.
+        self._first: int | None = None
         #: The last window that measured its steps: what its ranks held says what others would.
         self._seen: tuple[RunConfig, RunSummary] | None = None
         #: The step from which on the run has the leader's values, where a window may follow that is held beside it.
@@ -93,10 +94,12 @@ class LiveWindows:
         return ran
 
     def _rest_meanwhile(self, study: str) -> None:
-        """Nobody measures, say while the study is paused: the run goes on with the fastest values so far."""
+        """Nobody measures, say while the study is paused: the run goes on with the fastest values so far, and with all
+        that was set by hand.
+        """
         with self._measuring:
-            if (fastest := self._fastest) is not None:
-                self._give(fastest, f"{BY_STUDY}{study}, the fastest so far")
+            if (fastest := self._leader.config) is not None:
+                self._give(fastest.with_values(self._hand.values), f"{BY_STUDY}{study}, the fastest so far")
 
     @property
     def _fastest(self) -> RunConfig | None:
@@ -115,9 +118,9 @@ class LiveWindows:
         self._check_undeclared()
         if labels.get("purpose") == CONFIRM:
             self._check_held(config)
-            self._leader.check_round(config, _left(run))
+            self._leader.check_round(config, run.left)
         elif labels.get("purpose") in _SEARCHING and self._races:
-            self._leader.check_enough(_left(run))
+            self._leader.check_enough(run.left)
         self._starter.note_left(False)
         # The folder's configuration trains the whole run: who exports a window wants that.
         whole = config.with_values({"train.steps": run.config.train.steps})
@@ -131,6 +134,7 @@ class LiveWindows:
         since, step = time.monotonic(), run.step
         before = self._leader_steps(run, config, labels, should_stop)
         level = self._leader.level(before)
+        self._ledger.level = level or self._ledger.level
         began, outcome = self._referred(run, config, labels, should_stop, before)
         if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, began):
             self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), began, config)
@@ -139,12 +143,16 @@ class LiveWindows:
             self._starter.died(safe)
             self._given = None
         summary = self._end(folder, run, outcome, began, config, level)
-        if before and summary.step_samples and outcome.good:
+        again, trial = labels.get("purpose") == CONFIRM, int(labels["trial"])
+        if outcome.good and labels.get("purpose") == BASELINE:
+            self._first = trial
+        if outcome.good and began.undone and (known := self._approach.beside(config)):
+            outcome, summary = self._held(folder, known[1], [], outcome, summary, known[0])
+        elif outcome.good and before and summary.step_samples:
             turns_back = needs_after(before, summary.step_samples)
             after = self._leader_steps(run, config, labels, should_stop) if turns_back else []
             outcome, summary = self._held(folder, before, after, outcome, summary)
         self._seen = (config, summary) if outcome.good else self._seen
-        again, trial = labels.get("purpose") == CONFIRM, int(labels["trial"])
         if self._leader.rank(config, summary, again, self._approach.spoilt, trial):
             self._leading = None
         if labels.get("purpose") in _SEARCHING:
@@ -192,23 +200,15 @@ class LiveWindows:
         after: list[float],
         outcome: RunOutcome,
         summary: RunSummary,
+        baseline: RunConfig | None = None,
     ) -> Ran:
-        """A window that ended, beside the leader's steps around it. What was given up counts after all where the leader
-        became as slow.
+        """A window that ended, beside the leader's steps around it, or the ``baseline``'s that it did again. What was
+        given up counts after all where the leader became as slow.
         """
-        found = beside(before, summary.step_samples, after)
-        if found is None:
+        held = self._leader.held(summary, before, after, baseline)
+        if held is None:
             return outcome, summary
-        levels = [level for steps in (before, after) if (level := self._leader.level(steps)) is not None]
-        value, low, high = found.ratio
-        summary = replace(
-            summary,
-            leader_level=math.prod(levels) ** (1 / len(levels)) if levels else None,
-            leader_ratio=value,
-            leader_ratio_low=low,
-            leader_ratio_high=high,
-            leader_trial=self._leader.trial,
-        )
+        summary = held if baseline is None else replace(held, leader_trial=self._first)
         if outcome.ending is Ending.PRUNED and may_lead_after_all(summary.step_samples, after):
             outcome = RunOutcome(Ending.COMPLETED, _SHORT.format(steps=len(summary.step_samples)))
         with run_folder.writable(self._home):
@@ -247,6 +247,8 @@ class LiveWindows:
         if values:
             self._hand.hold(values)
             self._leading = None
+            if (leader := self._fastest) is not None and self._turned_back(leader):
+                self._leader.forget()
 
     def _check_held(self, config: RunConfig) -> None:
         """OverError where a leader has another value than somebody gave the run by hand."""
@@ -277,6 +279,8 @@ class LiveWindows:
         if baseline is not None:
             began, outcome = self._measured(run, baseline, labels, should_stop)
             self._approach.judge(run, baseline, began)
+            now = self._leader.level(run.step_seconds(began.first), baseline)
+            self._ledger.level = now or self._ledger.level
             self._ledger.note(run.stretch(began.first))
             self._on_copy = []  # what earlier windows did lies before the new copy, and stays
             if outcome.ending is not Ending.COMPLETED or not self._is_whole(run, baseline, began):
@@ -340,9 +344,12 @@ class LiveWindows:
             window = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("window") or {}
             run_folder.update_status(folder, window=window | {"undone": True})
 
-    def remember(self, config: RunConfig, rate: float, trial: int) -> None:
-        """An earlier controller of the study measured this one, exact as it is, as the fastest."""
+    def remember(self, config: RunConfig, rate: float, trial: int, baseline: int | None = None) -> None:
+        """An earlier controller of the study measured this one, exact as it is, as the fastest, and the ``baseline`` in
+        its trial of this number.
+        """
         self._leader.remember(config, rate, trial)
+        self._first = baseline
 
     def release(self) -> None:
         """What was set by hand need not stay: somebody wants the run to have what it began with."""
@@ -428,7 +435,8 @@ class LiveWindows:
             self._given = config
             began = turned or Begun(max(self._next, run.step + 1))
             searching = self._races and labels.get("purpose") not in (CONFIRM, BASELINE)
-            return began, self._waited(run, config, began, should_stop, before if searching else None)
+            around = self._approach.beside(config) or (None, before)
+            return began, self._waited(run, config, began, should_stop, around if searching else None)
         except UnansweredError as problem:  # says nothing of the configuration: the run's own ending does
             return began, run.outcome() or RunOutcome(Ending.STOPPED, str(problem))
         except InputError as problem:
@@ -440,10 +448,10 @@ class LiveWindows:
         config: RunConfig,
         began: Begun,
         should_stop: ShouldStop,
-        before: Sequence[float] | None,
+        around: tuple[RunConfig | None, Sequence[float]] | None,
     ) -> RunOutcome:
-        """How the window ended; one that searches, after these steps of the leader, need not go on where it cannot
-        lead.
+        """How the window ended; one that searches, ``around`` steps of the leader, or of a configuration that is given
+        with them, need not go on where it cannot lead.
         """
         while True:
             ended = run.outcome()
@@ -461,8 +469,8 @@ class LiveWindows:
             answer = should_stop() or self._ledger.too_dear(run.stretch(began.first), undone=began.undone)
             if (
                 not answer
-                and before is not None
-                and (why := self._leader.behind(config, run.step_seconds(began.first), before))
+                and around is not None
+                and (why := self._leader.behind(config, run.step_seconds(began.first), around[1], around[0]))
             ):
                 answer = EarlyEnd(Ending.PRUNED, why)
             if isinstance(answer, EarlyEnd):
@@ -485,8 +493,3 @@ class LiveWindows:
 
 def _by(labels: dict[str, str]) -> str:
     return f"{BY_STUDY}{labels['study']}, trial {labels['trial']}"
-
-
-def _left(run: OngoingRun) -> int:
-    """Steps that it has still to do."""
-    return run.config.train.steps - run.step - 1

@@ -83,12 +83,16 @@ class Worth:
         """What the steps of the leader with this name take now over what they took, 1 where they differ by no more
         than two standard errors of windows; None if it was not measured before.
         """
-        arm = self._arms.get(name)
-        if arm is None or not seconds:
+        arm, moved = self._arms.get(name), self.moved(name, seconds)
+        if arm is None or moved is None:
             return None
-        now = Arm(list(seconds), 1)
-        moved = math.log(now.seconds / arm.seconds)
-        return math.exp(moved) if abs(moved) > MOVED * math.hypot(now.error, arm.error) else 1.0
+        error = math.hypot(Arm(list(seconds), 1).error, arm.error)
+        return moved if abs(math.log(moved)) > MOVED * error else 1.0
+
+    def moved(self, name: str, seconds: Sequence[float]) -> float | None:
+        """The same, whether the difference is told from chance or not."""
+        arm = self._arms.get(name)
+        return None if arm is None or not seconds else fmean(seconds) / arm.seconds
 
     def hopeless(self, seconds: Sequence[float], tokens: int, level: float = 1.0) -> str:
         """Why a window with these steps of ``tokens`` cannot come to lead; empty while it may."""
@@ -98,7 +102,9 @@ class Worth:
         leader = level * self._leader.seconds
         if min(seconds) <= asked * leader:
             return ""
-        whose = "the leader's mean" if level == 1 else "the leader right before"
+        whose = "the leader right before"
+        if level == 1:
+            whose = "the leader's mean, on the machine as it was at first"
         return (
             f"could not reach the leader, after {len(seconds)} steps at most {tokens / min(seconds):,.0f} tokens/s in "
             f"one of them against {tokens / leader:,.0f} of {whose}"
@@ -123,25 +129,29 @@ class Worth:
             "are left"
         )
 
-    def not_worth_it(self, steps: int, left: int) -> str:
+    def not_worth_it(self, steps: int, left: int, spared: bool = False) -> str:
         """Why rounds of measuring the leaders again, ``steps`` of each, cost more than they could bring to the ``left``
         steps of the run; empty while they may pay.
 
         What knowing more may bring is the expected loss of the choice as it stands, of staying with the leader though
         another one is faster, with normal errors (the expected opportunity cost of Chick and Inoue 2001,
-        doi:10.1287/opre.49.5.732.10615). A round has the baseline, the leader and the next. Fewer rounds than the test
-        needs for any verdict tell nothing, so all of them are the price; ``TO_KNOW`` of the rest of the run it may be
-        in any case.
+        doi:10.1287/opre.49.5.732.10615). A round has the baseline, unless that is ``spared``, the leader and the next.
+        Fewer rounds than the test needs for any verdict tell nothing, so all of them are the price; with the baseline
+        it may be ``TO_KNOW`` of the rest of the run in any case: what the gain is wants to be known.
         """
         ranked = sorted(self._arms.values(), key=lambda arm: arm.seconds)
         if len(ranked) < 2:
             return ""
         leader, baseline = ranked[0], next(iter(self._arms.values()))
-        arms = [leader, *_distinct(ranked[1], baseline)]
+        if spared:
+            ranked = [arm for arm in ranked if arm is not baseline]
+            if leader is baseline or baseline.rounds or len(ranked) < 2:
+                return "nothing would be known that is not"
+        arms = [leader, ranked[1]] if spared else [leader, *_distinct(ranked[1], baseline)]
         rounds = max(1, fewest((1 - LEVEL) / (len(arms) - 1)) - min(arm.rounds for arm in arms))
         price = rounds * steps * sum(arm.seconds - leader.seconds for arm in arms)
         gain = max(_regret(leader, arm) for arm in ranked[1:]) * left * leader.seconds
-        if price <= max(gain, TO_KNOW * left * leader.seconds):
+        if price <= max(gain, 0.0 if spared else TO_KNOW * left * leader.seconds):
             return ""
         counted = "1 round" if rounds == 1 else f"{rounds:,} rounds"
         return (

@@ -191,10 +191,13 @@ def _course(result: StudyResult) -> None:
     """How the arms were told apart; nothing where a round or two say it all."""
     series, rounds = study_figures.courses(result), result.confirmation_rounds
     if rounds and max((len(course.rounds) for course in series), default=0) > 2:
-        yardstick = "the baseline" if result.baseline else "the best of the search"
+        plain = any(arm.is_baseline for arm in rounds.arms)
+        yardstick = "the baseline" if plain else "the best of the search"
         title = f"% {result.aim.objective.better} than {yardstick}"
         drawing = study_figures.confirmation(series, rounds.equal_within, title)
         chart(drawing, "study-rounds-chart", "how the leaders were told apart, round by round")
+    if rounds and rounds.spared:
+        st.caption(f":material/timer_off: {words.escaped(rounds.spared)}.")
 
 
 def _why_it_wins(why: Why) -> None:

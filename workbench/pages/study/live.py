@@ -29,6 +29,10 @@ _BESIDE = (
     "The window's rate over that of the fastest values right before and after it, with its 95 % interval where there "
     "are enough steps for one."
 )
+_OVER = (
+    "By which trials rank: its value over the baseline's as if the machine had been the same for both, by windows in "
+    "turns where there are some."
+)
 _SETTLING = (
     "Steps at the start that took another time than the rest; where too few tell, the warm-up. Not measured."
 )
@@ -91,6 +95,7 @@ def _windows(report: LiveReport) -> None:
         "to": [row.high for row in rows],
         "leader": [row.leader_level for row in rows],
         "beside it": [_beside(row) for row in rows],
+        "over the start": [row.over_baseline for row in rows],
         "settling": [row.settling_steps for row in rows],
         "loss": [row.loss_increase for row in rows],
         "saved, s": [row.saved_seconds for row in rows],
@@ -101,6 +106,7 @@ def _windows(report: LiveReport) -> None:
         "to": st.column_config.NumberColumn(format="%,.4g", help=_RANGE),
         "leader": st.column_config.NumberColumn(format="%.2f x", help=_LEADER),
         "beside it": st.column_config.TextColumn(help=_BESIDE),
+        "over the start": st.column_config.NumberColumn(format="%.2f x", help=_OVER),
         "settling": st.column_config.NumberColumn(format="%d", help=_SETTLING),
         "loss": st.column_config.NumberColumn(format="percent", help=_LOSS),
         "saved, s": st.column_config.NumberColumn(format="%+.2f", help=_SAVED),

@@ -48,6 +48,19 @@ def test_steps_that_do_not_count_yet_decide_nothing() -> None:
     assert ledger.too_dear(Stretch(20, 2, 0, 60.0)) is None
 
 
+def test_a_machine_that_became_slower_is_no_loss_of_the_search() -> None:
+    """Twice as slow, the baseline's steps would take 2 s, too, and 20 s are allowed of a hundred of them."""
+    ledger = Ledger(TERMS)
+    ledger.note(stretch(0, 20, 20.0))
+    ledger.level = 2.0
+    ledger.note(stretch(20, 10, 20.0))
+    assert ledger.too_dear(stretch(30, 10, 40.0)) is None
+    early = ledger.too_dear(stretch(30, 10, 40.5))
+    assert early is not None and "20.50 s longer" in early.reason and "20.00 s are allowed" in early.reason
+    ledger.level = 1.0
+    assert ledger.too_dear(stretch(30, 10, 20.0)) is None, "what was lost before counts at the level of then"
+
+
 def test_a_search_that_goes_on_knows_its_baseline() -> None:
     ledger = Ledger(TERMS, baseline=1.0)
     ledger.note(stretch(100, 20, 5.0))

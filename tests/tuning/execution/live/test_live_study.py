@@ -347,8 +347,12 @@ def test_what_is_set_by_hand_in_a_study_is_pinned_and_stays(tmp_path: Path) -> N
         trial for trial in state.trials if trial.proposed_unix > pinned.at_unix and trial.value is not None
     ]
     assert all(trial.config["memory.recompute"] == "full" for trial in later), later
-    live.windows.leave(live.file.search_space.config(live.file.search_space.baseline[0]), "live")
     assert live.starter.current is not None
+    faster = live.starter.current.config.with_values({"memory.recompute": "none"})
+    live.windows.remember(faster, 1e9, 0)
+    live.windows._rest_meanwhile("live")
+    assert live.starter.current.config.memory.recompute == "full", "nor does the fastest so far take it back"
+    live.windows.leave(live.file.search_space.config(live.file.search_space.baseline[0]), "live")
     assert live.starter.current.config.memory.recompute == "full"
     live.windows.release()
     live.windows.leave(live.file.search_space.config(live.file.search_space.baseline[0]), "live")

@@ -62,6 +62,20 @@ def test_the_baseline_of_a_close_race_of_others_makes_it_dear() -> None:
     assert far.not_worth_it(10, 1_000_000) == ""
 
 
+def test_a_dear_baseline_may_be_spared() -> None:
+    """A round with it loses 90 s; without it, of two that are as fast, next to nothing."""
+    close = [1.015, 1.0, 1.008, 0.995]
+    dear = worth(baseline=[10.0] * 4, one=SLOW, other=close)
+    assert dear.not_worth_it(10, 500) and dear.not_worth_it(10, 500, spared=True) == ""
+    assert dear.not_worth_it(10, 1, spared=True), "nor that, for one step"
+    far = worth(baseline=[10.0] * 4, one=SLOW, other=[2.0] * 4)
+    assert far.not_worth_it(10, 500, spared=True), "one is twice as fast, to be sure"
+    for known in (worth(baseline=SLOW, one=[1.2] * 4, other=[1.21] * 4), worth(baseline=[10.0], one=SLOW)):
+        assert known.not_worth_it(10, 500, spared=True), "it leads, or nobody else is there"
+    dear.note("baseline", [10.0] * 4, again=True)
+    assert dear.not_worth_it(10, 500, spared=True), "what is known of it by then would be lost"
+
+
 def test_the_regret_is_what_random_draws_come_to() -> None:
     leader, other = Arm([0.9, 1.0, 1.1], 1), Arm([1.0, 1.1, 1.05], 2)
     mean, error = math.log(other.seconds / leader.seconds), math.hypot(leader.error, other.error)
