@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,9 @@ FRESH_SECONDS = 0.8
 THIS_HOST = "the launcher's"
 #: Run folders followed at a time.
 FOLLOWED = 8
+
+
+_LOOKS = itertools.count()
 
 
 class HostReadings(NamedTuple):
@@ -82,6 +86,8 @@ class Snapshot:
     rank_hosts: Mapping[int, str] = field(default_factory=dict)
     #: What is known of a foreign job; None for a run of ours.
     job: run_folder.ForeignJob | None = None
+    #: Names this look: no other one in this process has it.
+    look: str = field(default_factory=lambda: str(next(_LOOKS)))
 
     def of_host(self, name: str | None) -> Snapshot:
         """With the readings of one of ``hosts``; as it is for any other name."""
@@ -96,6 +102,7 @@ class Snapshot:
             network=network,
             processes=processes,
             launcher_events=events,
+            look=f"{self.look} {name}",
         )
 
     @property
