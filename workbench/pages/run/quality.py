@@ -29,7 +29,6 @@ def draw(view: RunView, summary: RunSummary) -> None:
     if lossy(quality.values_of(view.folder)):
         _baseline_comparison(view.id, view.state)
     elif len(summary.quality) > 1:
-        st.markdown("**Loss on held-out text**")
         _chart([asdict(row) for row in summary.quality], [], view.id)
 
 

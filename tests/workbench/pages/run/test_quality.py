@@ -77,4 +77,5 @@ def test_an_exact_run_has_its_curve_and_no_baseline(home: Path) -> None:
     app = visit("runs", id=exact.name)
     assert not app.exception
     assert "exact baseline" not in texts(app)
+    assert TITLE not in texts(app)  # it stands in the chart alone
     assert len(drawn(app)["data"]) == 3
