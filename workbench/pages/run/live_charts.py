@@ -57,7 +57,8 @@ def _marks(snapshot: Snapshot, linked: int | None) -> list[steps.Mark]:
 
 
 def _loss(snapshot: Snapshot) -> go.Figure:
-    losses = steps.loss_series(snapshot.steps, (snapshot.summary or {}).get("validation_loss"))
+    validation = snapshot.summary.validation_loss if snapshot.summary else None
+    losses = steps.loss_series(snapshot.steps, validation)
     return base.loss(losses, snapshot.id)
 
 
