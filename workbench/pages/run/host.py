@@ -133,7 +133,8 @@ def draw_memory_plans(plans: Sequence[MemoryPlanRow]) -> None:
     with st.container(border=True, key="run-memory-plan"):
         st.markdown("**Plan of activations**")
         for row in plans:
-            st.caption(f":material/stacks: {step.memory_plan(row)}.")
+            told = step.memory_plan(row)
+            st.caption(f":material/stacks: {told[:1].upper()}{told[1:]}.")
             number_table(step.memory_plan_columns(row), f"run-memory-plan-{row.stage}")
 
 
