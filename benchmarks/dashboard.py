@@ -1,12 +1,13 @@
 """The page beside a run that writes fast, a long run, and ten browsers, in a real browser.
 
-    python -m benchmarks.dashboard [--seconds 120] [--steps 100000] [--looks 5] [--only-long] [--sessions 10]
-        [--rate 50] [--save]
+    python -m benchmarks.dashboard [--seconds 120] [--steps 100000] [--looks 5] [--only-long] [--only-live]
+        [--sessions 10] [--rate 50] [--save]
 
 Eight ranks' records are written by one process with the writers that ranks use; nothing is trained, so what training
 loses is not told here (``benchmarks.readers`` and ``benchmarks.profiling_cost`` tell what the processor loses). How old
 the page is is told by a clock outside it: each tenth of a second the last step of the chart in the browser is compared
-with when that step was written. The browser runs on the same cores; its share is not the page's.
+with when that step was written. The browser runs on the same cores; its share is not the page's. Of several browsers
+one is real, and the others ask for the same and draw nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import itertools
 import multiprocessing
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ import numpy as np
 import psutil
 
 from benchmarks import _table
+from benchmarks._sessions import others
 from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.pages.conftest import CHROMIUM, FLAGS, Visit, start_server
 
@@ -35,6 +38,8 @@ LIVE, LONG = "20260101-000000-aaaa", "20260101-000000-bbbb"
 #: Of the long run, calls are kept of so many last steps: a long run thins them itself.
 DETAILED_STEPS = 2_000
 _LOOK_SECONDS = 0.1
+#: Until those who look have all seen their first page.
+_SETTLING_SECONDS = 10.0
 _CHART = ".st-key-live-phases .js-plotly-plot"
 _LAST_STEP = f"""() => {{ const plot = document.querySelector('{_CHART}');
   if (!plot || !plot.data || !plot.data.length) return null;
@@ -98,18 +103,17 @@ def _writing(home: Path, rate: float, seconds: float, times: Path) -> Iterator[N
         writer.join()
 
 
-def watch(tabs: list[Visit], server: psutil.Process, times: Path, seconds: float) -> Seen:
-    """Look at the tabs in turns while the run goes on; then what each look was behind the records."""
+def watch(tab: Visit, server: psutil.Process, times: Path, seconds: float) -> Seen:
+    """Look at the tab again and again while the run goes on; then what each look was behind the records."""
     seen, looks = Seen(), list[tuple[float, int]]()
     began, used = time.monotonic(), _processor(server)
-    sent = _counted(tabs[0])
+    sent = _counted(tab)
     while time.monotonic() - began < seconds:
-        for tab in tabs:
-            step = tab.page.evaluate(_LAST_STEP)
-            if step is not None:
-                looks.append((time.time(), int(step)))
+        step = tab.page.evaluate(_LAST_STEP)
+        if step is not None:
+            looks.append((time.time(), int(step)))
         seen.memory.append((time.monotonic() - began, server.memory_info().rss / 2**20))
-        tabs[0].page.wait_for_timeout(_LOOK_SECONDS * 1e3)
+        tab.page.wait_for_timeout(_LOOK_SECONDS * 1e3)
     took = time.monotonic() - began
     seen.core = (_processor(server) - used) / took
     seen.received = sum(sent) / took
@@ -175,13 +179,13 @@ def _live_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: A
             with _writing(home, given.rate, given.seconds + 120, times):
                 while not times.exists() or not (home / LIVE).exists():
                     time.sleep(0.1)
-                tabs = [new_tab() for _ in range(count)]
-                for tab in tabs:
-                    first_view(tab, f"{address}/live?run={LIVE}", _CHART)
-                rows.append(_age_row(f"{count} browsers" if count > 1 else "1 browser",
-                                     watch(tabs, server, times, given.seconds)))  # fmt: skip
-                for tab in tabs:
-                    tab.page.context.close()
+                tab = new_tab()
+                first_view(tab, f"{address}/live?run={LIVE}", _CHART)
+                with others(address, "live", f"run={LIVE}", count - 1):
+                    tab.page.wait_for_timeout(_SETTLING_SECONDS * 1e3)
+                    seen = watch(tab, server, times, given.seconds)
+                rows.append(_age_row(f"{count} browsers" if count > 1 else "1 browser", seen))
+                tab.page.context.close()
             times.unlink()
     finally:
         process.terminate()
@@ -228,6 +232,7 @@ def _long_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: A
                 tab.page.context.close()
             memory = f"{server.memory_info().rss / 2**20:.0f}"
             rows.append([title, *map(_middle_and_most, (firsts, costs, agains, refreshes)), memory])
+            print(f"{title} was looked at {given.looks} times", file=sys.stderr, flush=True)
     finally:
         process.terminate()
         process.wait(20)
@@ -247,6 +252,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--looks", type=int, default=5, help="at each view of the long run")
     parser.add_argument("--only-long", action="store_true", help="leave out the run that goes")
+    parser.add_argument("--only-live", action="store_true", help="leave out the run that has ended")
     parser.add_argument("--sessions", type=int, default=10)
     parser.add_argument("--rate", type=float, default=50.0, help="steps a second")
     given = parser.parse_args()
@@ -258,14 +264,15 @@ def main() -> None:
 
         (scratch / "live").mkdir()
         (scratch / "long").mkdir()
-        long = _long_rows(scratch / "long", new_tab, scratch, given)
+        long = [] if given.only_live else _long_rows(scratch / "long", new_tab, scratch, given)
         live = [] if given.only_long else _live_rows(scratch / "live", new_tab, scratch, given)
         browser.close()
     header = ["view (each: median / largest)", "first look, s", "of the processor, s", "in a new page, s", "refresh, s",
               "page's process, MiB"]  # fmt: skip
     title = f"A run of {given.steps:,} steps on {RANKS} ranks in the browser"
-    _table.show("dashboard_long", title, header, long, given.save)
-    if given.only_long:
+    if long:
+        _table.show("dashboard_long", title, header, long, given.save)
+    if not live:
         return
     header = ["beside it", "age of what is shown: p50 / p95 / largest, s", "page's process, cores", "its memory, MiB",
               "to a browser, kB/s", "over"]  # fmt: skip

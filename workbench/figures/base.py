@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -54,24 +55,33 @@ def panels(title: str, labels: Sequence[tuple[str, str]], revision: str, height:
     """As :func:`figure`, with several panels; each has the titles of its two axes. At most ``PANELS_IN_A_ROW`` stand
     side by side, so that titles have room on a narrow page; each row has the ``height``. See ``panel_place``.
     """
-    columns = min(len(labels), PANELS_IN_A_ROW)
-    rows = -(-len(labels) // columns)
-    cells: list[dict[str, int] | None] = [
-        {} if cell < len(labels) else None for cell in range(rows * columns)
-    ]
-    drawing = make_subplots(
+    rows = -(-len(labels) // PANELS_IN_A_ROW)
+    grid = _grid(len(labels))
+    layout = grid.layout.to_plotly_json() | frame(title, revision, height * rows)
+    for number, (x, y) in enumerate(labels):
+        which = number + 1 if number else ""
+        layout[f"xaxis{which}"] |= axis(x, X_STANDOFF) | BARE
+        layout[f"yaxis{which}"] |= axis(y, Y_STANDOFF)
+    drawing = go.Figure(grid)
+    drawing.layout = layout
+    return drawing
+
+
+@cache
+def _grid(count: int) -> go.Figure:
+    """So many empty panels: Plotly takes longer to lay them out, and to change what it has laid out, than to draw."""
+    columns = min(count, PANELS_IN_A_ROW)
+    rows = -(-count // columns)
+    cells: list[dict[str, int] | None] = [{} if cell < count else None for cell in range(rows * columns)]
+    grid = make_subplots(
         rows,
         columns,
         specs=[cells[start : start + columns] for start in range(0, len(cells), columns)],
         horizontal_spacing=0.28 / columns,
         vertical_spacing=0.4 / rows,
     )
-    axes: dict[str, Any] = {}
-    for number, (x, y) in enumerate(labels):
-        which = number + 1 if number else ""
-        axes |= {f"xaxis{which}": axis(x, X_STANDOFF) | BARE, f"yaxis{which}": axis(y, Y_STANDOFF)}
-    # All at once: Plotly takes longer for each axis by itself than for all of them.
-    return drawing.update_layout(frame(title, revision, height * rows) | axes)
+    grid.layout.template = None  # the page has its own colours, and a template takes longest to copy
+    return grid
 
 
 def panel_place(number: int) -> dict[str, int]:

@@ -63,18 +63,17 @@ class LinkUse(NamedTuple):
 
 def link_uses(seen: Snapshot) -> list[LinkUse]:
     """A row for each interface that carried anything; over the measured steps once the run has a summary."""
-    rows = (seen.summary or {}).get("interfaces")
-    if rows is None:
+    if seen.summary is None:
         return _lately(seen)
     return [
         _use(
-            row["interface"],
-            row["ranks"],
-            row["sent_bytes_per_second"],
-            row["received_bytes_per_second"],
-            row.get("rate_mbit"),
+            row.interface,
+            row.ranks,
+            row.sent_bytes_per_second,
+            row.received_bytes_per_second,
+            row.rate_mbit,
         )
-        for row in rows
+        for row in seen.summary.interfaces
     ]
 
 

@@ -23,6 +23,7 @@ from engine.run.run_folder import RunStatus
 from tuning.storage.study_folder import STUDIES
 from workbench.home.settings import JOBS
 from workbench.records import archive
+from workbench.records import summary as summaries
 
 if TYPE_CHECKING:
     from engine.config.run_config import RunConfig
@@ -136,7 +137,7 @@ def load(folder: Path) -> RunView:
     status = RunStatus.of(folder)
     state, outcome, reason = ending(status)
     job = run_folder.ForeignJob.of(folder)
-    return RunView(folder.name, folder, state, status, outcome, reason, _summary(folder), job)
+    return RunView(folder.name, folder, state, status, outcome, reason, summaries.summary_of(folder), job)
 
 
 def ending(status: RunStatus) -> tuple[str, str | None, str]:
@@ -248,16 +249,6 @@ def _results(view: RunView) -> dict[str, Any]:
     found = view.summary.as_dict() if view.summary else {}
     ours = ("id", "outcome", "reason", "state", "layout", "world_size", "backend")
     return _EMPTY_RESULTS | {key: value for key, value in found.items() if key not in ours}
-
-
-def _summary(folder: Path) -> RunSummary | None:
-    from profilers.model.run_summary import RunSummary
-
-    found = run_folder.read_json(folder / run_folder.SUMMARY)
-    try:
-        return RunSummary.from_dict(found) if found else None
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def _deserted(status: RunStatus) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,19 +24,27 @@ from profilers.analysis.exposed import seconds_of_calls
 from profilers.analysis.rounds import recent_steps
 from profilers.model.links import Links
 from profilers.model.rows import ChangeRow
-from profilers.model.run_summary import CommunicationRow
+from profilers.model.run_summary import CommunicationRow, RunSummary
 from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, host_name, unknown_streams
 from profilers.records.schema import Event
 from profilers.records.table import Column
 from workbench.records.archive import tail
 from workbench.records.columns import Columns, Stream, common_steps
+from workbench.records.summary import summary_of
 
 #: A second request within this time gets the same snapshot.
 FRESH_SECONDS = 0.8
 #: What the launcher's own host is called where another was sampled, too.
 THIS_HOST = "the launcher's"
-#: Run folders followed at a time.
-FOLLOWED = 8
+#: Run folders followed at a time, and until nobody has looked at them for so long: a long run takes a third of a GB.
+FOLLOWED, FOLLOWED_SECONDS = 8, 300.0
+
+
+_LOOKS = itertools.count()
+
+
+#: Path, time of the last write, bytes.
+_File = tuple[str, int, int]
 
 
 class HostReadings(NamedTuple):
@@ -58,7 +69,7 @@ class Snapshot:
     status: RunStatus
     #: Empty of a foreign job.
     config: Mapping[str, Any]
-    summary: Mapping[str, Any] | None
+    summary: RunSummary | None
     ranks: list[progress.RankProgress]
     steps: Mapping[int, Columns]
     communication: list[CommunicationRow]
@@ -82,6 +93,8 @@ class Snapshot:
     rank_hosts: Mapping[int, str] = field(default_factory=dict)
     #: What is known of a foreign job; None for a run of ours.
     job: run_folder.ForeignJob | None = None
+    #: Names this look: no other one in this process has it.
+    look: str = field(default_factory=lambda: str(next(_LOOKS)))
 
     def of_host(self, name: str | None) -> Snapshot:
         """With the readings of one of ``hosts``; as it is for any other name."""
@@ -96,6 +109,7 @@ class Snapshot:
             network=network,
             processes=processes,
             launcher_events=events,
+            look=f"{self.look} {name}",
         )
 
     @property
@@ -127,9 +141,19 @@ class LiveRun:
         self._streams: dict[tuple[str, str], Stream] = {}
         self._collectives: dict[int, _Collectives] = {}
         self._links: Links | None = None
+        self._last: tuple[Snapshot, frozenset[_File]] | None = None
 
     def read(self) -> Snapshot:
-        """Everything that is there by now; what is missing or half-written is left out."""
+        """Everything that is there by now; what is missing or half-written is left out.
+
+        Of a run that has ended it is the same look again until one of its files changes.
+        """
+        files = frozenset(_files(self.folder, self._records))
+        if self._last is None or self._last[0].running or self._last[1] != files:
+            self._last = self._read(), files
+        return self._last[0]
+
+    def _read(self) -> Snapshot:
         ranks = self._ranks()
         hosts = {name: self._readings(process) for name, process in self._host_processes().items()}
         host, gpu, cores, network, processes, events = next(iter(hosts.values()))
@@ -140,7 +164,7 @@ class LiveRun:
             id=self.folder.name,
             status=status,
             config=config,
-            summary=run_folder.read_json(self.folder / run_folder.SUMMARY),
+            summary=summary_of(self.folder),
             ranks=progress.read_all(self.folder),
             steps=steps,
             communication=self._communication(steps, status, config),
@@ -240,14 +264,30 @@ class LiveRuns:
     def snapshot(self, folder: Path) -> Snapshot:
         """A look at the run that is at most ``FRESH_SECONDS`` old."""
         with self._lock:
+            now = self._clock()
             known = self._followed.pop(folder, None)
-            if known is None or self._clock() - known[1] > FRESH_SECONDS:
+            if known is None or now - known[1] > FRESH_SECONDS:
                 run = known[0] if known else LiveRun(folder)
-                known = run, self._clock(), run.read()
+                known = run, now, run.read()
             self._followed[folder] = known
-            while len(self._followed) > FOLLOWED:
-                del self._followed[next(iter(self._followed))]
+            self._forget(now)
             return known[2]
+
+    def _forget(self, now: float) -> None:
+        """The run that was looked at longest ago is the first one, and the last one stays."""
+        while (
+            len(self._followed) > FOLLOWED or now - next(iter(self._followed.values()))[1] > FOLLOWED_SECONDS
+        ):
+            del self._followed[next(iter(self._followed))]
+
+
+def _files(*folders: Path) -> Iterator[_File]:
+    """What tells that a file of these folders was written since, or that one came or went."""
+    for folder in folders:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                found = entry.stat()
+                yield entry.path, found.st_mtime_ns, found.st_size
 
 
 def last_steps(ranks: Sequence[np.ndarray[Any, Any]], count: int) -> np.ndarray[Any, Any]:

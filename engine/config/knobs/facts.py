@@ -257,9 +257,10 @@ def global_batches(search: Search) -> list[int] | None:
 
 
 def learning_rates(search: Search) -> dict[str, Any] | None:
-    """From a third to three times the base's."""
+    """From about a third to three times the base's, in numbers that are short to read."""
     rate = search.base.train.learning_rate
-    return {"low": rate / 3, "high": rate * 3, "log": True} if search.in_time else None
+    low, high = (float(f"{bound:.2g}") for bound in (rate / 3, rate * 3))
+    return {"low": low, "high": high, "log": True} if search.in_time else None
 
 
 def scalings(search: Search) -> list[str] | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from engine.run.run_folder import RunStatus
+from profilers.model.rows import InterfaceRow
+from profilers.model.run_summary import RunSummary
 from workbench.figures.host import LATELY_SECONDS, TITLES, LinkUse, link_uses
 from workbench.records.columns import Columns
 from workbench.records.live_snapshot import Snapshot
@@ -16,7 +19,7 @@ LAB: dict[str, Any] = {"islands": [1, 1], "rates_mbit": [80.0, None], "between_m
 
 
 def seen(
-    summary: dict[str, Any] | None = None, lab: dict[str, Any] | None = None, **interfaces: Columns
+    summary: RunSummary | None = None, lab: dict[str, Any] | None = None, **interfaces: Columns
 ) -> Snapshot:
     """A look at a run of two ranks; ``rank0`` is what rank 0 read."""
     return Snapshot(
@@ -34,6 +37,11 @@ def seen(
         problems=[],
         interfaces={int(name.removeprefix("rank")): columns for name, columns in interfaces.items()},
     )
+
+
+def told(rows: list[InterfaceRow]) -> RunSummary:
+    """The summary of a run that has ended."""
+    return RunSummary("run", {"dp": 2}, 2, "gloo", None, None, interfaces=rows)
 
 
 def counted(**per_second: float) -> Columns:
@@ -59,15 +67,10 @@ def test_the_last_seconds_of_a_run_under_way_count() -> None:
 
 
 def test_a_summary_is_taken_as_it_is() -> None:
-    row = {
-        "interface": "uplink",
-        "ranks": [0, 1],
-        "sent_bytes_per_second": 1e6,
-        "received_bytes_per_second": 0.0,
-    }
-    (use,) = link_uses(seen({"interfaces": [row | {"rate_mbit": 20.0}]}))
+    row = InterfaceRow(None, [0, 1], "uplink", sent_bytes_per_second=1e6, received_bytes_per_second=0.0)
+    (use,) = link_uses(seen(told([replace(row, rate_mbit=20.0)])))
     assert use == LinkUse("uplink", "0, 1", 1.0, 0.0, 20.0, pytest.approx(40.0), 0.0)
-    assert link_uses(seen({"interfaces": [row]}))[0].sent_percent is None  # of a run before rates were told
+    assert link_uses(seen(told([row])))[0].sent_percent is None  # of a run before rates were told
     assert set(TITLES.values()) == set(LinkUse._fields)
 
 

@@ -143,7 +143,7 @@ def test_another_sites_page_can_neither_frame_it_nor_open_its_websocket(
 
 
 @pytest.mark.drawn(1, of="pages beyond this machine")
-@pytest.mark.parametrize("address", ["/runs?id={run}", "/live?run={run}"])
+@pytest.mark.parametrize("address", ["/runs?id={run}", "/runs?id={run}&section=Logs", "/live?run={run}"])
 def test_names_and_reasons_are_shown_as_they_are_written(
     links: Links, visit: Callable[[str], Visit], home: Path, address: str
 ) -> None:

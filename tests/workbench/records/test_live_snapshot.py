@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.run import run_folder
 from engine.run.run_folder import RunStatus
 from profilers.analysis.rounds import RECENT_STEPS
 from tests.support.workbench.synthetic import FakeRun, RunFolder
 from workbench.records.live_snapshot import (
     FOLLOWED,
+    FOLLOWED_SECONDS,
     FRESH_SECONDS,
     LiveRun,
     LiveRuns,
@@ -90,3 +92,25 @@ def test_only_a_few_runs_are_followed_at_a_time(tmp_path: Path) -> None:
     for number in range(FOLLOWED + 3):
         runs.snapshot(tmp_path / str(number))
     assert len(runs._followed) == FOLLOWED
+
+
+def test_a_run_that_nobody_looks_at_any_more_is_forgotten(tmp_path: Path) -> None:
+    now = [0.0]
+    runs = LiveRuns(clock=lambda: now[0])
+    for at, name in [(0.0, "old"), (FOLLOWED_SECONDS, "kept"), (FOLLOWED_SECONDS + 1, "new")]:
+        now[0] = at
+        runs.snapshot(tmp_path / name)
+    assert [folder.name for folder in runs._followed] == ["kept", "new"]
+
+
+def test_a_run_that_has_ended_is_the_same_look_until_a_file_of_it_changes(folder: RunFolder) -> None:
+    run = LiveRun(folder.folder)
+    folder.write_step(0)
+    assert run.read().look != run.read().look  # it goes on
+    folder.end()
+    ended = run.read()
+    assert ended is run.read() and ended.summary is not None
+    run_folder.update_status(folder.folder, note="looked at")
+    again = run.read()
+    assert again is not ended and again.look != ended.look
+    assert again is run.read()

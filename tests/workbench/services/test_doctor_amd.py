@@ -72,7 +72,7 @@ def ran(home: Path) -> Callable[[str | None], RunFolder]:
 
 def test_the_page_of_a_run_says_amd(ran: Callable[[str | None], RunFolder]) -> None:
     made = ran("completed")
-    app = visit("runs", id=made.run.id)
+    app = visit("runs", id=made.run.id, section="GPUs")
     assert not app.exception
     assert "2 x AMD Instinct MI300X (AMD), read by AMD SMI" in texts(app)
     [rows] = [one.value for one in app.dataframe if "clocks throttled by" in one.value]

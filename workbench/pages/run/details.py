@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import streamlit as st
@@ -35,18 +36,6 @@ from workbench.text.step import with_between
 
 LOG_LINES = 200
 SHORT_LOG = 22
-VIEWS = (
-    "Step time",
-    "Anatomy",
-    "Collectives",
-    "Roofline",
-    "Loss and memory",
-    "Host",
-    "GPUs",
-    "Trace",
-    "Configuration",
-    "Logs",
-)
 
 
 def details(run_id: str) -> None:
@@ -61,41 +50,12 @@ def details(run_id: str) -> None:
     control.steer(view)
     metrics(numbers(summary), "run-numbers")
     verdicts.draw(run_id, summary, records.config)
-    views = st.tabs(VIEWS, key="run-view")
-    with views[0]:
-        run_steps.draw_steps(records, summary, view.changes)
-        settings.draw_schedule(records.config)
-    with views[1]:
-        run_steps.draw_anatomy(records, summary)
-    with views[2]:
-        collectives.draw_collectives(records, summary)
-        collectives.draw_plans(view.plans)
-    with views[3]:
-        _roofline(view, summary)
-    with views[4]:
-        _loss_and_memory(records, summary)
-        if view.job is None:
-            quality.draw(view, summary)
-            host.draw_memory(records.config, summary.peak_memory_bytes)
-            host.draw_memory_plans(view.memory_plans)
-        _checkpoints(summary)
-    with views[5]:
-        host.draw_host(records)
-        commands.draw_commands(view)
-    with views[6]:
-        gpus.draw(records, summary)
-    with views[7]:
-        commands.draw_trace(view)
-    with views[8]:
-        if view.job is None:
-            commands.draw_live_settings(view)
-        settings.draw_environment(summary)
-        if view.job is None:
-            settings.draw_configuration(records.config)
-        else:
-            settings.draw_job(view.job)
-    with views[9]:
-        _logs(run_id)
+    for tab, draw in zip(
+        st.tabs(list(VIEWS), key="section", bind="query-params"), VIEWS.values(), strict=True
+    ):
+        if tab.open:
+            with tab:
+                draw(view, records, summary)
 
 
 def _empty_summary(view: RunView) -> RunSummary:
@@ -173,7 +133,7 @@ def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
     }
 
 
-def _roofline(view: RunView, summary: RunSummary) -> None:
+def _roofline(view: RunView, _: Snapshot, summary: RunSummary) -> None:
     series = roofline.roofline_of(view.folder, summary)
     if series is None:
         st.caption("Nothing was measured that could be compared with this machine's calibration.")
@@ -189,13 +149,32 @@ def _held_out(summary: RunSummary) -> str:
     return f"{told}, {found}" if (found := run_text.metric(summary)) else told
 
 
-def _loss_and_memory(records: Snapshot, summary: RunSummary) -> None:
+def _step_time(view: RunView, records: Snapshot, summary: RunSummary) -> None:
+    run_steps.draw_steps(records, summary, view.changes)
+    settings.draw_schedule(records.config)
+
+
+def _anatomy(_: RunView, records: Snapshot, summary: RunSummary) -> None:
+    run_steps.draw_anatomy(records, summary)
+
+
+def _collectives(view: RunView, records: Snapshot, summary: RunSummary) -> None:
+    collectives.draw_collectives(records, summary)
+    collectives.draw_plans(view.plans)
+
+
+def _loss_and_memory(view: RunView, records: Snapshot, summary: RunSummary) -> None:
     left, right = st.columns(2)
     with left:
         losses = steps.losses_of(summary.losses, summary.validation_loss, summary.first_step)
         chart(base.loss(losses, records.id), "run-loss", "Training loss per step")
     with right:
         host.memory(records, "run-memory")
+    if view.job is None:
+        quality.draw(view, summary)
+        host.draw_memory(records.config, summary.peak_memory_bytes)
+        host.draw_memory_plans(view.memory_plans)
+    _checkpoints(summary)
 
 
 def _checkpoints(summary: RunSummary) -> None:
@@ -207,8 +186,31 @@ def _checkpoints(summary: RunSummary) -> None:
         number_table(run_text.checkpoint_columns(summary.checkpoints), "run-checkpoint-table")
 
 
-def _logs(run_id: str) -> None:
-    logs = sorted((home() / run_id / run_folder.LOGS).glob("*.log"))
+def _host(view: RunView, records: Snapshot, _: RunSummary) -> None:
+    host.draw_host(records)
+    commands.draw_commands(view)
+
+
+def _gpus(_: RunView, records: Snapshot, summary: RunSummary) -> None:
+    gpus.draw(records, summary)
+
+
+def _trace(view: RunView, *_: object) -> None:
+    commands.draw_trace(view)
+
+
+def _configuration(view: RunView, records: Snapshot, summary: RunSummary) -> None:
+    if view.job is None:
+        commands.draw_live_settings(view)
+    settings.draw_environment(summary)
+    if view.job is None:
+        settings.draw_configuration(records.config)
+    else:
+        settings.draw_job(view.job)
+
+
+def _logs(view: RunView, *_: object) -> None:
+    logs = sorted((view.folder / run_folder.LOGS).glob("*.log"))
     if not logs:
         st.caption("No log was written.")
         return
@@ -217,3 +219,18 @@ def _logs(run_id: str) -> None:
     lines = jobs.last_lines(log, LOG_LINES)
     height: Literal["content"] | int = "content" if len(lines) <= SHORT_LOG else 480
     st.code("\n".join(lines) or "(empty)", language=None, height=height)
+
+
+#: Name of a view, which the address keeps, -> what draws it. Only the one that is open is drawn.
+VIEWS: dict[str, Callable[[RunView, Snapshot, RunSummary], None]] = {
+    "Step time": _step_time,
+    "Anatomy": _anatomy,
+    "Collectives": _collectives,
+    "Roofline": _roofline,
+    "Loss and memory": _loss_and_memory,
+    "Host": _host,
+    "GPUs": _gpus,
+    "Trace": _trace,
+    "Configuration": _configuration,
+    "Logs": _logs,
+}

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 import streamlit as st
 
 from engine.config.errors import InputError
@@ -17,7 +18,7 @@ from engine.config.validation import rules
 from engine.footprint.footprint import Footprint, largest
 from profilers.model.rows import MemoryPlanRow
 from workbench.figures import host
-from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.plotly_chart import chart, shared_chart
 from workbench.pages.widgets.shared import number_table, table
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import step, words
@@ -66,11 +67,23 @@ def processors(snapshot: Snapshot, page: str) -> None:
     start = snapshot.status.began_unix
     left, right = st.columns(2)
     with left:
-        cores = host.core_series(snapshot.cores, start)
-        chart(host.cores(cores, snapshot.id), f"{page}-cores", "How busy each core was over time")
+        shared_chart(
+            lambda: host.cores(host.core_series(snapshot.cores, start), snapshot.id),
+            f"{page}-cores",
+            "How busy each core was over time",
+            snapshot.look,
+        )
     with right:
-        shares = host.share_series(snapshot.processes, snapshot.host, snapshot.cores, start)
-        chart(host.shares(shares, snapshot.id), f"{page}-shares", "Share of the processors by rank")
+        shared_chart(
+            lambda: _shares(snapshot), f"{page}-shares", "Share of the processors by rank", snapshot.look
+        )
+
+
+def _shares(snapshot: Snapshot) -> go.Figure:
+    start = snapshot.status.began_unix
+    return host.shares(
+        host.share_series(snapshot.processes, snapshot.host, snapshot.cores, start), snapshot.id
+    )
 
 
 def _cost(cost: dict[str, Any], snapshot: Snapshot) -> str:
@@ -82,8 +95,12 @@ def _cost(cost: dict[str, Any], snapshot: Snapshot) -> str:
 
 def memory(snapshot: Snapshot, key: str) -> None:
     """The memory timeline."""
-    series = host.memory_series(snapshot.memory, snapshot.status.began_unix)
-    chart(host.memory(series, snapshot.id), key, "Memory by rank over time, with the peak")
+    shared_chart(
+        lambda: host.memory(host.memory_series(snapshot.memory, snapshot.status.began_unix), snapshot.id),
+        key,
+        "Memory by rank over time, with the peak",
+        snapshot.look,
+    )
 
 
 def draw_memory(config: Mapping[str, Any], peak_bytes: int | None) -> None:
@@ -116,7 +133,8 @@ def draw_memory_plans(plans: Sequence[MemoryPlanRow]) -> None:
     with st.container(border=True, key="run-memory-plan"):
         st.markdown("**Plan of activations**")
         for row in plans:
-            st.caption(f":material/stacks: {step.memory_plan(row)}.")
+            told = step.memory_plan(row)
+            st.caption(f":material/stacks: {told[:1].upper()}{told[1:]}.")
             number_table(step.memory_plan_columns(row), f"run-memory-plan-{row.stage}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from profilers.analysis import machine
@@ -12,7 +13,7 @@ from profilers.records.schema import Event
 from workbench.figures import base, gpu, steps
 from workbench.pages.run import host
 from workbench.pages.run.live_header import ranks_table
-from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import words
 
@@ -21,28 +22,47 @@ SLOWEST = "slowest"
 
 def charts(snapshot: Snapshot, linked: int | None = None) -> None:
     """Steps and ranks, collectives, loss, then host and GPUs; a ``linked`` step is marked."""
-    marks = [*steps.change_marks(snapshot.changes), *steps.linked_mark(linked, snapshot.steps)]
     left, right = st.columns([2.1, 1])
     with left:
-        _phases(snapshot, marks)
-        series = steps.collective_series(snapshot.communication)
-        chart(base.collectives(series, snapshot.id), "live-collectives", "Collectives per step and rank")
+        _phases(snapshot, linked)
+        shared_chart(
+            lambda: base.collectives(steps.collective_series(snapshot.communication), snapshot.id),
+            "live-collectives",
+            "Collectives per step and rank",
+            snapshot.look,
+        )
         window = recent_steps(snapshot.config.get("outer"))
         st.caption(f"Collectives are means over ranks and the last {window} steps in detail.")
     with right:
         ranks_table(snapshot)
-        losses = steps.loss_series(snapshot.steps, (snapshot.summary or {}).get("validation_loss"))
-        chart(base.loss(losses, snapshot.id), "live-loss", "Training loss per step")
+        shared_chart(lambda: _loss(snapshot), "live-loss", "Training loss per step", snapshot.look)
     left, right = st.columns(2)
     with left:
-        ranks = base.ranks(steps.rank_series(snapshot.steps), snapshot.id)
-        chart(base.marked(ranks, marks), "live-rank-steps", "Step time by rank")
+        shared_chart(
+            lambda: base.marked(
+                base.ranks(steps.rank_series(snapshot.steps), snapshot.id), _marks(snapshot, linked)
+            ),
+            "live-rank-steps",
+            "Step time by rank",
+            snapshot.look,
+            linked,
+        )
     with right:
         host.memory(snapshot, "live-memory")
     _machine(snapshot)
 
 
-def _phases(snapshot: Snapshot, marks: list[steps.Mark]) -> None:
+def _marks(snapshot: Snapshot, linked: int | None) -> list[steps.Mark]:
+    return [*steps.change_marks(snapshot.changes), *steps.linked_mark(linked, snapshot.steps)]
+
+
+def _loss(snapshot: Snapshot) -> go.Figure:
+    validation = snapshot.summary.validation_loss if snapshot.summary else None
+    losses = steps.loss_series(snapshot.steps, validation)
+    return base.loss(losses, snapshot.id)
+
+
+def _phases(snapshot: Snapshot, linked: int | None) -> None:
     ranks = sorted(snapshot.steps)
     choice = st.segmented_control(
         "Rank",
@@ -53,29 +73,41 @@ def _phases(snapshot: Snapshot, marks: list[steps.Mark]) -> None:
         format_func=lambda name: "slowest rank" if name == SLOWEST else f"rank {name}",
         label_visibility="collapsed",
     )
-    if choice == SLOWEST or choice is None or int(choice) not in snapshot.steps:
+    shared_chart(
+        lambda: base.marked(_phases_of(snapshot, choice or SLOWEST), _marks(snapshot, linked)),
+        "live-phases",
+        "Step time by phase, stacked bars per step",
+        snapshot.look,
+        choice,
+        linked,
+    )
+
+
+def _phases_of(snapshot: Snapshot, choice: str) -> go.Figure:
+    if choice == SLOWEST or int(choice) not in snapshot.steps:
         series = steps.phase_series(steps.slowest_rank(snapshot.steps), "the slowest rank of each step")
     else:
         series = steps.phase_series(snapshot.steps[int(choice)], f"rank {choice}")
-    chart(
-        base.marked(base.phases(series, snapshot.id), marks),
-        "live-phases",
-        "Step time by phase, stacked bars per step",
-    )
+    return base.phases(series, snapshot.id)
 
 
 def _machine(snapshot: Snapshot) -> None:
     snapshot = host.of_chosen_host(snapshot, "live-host-choice")
     start = snapshot.status.began_unix
     host.processors(snapshot, "live")
-    chart(
-        base.host(steps.host_series(snapshot.host, start), snapshot.id),
+    shared_chart(
+        lambda: base.host(steps.host_series(snapshot.host, start), snapshot.id),
         "live-host",
         "CPU and memory of the host",
+        snapshot.look,
     )
-    gpus = gpu.live_series(snapshot.gpu, start)
-    if any(gpus):
-        chart(gpu.live(gpus, snapshot.id), "live-gpu", gpu.live_label())
+    if len(snapshot.gpu.get("time_unix", ())):
+        shared_chart(
+            lambda: gpu.live(gpu.live_series(snapshot.gpu, start), snapshot.id),
+            "live-gpu",
+            gpu.live_label(),
+            snapshot.look,
+        )
         gpu_troubles(snapshot)
     else:
         why = words.escaped(why_no_gpu(snapshot.launcher_events))

@@ -29,7 +29,6 @@ def draw(view: RunView, summary: RunSummary) -> None:
     if lossy(quality.values_of(view.folder)):
         _baseline_comparison(view.id, view.state)
     elif len(summary.quality) > 1:
-        st.markdown("**Loss on held-out text**")
         _chart([asdict(row) for row in summary.quality], [], view.id)
 
 
@@ -41,12 +40,13 @@ def _baseline_comparison(run: str, state: str) -> None:
         return
     st.markdown("**Quality compared with the exact baseline**")
     for line in quality_text.lines(comparison):
-        st.caption(f":material/balance: {line}")
+        st.caption(f":material/balance: {line[:1].upper()}{line[1:]}")
     if comparison["command"]:
         st.code(comparison["command"], language="shell")
-    _chart(comparison["curve"], comparison["baseline_curve"], run)
+    if comparison["curve"]:
+        _chart(comparison["curve"], comparison["baseline_curve"], run)
     for note in comparison["notes"]:
-        st.caption(f":material/info: {note}.")
+        st.caption(f":material/info: {note[:1].upper()}{note[1:]}.")
 
 
 def _chart(curve: list[dict[str, Any]], baseline: list[dict[str, Any]], run: str) -> None:

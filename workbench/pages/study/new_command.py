@@ -125,7 +125,7 @@ def _recognised(section: dict[str, Any]) -> TunedCommand | None:
     except InputError as error:
         wrong_value(str(error))
         return None
-    asked = "asked for" if "kind" in section else "recognised"
+    asked = "Asked for" if "kind" in section else "Recognised"
     ranks = words.several(known.today.ranks, "ranks")
     st.markdown(f":small[:green[:material/check:] {asked}: **{words.escaped(known.kind.title)}**, {ranks}]")
     return known

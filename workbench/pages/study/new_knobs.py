@@ -120,7 +120,7 @@ def number(item: Any) -> Any:
 
 def _range(place: Any, key: str, offered: dict[str, Any]) -> dict[str, Any]:
     with place:
-        low, high = st.columns(2)
+        low, high = st.columns(2, vertical_alignment="bottom")
         name = words.identifier(key)
         ends = {
             "low": low.number_input(

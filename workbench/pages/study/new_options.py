@@ -128,7 +128,7 @@ USED = {"wall_seconds": None, "gpu_hours": None, "money": None}
 def aims(base: dict[str, Any]) -> dict[str, Any]:
     """Those parts of a study file, where they are not the defaults; what a loss to reach needs goes into ``base``."""
     with st.container(border=True, key="new-aims"):
-        st.markdown("**Objectives**")
+        st.markdown("**What it aims at**")
         found = _objective(base)
         with st.expander("Price, constraints and budgets", icon=":material/payments:", key="new-terms"):
             found |= _sections()
@@ -145,7 +145,7 @@ def _objective(base: dict[str, Any]) -> dict[str, Any]:
         format_func=lambda name: KNOWN[name].title,
         help="With several, the result is their Pareto front: configurations that no other one beats in all of them.",
     )
-    typed = {LOSS: lambda: _loss(base), TIME: _time}
+    typed = {LOSS: lambda: _loss(base), TIME: lambda: _time(narrow if len(chosen) < 2 else st.container())}
     asked: list[Any] = [{name: typed[name]()} if name in typed else name for name in chosen]
     if len(chosen) < 2:
         return {"objective": asked[0]} if asked and asked != ["tokens_per_second"] else {}
@@ -164,10 +164,18 @@ def learns(objective: Any) -> bool:
     return any(KNOWN[key].learns for one in names if isinstance(one, dict) for key in one)
 
 
-def _time() -> float:
+def _time(place: Any) -> float:
     """The time of each trial."""
     return float(
-        st.number_input("Seconds of each trial", 1.0, value=60.0, key="new-trial-seconds", format="%g")
+        place.number_input(
+            "Seconds of each trial",
+            1.0,
+            value=60.0,
+            key="new-trial-seconds",
+            format="%g",
+            help="Each trial trains for so long, however many steps fit; *Steps per trial* does not count then. "
+            "(`objective.loss_at_seconds`)",
+        )
     )
 
 

@@ -7,6 +7,7 @@ and forgets the zoom. Here the same Plotly, from the installed package, is told 
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ _component = st.components.v2.component(
     isolate_styles=False,
 )
 
+#: Drawings that browsers share: a few looks at a few runs.
+_SHARED = 128
 #: Whole numbers up to this have a 32-bit float of their own.
 _EXACT = 2**24
 
@@ -47,6 +50,20 @@ ROUTE = Route("/workbench/plotly.min.js", _plotly_source)
 def chart(drawing: go.Figure, key: str, alt: str) -> None:
     """Draw a figure, or redraw the one that has this key; ``alt`` says what it is to those who cannot see it."""
     _component(key=key, data=_spec(drawing, alt), height=int(drawing.layout.height))
+
+
+def shared_chart(draw: Callable[[], go.Figure], key: str, alt: str, *of: str | int | None) -> None:
+    """As :func:`chart`, drawn once for all browsers: ``of`` tells what is drawn from any other drawing of this key."""
+    spec = _shared(key, alt, of, draw)
+    _component(key=key, data=spec, height=int(spec["layout"]["height"]))
+
+
+@st.cache_resource(max_entries=_SHARED, show_spinner=False)
+def _shared(
+    key: str, alt: str, of: tuple[str | int | None, ...], _draw: Callable[[], go.Figure]
+) -> dict[str, Any]:
+    del key, of
+    return _spec(_draw(), alt)
 
 
 class Clicked(NamedTuple):

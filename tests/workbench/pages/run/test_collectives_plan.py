@@ -70,7 +70,7 @@ def test_a_run_shows_its_plans_and_the_values_of_the_last(home: Path) -> None:
     ]
     (folder / run_folder.SUMMARY).write_text(json.dumps(found | {"plans": plans}))
     assert [one["step"] for one in runs.document(runs.load(folder))["plans"]] == [10, 200, 300]
-    app = visit("runs", id=folder.name)
+    app = visit("runs", id=folder.name, section="Collectives")
     assert not app.exception
     assert "Compression plan" in texts(app)
     assert run_text.plan(PlanRow(**plans[-1])) in texts(app)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.drawn(1, of="orders from the page")
 
 
 def opened(run: str) -> AppTest:
-    app = visit("runs")
+    app = visit("runs", section="Configuration")
     app.selectbox(key="id").set_value(run).run()
     assert not app.exception
     return app
@@ -75,11 +75,12 @@ def test_a_real_run_is_changed_from_the_page_and_shows_where(home: Path) -> None
         ask(app, "batch.micro_batch", "2")
         assert wait_until(lambda: bool(runs.load(folder).changes), 60)
         step = runs.load(folder).changes[0].step
-        app.run()
-        assert f"Changed from step {step:,} on: batch.micro_batch 1 → 2 (page)" in texts(app)
-        assert "Changed while running" in texts(app)
+        assert "Changed while running" in texts(app.run())
+        steps = visit("runs", id=folder.name)
+        assert f"Changed from step {step:,} on: batch.micro_batch 1 → 2 (page)" in texts(steps)
     app = opened(folder.name)
     assert "Changed while it was running" in texts(app)
+    app = visit("runs", id=folder.name)
     assert "a step took" in texts(app)
     assert [title for title in charts(app) if title.startswith("Step time")]
 

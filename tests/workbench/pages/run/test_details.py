@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
+from workbench.pages.run import details
 
 
 def test_another_model_is_named_and_no_formula_speaks_of_it(home: Path) -> None:
     full_home(home)
-    app = visit("runs")
+    app = visit("runs", section="Loss and memory")
     run = next(name for name in app.dataframe[0].value["id"] if name.endswith("03f3"))
     change(home / run / "summary.json", {"workload": "tiny eyes", "metric_name": "accuracy"})
     change(home / run / "summary.json", {"validation_metric": 0.625, "validation_loss": 2.0887})
@@ -23,6 +27,25 @@ def test_another_model_is_named_and_no_formula_speaks_of_it(home: Path) -> None:
     assert "tiny eyes; MFU" in shown
     assert "validation 2.0887, accuracy 0.6250" in shown
     assert "Memory that a rank needs" not in shown
+
+
+def test_only_the_open_view_is_drawn_and_the_address_names_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = full_home(home)
+    drawn = list[str]()
+
+    def noting(name: str, draw: Callable[..., None]) -> Callable[..., None]:
+        return lambda *told: (drawn.append(name), draw(*told))[1]
+
+    for name, draw in details.VIEWS.items():
+        monkeypatch.setitem(details.VIEWS, name, noting(name, draw))
+    app = visit("runs", id=run)
+    for name in details.VIEWS:
+        app.query_params["section"] = name
+        assert not app.run().exception, name
+    assert drawn[-len(details.VIEWS) :] == list(details.VIEWS)
+    assert set(drawn[: -len(details.VIEWS)]) == {"Step time"}
 
 
 def change(file: Path, values: dict[str, object]) -> None:

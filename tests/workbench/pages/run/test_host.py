@@ -10,7 +10,7 @@ from tests.workbench.pages.test_pages import texts, visit
 
 def test_a_run_shows_what_a_rank_must_hold(home: Path) -> None:
     full_home(home)
-    app = visit("runs")
+    app = visit("runs", section="Loss and memory")
     failed = next(name for name in app.dataframe[0].value["id"] if name.endswith("03f3"))
     app.selectbox(key="id").set_value(failed).run()
     assert not app.exception

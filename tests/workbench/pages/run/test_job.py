@@ -36,7 +36,7 @@ def test_the_live_page_shows_its_command_and_no_end(job: Path) -> None:
 
 def test_the_page_of_a_run_has_its_command_and_no_configuration(job: Path) -> None:
     finish_job(job, RunOutcome(Ending.COMPLETED))
-    app = visit("runs", id=job.name)
+    app = visit("runs", id=job.name, section="Configuration")
     assert not app.exception
     shown = texts(app)
     assert "torchrun train.py --lr 3e-4" in [one.value for one in app.code]

@@ -47,11 +47,11 @@ def drawn(app: AppTest) -> dict[str, Any]:
 
 def test_a_lossy_run_stands_beside_its_baseline(home: Path) -> None:
     lossy, exact = pair(home)
-    app = visit("runs", id=lossy.name)
+    app = visit("runs", id=lossy.name, section="Loss and memory")
     assert not app.exception
     said = texts(app)
     assert f"and 2.0333 for {exact.name}: +0.98 %" in said
-    assert "it sent 8 times fewer bytes until then" in said
+    assert "It sent 8 times fewer bytes until then" in said
     figure = drawn(app)
     assert [trace["name"] for trace in figure["data"]] == ["this run", "exact baseline"] * 3
     assert [trace["showlegend"] for trace in figure["data"]] == [True, True, False, False, False, False]
@@ -64,9 +64,9 @@ def test_without_a_baseline_it_says_what_makes_one(home: Path) -> None:
     config = json.loads((exact / run_folder.CONFIG).read_text())
     config["train"] = (config.get("train") or {}) | {"seed": 99}
     run_folder.write_json(exact / run_folder.CONFIG, config)
-    app = visit("runs", id=lossy.name)
+    app = visit("runs", id=lossy.name, section="Loss and memory")
     assert not app.exception
-    assert "no exact run with the same configuration" in texts(app)
+    assert "No exact run with the same configuration" in texts(app)
     assert any("--set compression.method=none" in code.value for code in app.code)
     assert [trace["name"] for trace in drawn(app)["data"]] == ["this run"] * 3
 
@@ -74,7 +74,8 @@ def test_without_a_baseline_it_says_what_makes_one(home: Path) -> None:
 def test_an_exact_run_has_its_curve_and_no_baseline(home: Path) -> None:
     _, exact = pair(home)
     assert values_of(exact)["compression.method"] == "none"
-    app = visit("runs", id=exact.name)
+    app = visit("runs", id=exact.name, section="Loss and memory")
     assert not app.exception
     assert "exact baseline" not in texts(app)
+    assert TITLE not in texts(app)  # it stands in the chart alone
     assert len(drawn(app)["data"]) == 3

@@ -27,7 +27,7 @@ def test_a_run_shows_what_came_of_its_variables(home: Path) -> None:
     rows = [asdict(row) for row in ROWS]
     (folder / run_folder.SUMMARY).write_text(json.dumps(found | {"environment": rows}))
     assert runs.document(runs.load(folder))["environment"] == rows
-    app = visit("runs", id=folder.name)
+    app = visit("runs", id=folder.name, section="Configuration")
     assert not app.exception
     assert "Environment of the ranks" in texts(app)
     table = next(frame.value for frame in app.dataframe if "took effect" in frame.value)

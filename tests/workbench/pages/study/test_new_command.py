@@ -55,7 +55,7 @@ def test_without_a_command_nothing_can_start(home: Path) -> None:
 def test_the_trainer_is_recognised_and_its_plan_shown(home: Path, tmp_path: Path) -> None:
     app = form(MEGATRON, directory=str(tmp_path))
     shown = texts(app)
-    assert "recognised: **Megatron-LM**, 4 ranks" in shown
+    assert "Recognised: **Megatron-LM**, 4 ranks" in shown
     assert not app.button(key="start").disabled
     file = study_file.parse(draft(app))
     assert file.command is not None and file.command.directory == str(tmp_path)

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from workbench.figures.base import numbers
+from workbench.pages.widgets import plotly_chart
 from workbench.pages.widgets.plotly_chart import narrowed
 
 
@@ -44,3 +45,20 @@ def test_what_would_lose_digits_is_sent_whole() -> None:
 @pytest.mark.parametrize("value", [[1.0, 2.0], "text", None, {"dtype": "i2", "bdata": "AAA="}])
 def test_everything_else_is_sent_as_it_is(value: object) -> None:
     assert narrowed(value) is value
+
+
+def test_browsers_share_a_drawing_of_the_same_look_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    got, drawn = list[object](), list[str]()
+    monkeypatch.setattr(plotly_chart, "_component", lambda *, data, **_: got.append(data["data"]))
+
+    def show(look: str, choice: str | None) -> None:
+        def draw() -> go.Figure:
+            drawn.append(f"{look} {choice}")
+            return go.Figure(layout_height=99).add_scatter(y=[len(drawn)])
+
+        plotly_chart.shared_chart(draw, "key", "alt", look, choice)
+
+    for look, choice in [("1", "a"), ("1", "a"), ("1", "b"), ("2", "a"), ("1", "a")]:
+        show(look, choice)
+    assert drawn == ["1 a", "1 b", "2 a"]
+    assert [trace["y"] for (trace,) in got] == [[1], [1], [2], [3], [1]]

@@ -40,7 +40,7 @@ def test_messages_have_no_rate_and_the_page_says_why_once(
     trained: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_HOME", str(trained[0]))
-    app = visit("runs")
+    app = visit("runs", section="Collectives")
     assert texts(app).count("Time of send and recv") == 1
     (table,) = [one.value for one in app.dataframe if "bus bandwidth, GB/s" in one.value]
     rows = table.set_index("operation")
@@ -53,7 +53,7 @@ def test_messages_have_no_rate_and_the_page_says_why_once(
 def test_a_real_run_shows_its_anatomy(trained: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     home, run = trained
     monkeypatch.setenv("WORKBENCH_HOME", str(home))
-    app = visit("runs")
+    app = visit("runs", section="Anatomy")
     assert not app.exception
     said = texts(app)
     assert "Bubble as the actions ran:" in said
@@ -75,6 +75,6 @@ def test_a_real_run_shows_its_anatomy(trained: tuple[Path, str], monkeypatch: py
 
 def test_a_run_that_kept_no_spans_has_no_choice_of_steps(home: Path) -> None:
     full_home(home)
-    app = visit("runs")
+    app = visit("runs", section="Anatomy")
     assert not app.exception
     assert not [box for box in app.selectbox if box.key == "run-lanes-step"]
