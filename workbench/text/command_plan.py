@@ -6,8 +6,9 @@ from typing import Any
 
 from tuning.execution.command.allowance import Allowance
 from tuning.spec.study_file import StudyFile
+from tuning.spec.trainers.given import PREFIX
 from tuning.spec.trainers.invocation import FOLDER
-from tuning.spec.trainers.tuned_command import PREFIX, TunedCommand
+from tuning.spec.trainers.tuned_command import TunedCommand
 
 
 def plan(file: StudyFile) -> dict[str, Any]:
