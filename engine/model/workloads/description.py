@@ -23,6 +23,7 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
     _check_samples(blueprint)
     parts = {name: blueprint.on_meta(name, build) for name, build in blueprint.parts()}
     _check_shared(config.model.workload, parts)
+    _check_all_used(blueprint, parts)
     flops, reason = _counted(blueprint, list(parts.values()))
     return WorkloadFacts(
         name=workload.name or config.model.workload,
@@ -67,6 +68,17 @@ def _check_shared(spec: str, parts: dict[str, nn.Module]) -> None:
             if other != full:
                 remedy = f"{other} and {full} are one parameter; each part has to have its own"
                 raise InputError(FIELD, spec, remedy)
+
+
+def _check_all_used(blueprint: ListedBlueprint, parts: dict[str, nn.Module]) -> None:
+    """Weights of another model may fit this one in part. A mapping that reads files has names of its own."""
+    weights = blueprint.workload.weights
+    if not isinstance(weights, dict):
+        return
+    own = {f"{name}.{key}" for name, module in parts.items() for key, _ in module.named_parameters()}
+    if other := next((name for name in weights if name not in own), None):
+        remedy = f"its weights have {other}, and no part has such a parameter; leave it out"
+        raise InputError(FIELD, blueprint.config.model.workload, remedy)
 
 
 def _counted(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | None, str]:
