@@ -146,6 +146,16 @@ SPLIT = ModelShape(layers=4, hidden=32, heads=4, kv_heads=2, ffn_hidden=64, voca
 LENGTH = 32
 
 
+def many_losses() -> Workload:
+    """One for each sample."""
+    return replace(shrinking(), loss=lambda out, targets: out.square().mean(-1))
+
+
+def plain_loss() -> Workload:
+    """A number of Python's."""
+    return replace(shrinking(), loss=lambda out, targets: 0.5)  # type: ignore[arg-type, return-value]
+
+
 def unnamed_weights() -> Workload:
     """A list of them."""
     return replace(weighted(), weights=[torch.zeros(1)])  # type: ignore[arg-type]
