@@ -137,11 +137,14 @@ def _kept(stands: leaderboard.Standing, state: StudyState, file: StudyFile) -> l
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The next one: which trial it measures again, in which round, with how many steps; None: as many as the trial."""
+    """The next one: which trial it measures again, in which round, with how many steps; None: as many as the trial.
+    Of its round so many are ``left``, this one included: a round that is not over counts for nobody.
+    """
 
     trial: Trial
     round: int
     steps: int | None
+    left: int = 1
 
 
 def next_window(state: StudyState, file: StudyFile) -> Window | None:
@@ -155,7 +158,7 @@ def next_window(state: StudyState, file: StudyFile) -> Window | None:
     costs = sum(cost(state, file, trial) for trial in left)
     if used(state, file) + costs > allowed(state, file) + 1e-9:
         return None
-    return Window(left[0], number, window_steps(state, file, left[0]))
+    return Window(left[0], number, window_steps(state, file, left[0]), len(left))
 
 
 def allowed(state: StudyState, file: StudyFile) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
-from tuning.report.study_result import Entry, Gain, StudyResult, TrialRow
+from msgspec import UNSET
+
+from tuning.report.study_result import ConfirmationRounds, Entry, Gain, Outlook, StudyResult, TrialRow
 from tuning.search import budgets
 from tuning.spec.objectives import text
 from tuning.storage.state import StudyState
@@ -12,6 +15,8 @@ from tuning.storage.state import StudyState
 SEPARATOR = " · "
 #: What is said of the one that is worse.
 _WORSE = {"faster": "slower", "cheaper": "dearer", "smaller": "larger"}
+#: Lengths of a trial: the baseline, another one, and two rounds of both.
+ROOM = 6
 _UNCONFIRMED = "; one run each, so noise from run to run is not in it"
 _APART = "; by one window of each, at different times, so what the machine did between them is not in it"
 _IN_TURNS = "; by windows in turns with the leader, not measured again"
@@ -92,8 +97,10 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     gain, baseline = document.gain, document.baseline
     if gain is None or baseline is None:
         return _no_gain(state) + _ahead(document)
+    file = state.file or {}
     usual = "plain data parallel" if document.ranks > 1 else "the base configuration"
-    live = (state.file or {}).get("live")
+    usual = "the command as it is" if file.get("trainer") else usual
+    live = file.get("live")
     began = (
         "what the run had when this search began" if live and live.get("look") else "what the run began with"
     )
@@ -176,11 +183,23 @@ def _outlook(document: StudyResult) -> str:
         return f"; {rounds.over}"
     if outlook is None:
         return f"; {len(rounds.order)} windows were too few to tell: raise confirm_repeats"
-    left = interrupted and outlook.confirm_repeats * len(rounds.arms) <= (rounds.allowed or 0.0)
-    how = "the same command goes on" if left else f"confirm_repeats: {outlook.confirm_repeats}"
+    raised = _raised(document, outlook, rounds)
+    how = ", ".join(raised) or (
+        "the same command goes on" if interrupted else f"confirm_repeats: {outlook.confirm_repeats}"
+    )
     if outlook.at_least:
         return f"; an interval needs at least {_duration(outlook.seconds)} more ({how})"
     return f"; about {_duration(outlook.seconds)} more would decide ({how})"
+
+
+def _raised(document: StudyResult, outlook: Outlook, rounds: ConfirmationRounds) -> list[str]:
+    """The limits that what is missing would exceed, each with what suffices."""
+    found, time = [], document.budget.wall_seconds if document.budget else UNSET
+    if outlook.confirm_repeats * len(rounds.arms) > (rounds.allowed or 0.0):
+        found.append(f"confirm_repeats: {outlook.confirm_repeats}")
+    if time and time.limit is not None and time.used + outlook.seconds > time.limit:
+        found.append(f"budget.wall_seconds: {math.ceil((time.used + outlook.seconds) / 10) * 10}")
+    return found
 
 
 def _duration(seconds: float) -> str:
@@ -217,7 +236,7 @@ def _others(document: StudyResult, best: Entry) -> str:
     others = [row for row in document.trials if row.config != best.config]
     measured = sum(row.value is not None for row in others)
     if not measured:
-        return ", and so far the only one measured"
+        return f", and {_no_room(document) or 'so far the only one measured'}"
     better, rounds = document.aim.objective.better, document.confirmation_rounds
     words = (
         f": the one other was not {better}" if measured == 1 else f": none of {measured} others was {better}"
@@ -232,6 +251,17 @@ def _others(document: StudyResult, best: Entry) -> str:
     own = arms[best.trial].searched_value if best.trial in arms else None
     reached = arms[runner.trial].ratio if runner.trial in arms else runner.value / (own or best.value)
     return f"{words}; the nearest, {runner.label}, reaches {reached:.2f}x"
+
+
+def _no_room(document: StudyResult) -> str:
+    """Of a study whose time was over with its baseline: that, and what another and its confirmation would take."""
+    if document.budget is None or _goes_on(document) or document.budget.stopped_by != "wall_seconds":
+        return ""
+    time = document.budget.wall_seconds
+    if not time or time.limit is None:
+        return ""
+    enough = math.ceil(ROOM * time.used / 10) * 10
+    return f"budget.wall_seconds={time.limit:g} has no time for another: give at least {enough}"
 
 
 def _no_gain(state: StudyState) -> str:

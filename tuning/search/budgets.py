@@ -5,6 +5,7 @@ One of the ends is a space of which nothing runs (:class:`InfeasibleSpace`): by 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from statistics import median
@@ -77,6 +78,8 @@ def ended_infeasible(state: StudyState) -> bool:
 _HOUR_SECONDS = 3600.0
 #: Of a limit so many lengths of a trial are kept for each that is measured again; what is left over goes there, too.
 RESERVED = 2
+#: But not more than this share of what the first trial leaves: of a tight limit something is left to be compared.
+MOST_RESERVED = 0.5
 #: What the study notes when there is nothing left to draw.
 SPACE_IS_MEASURED = "every legal point of the space was measured"
 
@@ -125,8 +128,9 @@ def budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
     wall = [trial.seconds for trial in ended]
     of_ranks = [trial.seconds * file.search_space.ranks_of(trial.config) for trial in ended]
     for name, (seconds, rate) in _kinds(file, wall, of_ranks).items():
-        usual = rate * median(seconds) if seconds else 0.0
-        uses[name] = Use(BudgetRow(rate * sum(seconds), usual * arms, limits.get(name)), usual)
+        usual, limit = rate * median(seconds) if seconds else 0.0, limits.get(name)
+        most = math.inf if limit is None else max(0.0, MOST_RESERVED * (limit - usual))
+        uses[name] = Use(BudgetRow(rate * sum(seconds), min(usual * arms, most), limit), usual)
     return uses
 
 
@@ -146,10 +150,10 @@ def used_up(state: StudyState, file: StudyFile, under_way: int = 0) -> str | Non
     return None
 
 
-def spent(state: StudyState, file: StudyFile) -> bool:
-    """Whether a limit is reached, so that nothing more is measured again."""
+def spent(state: StudyState, file: StudyFile, windows: int = 1) -> bool:
+    """Whether so many more ``windows`` would exceed a limit, so that nothing more is measured again."""
     return any(
-        name != "trials" and row.limit is not None and row.used + following > row.limit
+        name != "trials" and row.limit is not None and row.used + following * windows > row.limit
         for name, (row, following) in budgets(state, file).items()
     )
 

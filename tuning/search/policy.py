@@ -152,7 +152,7 @@ def _as_pinned(state: StudyState, file: StudyFile, point: Point) -> Point:
 
 def _confirmation(state: StudyState, file: StudyFile) -> Step:
     window = confirmation.next_window(state, file)
-    if window is None or spent(state, file):
+    if window is None or spent(state, file, window.left):
         return Step("done")
     number, steps = window.trial.number, window.steps
     why = f"measures trial {number} again, round {window.round + 1}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tuning.execution.command.allowance import Allowance
 from tuning.spec.study_file import StudyFile
+from tuning.spec.trainers.given import PREFIX
 from tuning.spec.trainers.invocation import FOLDER
-from tuning.spec.trainers.tuned_command import PREFIX, TunedCommand
+from tuning.spec.trainers.tuned_command import TunedCommand
 
 
 def plan(file: StudyFile) -> dict[str, Any]:
@@ -25,6 +27,7 @@ def plan(file: StudyFile) -> dict[str, Any]:
         "trials": file.trials,
         "steps": file.config.train.steps,
         "warmup": file.config.train.warmup,
+        "seconds_each": _seconds_each(file),
         "step_lines": [line.pattern.pattern for line in command.lines],
     }
 
@@ -38,9 +41,22 @@ def plan_lines(file: StudyFile) -> list[str]:
         f"study {file.name}: {command.kind.title} on {ranks} rank{'s' * (ranks > 1)}, aims at {file.objective}",
         f"trial 0, the command as it is: {shown(command.for_trial(file.config.trainer).text)}",
         f"then at most {file.trials - 1} others, {train.steps} steps each, {train.warmup} of them warm-up, which turn:",
+        *_time(file),
         *turned,
         "another space: --set 'space.trainer.NAME=[..]'; steps: --set base.train.steps=N",
     ]
+
+
+def _seconds_each(file: StudyFile) -> float | None:
+    """Seconds after which a trial ends that can be judged; None without a budget of time."""
+    return None if file.budget_seconds is None else Allowance.of(file).share
+
+
+def _time(file: StudyFile) -> list[str]:
+    if file.budget_seconds is None:
+        return []
+    each = Allowance.of(file)
+    return [f"  in {each.whole:g} s: each ends after {each.share:.0f} s, but not before {each.least} steps"]
 
 
 def _command(file: StudyFile) -> TunedCommand:

@@ -17,12 +17,14 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
     """Facts of a workload, of which every part is built on meta and what its data give is looked at.
 
     Raises:
-        InputError: a part cannot be built, shares parameters, or does not fit its weights; the data are no samples.
+        InputError: a part cannot be built, shares parameters, or does not fit its weights; the data are no
+            samples; the loss is no number.
     """
     workload, config = blueprint.workload, blueprint.config
     _check_samples(blueprint)
     parts = {name: blueprint.on_meta(name, build) for name, build in blueprint.parts()}
     _check_shared(config.model.workload, parts)
+    _check_all_used(blueprint, parts)
     flops, reason = _counted(blueprint, list(parts.values()))
     return WorkloadFacts(
         name=workload.name or config.model.workload,
@@ -69,8 +71,22 @@ def _check_shared(spec: str, parts: dict[str, nn.Module]) -> None:
                 raise InputError(FIELD, spec, remedy)
 
 
+def _check_all_used(blueprint: ListedBlueprint, parts: dict[str, nn.Module]) -> None:
+    """Weights of another model may fit this one in part. A mapping that reads files has names of its own."""
+    weights = blueprint.workload.weights
+    if not isinstance(weights, dict):
+        return
+    own = {f"{name}.{key}" for name, module in parts.items() for key, _ in module.named_parameters()}
+    if other := next((name for name in weights if name not in own), None):
+        remedy = f"its weights have {other}, and no part has such a parameter; leave it out"
+        raise InputError(FIELD, blueprint.config.model.workload, remedy)
+
+
 def _counted(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | None, str]:
     """FLOPs of forward and backward of one sample, or why there are none.
+
+    Raises:
+        InputError: its loss is no number.
 
     ``FlopCounterMode`` counts matrix products, convolutions and attention, a multiply-add as 2.
     """
@@ -80,8 +96,10 @@ def _counted(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | 
             x = inputs
             for part in parts:
                 x = part(x)
-            loss = _scalar(blueprint.loss_on_meta(x, targets))
+            loss = _scalar(blueprint.loss_on_meta(x, targets), blueprint.config.model.workload)
             loss.backward()
+    except InputError:
+        raise
     except Exception as error:
         return None, f"on meta tensors the model raises {said(error)}"
     total = counter.get_total_flops() / len(inputs)
@@ -90,9 +108,10 @@ def _counted(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | 
     return math.ceil(total), ""
 
 
-def _scalar(loss: Tensor) -> Tensor:
+def _scalar(loss: object, spec: str) -> Tensor:
+    if not isinstance(loss, Tensor):
+        raise InputError(FIELD, spec, f"its loss returns {type(loss).__name__}; it has to return a tensor")
     if loss.ndim:
-        raise ValueError(
-            f"the loss has the shape {list(loss.shape)}; it has to be one number, the mean over samples"
-        )
+        remedy = f"its loss has the shape {list(loss.shape)}; it has to be one number, the mean over samples"
+        raise InputError(FIELD, spec, remedy)
     return loss

@@ -225,6 +225,9 @@ class ListedBlueprint:
                 raise InputError(
                     FIELD, spec, f"its weights have no {full}; give all of them or none"
                 ) from None
+            if not isinstance(values, Tensor):
+                kind = type(values).__name__
+                raise InputError(FIELD, spec, f"weights of {full} are {kind}; they have to be a tensor")
             wanted, found = list(parameter.shape), list(values.shape)
             if (dim := dims[id(parameter)]) is not None:
                 wanted[dim] *= tp.size

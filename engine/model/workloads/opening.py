@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,6 +52,9 @@ def _checked(config: RunConfig, made: object) -> Workload:
         kind = type(made).__name__
         remedy = f"its factory returns {kind}; it has to return an engine.model.workload.Workload"
         raise InputError(FIELD, spec, remedy)
+    if made.weights is not None and not isinstance(made.weights, Mapping):
+        kind = type(made.weights).__name__
+        raise InputError(FIELD, spec, f"its weights are {kind}; they have to be tensors by parameter name")
     if not made.blocks:
         raise InputError(FIELD, spec, "lists no blocks; give at least one")
     for axis in made.splits:

@@ -26,6 +26,11 @@ WRONG = {
     "frozen": "last.weight takes no gradient",
     "halved": "last.weight is float16; build it in float32",
     "ragged": "its batches.training(0, 2) raises ValueError: inputs of 2 samples are of shape [3, 12]",
+    "many_losses": "; it has to be one number, the mean over samples",
+    "plain_loss": "its loss returns float; it has to return a tensor",
+    "unnamed_weights": "its weights are list; they have to be tensors by parameter name",
+    "number_weights": "weights of last.bias are float; they have to be a tensor",
+    "other_weights": "its weights have blocks.9.up.weight, and no part has such a parameter",
     "absent": "has no absent; functions and classes of its own: ",
     "HERE": "HERE is str, not a function",
 }

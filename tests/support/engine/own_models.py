@@ -146,6 +146,33 @@ SPLIT = ModelShape(layers=4, hidden=32, heads=4, kv_heads=2, ffn_hidden=64, voca
 LENGTH = 32
 
 
+def many_losses() -> Workload:
+    """One for each sample."""
+    return replace(shrinking(), loss=lambda out, targets: out.square().mean(-1))
+
+
+def plain_loss() -> Workload:
+    """A number of Python's."""
+    return replace(shrinking(), loss=lambda out, targets: 0.5)  # type: ignore[arg-type, return-value]
+
+
+def unnamed_weights() -> Workload:
+    """A list of them."""
+    return replace(weighted(), weights=[torch.zeros(1)])  # type: ignore[arg-type]
+
+
+def number_weights() -> Workload:
+    """One is a number."""
+    whole = weighted()
+    return replace(whole, weights={**(whole.weights or {}), "last.bias": 0.0})  # type: ignore[dict-item]
+
+
+def other_weights() -> Workload:
+    """Of a model that has a block more."""
+    whole = weighted()
+    return replace(whole, weights={**(whole.weights or {}), "blocks.9.up.weight": torch.zeros(1)})
+
+
 def split(weights: bool = False) -> Workload:
     """A decoder in parts that say how they are split over tp and cp."""
     work = Workload(

@@ -49,6 +49,7 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
         parser.add_argument(name, type=int, default=None, dest="micro_batch")
     for name in ("--global-batch-size", "--num-layers", "--seq-length", "--log-interval"):
         parser.add_argument(name, type=int)
+    parser.add_argument("--starts", type=float, default=0.0, help="Seconds before the first step.")
     parser.add_argument("--slow", type=lambda text: text == "True", default=False)
     return parser.parse_known_args() if "--lenient" in sys.argv else (parser.parse_args(), [])
 
@@ -137,6 +138,7 @@ def main() -> int:
         away()
     ending_rank = 1 if "RANK" in os.environ and asked.ends != "hang" else 0
     seconds = SECONDS.get(asked.micro_batch or 2, 0.02) * (3 if asked.slow else 1)
+    time.sleep(asked.starts)
     for step in range(1, asked.steps + 1):
         if asked.ends and step > asked.after and rank == ending_rank:
             end(asked.ends)

@@ -19,13 +19,16 @@ from torchtitan.distributed.parallel_dims import ParallelDims
 
 from workbench.export.formats import torchtitan as ours
 
+#: Each one adds its rules to those of all: a thousand of them would be asked of every field.
+MANAGER = ConfigManager()
+
 
 def problem(text: str, ranks: int, folder: Path) -> str:
     """What is wrong with a file."""
     (folder / "recipe.py").write_text(text, encoding="utf-8")
     sys.modules.pop("recipe", None)
     try:
-        config = ConfigManager().parse_args(["--module", "recipe", "--config", "exported"])
+        config = MANAGER.parse_args(["--module", "recipe", "--config", "exported"])
         ParallelDims.from_config(config.parallelism, ranks)
     except (Exception, SystemExit) as error:
         return repr(error)

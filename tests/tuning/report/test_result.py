@@ -297,6 +297,22 @@ def test_an_interrupted_confirmation_goes_on_where_its_budget_allows(repeats: in
     assert f"more ({how}" in found["result_line"]
 
 
+def test_a_budget_of_time_that_kept_it_from_being_decided_is_named() -> None:
+    """A round of two windows of 2.5 s each; four more rounds take 20 s."""
+    state = compared(1.4, rounds=1)
+    assert sum(trial.seconds for trial in state.trials) == 2 * 2.5
+    found = result(state, study(budget_seconds=6.0))
+    assert "at least 20 s more (budget.wall_seconds: 30)" in found["result_line"]
+    both = result(state, study(budget_seconds=6.0, confirm_repeats=1))["result_line"]
+    assert "(confirm_repeats: " in both and ", budget.wall_seconds: " in both
+
+
+def test_a_budget_with_time_for_the_baseline_alone_is_named() -> None:
+    state = folded(lines(0, BASELINE, 1000.0, seconds=33.0))
+    assert "time for another: give at least 200" in result(state, study(budget_seconds=50.0))["result_line"]
+    assert "so far the only one measured" in result(state, study(trials=1), "ended")["result_line"]
+
+
 def test_neighbours_are_compared_with_runs_of_their_own_time() -> None:
     """The machine was twice as fast during the search; a third was not measured again."""
     space = FILE.search_space

@@ -106,6 +106,17 @@ def test_what_is_used_is_told() -> None:
     assert document(note, file, "ended").stopped_by == "space"
 
 
+@pytest.mark.parametrize(("limit", "others"), [(19.0, 0), (30.0, 1), (55.0, 2), (60.0, 2), (100.0, 5)])
+def test_a_tight_limit_keeps_half_of_what_the_baseline_leaves(limit: float, others: int) -> None:
+    """Trials of 10 s, of which four are kept where they fit in: then others * 10 + 50 is at most the limit."""
+    file, state = asked(budget_seconds=limit), ran(10.0)
+    while used_up(state, file) is None:
+        state = ran(*[10.0] * (len(state.trials) + 1))
+    assert len(state.trials) == 1 + others
+    row = budgets(state, file)["wall_seconds"].row
+    assert row.kept_for_confirmation == min(40.0, (limit - 10) / 2)
+
+
 def test_the_confirmation_ends_with_the_budget_of_time() -> None:
     """Two trials of 10 s each, and windows that take as long: 60 s have room for four of them."""
     file = confirmed_study(trials=2, budget_seconds=60.0)

@@ -46,6 +46,8 @@ def test_a_dry_run_prints_what_it_would_do_and_does_nothing(command: Run, home: 
     assert f"{MEGATRON} --log-interval 1" in done.out
     plan = command("tune", "--command", MEGATRON, "trials=5", "--dry-run", "--json").document
     assert plan["trainer"] == "megatron" and plan["trials"] == 5 and plan["baseline"]["micro_batch"] == 2
+    timed = command("tune", "--command", MEGATRON, "budget.wall_seconds=120", "--dry-run")
+    assert "in 120 s: each ends after 10 s, but not before 9 steps" in timed.out
     assert not home.exists() or not list(home.iterdir())
 
 
@@ -73,7 +75,17 @@ def test_a_sweep_file_is_taken_as_it_is(command: Run, tmp_path: Path) -> None:
          ("trainer.command", "unrecognized arguments: --wrong", "mend the command first")),
         (("--command", f"{SCRIPT} --prints nothing --steps 2 --size 2", "space={trainer.size: [2, 4]}"),
          ("trainer.command", "told of no step", "trainer.steps.pattern")),
-        (("--command", "no-such-program --size 2", "space={trainer.size: [2, 4]}"), ("no-such-program",)),
+        (("--command", f"{SCRIPT} --starts 60 --size 2", "space={trainer.size: [2, 4]}", "budget.wall_seconds=2"),
+         ("budget.wall_seconds=2", "told of no step for 1 s", "give more than")),
+        (("--command", "no-such-program --size 2", "space={trainer.size: [2, 4]}"),
+         ("trainer.command='no-such-program'", "give a program")),
+        (("--command", f"{SCRIPT} --size 2", "space={trainer.size: [2, 4]}", "trainer.directory=/no/folder"),
+         ("trainer.directory='/no/folder'", "is no folder here")),
+        (("--command", f"{SCRIPT} --ends away --size 2", "space={trainer.size: [2, 4]}"),
+         ("trainer.command", "went on in the background", "in the foreground")),
+        (("--command", f"{SCRIPT} --prints nothing --size 2", "space={trainer.size: [2, 4]}",
+          "base.train.step_timeout_seconds=0.5"),
+         ("trainer.command", "told of no step for 2.5 s", "trainer.steps.pattern")),
         (("--command", "python t.py & true"), ("without a shell",)),
         (("--command", "python t.py", "--data", "x.txt"), ("--data", "put it into the command")),
         (("study.yaml", "--command", "python t.py"), ("--command", "both given")),

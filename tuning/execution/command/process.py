@@ -18,7 +18,7 @@ import psutil
 
 from engine.config.errors import InputError
 from engine.run import child_process
-from tuning.spec.trainers.invocation import FIELD, Invocation
+from tuning.spec.trainers.invocation import DIRECTORY, FIELD, Invocation
 
 #: In the environment of all that a trial starts: by it what escaped a killed guard is found.
 MARK = "WORKBENCH_TRIAL"
@@ -138,8 +138,11 @@ class Processes:
             return
         self._ended.set()
         self.close()
+        if not command.directory.is_dir():
+            raise InputError(DIRECTORY, str(command.directory), "is no folder here; give the one to start in")
         why = str(told.get("failed", "the process that watches over it died"))
-        raise InputError(FIELD, command.text, f"cannot be started ({why}); give a program that is here")
+        remedy = f"cannot be started ({why}); give a program that is here"
+        raise InputError(FIELD, command.words[0], remedy)
 
     def _hear_guard(self) -> None:
         told = self._told()

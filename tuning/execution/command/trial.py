@@ -27,6 +27,7 @@ from profilers.records.schema import PHASES, StepSample
 from profilers.records.writer import RecordWriter
 from profilers.system.sampler import Sampler
 from tuning.execution.command import verdict
+from tuning.execution.command.allowance import Allowance
 from tuning.execution.command.process import Exit, Processes, Rank
 from tuning.execution.command.step_source import Sources, Step, StepClock
 from tuning.execution.executor import OnStart, Ran, ShouldStop
@@ -60,7 +61,8 @@ class CommandTrials:
         """One trial.
 
         Raises:
-            InputError: the command cannot be started, or as it is, without any value turned, it comes to nothing.
+            InputError: the command cannot be started, or as it is, without any value turned, it comes to nothing, or
+                takes so much of the study's time that nothing could be set beside it.
         """
         if why := self._command.refusal(config.trainer):
             return RunOutcome(Ending.ILLEGAL, why), summary_of(config, "", BACKEND, None)
@@ -72,14 +74,17 @@ class CommandTrials:
             note_ranks(folder, config, given.ranks)
         if on_start is not None:
             on_start(folder)
-        trial = Trial(folder, config, given, self._sources(folder / PLACE, given))
+        alone = labels.get("purpose") == _BASELINE
+        trial = Trial(
+            folder, config, given, self._sources(folder / PLACE, given), Allowance.of(self._file), alone
+        )
         try:
             outcome = trial.run(should_stop, _changed_words(self._command.today, given))
         except InputError as problem:
             finish(folder, config, BACKEND, RunOutcome(Ending.CRASHED, str(problem)), given.ranks)
             raise
         summary = finish(folder, config, BACKEND, outcome, trial.ranks)
-        if labels.get("purpose") == _BASELINE:
+        if alone:
             self._check_baseline(outcome, trial, folder)
         return outcome, summary
 
@@ -89,6 +94,8 @@ class CommandTrials:
 
     def _check_baseline(self, outcome: RunOutcome, trial: Trial, folder: Path) -> None:
         """A command that cannot do what it is asked as it stands is a mistake to mend, not a trial that failed."""
+        if trial.no_room is not None:
+            raise trial.no_room
         if outcome.good or trial.steps or outcome.ending in (Ending.OOM, Ending.STOPPED):
             return
         where = f"what it printed is in {folder.name}/{run_folder.LOGS}/{LOG}"
@@ -102,15 +109,28 @@ def _remedy(outcome: RunOutcome) -> str:
 
 
 class Trial:
-    """One run of a command."""
+    """One run of a command; ``alone`` if others shall follow that cannot be without it."""
 
-    def __init__(self, folder: Path, config: RunConfig, given: Invocation, sources: Sources) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: RunConfig,
+        given: Invocation,
+        sources: Sources,
+        allowance: Allowance,
+        alone: bool = False,
+    ) -> None:
         self._folder, self._config, self._given, self._sources = folder, config, given, sources
+        self._allowance, self._alone = allowance, alone
         self._clock, self._tail = StepClock(), deque[str](maxlen=verdict.KEPT_LINES * 5)
         self._writer = RecordWriter(folder / run_folder.RECORDS, "rank-0")
         self._page = Progress(folder)
         #: Steps that were written down.
         self.steps = 0
+        #: When the first of them was told of.
+        self._first: float | None = None
+        #: What is wrong with the study's budget of time.
+        self.no_room: InputError | None = None
         #: As its launcher is asked for, and as many as were seen once they are there.
         self.ranks = given.ranks
 
@@ -148,10 +168,11 @@ class Trial:
             end = processes.exit  # before the lines: all of them are there once it ended
             if self._take(processes):
                 heard = time.monotonic()
-            if self.steps >= self._config.train.steps:
+            through = self._allowance.spent(time.monotonic() - began, self.steps)
+            if through or self.steps >= self._config.train.steps:
                 ranks.look(processes, now=True)  # a short trial is over before the next look
                 processes.stop(PATIENCE_SECONDS)
-                return RunOutcome(Ending.COMPLETED)
+                return RunOutcome(Ending.COMPLETED, through)
             if end is not None:
                 return self._ended(end, killed_before)
             if (early := self._asked(should_stop())) is not None:
@@ -191,6 +212,7 @@ class Trial:
                 **unknown,
             )
         )
+        self._first = self._first or step.at
         self._page.enter_state(0, self.steps, "forward")
         self.steps += 1
 
@@ -211,6 +233,11 @@ class Trial:
             who = f"; rank {stopped} is stopped" if stopped is not None else ""
             words = f"the trainer told of no step for {patience:g} s, {where}{who}"
             return verdict.stands_still(words, list(self._tail), stopped)
+        if self._alone:
+            first = None if self._first is None else self._first - began
+            self.no_room = self._allowance.no_room(now - began, self.steps, first)
+            if self.no_room is not None:
+                return RunOutcome(Ending.TIMED_OUT, str(self.no_room), None, None, last)
         if now - began > train.timeout_seconds:
             words = f"longer than train.timeout_seconds={train.timeout_seconds:g}, after {self.steps} steps"
             return RunOutcome(Ending.TIMED_OUT, words, None, None, last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuning.spec.trainers.any_trainer import EVERY_STEP, THREADS
-from tuning.spec.trainers.facts import Argument, TrainerKind, Value, divisors, line, near
+from tuning.spec.trainers.facts import Argument, TrainerKind, Value, count, divisors, line, near
 from tuning.spec.trainers.invocation import Invocation
 
 
@@ -67,18 +67,18 @@ def _ds_number(command: Invocation, key: str) -> int | None:
 
 
 def _ds_sequences(command: Invocation) -> int:
-    return (_ds_number(command, _DS_SIZE) or 1) * (_ds_number(command, _DS_TIMES) or 1)
+    return count(_ds_number(command, _DS_SIZE)) * count(_ds_number(command, _DS_TIMES))
 
 
 def _with_ds_micro_batch(command: Invocation, value: Value) -> Invocation:
     word = zero_file(command)
     if word is None:
         return command
-    return command.with_document(word, {_DS_SIZE: value, _DS_TIMES: _ds_sequences(command) // int(value)})
+    return command.with_document(word, {_DS_SIZE: value, _DS_TIMES: _ds_sequences(command) // count(value)})
 
 
 def _ds_whole(today: Invocation, values: Mapping[str, Value]) -> str:
-    whole, size = _ds_sequences(today), int(values["micro_batch"])
+    whole, size = _ds_sequences(today), count(values["micro_batch"])
     return "" if whole % size == 0 else f"a step has {whole} sequences of each rank, no multiple of {size}"
 
 
@@ -106,7 +106,9 @@ DEEPSPEED = TrainerKind(
             "larger: fuller kernels, more activations; accumulation follows",
             lambda command: _ds_number(command, _DS_SIZE),
             _with_ds_micro_batch,
-            lambda command, cores: near(divisors(_ds_sequences(command)), _ds_number(command, _DS_SIZE) or 1),
+            lambda command, cores: near(
+                divisors(_ds_sequences(command)), count(_ds_number(command, _DS_SIZE))
+            ),
             _ds_whole,
         ),
         *ZERO,

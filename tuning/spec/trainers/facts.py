@@ -131,6 +131,13 @@ def switch(name: str, option: str, trade: str, **more: object) -> Argument:
     )
 
 
+def count(value: object, usual: int = 1) -> int:
+    """A whole number above 0; the usual one for anything else, which its trainer refuses in its own words."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 1 or value % 1:
+        return usual
+    return int(value)
+
+
 def divisors(number: int) -> list[int]:
     """All of a number's."""
     return [one for one in range(1, number + 1) if number % one == 0]

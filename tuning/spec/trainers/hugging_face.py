@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tuning.spec.trainers.any_trainer import BAR, EVERY_STEP, THREADS
 from tuning.spec.trainers.deepspeed import ZERO, zero_file
-from tuning.spec.trainers.facts import Argument, Tokens, TrainerKind, Value, divisors, flag, line, near
+from tuning.spec.trainers.facts import Argument, Tokens, TrainerKind, Value, count, divisors, flag, line, near
 from tuning.spec.trainers.invocation import FOLDER, Invocation
 
 PER_DEVICE, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
@@ -36,16 +36,16 @@ def _with_hf(command: Invocation, changes: Mapping[str, Value]) -> Invocation:
 def _sequences(command: Invocation) -> int:
     """Of a step and rank: micro-batch times accumulation."""
     size, times = _hf_value(command, PER_DEVICE, 8), _hf_value(command, ACCUMULATION, 1)
-    return int(size) * int(times)
+    return count(size) * count(times)
 
 
 def _with_micro_batch(command: Invocation, value: Value) -> Invocation:
     """Accumulation follows, so that a step keeps its sequences."""
-    return _with_hf(command, {PER_DEVICE: value, ACCUMULATION: _sequences(command) // int(value)})
+    return _with_hf(command, {PER_DEVICE: value, ACCUMULATION: _sequences(command) // count(value)})
 
 
 def _whole_accumulation(today: Invocation, values: Mapping[str, Value]) -> str:
-    whole, size = _sequences(today), int(values["micro_batch"])
+    whole, size = _sequences(today), count(values["micro_batch"])
     return "" if whole % size == 0 else f"a step has {whole} sequences of each rank, no multiple of {size}"
 
 
@@ -94,7 +94,7 @@ MICRO_BATCH = Argument(
     "larger: fuller kernels, more activations; accumulation follows",
     lambda command: _hf_value(command, PER_DEVICE, 8),
     _with_micro_batch,
-    lambda command, cores: near(divisors(_sequences(command)), int(_hf_value(command, PER_DEVICE, 8))),
+    lambda command, cores: near(divisors(_sequences(command)), count(_hf_value(command, PER_DEVICE, 8))),
     _whole_accumulation,
 )
 

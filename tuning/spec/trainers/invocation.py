@@ -15,7 +15,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 
-FIELD = "trainer.command"
+FIELD, DIRECTORY = "trainer.command", "trainer.directory"
 #: Where the values of a trial go, as W&B's sweep files have it; a command without any has them at its end.
 MACROS = ("${args}", "${args_no_hyphens}", "${args_no_boolean_flags}", "${args_json}", "${args_json_file}")
 #: Stands for the folder of a trial in a command.
@@ -47,8 +47,8 @@ class Invocation:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def value(self, flag: str) -> str | None:
-        """What is given for an option, as ``--x value``, ``--x=value`` or ``x=value``; None if it is not there. Hyphens
-        and underscores are alike, as far as they stand between words.
+        """What is given for an option, as ``--x value``, ``--x=value`` or ``x=value``; None if it is not there.
+        Hyphens, dots and underscores are alike, as far as they stand between words.
         """
         place = self._place(flag)
         if place is None:
@@ -119,7 +119,9 @@ class Invocation:
             *sections, name = key.split(".")
             inner = tree
             for section in sections:
-                inner = inner.setdefault(section, {})
+                if not isinstance(inner.get(section), dict):
+                    inner[section] = {}
+                inner = inner[section]
             inner[name] = value
         return replace(self, files=dict(self.files) | {word: tree})
 
@@ -185,6 +187,8 @@ def parse(text: str, directory: Path) -> Invocation:
     Raises:
         InputError: it is empty, needs a shell, has a macro that is not known, or would start other hosts, too.
     """
+    if "\0" in text:
+        raise InputError(FIELD, text, "has a NUL character; leave it out")
     try:
         words = shlex.split(text)
     except ValueError as problem:
@@ -295,7 +299,7 @@ def _renamed(word: str, places: Mapping[str, str]) -> str:
 
 
 def _alike(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
+    return flag.lstrip("-").replace("-", "_").replace(".", "_")
 
 
 def _is_option(word: str) -> bool:

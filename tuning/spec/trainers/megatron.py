@@ -10,6 +10,7 @@ from tuning.spec.trainers.facts import (
     Tokens,
     TrainerKind,
     Value,
+    count,
     divisors,
     flag,
     line,
@@ -22,7 +23,7 @@ from tuning.spec.trainers.invocation import Invocation
 
 def _megatron_batch(today: Invocation, values: Mapping[str, Value]) -> str:
     whole = today.number("--global-batch-size")
-    size = int(values.get("micro_batch", today.number("--micro-batch-size") or 1))
+    size = count(values.get("micro_batch", today.number("--micro-batch-size") or 1))
     data = today.ranks // _megatron_model_ranks(today, values)
     if whole and data and whole % (size * data):
         return f"--global-batch-size {whole} is no multiple of {size} x {data} data ranks"
@@ -30,8 +31,8 @@ def _megatron_batch(today: Invocation, values: Mapping[str, Value]) -> str:
 
 
 def _megatron_model_ranks(today: Invocation, values: Mapping[str, Value]) -> int:
-    tp = int(values.get("tensor_parallel", today.number(_TP) or 1))
-    pp = int(values.get("pipeline_parallel", today.number(_PP) or 1))
+    tp = count(values.get("tensor_parallel", today.number(_TP) or 1))
+    pp = count(values.get("pipeline_parallel", today.number(_PP) or 1))
     return tp * pp * (today.number("--context-parallel-size") or 1)
 
 
@@ -40,14 +41,14 @@ def _megatron_world(today: Invocation, values: Mapping[str, Value]) -> str:
     if today.ranks % ranks:
         return f"{today.ranks} ranks are no multiple of the {ranks} that hold one model"
     for option, name in (("--num-attention-heads", "tensor_parallel"), ("--num-layers", "pipeline_parallel")):
-        whole, degree = today.number(option), int(values.get(name, 1))
+        whole, degree = today.number(option), count(values.get(name, 1))
         if whole and whole % degree:
             return f"{option} {whole} is no multiple of {degree}"
     return ""
 
 
 def _needs_tensor_parallel(today: Invocation, values: Mapping[str, Value]) -> str:
-    tp = int(values.get("tensor_parallel", today.number(_TP) or 1))
+    tp = count(values.get("tensor_parallel", today.number(_TP) or 1))
     return "sequence parallelism needs tensor parallelism" if values["sequence_parallel"] and tp == 1 else ""
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 from engine.config.errors import InputError
@@ -58,10 +58,14 @@ def study_of_sweep(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
     parameters = tree.get(_MARK)
     if not isinstance(parameters, dict) or not parameters:
         raise InputError(_MARK, parameters, "is empty; give the parameters to try")
-    turned, options, fixed = {}, {}, {}
+    turned, options, fixed = {}, dict[str, str](), {}
     for key, given in parameters.items():
         short = _NAME.sub("_", str(key))
         values = _values(str(key), given)
+        if short in options:
+            raise InputError(
+                f"{_MARK}.{key}", given, f"is the same name as {options[short]} here; rename one of them"
+            )
         options[short] = str(key)
         if isinstance(values, dict) or len(values) > 1:
             turned[f"trainer.{short}"] = values
@@ -87,7 +91,7 @@ def _values(key: str, given: Any) -> Any:
             known = ", ".join(_PARAMETER)
             raise InputError(f"{where}.{name}", given[name], f"is not supported in a sweep; known: {known}")
     kind = given.get("distribution")
-    if kind is not None and kind not in _RANGES:
+    if kind is not None and not (isinstance(kind, str) and kind in _RANGES):
         raise InputError(f"{where}.distribution", kind, f"is not supported; known: {', '.join(_RANGES)}")
     if "value" in given:
         return [_plain(where, given["value"])]
@@ -104,7 +108,7 @@ def _values(key: str, given: Any) -> Any:
 
 
 def _plain(where: str, value: Any) -> Any:
-    if isinstance(value, bool | int | float | str):
+    if isinstance(value, bool | int | str) or (isinstance(value, float) and isfinite(value)):
         return value
     raise InputError(where, value, "is no plain value; a study turns numbers, words, true and false")
 
@@ -168,7 +172,7 @@ def _metric(tree: Mapping[str, Any]) -> dict[str, str]:
 
 def _method(tree: Mapping[str, Any], turned: Mapping[str, Any]) -> dict[str, Any]:
     method, cap = tree.get("method", "bayes"), tree.get("run_cap")
-    if method not in _METHODS:
+    if not isinstance(method, str) or method not in _METHODS:
         raise InputError("method", method, f"is not supported; known: {', '.join(_METHODS)}")
     if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 1):
         raise InputError("run_cap", cap, "is no whole number above 0")

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuning.spec.trainers.any_trainer import NUMBER
-from tuning.spec.trainers.facts import Argument, Tokens, TrainerKind, Value, divisors, flag, line, near, puts
+from tuning.spec.trainers.facts import (
+    Argument,
+    Tokens,
+    TrainerKind,
+    Value,
+    count,
+    divisors,
+    flag,
+    line,
+    near,
+    puts,
+)
 from tuning.spec.trainers.invocation import Invocation
 
 _LOCAL, _WHOLE = "--training.local_batch_size", "--training.global_batch_size"
@@ -16,7 +27,7 @@ _RESHARD = "--parallelism.fsdp_reshard_after_forward"
 
 def _titan_model_ranks(command: Invocation, values: Mapping[str, Value]) -> int:
     others = ("--parallelism.pipeline_parallel_degree", "--parallelism.context_parallel_degree")
-    found = int(values.get("tensor_parallel", command.number(_TITAN_TP) or 1))
+    found = count(values.get("tensor_parallel", command.number(_TITAN_TP) or 1))
     for option in others:
         found *= command.number(option) or 1
     return found
@@ -26,7 +37,7 @@ def _titan_batch(today: Invocation, values: Mapping[str, Value]) -> str:
     ranks = _titan_model_ranks(today, values)
     if today.ranks % ranks:
         return f"{today.ranks} ranks are no multiple of the {ranks} that hold one model"
-    whole, size = today.number(_WHOLE), int(values.get("micro_batch", today.number(_LOCAL) or 1))
+    whole, size = today.number(_WHOLE), count(values.get("micro_batch", today.number(_LOCAL) or 1))
     data = today.ranks // ranks
     if whole and whole % (size * data):
         return f"{_WHOLE} {whole} is no multiple of {size} x {data} data ranks"

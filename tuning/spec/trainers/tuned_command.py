@@ -15,12 +15,11 @@ from typing import Any
 from engine.config.errors import InputError
 from tuning.spec.trainers import invocation
 from tuning.spec.trainers.facts import Argument, StepLine, Value
+from tuning.spec.trainers.given import PREFIX, is_shaped, named
 from tuning.spec.trainers.invocation import Invocation, with_arguments
 from tuning.spec.trainers.registry import kind_of
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
-#: How a study names what it turns.
-PREFIX = "trainer."
 #: A study of a command has these where its file does not say.
 _USUAL_BASE: dict[str, dict[str, Any]] = {"train": {"validation_batches": 0}, "batch": {"micro_batch": 1}}
 
@@ -143,14 +142,16 @@ def filled(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: the command cannot be used, or nothing is known to turn.
     """
-    section = given["trainer"]
-    if not isinstance(section, dict) or not isinstance(section.get("command"), str):
+    if not is_shaped(given):
         return dict(given)  # refused where the file is checked
+    space, options = named(given.get("space") or {})
+    section = dict(given["trainer"])
+    if options:
+        section["arguments"] = options | (section.get("arguments") or {})
     tuned = TunedCommand(section)
     _ = tuned.lines
     base = dict(given.get("base") or {})
-    space = given.get("space")
-    if space is None:
+    if given.get("space") is None:
         space = {f"{PREFIX}{name}": values for name, values in tuned.offered.items()}
     if not space:
         raise InputError("space", None, _nothing(tuned))
@@ -171,10 +172,7 @@ def _values(tuned: TunedCommand, space: Mapping[str, Any], given: Mapping[str, A
     """Today's value of each name: as the file or the command says, else the first that is tried."""
     found = {}
     for key, values in space.items():
-        name = str(key).removeprefix(PREFIX)
-        if not str(key).startswith(PREFIX):
-            remedy = f"is turned inside a trainer, as {PREFIX}NAME; here the command is all that there is"
-            raise InputError(f"space.{key}", values, remedy)
+        name = key.removeprefix(PREFIX)
         now = given.get(name, tuned.has(name))
         found[name] = _first(values) if now is None else now
     return {**{name: value for name, value in given.items() if name not in found}, **found}
@@ -201,8 +199,11 @@ def _with_tokens(tuned: TunedCommand, base: dict[str, Any]) -> bool:
 
 
 def _nothing(tuned: TunedCommand) -> str:
+    named = (word.rpartition("=")[2] for word in tuned.today.words if word.endswith(".json"))
+    unread = next((word for word in named if tuned.today.document(word) is None), None)
+    why = f" ({unread} cannot be read here as a JSON object)" if unread else ""
     return (
-        f"is missing, and nothing is known to turn in {tuned.kind.title}; name options of your command, such as "
+        f"is missing, and nothing is known to turn in {tuned.kind.title}{why}; name options of your command, such as "
         f"--set 'space.{PREFIX}NAME=[1, 2]'"
     )
 

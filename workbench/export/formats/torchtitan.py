@@ -406,5 +406,5 @@ TORCHTITAN = Format(
             'export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"\n',
         ),
     ),
-    tried={"parsed": "no", "trained": "FSDP2 and tensor parallel on two CPU ranks"},
+    tried={"parsed": "by torchtitan 0.3.0", "trained": "FSDP2 and tensor parallel on two CPU ranks"},
 )

@@ -73,6 +73,48 @@ def test_megatron_is_offered_what_its_batch_and_ranks_allow() -> None:
     assert "needs --use-distributed-optimizer" in found.refusal({"overlap_param_gather": True})
 
 
+@pytest.mark.parametrize("option", ["block-size", "optim.lr", "block_size"])
+def test_an_option_is_named_as_it_stands_in_the_command_or_with_underscores(option: str) -> None:
+    short = option.replace("-", "_").replace(".", "_")
+    for name in (option, short):
+        tree = {
+            "name": "s",
+            "trainer": {"command": f"python t.py --{option} 3"},
+            "space": {f"trainer.{name}": [3, 4]},
+        }
+        file = parse(tree)
+        assert file.config.trainer == {short: 3} and file.command is not None
+        assert file.command.with_values({short: 4}).text == f"python t.py --{option} 4"
+    tree["trainer"], tree["space"] = {"command": "python t.py"}, {f"trainer.{option}": [3, 4]}
+    new = parse(tree).command
+    assert new is not None and new.with_values({short: 4}).text == f"python t.py --{option} 4"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        MEGATRON.replace("--micro-batch-size 2", "--micro-batch-size 0"),
+        MEGATRON.replace("--tensor-model-parallel-size 2", "--tensor-model-parallel-size two"),
+        TITAN.replace("--training.local_batch_size 4", "--training.local_batch_size 0"),
+        HF.replace("--per_device_train_batch_size 4", "--per_device_train_batch_size two"),
+        HF.replace("--gradient_accumulation_steps 2", "--gradient_accumulation_steps 0"),
+    ],
+)
+def test_what_a_trainer_will_refuse_is_left_to_its_own_words(command: str) -> None:
+    file = parse({"name": "s", "trainer": {"command": command}})
+    assert file.command is not None and len(file.command.offered["micro_batch"]) > 1
+    assert file.command.with_values(file.config.trainer).text.startswith(command)
+    assert file.search_space.baseline[0]
+
+
+def test_values_that_no_trainer_can_have_are_left_to_it_too() -> None:
+    space = {"trainer.micro_batch": [0, 2, "x", 2.5]}
+    file = parse({"name": "s", "trainer": {"command": HF}, "space": space})
+    assert file.command is not None
+    assert [file.command.refusal({"micro_batch": value}) for value in (0, 2, "x", 2.5)] == [""] * 4
+    assert "--per_device_train_batch_size 0 " in file.command.with_values({"micro_batch": 0}).text
+
+
 def test_values_become_arguments_and_all_else_stays_as_typed() -> None:
     found = tuned(MEGATRON)
     assert found.with_values({"micro_batch": 2, "tensor_parallel": 2}).text == MEGATRON

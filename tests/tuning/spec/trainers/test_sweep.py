@@ -95,6 +95,18 @@ def test_ranges_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"agents": 3}, "agents", "not supported"),
         ({"method": "hyper"}, "method", "grid, random, bayes"),
+        ({"method": {"name": "grid"}}, "method", "grid, random, bayes"),
+        (
+            {"parameters": {"a": {"distribution": ["uniform"], "min": 0, "max": 1}}},
+            "parameters.a.distribution",
+            "uniform",
+        ),
+        (
+            {"parameters": {"a-b": {"values": [1, 2]}, "a_b": {"values": [3, 4]}}},
+            "parameters.a_b",
+            "as a-b here",
+        ),
+        ({"parameters": {"a": {"values": [1, float("nan")]}}}, "parameters.a", "no plain value"),
         ({"metric": {"name": "val_loss", "goal": "minimize"}}, "metric.name", "step_seconds"),
         ({"metric": {"name": "step_time", "goal": "maximize"}}, "metric.goal", "minimize"),
         ({"early_terminate": {"type": "median"}}, "early_terminate", "hyperband"),
