@@ -54,6 +54,13 @@ def most_left_out(stages: int, micro_batches: int) -> int:
     return max(0, stages - 2) * int(micro_batches * (1 - LEAST_TRAINED))
 
 
+def relative_sizes(plan: Plan, layers: Sequence[int]) -> list[float]:
+    """How long stages take, over the mean of all visits."""
+    visits = [share * count for share, count in zip(plan.trained_shares, layers, strict=True)]
+    mean = sum(visits) / sum(plan.trained_shares)
+    return [count / mean for count in layers]
+
+
 def most_under_way(stages: int) -> int:
     """The most micro-batches of which a forward is done and the last backward is not."""
     return stages + stages // 2
