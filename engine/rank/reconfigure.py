@@ -96,8 +96,12 @@ def _gradients(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -
 
 
 def _schedule(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -> None:
-    """Another number of micro-batches is another schedule, with messages of another size."""
-    stages.follow(*courses_of(rank, _tell_micro_batches(rank, stages), stages.blueprint))
+    """Another number of micro-batches is another schedule, with messages of another size; other paths may lead to ranks
+    that had no messages from each other before.
+    """
+    training, whole = courses_of(rank, _tell_micro_batches(rank, stages), stages.blueprint)
+    training.messages.connect()
+    stages.follow(training, whole)
 
 
 def _tell_micro_batches(rank: RankContext, stages: PipelineExecutor) -> Plan:

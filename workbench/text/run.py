@@ -68,11 +68,8 @@ def lines(summary: RunSummary) -> Iterator[Line]:
 
 def metric(summary: RunSummary) -> str:
     """On held-out samples, beside the loss: the model's metric, and the loss with stages left out, if there are any."""
-    known = {
-        f"{summary.metric_name} ": summary.validation_metric,
-        "with stages left out ": summary.partial_loss,
-    }
-    return ", ".join(f"{name}{value:.4f}" for name, value in known.items() if value is not None)
+    known = (summary.metric_name, summary.validation_metric), ("with stages left out", summary.partial_loss)
+    return ", ".join(f"{name} {value:.4f}" for name, value in known if value is not None)
 
 
 def _step_lines(summary: RunSummary) -> Iterator[Line]:

@@ -23,6 +23,7 @@ from engine.model.data import open_corpus
 from engine.run import run_folder
 from engine.session import Session
 from profilers.records.reader import RunRecords
+from tests.engine.rank.test_reconfigure import run
 from tests.support.engine.checkpoints import whole
 from tests.support.runs import execute, small
 
@@ -119,3 +120,17 @@ def test_a_stage_has_one_micro_batch_at_a_time_and_each_runs_what_is_planned(ses
     assert summary.pipeline is not None
     assert summary.pipeline.trained_shares == [1.0, 0.5, 1.0]
     assert summary.pipeline.formula_source == "simulation of its lists"
+
+
+def test_it_is_turned_on_and_off_while_a_run_goes(session: Session) -> None:
+    config = small(**FOUR_ON_TWO, model__layers=6, train__steps=12).with_values({"schedule.skip_share": 0.0})
+    plain = run(session, config)
+    turned = run(session, config, {"schedule.skip_share": 0.25}, {"schedule.skip_share": 0.0})
+    assert [(row.key, row.new) for row in turned.changes] == [
+        ("schedule.skip_share", 0.25),
+        ("schedule.skip_share", 0.0),
+    ]
+    first = turned.changes[0].step
+    assert turned.losses[:first] == pytest.approx(plain.losses[:first], abs=1e-5)
+    assert turned.losses[first] != pytest.approx(plain.losses[first], abs=1e-4)
+    assert turned.partial_loss is None
