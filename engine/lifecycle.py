@@ -20,6 +20,7 @@ from engine.config.presets import WorkloadFacts, is_decoder
 from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
 from engine.footprint import device_peaks, flops
+from engine.footprint.footprint import plan_of, skips_of
 from engine.run import run_folder
 from engine.run.calibration import fingerprint, store
 from engine.run.devices import selection
@@ -29,6 +30,7 @@ from engine.run.progress import Progress
 from engine.schedules.actions import Costs, Work
 from engine.schedules.algorithms import NoFormError
 from engine.schedules.closed_forms import bubble_fraction, busy_seconds, idle_seconds
+from engine.schedules.partial import relative_sizes
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from profilers.model.run_summary import RunSummary, TrainedModel
@@ -43,6 +45,9 @@ _GROUPS = {
     **{"dp": "data", "dp_cp": "data", "dp_shard": "shard", "dp_replicate": "replicate"},
     **{name: name for name in ("outer", "edp", "ep", "cp", "tp", "pp", "model")},
 }
+
+
+_SIMULATION = "the simulation of its list"
 
 
 def setting_of(config: RunConfig) -> Setting:
@@ -61,6 +66,17 @@ def _pipeline(config: RunConfig) -> Pipeline | None:
     micro_batches = accumulation(config)
     if ranks == 1 or micro_batches < 1 or KINDS[kind].chunks_problem(chunks):
         return None
+    if skips := skips_of(config):
+
+        def idle_of_paths(micro_batches: int, forward: float, backward: float) -> float:
+            """The mean over ranks. Work is told by stage and micro-batch, as if none left out a stage."""
+            made = plan(kind, ranks, chunks, micro_batches, skips)
+            more = 1 / (sum(made.trained_shares) / made.stages)
+            costs = Costs(forward * more, backward * more)
+            timeline = simulate(made, costs, relative_sizes(made, skips.layers))
+            return timeline.bubble_fraction * timeline.seconds
+
+        return Pipeline(kind, chunks, micro_batches, config.batch.micro_batch, idle_of_paths, _SIMULATION)
 
     def idle(micro_batches: int, forward: float, backward: float) -> float:
         """By closed form where one holds for any costs, else by simulation; a split backward has equal halves."""
@@ -73,7 +89,7 @@ def _pipeline(config: RunConfig) -> Pipeline | None:
             return whole - busy_seconds(kind, chunks, micro_batches, costs)
 
     has_form = KINDS[kind].idle is not None and KINDS[kind].idle_of_any_costs
-    formula = "its closed form" if has_form else "the simulation of its list"
+    formula = "its closed form" if has_form else _SIMULATION
     return Pipeline(kind, chunks, micro_batches, config.batch.micro_batch, idle, formula)
 
 
@@ -259,7 +275,10 @@ def summary_of(
         return summary
     # The measured bubble beside the one that the schedule has at the measured costs.
     fraction, source = _expected_bubble(config, summary.pipeline.action_seconds)
-    row = replace(summary.pipeline, formula_fraction=fraction, formula_source=source)
+    shares = plan_of(config).trained_shares if config.schedule.skip_share else ()
+    row = replace(
+        summary.pipeline, formula_fraction=fraction, formula_source=source, trained_shares=list(shares)
+    )
     return replace(summary, pipeline=row)
 
 
@@ -359,6 +378,10 @@ def _expected_bubble(config: RunConfig, seconds: Mapping[str, float]) -> tuple[f
         input=seconds.get(Work.INPUT, 0.0),
         weight=seconds.get(Work.WEIGHT, 0.0),
     )
+    if skips := skips_of(config):
+        made = plan_of(config)
+        timeline = simulate(made, costs, relative_sizes(made, skips.layers))
+        return timeline.bubble_fraction, "simulation of its lists"
     kind, ranks, chunks = config.schedule.kind, config.parallel.pp, config.schedule.chunks
     micro_batches = accumulation(config)
     try:

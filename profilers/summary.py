@@ -64,6 +64,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
         "gradient_norms": steps.values["gradient_norm"].mean(axis=0).tolist() if steps.ranks else [],
         "validation_loss": _held_out(records, "loss"),
+        "partial_loss": _held_out(records, "partial_loss"),
         "validation_metric": _held_out(records, "metric"),
         "quality": quality_rows(records, steps, facts.backend),
         "memory": memory,
@@ -268,7 +269,7 @@ def _verdicts(findings: list[Verdict], thresholds: Thresholds) -> dict[str, list
 
 
 def _held_out(records: RunRecords, what: str) -> float | None:
-    """The mean over ranks of the last "loss" or "metric" on held-out samples."""
+    """The mean over ranks of the last "loss", "partial_loss" or "metric" on held-out samples."""
     last = [
         [event.data.get(what) for event in records.events(rank) if event.kind == "validation"][-1:]
         for rank in records.ranks()

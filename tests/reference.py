@@ -41,10 +41,12 @@ from workbench.export.mapping.documents import known as documents_known
 from workbench.export.mapping.elsewhere import settings as export_settings
 from workbench.export.mapping.rows import Level
 from workbench.export.targets import TARGETS
-from workbench.figures.anatomy.schedule import schedule_series, schedule_svg
+from workbench.figures.anatomy.schedule import schedule_series, schedule_svg, series_of_run
 from workbench.text.control import Action
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+#: The picture of 1F1B with stages left out.
+PARTIAL = "partial"
 PICTURES = FOLDER.parent / "images" / "schedules"
 WRITTEN = "<!-- Written by `python -m tests.reference`; not by hand. -->"
 
@@ -450,13 +452,21 @@ PAGES = {
 
 
 def picture(kind: str) -> str:
-    """A schedule on four ranks, with two stages a rank where it can have them."""
+    """A schedule on four ranks, with two stages a rank where it can have them; or of partial pipelines, as a run of
+    theirs is drawn.
+    """
+    if kind == PARTIAL:
+        asked = {"parallel.pp": 4, "model.layers": 12, "schedule.stage_layers": [2, 4, 4, 2],
+                 "batch.micro_batch": 1, "batch.global_batch": 8, "schedule.skip_share": 0.25}  # fmt: skip
+        series = series_of_run(RunConfig().with_values(asked))
+        assert series is not None
+        return schedule_svg(series)
     return schedule_svg(schedule_series(kind, 4, 2 if 2 in KINDS[kind].chunks else 1, 8))
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for kind in KINDS:
+    for kind in (*KINDS, PARTIAL):
         (PICTURES / f"{kind}.svg").write_text(picture(kind), "utf-8")
     for file, write in PAGES.items():
         (FOLDER / file).write_text(write(), "utf-8")

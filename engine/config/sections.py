@@ -128,11 +128,17 @@ class Batch(Section):
 class Schedule(Section):
     """Order of pipeline work. ``chunks`` is the number of stages a rank holds; ``stage_layers`` says how many layers
     each stage gets, from the first to the last; without it they are dealt evenly.
+
+    With ``skip_share`` micro-batches leave out that share of all their visits of stages while training, never the first
+    stage or the last; what is validated goes through all. With the ``skip_order`` planned, who leaves out what, and
+    each rank's order, is made so that micro-batches do not collide; unplanned deals stages out in turn.
     """
 
     kind: Annotated[str, OneOf(lambda: KINDS)] = "1f1b"
     chunks: Count = 1
     stage_layers: list[Annotated[int, Field(ge=1)]] | None = None
+    skip_share: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    skip_order: Literal["planned", "unplanned"] = "planned"
 
 
 class Compression(Section):

@@ -115,7 +115,10 @@ def _built(config: RunConfig, formulas: Sequence[Footprint]) -> tuple[Footprint,
     kinds = [tuple(parts[stage] for stage in row.stages) for row in formulas]
     ranks = {kind: row.rank for kind, row in zip(kinds[::-1], formulas[::-1], strict=True)}
     # What a micro-batch leaves does not depend on how many there are; their plan is then short.
-    once = {"batch.global_batch": config.parallel.dp * config.batch.micro_batch}
+    once = {
+        "batch.global_batch": config.parallel.dp * config.batch.micro_batch,
+        "schedule.skip_share": 0.0,
+    }
     plain = {"compile": False, "device": "cpu", "profile.collectives": False}
     found = build_ranks(config.with_values(once | plain), list(ranks.values()))
     by_kind = dict(zip(ranks, found, strict=True))

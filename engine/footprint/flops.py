@@ -15,6 +15,7 @@ from engine.config.layout import layers_of_stages
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import BlockAction
+from engine.footprint.footprint import plan_of, skips_of
 from engine.schedules.registry import KINDS
 
 #: What the two figures count, as shown beside every utilization.
@@ -39,6 +40,7 @@ class Workload:
     ``recomputed_layers`` of the whole model recompute, None for all of them; "selective" means their attention core.
     With ``block_actions`` each layer does what its own says.
     ``recomputes_whole_block``: full recomputation makes a dense block's last matrix product again as well.
+    ``layer_share`` of the layers is what a token goes through in the mean, where micro-batches leave out some.
     With ``experts``, each layer has a router and that many feed-forwards of ``expert_ffn_hidden`` units (by default
     the shape's), of which a token takes ``experts_per_token``.
     """
@@ -53,6 +55,7 @@ class Workload:
     expert_ffn_hidden: int | None = None
     recomputes_whole_block: bool = False
     block_actions: tuple[BlockAction, ...] = ()
+    layer_share: float = 1.0
 
     @property
     def tokens(self) -> int:
@@ -78,7 +81,15 @@ def workload_of(config: RunConfig) -> Workload:
         experts=config.model.experts,
         experts_per_token=config.model.experts_per_token,
         expert_ffn_hidden=config.model.expert_ffn_hidden,
+        layer_share=_layer_share(config),
     )
+
+
+def _layer_share(config: RunConfig) -> float:
+    if (skips := skips_of(config)) is None:
+        return 1.0
+    gone = zip(plan_of(config).trained_shares, skips.layers, strict=True)
+    return sum(share * layers for share, layers in gone) / sum(skips.layers)
 
 
 def _splits_backward(config: RunConfig) -> bool:
@@ -124,7 +135,7 @@ def model_flops_per_step(work: Workload) -> int:
     """
     shape = work.shape
     logits = 2 * shape.vocabulary * shape.hidden
-    return 3 * work.tokens * (shape.layers * _block_forward(work) + logits)
+    return 3 * work.tokens * (round(shape.layers * _block_forward(work) * work.layer_share) + logits)
 
 
 def hardware_flops_per_step(work: Workload) -> int:
@@ -134,13 +145,15 @@ def hardware_flops_per_step(work: Workload) -> int:
     matrix product is left out, with experts nothing is (the router's gradient needs their results), nor where a
     schedule takes gradients of matrices later (they note their input behind their product). Hence full
     recomputation comes to 96 B s l h^2 (1 + s / (6 h) + V / (16 l h)) less 2 B s l h times the feed-forward's width.
+    Of layers that are left out, those that recompute are taken to be as many as of all.
     What a fused attention kernel computes again inside its own backward pass is not counted, as in the papers.
     """
     layers = work.shape.layers if work.recomputed_layers is None else work.recomputed_layers
     if work.block_actions:
         again = sum(_recomputed(work, action) for action in work.block_actions)
-        return model_flops_per_step(work) + work.tokens * again
-    return model_flops_per_step(work) + work.tokens * layers * _recomputed(work, work.recompute)
+    else:
+        again = layers * _recomputed(work, work.recompute)
+    return model_flops_per_step(work) + work.tokens * round(again * work.layer_share)
 
 
 def published_flops(

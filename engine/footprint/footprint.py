@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from engine.config.layout import Coordinates, accumulation, layers_of_stages, layout_of
-from engine.config.presets import resolve
+from engine.config.presets import blocks_of, resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import FP32_BYTES, Kept, Part, kept_by_stage, published_bytes
 from engine.footprint.weights import (
@@ -23,6 +23,7 @@ from engine.footprint.weights import (
     parameter_bytes,
 )
 from engine.schedules.actions import Action, Plan, Work
+from engine.schedules.partial import Skips
 from engine.schedules.registry import plan
 from engine.schedules.simulate import in_flight
 
@@ -75,8 +76,27 @@ def largest(config: RunConfig) -> Footprint:
 
 def plan_of(config: RunConfig) -> Plan:
     """The schedule that a configuration asks for."""
+    return plan(*_sizes(config), skips_of(config))
+
+
+def whole_plan_of(config: RunConfig) -> Plan:
+    """The same with every micro-batch on all stages, as what is validated goes."""
+    return plan(*_sizes(config))
+
+
+def _sizes(config: RunConfig) -> tuple[str, int, int, int]:
+    return config.schedule.kind, config.parallel.pp, config.schedule.chunks, accumulation(config)
+
+
+def skips_of(config: RunConfig) -> Skips | None:
+    """What micro-batches leave out; None where they go through all stages."""
     schedule = config.schedule
-    return plan(schedule.kind, config.parallel.pp, schedule.chunks, accumulation(config))
+    if not schedule.skip_share:
+        return None
+    stages = layers_of_stages(
+        blocks_of(config.model) or 1, config.parallel.pp * schedule.chunks, schedule.stage_layers
+    )
+    return Skips(schedule.skip_share, schedule.skip_order == "planned", tuple(map(len, stages)))
 
 
 def parts_of(config: RunConfig, chosen: Plan) -> list[Part]:

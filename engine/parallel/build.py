@@ -9,6 +9,7 @@ from engine.comm.channel import Channel
 from engine.comm.context import RankContext
 from engine.config.layout import accumulation, layers_of_stages
 from engine.config.run_config import RunConfig
+from engine.footprint.footprint import plan_of, whole_plan_of
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Linear
 from engine.model.linear import DeferredGradients
@@ -24,10 +25,9 @@ from engine.parallel.data.replicated import DataParallel
 from engine.parallel.data.zero1 import SlicedParameters
 from engine.parallel.expert import ExpertParallel
 from engine.parallel.memory_plan import asks_for_plan, plan_blocks
-from engine.parallel.pipeline import PipelineExecutor, PipelineMessages
+from engine.parallel.pipeline import Course, PipelineExecutor, PipelineMessages
 from engine.parallel.tensor import Chunks, TensorParallel
 from engine.schedules.actions import Plan
-from engine.schedules.registry import plan
 
 _MENDED = "torch's compiler had been killed while it wrote to its cache; what it left was removed and compiled again"
 
@@ -56,10 +56,12 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
         for model in models.values():
             model.keep(planned)
     set_micro_batches(models, config, chosen, rank.folder)
-    messages = messages_of(rank, chosen, blueprint)
-    messages.connect()
+    training, whole = courses_of(rank, chosen, blueprint)
+    whole.messages.connect()
+    if training is not whole:
+        training.messages.connect()
     return PipelineExecutor(
-        stages, chosen, at.pp, messages, deferred, rank.timer, blueprint=blueprint, recorder=rank.actions
+        stages, training, whole, at.pp, deferred, rank.timer, blueprint=blueprint, recorder=rank.actions
     )
 
 
@@ -77,12 +79,6 @@ def set_micro_batches(stages: Mapping[int, Stage], config: RunConfig, chosen: Pl
         for module in model.modules():
             if isinstance(module, Mixture):
                 module.balance_scale = 1.0 / accumulation(config)
-
-
-def plan_of(config: RunConfig) -> Plan:
-    """The schedule that all ranks of a pipeline follow."""
-    schedule = config.schedule
-    return plan(schedule.kind, config.parallel.pp, schedule.chunks, accumulation(config))
 
 
 def _stage(
@@ -161,7 +157,16 @@ def _meshes(rank: RankContext) -> Meshes:
     return Meshes(dense, mesh_of(groups.edp, None, [], rank.device.type), layout.ep)
 
 
-def messages_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> PipelineMessages:
+def courses_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> tuple[Course, Course]:
+    """Of training, and of what goes through the whole pipeline: the same where nothing leaves out stages."""
+    training = Course(chosen, _messages_of(rank, chosen, blueprint))
+    if not chosen.paths:
+        return training, training
+    whole = whole_plan_of(rank.config)
+    return training, Course(whole, _messages_of(rank, whole, blueprint))
+
+
+def _messages_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> PipelineMessages:
     """Messages between the stages of this rank's pipeline, as large as its micro-batches."""
     config, groups = rank.config, rank.groups
     layers = layers_of_stages(blueprint.blocks, chosen.stages, config.schedule.stage_layers)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -106,7 +107,10 @@ class PipelineMessages:
     def _expect(self, source: int) -> None:
         if self._due[source] and source not in self._under_way:
             action = self._due[source].popleft()
-            shape, dtype = self._kinds[action.stage - (action.work is not Work.FORWARD)]
+            made_by = action.stage
+            if action.work is not Work.FORWARD:  # a gradient is like what it is of
+                made_by = self._plan.before(action.micro_batch, action.stage) or 0
+            shape, dtype = self._kinds[made_by]
             buffer = torch.empty(shape, dtype=dtype, device=self._device)
             self._under_way[source] = (action, self._end(source, self._rank).receive(buffer, source))
 
@@ -128,8 +132,16 @@ def _arrivals(plan: Plan, rank: int) -> dict[int, list[Action]]:
     return arrivals
 
 
+class Course(NamedTuple):
+    """A plan, and one rank's messages by it."""
+
+    plan: Plan
+    messages: PipelineMessages
+
+
 class PipelineExecutor:
-    """The stages of one rank, and the order of work on them.
+    """The stages of one rank, and the order of work on them: in ``training``, and where every micro-batch goes through
+    the ``whole`` pipeline.
 
     Waiting for a message counts as bubble (it holds the transfer too), waiting for the last sends and for gradients
     as exposed communication.
@@ -138,9 +150,9 @@ class PipelineExecutor:
     def __init__(
         self,
         stages: Mapping[int, Replica],
-        plan: Plan,
+        training: Course,
+        whole: Course,
         rank: int,
-        messages: PipelineMessages,
         deferred: DeferredGradients,
         timer: StepTimer,
         *,
@@ -149,8 +161,8 @@ class PipelineExecutor:
     ) -> None:
         self.stages, self._rank, self.blueprint = stages, rank, blueprint
         self._deferred, self._timer, self._recorder = deferred, timer, recorder
-        self._last = plan.stages - 1
-        self.follow(plan, messages)
+        self._last = training.plan.stages - 1
+        self.follow(training, whole)
         self._inputs: dict[tuple[int, int], Tensor] = {}
         self._outputs: dict[tuple[int, int], Tensor] = {}
         self._metrics: list[Tensor] = []
@@ -159,18 +171,24 @@ class PipelineExecutor:
         """The data, as this rank needs them."""
         return self.blueprint.samples(next(iter(self.stages.values())).model)
 
-    def follow(self, plan: Plan, messages: PipelineMessages) -> None:
-        """From the next step on work by this plan, which has the same stages on the same ranks, and the
-        same kind of backward.
+    def follow(self, training: Course, whole: Course) -> None:
+        """From the next step on work by these, which have the same stages on the same ranks, and the same kind of
+        backward.
         """
-        self._plan, self._messages = plan, messages
-        self._actions = plan.actions[self._rank]
+        self._training, self._whole = training, whole
+        self._take(training)
         self._completing = _completing(self._actions)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether micro-batches leave out stages in training."""
+        return bool(self._training.plan.paths)
 
     def run(self, batches: MicroBatches) -> float | None:
         """One step's forwards and backwards over micro-batches of (inputs, targets), both [batch, ...]; returns the
         mean loss where it is computed, None elsewhere. Gradients are averaged when it returns.
         """
+        self._take(self._training)
         self._messages.open()
         losses = []
         for place, action in enumerate(self._actions):
@@ -186,8 +204,11 @@ class PipelineExecutor:
             replica.finish()
         return host_values.number(torch.stack(losses).sum()) if losses else None
 
-    def evaluate(self, batches: MicroBatches) -> tuple[float | None, float | None]:
-        """Forwards alone, without gradients; returns the mean loss and the mean metric where they are computed."""
+    def evaluate(self, batches: MicroBatches, partial: bool = False) -> tuple[float | None, float | None]:
+        """Forwards alone, without gradients; returns the mean loss and the mean metric where they are computed. What is
+        ``partial`` leaves out stages as training does.
+        """
+        self._take(self._training if partial else self._whole)
         self._messages.open(forward_only=True)
         losses, self._metrics = [], []
         with torch.no_grad():
@@ -210,7 +231,8 @@ class PipelineExecutor:
         """The loss, if this is the stage that computes it."""
         stage, key = action.stage, (action.stage, action.micro_batch)
         inputs, targets = batches[action.micro_batch]
-        x = inputs if not stage else self._wait_for(Action(Work.FORWARD, action.micro_batch, stage - 1))
+        wanted, given = self._plan.wanted(action), self._plan.given(action)
+        x = inputs if wanted is None else self._wait_for(wanted)
         with self._span(action, "forward"):
             if stage and torch.is_grad_enabled():
                 x = x.detach().requires_grad_(True)
@@ -220,30 +242,33 @@ class PipelineExecutor:
                 out = self.stages[stage].model.loss(out, targets) / len(batches)
         if torch.is_grad_enabled():
             self._inputs[key], self._outputs[key] = x, out
-        if stage == self._last:
+        if given is None:
             return [out.detach()]
-        self._messages.give(action, stage + 1, out.detach())
+        self._messages.give(*given, out.detach())
         return []
 
     def _backward(self, action: Action, last: bool) -> None:
         stage, key = action.stage, (action.stage, action.micro_batch)
-        gradient = None
-        if stage < self._last:
-            gradient = self._wait_for(Action(Work.INPUT, action.micro_batch, stage + 1))
+        wanted, given = self._plan.wanted(action), self._plan.given(action)
+        gradient = None if wanted is None else self._wait_for(wanted)
         x, out = self._inputs.pop(key), self._outputs.pop(key)
         self._deferred.key = key if action.work is Work.INPUT else None
         with self._span(action, "backward"):
             self.stages[stage].backward(out, gradient, last)
         self._deferred.key = None
-        if stage:
+        if given is not None:
             assert x.grad is not None
-            self._messages.give(result_of(action), stage - 1, x.grad)
+            self._messages.give(*given, x.grad)
 
     def _weights(self, action: Action, last: bool) -> None:
         replica = self.stages[action.stage]
         with self._span(action, "backward"):
             for parameter, gradient in self._deferred.products((action.stage, action.micro_batch)):
                 replica.add_gradient(parameter, gradient, last)
+
+    def _take(self, course: Course) -> None:
+        self._plan, self._messages = course
+        self._actions = course.plan.actions[self._rank]
 
     def _measure(self, output: Tensor, targets: Tensor) -> None:
         """The metric of held-out samples; training goes without."""

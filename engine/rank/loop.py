@@ -201,25 +201,33 @@ class Validation:
         began = time.monotonic()
         with unrecorded():
             found = [self._one(batch) for batch in range(count)]
+            early = [
+                self._one(batch, partial=True) for batch in range(count if self._stages.is_partial else 0)
+            ]
         losses = [loss for loss, _ in found if loss is not None]
-        metrics = [metric for _, metric in found if metric is not None]
+        means = {
+            "metric": [metric for _, metric in found if metric is not None],
+            "partial_loss": [loss for loss, _ in early if loss is not None],
+        }
         self.seconds = seconds = time.monotonic() - began
         if not losses:
             return None
         loss = sum(losses) / len(losses)
         if math.isfinite(loss):
-            more = {"metric": sum(metrics) / len(metrics)} if metrics else {}
+            more = {name: sum(values) / len(values) for name, values in means.items() if values}
             rank.writer.event(
                 "validation", step=step, loss=loss, batches=len(losses), seconds=seconds, **more
             )
         return loss
 
-    def _one(self, batch: int) -> tuple[float | None, float | None]:
-        """Loss and metric; None on ranks that do not compute them, and where there is no metric."""
+    def _one(self, batch: int, partial: bool = False) -> tuple[float | None, float | None]:
+        """Loss and metric; None on ranks that do not compute them, and where there is no metric. ``partial``: with as
+        many stages left out as in training.
+        """
         rank, batch_size = self._rank, self._rank.config.batch.global_batch
         per_rank = batch_size // rank.layout.dp
         held_out = self._samples.validation(batch * batch_size + rank.groups.at.dp * per_rank, per_rank)
-        return self._stages.evaluate(micro_batches(rank, *held_out))
+        return self._stages.evaluate(micro_batches(rank, *held_out), partial)
 
 
 #: A run with a time has so many steps until the first ones showed how many fit: its learning rate rises slowly.

@@ -9,8 +9,9 @@ from engine.config.knobs import facts
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.config.validation.live_changes import Change
+from engine.footprint.footprint import plan_of
 from engine.model.activation_memory import activations_of
-from engine.parallel.build import messages_of, plan_of, set_micro_batches
+from engine.parallel.build import courses_of, set_micro_batches
 from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.pipeline import PipelineExecutor
 from engine.parallel.tensor import TensorParallel
@@ -95,8 +96,12 @@ def _gradients(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -
 
 
 def _schedule(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -> None:
-    """Another number of micro-batches is another schedule, with messages of another size."""
-    stages.follow(chosen := _tell_micro_batches(rank, stages), messages_of(rank, chosen, stages.blueprint))
+    """Another number of micro-batches is another schedule, with messages of another size; other paths may lead to ranks
+    that had no messages from each other before.
+    """
+    training, whole = courses_of(rank, _tell_micro_batches(rank, stages), stages.blueprint)
+    training.messages.connect()
+    stages.follow(training, whole)
 
 
 def _tell_micro_batches(rank: RankContext, stages: PipelineExecutor) -> Plan:

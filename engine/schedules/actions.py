@@ -48,7 +48,10 @@ Schedule = Callable[[int, Size], list[Action]]
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole schedule: who owns each stage, and the list that each rank executes in order."""
+    """A whole schedule: who owns each stage, and the list that each rank executes in order.
+
+    ``paths`` has the stages that each micro-batch goes through, in order; where it is empty they go through all.
+    """
 
     kind: str
     ranks: int
@@ -56,6 +59,7 @@ class Plan:
     micro_batches: int
     rank_of: tuple[int, ...]
     actions: tuple[tuple[Action, ...], ...]
+    paths: tuple[tuple[int, ...], ...] = ()
 
     @property
     def chunks(self) -> int:
@@ -70,6 +74,54 @@ class Plan:
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The stages that a rank owns, in the order of the model's layers."""
         return tuple(stage for stage, owner in enumerate(self.rank_of) if owner == rank)
+
+    @property
+    def trained_shares(self) -> tuple[float, ...]:
+        """The share of the micro-batches that goes through each stage."""
+        paths = self.paths or (range(self.stages),)
+        return tuple(sum(stage in path for path in paths) / len(paths) for stage in range(self.stages))
+
+    def before(self, micro_batch: int, stage: int) -> int | None:
+        """The stage that a micro-batch comes from; None at the first."""
+        if not self.paths:
+            return stage - 1 if stage else None
+        place = self.paths[micro_batch].index(stage)
+        return self.paths[micro_batch][place - 1] if place else None
+
+    def after(self, micro_batch: int, stage: int) -> int | None:
+        """The stage that a micro-batch goes on to; None at the last."""
+        if not self.paths:
+            return stage + 1 if stage < self.stages - 1 else None
+        path = self.paths[micro_batch]
+        place = path.index(stage) + 1
+        return path[place] if place < len(path) else None
+
+    def wanted(self, action: Action) -> Action | None:
+        """The result of another stage that an action needs."""
+        work, micro_batch, stage = action
+        if work is Work.WEIGHT:
+            return None
+        ahead = work is Work.FORWARD
+        source = self.before(micro_batch, stage) if ahead else self.after(micro_batch, stage)
+        return None if source is None else Action(Work.FORWARD if ahead else Work.INPUT, micro_batch, source)
+
+    def given(self, action: Action) -> tuple[Action, int] | None:
+        """The result that an action makes for another stage, and which stage that is."""
+        result = result_of(action)
+        work, micro_batch, stage = result
+        if work is Work.WEIGHT:
+            return None
+        target = self.after(micro_batch, stage) if work is Work.FORWARD else self.before(micro_batch, stage)
+        return None if target is None else (result, target)
+
+    def needs(self, action: Action) -> list[Action]:
+        """The results that must be there before an action can start; the one of another stage comes first."""
+        work, micro_batch, stage = action
+        if work is Work.WEIGHT:
+            return [Action(Work.INPUT, micro_batch, stage)]
+        own = [] if work is Work.FORWARD else [Action(Work.FORWARD, micro_batch, stage)]
+        wanted = self.wanted(action)
+        return own if wanted is None else [wanted, *own]
 
     def turns_at_once(self, stage: int) -> bool:
         """Whether each forward of a stage is followed by its own backward, with nothing between the two."""
@@ -123,9 +175,6 @@ def gradient_of_weights(micro_batch: int, stage: int) -> Action:
     return Action(Work.WEIGHT, micro_batch, stage)
 
 
-_DIRECTION = {Work.FORWARD: 1, Work.INPUT: -1, Work.WEIGHT: 0}
-
-
 class Route(NamedTuple):
     """Messages of one kind from one rank to another: F carries activations, I gradients."""
 
@@ -140,17 +189,6 @@ def result_of(action: Action) -> Action:
     return Action(Work.INPUT, micro_batch, stage) if work is Work.BACKWARD else action
 
 
-def needs(action: Action, stages: int) -> list[Action]:
-    """The results that must be there before an action can start; the one of another stage comes first."""
-    work, micro_batch, stage = action
-    if work is Work.FORWARD:
-        return [Action(Work.FORWARD, micro_batch, stage - 1)] if stage else []
-    if work is Work.WEIGHT:
-        return [Action(Work.INPUT, micro_batch, stage)]
-    own = Action(Work.FORWARD, micro_batch, stage)
-    return [own] if stage == stages - 1 else [Action(Work.INPUT, micro_batch, stage + 1), own]
-
-
 def in_order(plan: Plan) -> Iterator[tuple[int, Action]]:
     """(rank, action) in an order that keeps every rank's list and every need; ends early in a deadlock."""
     done, places, moved = set[Action](), [0] * len(plan.actions), True
@@ -159,7 +197,7 @@ def in_order(plan: Plan) -> Iterator[tuple[int, Action]]:
         for rank, actions in enumerate(plan.actions):
             while places[rank] < len(actions):
                 action = actions[places[rank]]
-                if not done.issuperset(needs(action, plan.stages)):
+                if not done.issuperset(plan.needs(action)):
                     break
                 done.add(result_of(action))
                 places[rank] += 1
@@ -171,8 +209,8 @@ def sent(plan: Plan) -> dict[Route, list[Action]]:
     """The results that travel on each route, in the order in which their source makes them."""
     routes: dict[Route, list[Action]] = {}
     for rank, actions in enumerate(plan.actions):
-        for action in map(result_of, actions):
-            to = action.stage + _DIRECTION[action.work]
-            if 0 <= to < plan.stages and plan.rank_of[to] != rank:
-                routes.setdefault(Route(rank, plan.rank_of[to], action.work), []).append(action)
+        for given in map(plan.given, actions):
+            if given is not None and plan.rank_of[given[1]] != rank:
+                result, target = given
+                routes.setdefault(Route(rank, plan.rank_of[target], result.work), []).append(result)
     return routes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.schedules import algorithms
+from engine.schedules import algorithms, partial
 from engine.schedules.actions import Action, Costs, Plan, Schedule, Size, Work
 from engine.schedules.algorithms import (
     breadth_first,
@@ -17,6 +17,7 @@ from engine.schedules.algorithms import (
     zero_bubble,
     zero_bubble_v,
 )
+from engine.schedules.partial import Skips
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Kind:
     of stages per rank; a ``range`` without a practical end means any. With ``chunk_by_chunk`` a chunk takes all
     micro-batches before another one, so its sharded parameters are gathered once a pass. ``idle`` and ``peak`` are the
     closed forms of the seconds that each rank waits and of the activations that a rank keeps; without one the lists are
-    simulated and counted. ``idle_of_any_costs`` says whether that form holds for any. ``offered`` schedules are in the
-    space of a study that names none.
+    simulated and counted. ``idle_of_any_costs`` says whether that form holds for any. With ``skips`` micro-batches can
+    leave out stages. ``offered`` schedules are in the space of a study that names none.
     """
 
     schedule: Schedule
@@ -40,6 +41,7 @@ class Kind:
     idle: Callable[[Size, Costs], float] | None = None
     idle_of_any_costs: bool = True
     peak: Callable[[int, Size], int] | None = None
+    skips: bool = False
     offered: bool = False
 
     def chunks_problem(self, chunks: int) -> str | None:
@@ -61,6 +63,7 @@ KINDS: dict[str, Kind] = {
         ONE,
         idle=algorithms.idle_one_f_one_b,
         peak=algorithms.peak_one_f_one_b,
+        skips=True,
         offered=True,
     ),
     "gpipe": Kind(
@@ -72,6 +75,7 @@ KINDS: dict[str, Kind] = {
         ANY,
         idle=algorithms.idle_interleaved,
         peak=algorithms.peak_interleaved,
+        skips=True,
         offered=True,
     ),
     "zb_h1": Kind(
@@ -122,8 +126,8 @@ def kept(actions: Sequence[Action]) -> int:
     return most
 
 
-def plan(kind: str, ranks: int, chunks: int, micro_batches: int) -> Plan:
-    """The whole schedule of one step.
+def plan(kind: str, ranks: int, chunks: int, micro_batches: int, skips: Skips | None = None) -> Plan:
+    """The whole schedule of one step; with ``skips`` micro-batches leave out stages.
 
     On one rank with one chunk all kinds shrink to one: each micro-batch forward, then its whole backward, so
     that accumulation never keeps more than one micro-batch of activations.
@@ -142,7 +146,8 @@ def plan(kind: str, ranks: int, chunks: int, micro_batches: int) -> Plan:
             raise ValueError(f"{kind}: {name}={getattr(size, name)} {problem}")
     schedule = one_f_one_b if size.stages == 1 else facts.schedule
     actions = tuple(tuple(schedule(rank, size)) for rank in range(ranks))
-    return Plan(kind, ranks, size.stages, micro_batches, placed(facts.placement, size), actions)
+    whole = Plan(kind, ranks, size.stages, micro_batches, placed(facts.placement, size), actions)
+    return whole if skips is None else partial.skipping(whole, skips)
 
 
 def placed(placement: Literal["loop", "v"], size: Size) -> tuple[int, ...]:

@@ -6,10 +6,11 @@ under way, and its sender goes on at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.schedules.actions import Action, Costs, Plan, Work, in_order, needs, result_of
+from engine.schedules.actions import Action, Costs, Plan, Work, in_order, result_of
 
 
 class Span(NamedTuple):
@@ -42,8 +43,8 @@ class Timeline:
         return 1.0 - busy / (len(self.spans) * self.seconds)
 
 
-def simulate(plan: Plan, costs: Costs) -> Timeline:
-    """Start and end of each action.
+def simulate(plan: Plan, costs: Costs, sizes: Sequence[float] = ()) -> Timeline:
+    """Start and end of each action; stages take their ``sizes`` times the costs, all alike where none are given.
 
     Raises:
         ValueError: the plan ends in a deadlock.
@@ -53,10 +54,12 @@ def simulate(plan: Plan, costs: Costs) -> Timeline:
     seconds = {work: costs.of(work) for work in Work}
     for rank, action in in_order(plan):
         start = spans[rank][-1].end if spans[rank] else 0.0
-        for need in needs(action, plan.stages):
+        for need in plan.needs(action):
             way = 0.0 if plan.rank_of[need.stage] == rank else costs.hop
             start = max(start, ended[need] + way)
-        end = ended[result_of(action)] = start + seconds[action.work]
+        end = ended[result_of(action)] = start + seconds[action.work] * (
+            sizes[action.stage] if sizes else 1.0
+        )
         spans[rank].append(Span(action, start, end))
     if sum(map(len, spans)) < sum(map(len, plan.actions)):
         raise ValueError(f"the {plan.kind} plan ends in a deadlock after {sum(map(len, spans)):,} actions")

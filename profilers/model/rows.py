@@ -13,7 +13,8 @@ class PipelineRow:
     ``bubble_fraction`` is idle over ranks times span. Idle time divides into waiting for a neighbour's action (and for
     the others to finish), the transfer of messages from then on, and gaps of the rank itself. ``action_seconds`` are
     the medians of F, B, I and W; ``formula_fraction`` is the bubble that the schedule has with these costs and no
-    transfer time, by ``formula_source``.
+    transfer time, by ``formula_source``. ``trained_shares`` has the share of the micro-batches that goes through each
+    stage; it is empty where all go through all.
     """
 
     ranks: int
@@ -27,6 +28,7 @@ class PipelineRow:
     clock_error_seconds: float = 0.0
     formula_fraction: float | None = None
     formula_source: str | None = None
+    trained_shares: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

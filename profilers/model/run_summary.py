@@ -181,6 +181,8 @@ class RunSummary:
     #: One per recorded step, measured or not: the mean over the ranks that know it.
     losses: list[float | None] = field(default_factory=list)
     validation_loss: float | None = None
+    #: The same with as many stages left out as in training, where stages are left out.
+    partial_loss: float | None = None
     #: What the model measures beside its loss: its name, and on held-out samples its mean; None without one.
     metric_name: str | None = None
     validation_metric: float | None = None

@@ -179,6 +179,10 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     said[f"environment: what {variables} changes is not modelled"] = bool(variables)
     kind = config.schedule.kind
     said[f"schedule.kind={kind}: what ZeRO gathers less often is not counted"] = KINDS[kind].chunk_by_chunk
+    skip = config.schedule.skip_share
+    said[f"schedule.skip_share={skip:g}: seconds are those of all stages; --simulate plays the paths"] = (
+        skip > 0
+    )
     said["train.optimizer=muon: its products are not counted, and its state as AdamW's"] = (
         config.train.optimizer == "muon"
     )

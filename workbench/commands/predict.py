@@ -262,14 +262,22 @@ def schedule(
     ranks: Annotated[int, typer.Option(min=1, max=64, help="Ranks in the pipeline.")] = 4,
     chunks: Annotated[int | None, typer.Option(min=1, help="Stages per rank.")] = None,
     micro_batches: Annotated[int, typer.Option(min=1, max=512, help="Micro-batches per step.")] = 8,
+    *,
+    skip: Annotated[
+        float,
+        typer.Option(min=0, max=0.49, help="Share of visits of stages to leave out (schedule.skip_share)."),
+    ] = 0.0,
+    unplanned: Annotated[bool, typer.Option("--unplanned", help="Leave out stages in turn.")] = False,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw it to an SVG file.")] = None,
     json: Json = False,
 ) -> int:
     """Show a pipeline schedule: each rank's list of actions, its bubble, and what it keeps in memory."""
-    from workbench.figures.anatomy.schedule import series_of
+    from workbench.figures.anatomy.schedule import path_text, series_of
     from workbench.text.output import emit_json
 
     chosen = _plan(kind, ranks, chunks, micro_batches)
+    if skip:
+        chosen = _partial(chosen, skip, not unplanned)
     series = series_of(chosen)
     lists = {f"rank {rank}": chosen.written(rank) for rank in range(ranks)}
     if svg is not None:
@@ -279,12 +287,29 @@ def schedule(
     if json:
         emit_json({"kind": kind, "ranks": ranks, "chunks": chosen.chunks, "micro_batches": micro_batches,
                    "rank_of": chosen.rank_of, "actions": list(lists.values()), "length_forwards": series.length,
-                   "bubble_fraction": series.bubble_fraction, "in_flight": series.in_flight})  # fmt: skip
+                   "bubble_fraction": series.bubble_fraction, "in_flight": series.in_flight,
+                   "paths": chosen.paths, "trained_shares": chosen.trained_shares})  # fmt: skip
         return 0
     print(series.title)
     for name, actions in lists.items():
         print(f"  {name}: {actions}")
+    for number, path in enumerate(chosen.paths):
+        print(f"  micro-batch {number}: {path_text(path, chosen.stages)}")
     return 0
+
+
+def _partial(whole: Plan, share: float, planned: bool) -> Plan:
+    """With stages left out; LayoutError where the rules of a run do not allow it."""
+    from engine.config.run_config import parse
+    from engine.config.validation.partial_pipeline import skip_problems
+    from engine.schedules.partial import Skips
+    from engine.schedules.registry import plan
+
+    tree = {"parallel": {"pp": whole.ranks}, "batch": {"micro_batch": 1, "global_batch": whole.micro_batches},
+            "schedule": {"kind": whole.kind, "chunks": whole.chunks, "skip_share": share}}  # fmt: skip
+    for problem in skip_problems(parse(tree)):
+        raise problem
+    return plan(whole.kind, whole.ranks, whole.chunks, whole.micro_batches, Skips(share, planned))
 
 
 def _plan(kind: str, ranks: int, chunks: int | None, micro_batches: int) -> Plan:

@@ -67,9 +67,9 @@ def lines(summary: RunSummary) -> Iterator[Line]:
 
 
 def metric(summary: RunSummary) -> str:
-    """What the model measures beside its loss on held-out samples; empty without one."""
-    value = summary.validation_metric
-    return "" if value is None else f"{summary.metric_name} {value:.4f}"
+    """On held-out samples, beside the loss: the model's metric, and the loss with stages left out, if there are any."""
+    known = (summary.metric_name, summary.validation_metric), ("with stages left out", summary.partial_loss)
+    return ", ".join(f"{name} {value:.4f}" for name, value in known if value is not None)
 
 
 def _step_lines(summary: RunSummary) -> Iterator[Line]:

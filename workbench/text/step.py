@@ -133,6 +133,9 @@ def _bubble(row: PipelineRow) -> str:
     if row.formula_fraction is not None:
         text += f"; {words.percent(row.formula_fraction, 1)} by {row.formula_source} at these costs"
     text += f". Per rank and step: {idle}"
+    if row.trained_shares:
+        shares = ", ".join(words.percent(share) for share in row.trained_shares)
+        text += f". Stages are trained by {shares} of the micro-batches"
     if row.clock_error_seconds:
         text += f"; clocks are known to within {words.seconds(row.clock_error_seconds)}"
     return f"{text}."

@@ -15,7 +15,7 @@ from engine.config.network import shape_of
 from engine.config.outer_methods import OUTER_METHODS, OuterMethod
 from engine.config.presets import blocks_of, is_decoder
 from engine.config.run_config import RunConfig
-from engine.schedules.registry import Kind
+from engine.schedules.registry import KINDS, Kind
 
 Values = Mapping[str, Any]
 Change = Literal["speed", "memory", "loss"]
@@ -153,6 +153,11 @@ def shares_data(now: Values) -> bool:
 
 def pipelines(now: Values) -> bool:
     return bool(now["parallel.pp"] > 1)
+
+
+def may_skip(now: Values) -> bool:
+    """Whether micro-batches can leave out stages."""
+    return pipelines(now) and KINDS[now["schedule.kind"]].skips
 
 
 def has_outer(now: Values) -> bool:

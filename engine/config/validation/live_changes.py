@@ -102,7 +102,7 @@ def _budget_problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutErro
     """A plan is made for the micro-batches that a run starts with."""
     if after.memory.budget_gib is None:
         return
-    for key in ("batch.micro_batch", "schedule.kind"):
+    for key in ("batch.micro_batch", "schedule.kind", "schedule.skip_share", "schedule.skip_order"):
         if value_of(after, key) != value_of(before, key):
             why = "the plan for memory.budget_gib was made for the old value; start a new run with it"
             yield LayoutError(key, value_of(after, key), why)

@@ -36,6 +36,7 @@ from engine.model.mixture import MixtureShape
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from tests.support.engine.mixtures import mixture
+from tests.support.runs import small
 
 aten = torch.ops.aten
 #: More are counted without memory: on the meta device.
@@ -265,3 +266,13 @@ def test_a_configuration_becomes_a_workload() -> None:
 def test_the_convention_names_both_papers() -> None:
     assert "2104.04473" in CONVENTION
     assert "2205.05198" in CONVENTION
+
+
+def test_layers_that_micro_batches_leave_out_do_not_count() -> None:
+    whole = small(model__layers=8, parallel__pp=4, schedule__stage_layers=[1, 3, 3, 1])
+    partial = whole.with_values({"schedule.skip_share": 0.25})
+    every, some = workload_of(whole), workload_of(partial)
+    assert (every.layer_share, some.layer_share) == (1.0, 5 / 8)
+    head = 3 * every.tokens * 2 * every.shape.vocabulary * every.shape.hidden
+    left = (model_flops_per_step(some) - head) / (model_flops_per_step(every) - head)
+    assert left == pytest.approx(5 / 8, rel=1e-6)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.config.run_config import RunConfig
-from engine.parallel.build import plan_of
+from engine.footprint.footprint import plan_of
 from engine.rank import loop
 from engine.rank.worker import train_in_group
 from engine.run import run_folder

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.schedules.actions import Action, Costs, Plan, Work, in_order, needs, result_of, sent
+from engine.schedules.actions import Action, Costs, Plan, Work, in_order, result_of, sent
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from tests.engine.schedules.test_registry import chunks_of
@@ -46,7 +46,7 @@ def acyclic(made: Plan) -> bool:
     for actions in made.actions:
         last: set[Action] = set()
         for action in actions:
-            before[result_of(action)] = last | set(needs(action, made.stages))
+            before[result_of(action)] = last | set(made.needs(action))
             last = {result_of(action)}
     while free := {action for action, needed in before.items() if not needed & before.keys()}:
         before = {action: needed for action, needed in before.items() if action not in free}

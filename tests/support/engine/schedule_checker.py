@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import chain, groupby, product
 from typing import NamedTuple
 
-from engine.schedules.actions import Action, Plan, Route, Work, in_order, needs, result_of, sent
+from engine.schedules.actions import Action, Plan, Route, Work, in_order, result_of, sent
 
 _COMPLETE = (sorted((Work.FORWARD, Work.BACKWARD)), sorted((Work.FORWARD, Work.INPUT, Work.WEIGHT)))
 
@@ -57,6 +57,8 @@ def _owners(plan: Plan) -> list[str]:
         for action in actions:
             if not 0 <= action.stage < plan.stages or not 0 <= action.micro_batch < plan.micro_batches:
                 found.append(f"rank {rank} runs {action}, which is not part of the step")
+            elif plan.paths and action.stage not in plan.paths[action.micro_batch]:
+                found.append(f"rank {rank} runs {action}, which is not on its path")
             elif plan.rank_of[action.stage] != rank:
                 found.append(f"rank {rank} runs {action}, which belongs to rank {plan.rank_of[action.stage]}")
     return found
@@ -68,6 +70,8 @@ def _completeness(plan: Plan) -> list[str]:
         works.setdefault((action.stage, action.micro_batch), []).append(action.work)
     found = []
     for place in product(range(plan.stages), range(plan.micro_batches)):
+        if plan.paths and place[0] not in plan.paths[place[1]]:
+            continue
         done = sorted(works.get(place, ()))
         if done not in _COMPLETE:
             where = f"micro-batch {place[1]} on stage {place[0]}"
@@ -84,7 +88,7 @@ def _stuck(plan: Plan) -> list[str]:
     for rank, actions in enumerate(plan.actions):
         if places[rank] < len(actions):
             action = actions[places[rank]]
-            missing = [need for need in needs(action, plan.stages) if need not in done]
+            missing = [need for need in plan.needs(action) if need not in done]
             owners = " and ".join(f"{need} of rank {plan.rank_of[need.stage]}" for need in missing)
             found.append(f"deadlock: rank {rank} waits for ever at {action} for {owners}")
     return found
@@ -108,7 +112,7 @@ def received(plan: Plan) -> dict[Route, list[Action]]:
     routes: dict[Route, list[Action]] = {}
     for rank, actions in enumerate(plan.actions):
         for action in actions:
-            for need in needs(action, plan.stages):
+            for need in plan.needs(action):
                 if plan.rank_of[need.stage] != rank:
                     routes.setdefault(Route(plan.rank_of[need.stage], rank, need.work), []).append(need)
     return routes

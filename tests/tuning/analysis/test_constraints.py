@@ -68,11 +68,13 @@ def replace_steps(guard: LossGuard, steps: int) -> LossGuard:
         {"compression.experts": "bf16"},
         {"outer.method": "local"},
         {"overlap.delay": 1},
+        {"schedule.skip_share": 0.25},
     ],
 )
-def test_everything_that_is_sent_coarsely_late_or_rarely_is_lossy(values: dict[str, Any]) -> None:
+def test_everything_that_is_sent_coarsely_late_or_rarely_or_left_out_is_lossy(values: dict[str, Any]) -> None:
     assert scoring.is_lossy(values)
-    assert not scoring.is_lossy(dict.fromkeys(values, "none") | {"overlap.delay": 0})
+    off = {"overlap.delay": 0, "schedule.skip_share": 0.0}
+    assert not scoring.is_lossy(dict.fromkeys(values, "none") | off)
 
 
 def test_a_trial_beyond_the_bound_is_infeasible_and_says_why(folder: Path) -> None:

@@ -8,11 +8,20 @@ from xml.etree import ElementTree
 
 import pytest
 
+from engine.footprint.footprint import plan_of
+from engine.schedules.actions import Work
 from engine.schedules.registry import KINDS, plan
 from tests import reference
 from tests.support.runs import small
 from tests.workbench.conftest import Run
-from workbench.figures.anatomy.schedule import schedule, schedule_series, schedule_svg, series_of_run
+from workbench.figures.anatomy.schedule import (
+    path_columns,
+    path_text,
+    schedule,
+    schedule_series,
+    schedule_svg,
+    series_of_run,
+)
 
 
 def shown(kind: str) -> int:
@@ -20,7 +29,7 @@ def shown(kind: str) -> int:
     return 2 if 2 in KINDS[kind].chunks else 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, reference.PARTIAL])
 def test_the_pictures_in_the_documents_are_the_lists_that_ranks_execute(kind: str) -> None:
     kept = (reference.PICTURES / f"{kind}.svg").read_text("utf-8")
     assert kept == reference.picture(kind), "run `python -m tests.reference`"
@@ -59,9 +68,31 @@ def test_the_command_prints_lists_and_figures_of_merit(command: Run, tmp_path: P
     assert picture.read_text("utf-8").startswith("<svg")
 
 
+def test_paths_that_leave_out_stages_are_told_and_drawn(command: Run) -> None:
+    asked = ("schedule", "1f1b", "--ranks", "4", "--micro-batches", "4", "--skip", "0.25")
+    found = command(*asked, "--json").document
+    assert found["trained_shares"] == [1.0, 0.5, 0.5, 1.0]
+    assert sorted(map(len, found["paths"])) == [3] * 4
+    assert found["length_forwards"] == 18
+    printed = command(*asked, "--unplanned").out
+    assert "4 of 16 visits of stages left out" in printed
+    assert "micro-batch 0: leaves out 1\n" in printed
+    assert path_text((0, 2, 1, 3), 4) == "all stages, in the order 0 2 1 3"
+    config = small(
+        parallel__pp=4, schedule__skip_share=0.25, schedule__stage_layers=[1, 2, 2, 1], model__layers=6
+    )
+    series = series_of_run(config)
+    assert series is not None
+    lengths = {(bar.stage, bar.work): bar.length for bar in series.bars}
+    assert lengths[1, Work.FORWARD] == pytest.approx(2 * lengths[0, Work.FORWARD])
+    assert path_columns(series)["path"] == [path_text(path, 4) for path in plan_of(config).paths]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("gpipe", "--skip", "0.2"), "schedule.skip_share=0.2: gpipe has all stages"),
+        (("1f1b", "--skip", "0.4"), "the most here is 0.25"),
         (("fastest",), "schedule.kind='fastest': choose one of 1f1b, gpipe"),
         (("gpipe", "--chunks", "2"), "schedule.chunks=2: must be exactly 1"),
     ],

@@ -90,5 +90,8 @@ def test_another_model_than_the_decoder_is_named_with_what_it_measures() -> None
     lines = dict(run.lines(RunSummary.from_dict(KNOWN | told)))
     assert lines["model"].startswith("vision, ")
     assert lines["loss"] == "2.3000 -> 1.9000 over 2 steps; validation 2.0887, accuracy 0.6250"
+    early = {"losses": [2.3, 1.9], "validation_loss": 2.0887, "partial_loss": 2.3}
+    told_early = dict(run.lines(RunSummary.from_dict(KNOWN | early)))["loss"]
+    assert told_early == "2.3000 -> 1.9000 over 2 steps; validation 2.0887, with stages left out 2.3000"
     for usual in ({"workload": "decoder"}, {}):  # as it is now, and as it was before there was another one
         assert "model" not in dict(run.lines(RunSummary.from_dict(KNOWN | usual)))

@@ -12,7 +12,6 @@ from tuning.predict.model.hardware import Link
 from tuning.predict.simulation.machine import Ports, transfer
 from tuning.predict.simulation.step import Collective, Items, Pause, Sent, Step
 from tuning.predict.traffic.calls import Join
-from tuning.predict.traffic.rank import wanted
 
 
 class Code(IntEnum):
@@ -162,7 +161,7 @@ class _Links:
     def connect(self, rank: int, place: int, action: Action) -> None:
         """An action of a rank with the one of another rank that it waits for, if there is one."""
         step, plan = self._step, self._step.plan
-        needed = wanted(action, plan.stages)
+        needed = plan.wanted(action)
         if needed is None or plan.rank_of[needed.stage] == rank:
             return
         source, border = plan.rank_of[needed.stage], min(needed.stage, action.stage)
@@ -184,7 +183,7 @@ def _check_own(plan: Plan) -> None:
     for rank, actions in enumerate(plan.actions):
         done = set[Action]()
         for action in actions:
-            needed = wanted(action, plan.stages)
+            needed = plan.wanted(action)
             if needed is not None and plan.rank_of[needed.stage] == rank and needed not in done:
                 raise ValueError(f"the {plan.kind} plan: rank {rank} runs {action} before its own {needed}")
             done.add(result_of(action))

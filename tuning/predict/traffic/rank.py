@@ -66,24 +66,6 @@ class Post:
             yield self._wire.message("recv").beside("received")
 
 
-def wanted(action: Action, stages: int) -> Action | None:
-    """The result of another stage that an action needs."""
-    if action.work is Work.FORWARD and action.stage:
-        return Action(Work.FORWARD, action.micro_batch, action.stage - 1)
-    if action.work in (Work.BACKWARD, Work.INPUT) and action.stage < stages - 1:
-        return Action(Work.INPUT, action.micro_batch, action.stage + 1)
-    return None
-
-
-def given(action: Action, stages: int) -> tuple[Action, int] | None:
-    """The result that an action makes for another stage, and which stage that is."""
-    if action.work is Work.FORWARD:
-        return (action, action.stage + 1) if action.stage < stages - 1 else None
-    if action.work is Work.WEIGHT or not action.stage:
-        return None
-    return result_of(action), action.stage - 1
-
-
 def arrivals(plan: Plan) -> dict[int, dict[int, tuple[Action, ...]]]:
     """Rank -> source -> the results that come from it, of both kinds, in the order in which it makes them."""
     made = [{result_of(one): number for number, one in enumerate(actions)} for actions in plan.actions]
@@ -145,8 +127,7 @@ class RankStep:
         yield Section("optimizer", tuple(self._optimizer()))
 
     def _items(self, action: Action, last: bool) -> tuple[Call | Join, ...]:
-        stages, found = self._plan.stages, list[Item]()
-        needed, made = wanted(action, stages), given(action, stages)
+        found, needed, made = list[Item](), self._plan.wanted(action), self._plan.given(action)
         if needed is not None:
             found += self._post.take(needed)
         found += self._computed(action, last)

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from engine.config.layout import accumulation
 from engine.config.run_config import RunConfig
+from engine.footprint.footprint import plan_of, skips_of
 from engine.schedules.actions import Costs, Plan, Work
+from engine.schedules.partial import relative_sizes
 from engine.schedules.registry import plan
 from engine.schedules.simulate import in_flight, simulate
 from profilers.analysis.anatomy import clocks_of
@@ -57,14 +58,23 @@ class ScheduleSeries(NamedTuple):
     bubble_fraction: float
     #: Peak activations of each rank, in stages x micro-batches.
     in_flight: tuple[float, ...]
+    #: The stages of each micro-batch, in order; empty where all go through all.
+    paths: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def left_out(self) -> int:
+        """Visits of stages that micro-batches leave out."""
+        return sum(self.ranks * self.chunks - len(path) for path in self.paths)
 
     @property
     def title(self) -> str:
         """What is drawn, with its two figures of merit."""
         sizes = f"{self.ranks} ranks x {self.chunks} chunk{'s' * (self.chunks > 1)}"
         peak = max(self.in_flight)
+        visits = self.ranks * self.chunks * self.micro_batches
+        gone = f", {self.left_out} of {visits} visits of stages left out" if self.paths else ""
         return (
-            f"{self.kind}: {sizes}, {self.micro_batches} micro-batches; "
+            f"{self.kind}: {sizes}, {self.micro_batches} micro-batches{gone}; "
             f"bubble {100 * self.bubble_fraction:.0f} %, at most {peak:g} stage activations on a rank"
         )
 
@@ -80,15 +90,15 @@ def schedule_series(kind: str, ranks: int, chunks: int, micro_batches: int) -> S
 
 def series_of_run(config: RunConfig) -> ScheduleSeries | None:
     """The schedule of a run; None where there is only one stage."""
-    schedule, ranks = config.schedule, config.parallel.pp
-    if ranks * schedule.chunks == 1:
+    if config.parallel.pp * config.schedule.chunks == 1:
         return None
-    return schedule_series(schedule.kind, ranks, schedule.chunks, accumulation(config))
+    chosen, skips = plan_of(config), skips_of(config)
+    return series_of(chosen, relative_sizes(chosen, skips.layers) if skips else ())
 
 
-def series_of(chosen: Plan) -> ScheduleSeries:
-    """Bars and figures of merit of any plan."""
-    timeline = simulate(chosen, USUAL)
+def series_of(chosen: Plan, sizes: Sequence[float] = ()) -> ScheduleSeries:
+    """Bars and figures of merit of any plan; stages take their ``sizes`` times as long."""
+    timeline = simulate(chosen, USUAL, sizes)
     bars = []
     for rank, spans in enumerate(timeline.spans):
         own = chosen.stages_of(rank)
@@ -104,6 +114,7 @@ def series_of(chosen: Plan) -> ScheduleSeries:
         timeline.seconds,
         timeline.bubble_fraction,
         in_flight(chosen),
+        chosen.paths,
     )
 
 
@@ -145,6 +156,22 @@ def _bars(bars: list[Bar], chunks: int) -> dict[str, object]:
         "textfont": {"color": [_ink(_color(bar, chunks)) for bar in bars]},
         "customdata": [[bar.stage, bar.micro_batch] for bar in bars],
         "hovertemplate": "stage %{customdata[0]}, micro-batch %{customdata[1]}<extra>%{fullData.name}</extra>",
+    }
+
+
+def path_text(path: Sequence[int], stages: int) -> str:
+    """Which stages a micro-batch leaves out, and whether two change places."""
+    out = [str(stage) for stage in range(stages) if stage not in path]
+    gone = f"leaves out {', '.join(out)}" if out else "all stages"
+    return gone + (f", in the order {' '.join(map(str, path))}" if list(path) != sorted(path) else "")
+
+
+def path_columns(series: ScheduleSeries) -> dict[str, list[Any]]:
+    """Each micro-batch and its path, as a table."""
+    stages = series.ranks * series.chunks
+    return {
+        "micro-batch": list(range(len(series.paths))),
+        "path": [path_text(path, stages) for path in series.paths],
     }
 
 

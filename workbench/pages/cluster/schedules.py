@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,12 @@ import numpy as np
 import streamlit as st
 
 from engine.config.errors import InputError
-from engine.config.layout import accumulation, layout_of
+from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig, parse
+from engine.footprint.footprint import plan_of, skips_of
 from engine.run import run_folder
 from engine.schedules.actions import Costs, Plan, Work
-from engine.schedules.registry import plan
+from engine.schedules.partial import relative_sizes
 from engine.schedules.simulate import simulate
 from tuning.predict.simulation.simulate import simulate_config
 from workbench.figures.anatomy.schedule import Timed, TimedSeries, measured_actions, timed, timed_series
@@ -51,7 +52,7 @@ def _schedules(run: str) -> None:
     if config is None:
         st.caption("The configuration of this run cannot be read.")
         return
-    chosen = plan(config.schedule.kind, config.parallel.pp, config.schedule.chunks, accumulation(config))
+    chosen, skips = plan_of(config), skips_of(config)
     measured, step = _measured(run, config, chosen)
     if measured is None or len(measured.bars) > MOST_ACTIONS:
         st.caption(
@@ -61,7 +62,7 @@ def _schedules(run: str) -> None:
         return
     simulated = _simulated(config, chosen)
     series = [
-        _planned(chosen, measured),
+        _planned(chosen, measured, relative_sizes(chosen, skips.layers) if skips else ()),
         *([simulated] if isinstance(simulated, TimedSeries) else []),
         measured,
     ]
@@ -96,11 +97,14 @@ def _measured(run: str, config: RunConfig, chosen: Plan) -> tuple[TimedSeries | 
     return (timed_series("Measured", chosen, actions), step) if actions else (None, step)
 
 
-def _planned(chosen: Plan, measured: TimedSeries) -> TimedSeries:
-    """At the median of what was measured of each kind of work, in seconds."""
+def _planned(chosen: Plan, measured: TimedSeries, sizes: Sequence[float] = ()) -> TimedSeries:
+    """At the median of what was measured of each kind of work, in seconds; of stages of several ``sizes``, of one of
+    size 1.
+    """
 
     def median(work: Work, otherwise: float) -> float:
-        own = [bar.length / 1e3 for bar in measured.bars if bar.work is work]
+        bars = [bar for bar in measured.bars if bar.work is work]
+        own = [bar.length / 1e3 / (sizes[bar.stage] if sizes else 1.0) for bar in bars]
         return float(np.median(own)) if own else otherwise
 
     forward = median(Work.FORWARD, 0.0)
@@ -108,7 +112,7 @@ def _planned(chosen: Plan, measured: TimedSeries) -> TimedSeries:
     costs = Costs(forward, backward, median(Work.INPUT, backward / 2), median(Work.WEIGHT, backward / 2))
     actions = [
         Timed(rank, action.work, action.micro_batch, action.stage, start, end - start)
-        for rank, spans in enumerate(simulate(chosen, costs).spans)
+        for rank, spans in enumerate(simulate(chosen, costs, sizes).spans)
         for action, start, end in spans
     ]
     return timed_series("Planned", chosen, actions)

@@ -12,7 +12,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, flatten, parse
 from engine.run.run_folder import ForeignJob
 from profilers.model.run_summary import RunSummary
-from workbench.figures.anatomy.schedule import schedule, series_of_run
+from workbench.figures.anatomy.schedule import path_columns, schedule, series_of_run
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import number_table, table
 from workbench.text import run as run_text
@@ -38,6 +38,9 @@ def draw_schedule(config: Mapping[str, Any]) -> None:
         "Drawn from the lists that the ranks executed, with a backward twice as long as a forward; measured seconds "
         "are above."
     )
+    if series.paths:
+        st.markdown("**Paths of micro-batches**")
+        table(path_columns(series), "run-schedule-paths")
 
 
 def draw_environment(summary: RunSummary) -> None:

@@ -1,0 +1,49 @@
+"""The rules for micro-batches that leave out stages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.config.errors import LayoutError
+from engine.config.layout import accumulation
+from engine.config.presets import is_decoder
+from engine.config.run_config import RunConfig
+from engine.schedules.partial import LEAST_TRAINED, left_out, most_left_out
+from engine.schedules.registry import KINDS
+
+_FIELD = "schedule.skip_share"
+
+
+def skip_problems(config: RunConfig) -> Iterator[LayoutError]:
+    """Every broken rule; without a share nothing is left out."""
+    schedule, share = config.schedule, config.schedule.skip_share
+    if not share:
+        return
+    if not is_decoder(config.model):
+        yield LayoutError(_FIELD, share, "only the decoder's blocks can be left out; set it to 0")
+    if not KINDS[schedule.kind].skips:
+        fitting = " or ".join(name for name, kind in KINDS.items() if kind.skips)
+        yield LayoutError(
+            _FIELD, share, f"{schedule.kind} has all stages; set schedule.kind to {fitting}, or this to 0"
+        )
+    yield from _share_problems(config.parallel.pp * schedule.chunks, accumulation(config), config)
+
+
+def _share_problems(stages: int, micro_batches: int, config: RunConfig) -> Iterator[LayoutError]:
+    """There is something to leave out, and every stage is trained enough."""
+    share, most = config.schedule.skip_share, most_left_out(stages, micro_batches)
+    if config.parallel.pp == 1 or not most:
+        what = f"pp={config.parallel.pp}, {stages} stages and {micro_batches} micro-batches"
+        remedy = f"with {what} nothing can be left out: that takes pp of 2, 3 stages and 2 micro-batches; set it to 0"
+        yield LayoutError(_FIELD, share, remedy)
+        return
+    visits = stages * micro_batches
+    if left_out(stages, micro_batches, share) > most:
+        remedy = (
+            f"a stage would be trained by less than {LEAST_TRAINED:.0%} of {micro_batches} micro-batches, "
+            f"as neither the first nor the last of {stages} is left out; the most here is {most / visits:.4g}"
+        )
+        yield LayoutError(_FIELD, share, remedy)
+    elif not left_out(stages, micro_batches, share):
+        remedy = f"is less than one of {visits} visits of stages; the least here is {1 / visits:.4g}, or 0"
+        yield LayoutError(_FIELD, share, remedy)
