@@ -99,7 +99,8 @@ def facts_of(model: Model) -> WorkloadFacts | None:
 
 
 def _key(model: Model) -> str:
-    return json.dumps([model.workload, model.options], sort_keys=True)
+    sharing = [model.tied_embeddings, model.layer_groups]
+    return json.dumps([model.workload, model.options, sharing], sort_keys=True)
 
 
 def is_decoder(model: Model) -> bool:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from engine.config.compression import Settings, settings_of
 from engine.config.compression_methods import METHODS, Traffic
 from engine.config.knobs.learning import OPTIMIZERS
+from engine.config.knobs.sharing import sharing_of
 from engine.config.layout import Layout, accumulation, layout_of
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
@@ -46,7 +47,7 @@ class Weight(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One stage's parameters: each block's, and those outside of blocks."""
+    """One stage's parameters: each block's, and those outside of blocks. Layers that share parameters count once."""
 
     layers: int
     block: tuple[Weight, ...]
@@ -65,12 +66,20 @@ class Held:
         return sum(weight.elements for weight in self.weights)
 
 
-def held(config: RunConfig, part: Part) -> Held:
-    """One stage's parameters on a rank, before ZeRO splits them."""
-    shape, tp = resolve(config.model), config.parallel.tp
-    root = [Weight(shape.vocabulary // tp, shape.hidden)] * (part.is_first + part.is_last)
-    root += [Weight(shape.hidden, 1, is_whole=_leaves_whole(config))] * part.is_last
-    return Held(part.layers, _block(config, shape), tuple(root))
+def held_by(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
+    """The parameters of a rank's stages, before ZeRO splits them; what stages share counts with the first of them."""
+    shape, tp, sharing = resolve(config.model), config.parallel.tp, sharing_of(config.model)
+    found, known, embedded = list[Held](), set[int](), False
+    for part in parts:
+        layers = {sharing.first(layer) for layer in range(part.start, part.start + part.layers)} - known
+        ends = part.is_first + part.is_last
+        if sharing.tied is not None:
+            ends, embedded = int(ends > 0 and not embedded), embedded or ends > 0
+        root = [Weight(shape.vocabulary // tp, shape.hidden)] * ends
+        root += [Weight(shape.hidden, 1, is_whole=_leaves_whole(config))] * part.is_last
+        found.append(Held(len(layers), _block(config, shape), tuple(root)))
+        known |= layers
+    return found
 
 
 def sharded_elements(held: Held, layout: Layout) -> int:

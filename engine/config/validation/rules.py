@@ -16,6 +16,7 @@ from engine.config.sections import Train
 from engine.config.validation.block_actions import block_action_problems
 from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
 from engine.config.validation.own_model import workload_problems
+from engine.config.validation.sharing import sharing_problems
 from engine.schedules.registry import KINDS
 
 #: The most devices of a wrong placement that are shown.
@@ -49,6 +50,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
         yield from workload_problems(config)
     yield from _batch_rules(config)
     yield from _stage_rules(config, blocks)
+    yield from sharing_problems(config, blocks)
     yield from _schedule_rules(config)
     yield from _memory_rules(config, blocks)
     yield from block_action_problems(config, blocks)

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from engine.config.errors import InputError
 from engine.config.presets import FIELD, WorkloadFacts
-from engine.model.workloads.listed import ListedBlueprint, Tensors, elements, said
+from engine.model.workloads.listed import ListedBlueprint, Tensors, said
 
 
 def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
@@ -23,11 +23,12 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
     _check_samples(blueprint)
     parts = {name: blueprint.on_meta(name, build) for name, build in blueprint.parts()}
     _check_shared(config.model.workload, parts)
+    sizes = _sizes(blueprint, parts)
     flops, reason = _counted(blueprint, list(parts.values()))
     return WorkloadFacts(
         name=workload.name or config.model.workload,
         blocks=len(workload.blocks),
-        parameters=sum(map(elements, parts.values())),
+        parameters=sum(map(math.prod, sizes.values())),
         tokens=workload.tokens,
         splits=tuple(workload.splits),
         flops=flops,
@@ -67,6 +68,36 @@ def _check_shared(spec: str, parts: dict[str, nn.Module]) -> None:
             if other != full:
                 remedy = f"{other} and {full} are one parameter; each part has to have its own"
                 raise InputError(FIELD, spec, remedy)
+
+
+def _sizes(blueprint: ListedBlueprint, parts: dict[str, nn.Module]) -> dict[str, tuple[int, ...]]:
+    """Shape of each parameter by its one name, where those that are to be one are alike."""
+    sharing, model = blueprint.sharing, blueprint.config.model
+    own = {f"{part}.{name}": tuple(one.shape) for part, module in parts.items() for name, one in module.named_parameters()}
+    if sharing.tied is not None and (missing := [name for name in sharing.tied if name not in own]):
+        raise InputError("model.tied_embeddings", True, f"{model.workload} ties {missing[0]}, which it does not have")
+    sizes: dict[str, tuple[int, ...]] = {}
+    for name, shape in own.items():
+        one = sharing.name(name)
+        if one not in own or sizes.setdefault(one, shape) != shape:
+            field, value = ("model.layer_groups", model.layer_groups) if "blocks." in one else ("model.tied_embeddings", True)
+            found = f"{list(own[one])}" if one in own else "not there"
+            raise InputError(field, value, f"{name} is {list(shape)} and {one} is {found}; only what is alike can be one")
+    for name in sizes:
+        _check_in_all(name, own, blueprint)
+    return sizes
+
+
+def _check_in_all(name: str, own: dict[str, tuple[int, ...]], blueprint: ListedBlueprint) -> None:
+    """Each block of a group has all of the group's parameters."""
+    sharing = blueprint.sharing
+    _, number, rest = (*name.split(".", 2), "", "")[:3]
+    if not name.startswith("blocks."):
+        return
+    for other in range(int(number), int(number) + sharing.layers_each):
+        if f"blocks.{other}.{rest}" not in own:
+            remedy = f"blocks.{other} has no {rest}, which blocks.{number} has; only what is alike can be one"
+            raise InputError("model.layer_groups", blueprint.config.model.layer_groups, remedy)
 
 
 def _counted(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | None, str]:
