@@ -44,11 +44,10 @@ class Stage(nn.Module):
         """Make one parameter of those that share a name, ``known`` ones included, to which this stage's are added."""
         self.sharing = sharing
         for prefix, module in self.named_modules():
-            for own in list(module._parameters):
-                name = sharing.name(f"{prefix}.{own}" if prefix else own)
-                parameter = getattr(module, own)
-                if parameter is not None and known.setdefault(name, parameter) is not parameter:
-                    setattr(module, own, known[name])
+            for own, parameter in list(module.named_parameters(recurse=False)):
+                one = known.setdefault(sharing.name(f"{prefix}.{own}".lstrip(".")), parameter)
+                if one is not parameter:
+                    setattr(module, own, one)
 
     def named(self) -> dict[str, nn.Parameter]:
         """Its parameters by the names that they have in the whole model."""

@@ -34,9 +34,9 @@ class Workload:
     """A model as parts that follow each other, with its data and its loss.
 
     ``first`` takes a micro-batch's inputs and gives what each of ``blocks`` takes and gives; ``last`` makes of it what
-    ``loss`` and ``metric`` are asked for, both means over samples. Parts share no parameter by themselves, and each takes and gives
-    one tensor [samples, ...]. A pipeline cuts between blocks; ZeRO gathers, and recomputation forgets, block by block.
-    Their parameters are called ``first.NAME``, ``blocks.NUMBER.NAME`` and ``last.NAME``.
+    ``loss`` and ``metric`` are asked for, both means over samples. Parts share no parameter by themselves, and each
+    takes and gives one tensor [samples, ...]. A pipeline cuts between blocks; ZeRO gathers, and recomputation forgets,
+    block by block. Their parameters are called ``first.NAME``, ``blocks.NUMBER.NAME`` and ``last.NAME``.
 
     Parts are built one by one with torch's generator seeded by ``train.seed`` and the part's name, so all layouts start
     alike. Parameters for which ``weights`` has their name start from that; then it must have all of them.

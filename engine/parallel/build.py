@@ -54,7 +54,9 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     models = {
         stage: _stage(rank, blueprint, layers[stage], late, on_meta) for stage in chosen.stages_of(at.pp)
     }
-    shared = _shared_over_stages(rank, models, Holders(blueprint.sharing, layers, chosen.rank_of), late is not None)
+    shared = _shared_over_stages(
+        rank, models, Holders(blueprint.sharing, layers, chosen.rank_of), late is not None
+    )
     stages = _replicas(rank, models, shared)
     if planned is not None:
         for model in models.values():
@@ -123,8 +125,7 @@ def _shared_over_stages(
     for model in models.values():
         model.share(holders.sharing, {} if rank.layout.zero_stage >= 2 else known)
         mark_parameters(model)
-    names = [name for model in models.values() for name in model.named()]
-    return meet(rank, holders, names, split)
+    return meet(rank, holders, split)
 
 
 def _replicas(
@@ -161,9 +162,7 @@ def _averaged(rank: RankContext, shared: Iterable[SharedParameters]) -> list[Ave
 
 def _sharded(rank: RankContext, model: Stage, shared: SharedOverStages) -> FullyShardedReplica:
     rest = _unsharded(rank, model, shared)
-    return FullyShardedReplica(
-        model, rest, _meshes(rank), rank.config, rank.layout.tp, rank.timer, shared
-    )
+    return FullyShardedReplica(model, rest, _meshes(rank), rank.config, rank.layout.tp, rank.timer, shared)
 
 
 def _unsharded(rank: RankContext, model: Stage, shared: SharedOverStages) -> DataParallel:

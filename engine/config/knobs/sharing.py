@@ -1,4 +1,4 @@
-"""Parameters that are one: tied embeddings, and layers that share theirs; which stages of a pipeline hold them. Pure."""
+"""Parameters that are one: tied embeddings, and layers that share theirs; which stages hold them. Pure."""
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ class Sharing:
             return own
         return f"blocks.{self.first(int(block[1]))}.{own[block.end() :]}"
 
+    def names(self, own: str) -> list[str]:
+        """All names of the parameter that modules call so."""
+        if self.tied is not None and own in self.tied:
+            return list(self.tied)
+        block = _BLOCK.match(own)
+        if block is None:
+            return [own]
+        first, rest = self.first(int(block[1])), own[block.end() :]
+        return [f"blocks.{number}.{rest}" for number in range(first, first + self.layers_each)]
+
     def sets(self, layers: range) -> list[range]:
         """The layers of a stage, those together that share parameters."""
         found = dict[int, list[int]]()
@@ -70,10 +80,12 @@ class Holders:
         places = tuple(sorted({self.places[stage] for stage in self.stages(name)}))
         return places if len(places) > 1 else ()
 
-    def owner(self, name: str, stage: int) -> int:
-        """The first stage on the same place that holds a parameter of ``stage``."""
-        place = self.places[stage]
-        return min((one for one in self.stages(name) if self.places[one] == place), default=stage)
+    def meetings(self) -> list[tuple[int, ...]]:
+        """All different ones, in order."""
+        firsts = {self.sharing.first(layer) for own in self.layers for layer in own}
+        names = [f"blocks.{first}." for first in firsts]
+        names += [] if self.sharing.tied is None else [self.sharing.tied[0]]
+        return sorted({self.meeting(name) for name in names} - {()})
 
 
 def sharing_of(model: Model) -> Sharing:

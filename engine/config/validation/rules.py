@@ -16,7 +16,7 @@ from engine.config.sections import Train
 from engine.config.validation.block_actions import block_action_problems
 from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
 from engine.config.validation.own_model import workload_problems
-from engine.config.validation.sharing import sharing_problems
+from engine.config.validation.shared_parameters import sharing_problems
 from engine.schedules.registry import KINDS
 
 #: The most devices of a wrong placement that are shown.

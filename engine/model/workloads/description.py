@@ -35,7 +35,13 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
         flops_reason=reason,
         shapes_reason=_why_no_shapes(blueprint),
         metric=None if workload.metric is None else workload.metric_name,
+        shared_parameters=sum(map(elements, parts.values())) - sum(map(math.prod, sizes.values())),
     )
+
+
+def elements(module: nn.Module) -> int:
+    """Parameters of a module."""
+    return sum(math.prod(one.shape) for one in module.parameters())
 
 
 def _why_no_shapes(blueprint: ListedBlueprint) -> str:
@@ -71,33 +77,21 @@ def _check_shared(spec: str, parts: dict[str, nn.Module]) -> None:
 
 
 def _sizes(blueprint: ListedBlueprint, parts: dict[str, nn.Module]) -> dict[str, tuple[int, ...]]:
-    """Shape of each parameter by its one name, where those that are to be one are alike."""
-    sharing, model = blueprint.sharing, blueprint.config.model
-    own = {f"{part}.{name}": tuple(one.shape) for part, module in parts.items() for name, one in module.named_parameters()}
-    if sharing.tied is not None and (missing := [name for name in sharing.tied if name not in own]):
-        raise InputError("model.tied_embeddings", True, f"{model.workload} ties {missing[0]}, which it does not have")
-    sizes: dict[str, tuple[int, ...]] = {}
-    for name, shape in own.items():
-        one = sharing.name(name)
-        if one not in own or sizes.setdefault(one, shape) != shape:
-            field, value = ("model.layer_groups", model.layer_groups) if "blocks." in one else ("model.tied_embeddings", True)
-            found = f"{list(own[one])}" if one in own else "not there"
-            raise InputError(field, value, f"{name} is {list(shape)} and {one} is {found}; only what is alike can be one")
-    for name in sizes:
-        _check_in_all(name, own, blueprint)
-    return sizes
-
-
-def _check_in_all(name: str, own: dict[str, tuple[int, ...]], blueprint: ListedBlueprint) -> None:
-    """Each block of a group has all of the group's parameters."""
-    sharing = blueprint.sharing
-    _, number, rest = (*name.split(".", 2), "", "")[:3]
-    if not name.startswith("blocks."):
-        return
-    for other in range(int(number), int(number) + sharing.layers_each):
-        if f"blocks.{other}.{rest}" not in own:
-            remedy = f"blocks.{other} has no {rest}, which blocks.{number} has; only what is alike can be one"
-            raise InputError("model.layer_groups", blueprint.config.model.layer_groups, remedy)
+    """Shape of each parameter by its one name."""
+    sharing, model, own = blueprint.sharing, blueprint.config.model, dict[str, tuple[int, ...]]()
+    for part, module in parts.items():
+        own |= {f"{part}.{name}": tuple(one.shape) for name, one in module.named_parameters()}
+    for name in [*own, *(sharing.tied or ())]:
+        for other in sharing.names(name):
+            if own.get(name) != own.get(other) or other not in own:
+                shapes = " and ".join(
+                    f"{one} is {list(own.get(one, ())) or 'not there'}" for one in (name, other)
+                )
+                tied = name in (sharing.tied or ())
+                field = "tied_embeddings" if tied else "layer_groups"
+                remedy = f"{shapes}; only what is alike can be one"
+                raise InputError(f"model.{field}", getattr(model, field), remedy)
+    return {sharing.name(name): shape for name, shape in own.items()}
 
 
 def _counted(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | None, str]:

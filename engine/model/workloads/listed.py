@@ -221,7 +221,9 @@ class ListedBlueprint:
             return
         names = (name.partition(".")[2] for name in self.sharing.tied)
         first = _certain(self._part("first", self.workload.first, axes, False))
-        source, target = (module.get_parameter(name) for module, name in zip((first, last), names, strict=True))
+        source, target = (
+            module.get_parameter(name) for module, name in zip((first, last), names, strict=True)
+        )
         target.copy_(source)
 
     @torch.no_grad()

@@ -125,7 +125,7 @@ class FullyShardedReplica:
             named = self.model.named()
             with self._timer.phase("communication_exposed"):
                 for channel, names in self._meetings:
-                    sum_gradients([_gradient(named[name])() for name in names], channel)
+                    sum_gradients([_gradient_of(named[name]) for name in names], channel)
         self._rest.finish()
 
     def pieces(self) -> list[Piece]:
@@ -239,13 +239,14 @@ class Meshes:
 
 def _units(model: Stage, meshes: Meshes, options: dict[str, Any], reductions: Reductions) -> Iterator[Unit]:
     """Experts first: a block's unit holds what is left of it. Blocks that share parameters are one."""
+    whole: list[nn.Module] = [model]
     names, units = list(model.named()), list[Unit]()
     for group in model.groups() if meshes.experts is not None else ():
         assert meshes.experts is not None
         of_blocks = [[one for one in block.modules() if isinstance(one, ExpertLinear)] for block in group]
         for experts in zip(*of_blocks, strict=True):
             units.append(Unit(experts, meshes.experts, options, meshes.spread, reductions, len(units)))
-    for modules in (*model.groups(), [model]):
+    for modules in [*model.groups(), whole]:
         units.append(Unit(modules, meshes.dense, options, 1, reductions, len(units)))
     sharded = dict(zip(model.parameters(), names, strict=True))
     for unit in units:
@@ -271,6 +272,11 @@ def _gradient(parameter: DTensor) -> Callable[[], Tensor]:
         return _local(of_slice) if isinstance(of_slice, DTensor) else torch.zeros_like(_local(parameter))
 
     return gradient
+
+
+def _gradient_of(parameter: nn.Parameter) -> Tensor:
+    assert isinstance(parameter, DTensor)
+    return _gradient(parameter)()
 
 
 def _slices(mesh: DeviceMesh) -> tuple[int, int]:

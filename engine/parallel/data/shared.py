@@ -8,7 +8,7 @@ the gradients of one process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch.distributed as dist
@@ -67,10 +67,19 @@ class SharedOverStages:
         return [(self.channels[self.holders.meeting(own[0])], own) for _, own in sorted(sets.items())]
 
 
-def meet(rank: RankContext, holders: Holders, names: Sequence[str], split: bool) -> SharedOverStages:
-    """Make the groups of this rank, which has parameters of these names; all ranks of a pipeline call it."""
-    meetings = sorted({holders.meeting(name) for name in names} - {()})
-    return SharedOverStages(holders, {places: _channel(rank, places) for places in meetings}, split)
+def meet(rank: RankContext, holders: Holders, split: bool) -> SharedOverStages:
+    """Make the groups of this rank; all ranks of a pipeline call it.
+
+    torch names a group after its ranks and the number of groups that a process has made, which therefore has to be the
+    same on all of them: who is not in one makes another of its own.
+    """
+    at, channels = rank.groups.at, dict[tuple[int, ...], Channel]()
+    for places in holders.meetings():
+        if at.pp in places:
+            channels[places] = _channel(rank, places)
+        else:
+            dist.new_group([rank.rank], timeout=rank.patience, use_local_synchronization=True)
+    return SharedOverStages(holders, channels, split)
 
 
 def _channel(rank: RankContext, places: tuple[int, ...]) -> Channel:

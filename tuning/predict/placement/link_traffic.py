@@ -7,6 +7,9 @@ as half an all-reduce (docs/engine.md).
 
 from __future__ import annotations
 
+import math
+
+from engine.config.knobs.sharing import sharing_of
 from engine.config.layout import accumulation
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
@@ -50,10 +53,13 @@ def _gradients(config: RunConfig) -> Stream:
 
 def _largest_stage(config: RunConfig) -> int:
     """Parameters of the fullest place of the pipeline; embeddings are at its ends."""
-    shape = resolve(config.model)
-    sizes = [layers * shape.layer_parameters for layers in rank_layers(config)]
+    shape, sharing = resolve(config.model), sharing_of(config.model)
+    sets = [math.ceil(layers / sharing.layers_each) for layers in rank_layers(config)]
+    sizes = [count * shape.layer_parameters for count in sets]
     ends = shape.vocabulary * shape.hidden
-    sizes[0], sizes[-1] = sizes[0] + ends, sizes[-1] + ends
+    sizes[0] += ends
+    if sharing.tied is None or len(sizes) > 1:
+        sizes[-1] += ends
     return max(sizes)
 
 

@@ -30,6 +30,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "memory.recompute_layers": (1,),
     "memory.block_actions": (["offload", "full"], ["selective", "offload"]),
     "model.capacity_factor": (1.25,),
+    "model.layer_groups": (1,),
     "train.clip_norm": (None,),
     "train.validate_every": (1,),
     "checkpoint.every_steps": (1,),

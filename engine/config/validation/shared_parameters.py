@@ -35,7 +35,11 @@ def sharing_problems(config: RunConfig, blocks: int | None) -> Iterator[LayoutEr
             "or schedule.chunks to 1"
         )
         yield LayoutError("parallel.zero_stage", config.parallel.zero_stage, remedy)
-    if config.outer.method != "none" and config.outer.gap in ("tensor", "element") and config.parallel.zero_stage:
+    if (
+        config.outer.method != "none"
+        and config.outer.gap in ("tensor", "element")
+        and config.parallel.zero_stage
+    ):
         remedy = f"is measured on slices, which differ from stage to stage, and stages share {between}; set it to model"
         yield LayoutError("outer.gap", config.outer.gap, remedy)
 
