@@ -311,6 +311,7 @@ def _work(config: RunConfig, records: RunRecords) -> _Work:
         return _Work(tokens)
     return _Work(
         tokens,
+        model=TrainedModel(shared_parameters=flops.shared_parameters(work)),
         parameters=flops.parameters(work),
         model_flops=flops.model_flops_per_step(work),
         hardware_flops=flops.hardware_flops_per_step(work) if config.memory.budget_gib is None else None,
@@ -326,7 +327,7 @@ def _work_told(config: RunConfig, records: RunRecords) -> _Work:
     model = None if facts.flops is None else facts.flops * batch
     return _Work(
         tokens=facts.tokens * batch,
-        model=TrainedModel(facts.name, facts.metric, facts.flops_reason),
+        model=TrainedModel(facts.name, facts.metric, facts.flops_reason, facts.shared_parameters),
         parameters=facts.parameters,
         model_flops=model,
         hardware_flops=model if _recomputes_nothing(config) else None,

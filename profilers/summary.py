@@ -110,6 +110,7 @@ def _of_facts(facts: RunFacts) -> dict[str, Any]:
         "world_size": facts.world_size,
         "backend": facts.backend,
         "parameters": facts.parameters,
+        "shared_parameters": facts.model.shared_parameters,
         "tokens_per_step": facts.tokens_per_step,
         "workload": facts.model.name,
         "metric_name": facts.model.metric,

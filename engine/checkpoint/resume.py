@@ -107,10 +107,13 @@ def locate(place: Path) -> ResumePoint:
 
 
 def identity(model: Model) -> dict[str, Any]:
-    """What makes two models the same: sizes, experts, and how many of them a token passes; or a workload's factory."""
+    """What makes two models the same: sizes, experts, and how many of them a token passes; or a workload's factory; and
+    what is shared, if anything.
+    """
+    shared = {name: value for name in ("tied_embeddings", "layer_groups") if (value := getattr(model, name))}
     if not is_decoder(model):
-        return {"workload": model.workload, "options": dict(model.options)}
-    shape = asdict(resolve(model))
+        return {"workload": model.workload, "options": dict(model.options)} | shared
+    shape = asdict(resolve(model)) | shared
     if model.experts is None:
         return shape | {"experts": None}
     width = model.expert_ffn_hidden or shape["ffn_hidden"]

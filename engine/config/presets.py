@@ -72,6 +72,7 @@ class WorkloadFacts:
     ``tokens`` is what a sample counts in rates, ``splits`` the axes over which it says how it is split. ``flops``
     are those of one sample's forward and backward, counted; ``flops_reason`` says why there are none, ``shapes_reason``
     why nobody knows what a block gives. ``metric`` is the name of what is measured beside the loss.
+    ``shared_parameters`` is how many more parameters there would be if none were shared.
     """
 
     name: str
@@ -83,6 +84,7 @@ class WorkloadFacts:
     flops_reason: str
     shapes_reason: str
     metric: str | None
+    shared_parameters: int = 0
 
 
 _KNOWN: dict[str, WorkloadFacts] = {}
@@ -99,7 +101,8 @@ def facts_of(model: Model) -> WorkloadFacts | None:
 
 
 def _key(model: Model) -> str:
-    return json.dumps([model.workload, model.options], sort_keys=True)
+    sharing = [model.tied_embeddings, model.layer_groups]
+    return json.dumps([model.workload, model.options, sharing], sort_keys=True)
 
 
 def is_decoder(model: Model) -> bool:

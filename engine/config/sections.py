@@ -54,10 +54,12 @@ class Section(BaseModel):
 
 class Model(Section):
     """What is trained. ``workload`` is the decoder that is built in, another name that is shipped, or the factory of a
-    model of one's own, as ``package.module:factory`` or ``file.py:factory``, called with ``options``. All that follows
-    is about the decoder.
+    model of one's own, as ``package.module:factory`` or ``file.py:factory``, called with ``options``.
 
-    It is Llama-style. ``preset`` names a size; every other field overrides the preset's.
+    Parameters are shared by ``tied_embeddings``, where the head is the embedding's matrix, and by ``layer_groups``:
+    layers are dealt, in order, to so many groups of equal size, and all layers of one have the same parameters.
+
+    All else is about the decoder. It is Llama-style. ``preset`` names a size; every other field overrides the preset's.
 
     With ``experts`` each block's feed-forward is a mixture: a router sends every token to its best
     ``experts_per_token`` of them. ``capacity_factor`` bounds the tokens per expert; without it none is dropped.
@@ -65,6 +67,8 @@ class Model(Section):
 
     workload: str = "decoder"
     options: dict[str, bool | int | float | str] = {}
+    tied_embeddings: bool = False
+    layer_groups: Count | None = None
     preset: str = "tiny"
     layers: Count | None = None
     hidden: Count | None = None

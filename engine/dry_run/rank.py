@@ -169,7 +169,8 @@ def build(config: RunConfig, rank: int) -> tuple[BuiltStage, ...]:
     """The stages of one rank of a configuration that keeps every rule; it leaves no process group behind."""
     with _context(config, rank) as context:
         stages = build_stages(context, on_meta=True).stages
-        counted = {stage: count(replica, config.train) for stage, replica in stages.items()}
+        known: set[torch.nn.Parameter] = set()
+        counted = {stage: count(replica, config.train, known) for stage, replica in stages.items()}
         with torch_private.fake_tensors():
             kept = {stage: kept_by(config, _decoder(replica)) for stage, replica in stages.items()}
     return tuple(BuiltStage(stage, counted[stage], kept[stage]) for stage in stages)
@@ -181,16 +182,21 @@ def _decoder(replica: Replica) -> Decoder:
     return replica.model
 
 
-def count(replica: Replica, train: Train) -> Counted:
-    """The parameters of a stage that was built, and what belongs to them; each kind of memory is counted once."""
-    parameters, pieces = list(replica.model.parameters()), replica.pieces()
+def count(replica: Replica, train: Train, known: set[torch.nn.Parameter]) -> Counted:
+    """The parameters of a stage that was built, and what belongs to them; each kind of memory is counted once.
+
+    Parameters that are ``known`` were counted with another stage; this one's are added to them.
+    """
+    parameters = [one for one in replica.model.parameters() if one not in known]
+    known.update(parameters)
+    pieces = replica.pieces()
     parts = [local(one) for one in parameters]
     return Counted(
         parameters=sum(part.numel() for part in parts),
         whole=sum(one.numel() for one in parameters),
         parameter_bytes=storage_bytes(parts),
         gradient_bytes=storage_bytes([piece.gradient() for piece in pieces]),
-        optimizer_bytes=_optimizer_bytes(pieces, parts, train),
+        optimizer_bytes=_optimizer_bytes(pieces, [local(one) for one in known], train),
     )
 
 

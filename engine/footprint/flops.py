@@ -8,7 +8,7 @@ Hardware FLOPs (arXiv 2205.05198, appendix A) add the forward work that recomput
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.config.layout import layers_of_stages
@@ -42,7 +42,8 @@ class Workload:
     ``recomputes_whole_block``: full recomputation makes a dense block's last matrix product again as well.
     ``layer_share`` of the layers is what a token goes through in the mean, where micro-batches leave out some.
     With ``experts``, each layer has a router and that many feed-forwards of ``expert_ffn_hidden`` units (by default
-    the shape's), of which a token takes ``experts_per_token``.
+    the shape's), of which a token takes ``experts_per_token``. Parameters are shared as the model section says; what is
+    computed with them is the same.
     """
 
     shape: ModelShape
@@ -56,6 +57,8 @@ class Workload:
     recomputes_whole_block: bool = False
     block_actions: tuple[BlockAction, ...] = ()
     layer_share: float = 1.0
+    layer_groups: int | None = None
+    tied_embeddings: bool = False
 
     @property
     def tokens(self) -> int:
@@ -82,6 +85,8 @@ def workload_of(config: RunConfig) -> Workload:
         experts_per_token=config.model.experts_per_token,
         expert_ffn_hidden=config.model.expert_ffn_hidden,
         layer_share=_layer_share(config),
+        layer_groups=config.model.layer_groups,
+        tied_embeddings=config.model.tied_embeddings,
     )
 
 
@@ -114,9 +119,15 @@ def layer_parameters(work: Workload) -> int:
 
 
 def parameters(work: Workload) -> int:
-    """All parameters, with separate input and output embeddings."""
-    shape = work.shape
-    return shape.layers * layer_parameters(work) + 2 * shape.vocabulary * shape.hidden + shape.hidden
+    """All parameters; one that is shared counts once."""
+    shape, embeddings = work.shape, 1 if work.tied_embeddings else 2
+    ends = embeddings * shape.vocabulary * shape.hidden + shape.hidden
+    return _parameter_sets(work) * layer_parameters(work) + ends
+
+
+def shared_parameters(work: Workload) -> int:
+    """How many fewer those are than without any sharing."""
+    return parameters(replace(work, layer_groups=None, tied_embeddings=False)) - parameters(work)
 
 
 def active_parameters(work: Workload) -> int:
@@ -124,7 +135,7 @@ def active_parameters(work: Workload) -> int:
     if work.experts is None:
         return parameters(work)
     idle = work.experts - work.experts_per_token
-    return parameters(work) - work.shape.layers * idle * _expert(work)
+    return parameters(work) - _parameter_sets(work) * idle * _expert(work)
 
 
 def model_flops_per_step(work: Workload) -> int:
@@ -203,6 +214,10 @@ def _feed_forward(work: Workload, count: int) -> int:
     if work.experts is None:
         return 3 * work.shape.hidden * work.shape.ffn_hidden
     return work.experts * work.shape.hidden + count * _expert(work)
+
+
+def _parameter_sets(work: Workload) -> int:
+    return work.layer_groups or work.shape.layers
 
 
 def _expert(work: Workload) -> int:

@@ -16,7 +16,7 @@ from engine.config.run_config import RunConfig
 from engine.footprint.activations import FP32_BYTES, Kept, Part, kept_by_stage, published_bytes
 from engine.footprint.weights import (
     buffer_bytes,
-    held,
+    held_by,
     kept_elements,
     offloads_optimizer,
     optimizer_bytes,
@@ -143,7 +143,7 @@ def within_budget(config: RunConfig, size: int) -> int:
 def _footprint(config: RunConfig, chosen: Plan, place: int, flying: float) -> Footprint:
     layout, parts = layout_of(config), parts_of(config, chosen)
     own = {stage: parts[stage] for stage in chosen.stages_of(place)}
-    stages = [held(config, part) for part in own.values()]
+    stages = held_by(config, list(own.values()))
     elements = sum(kept_elements(one, layout) for one in stages)
     whole = sum(one.elements for one in stages)
     kept = {stage: kept_by_stage(config, part) for stage, part in own.items()}

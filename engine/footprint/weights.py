@@ -12,6 +12,7 @@ from typing import NamedTuple
 from engine.config.compression import Settings, settings_of
 from engine.config.compression_methods import METHODS, Traffic
 from engine.config.knobs.learning import OPTIMIZERS
+from engine.config.knobs.sharing import sharing_of
 from engine.config.layout import Layout, accumulation, layout_of
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
@@ -46,7 +47,7 @@ class Weight(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One stage's parameters: each block's, and those outside of blocks."""
+    """One stage's parameters: each block's, and those outside of blocks. Layers that share parameters count once."""
 
     layers: int
     block: tuple[Weight, ...]
@@ -65,14 +66,21 @@ class Held:
         return sum(weight.elements for weight in self.weights)
 
 
-def held(config: RunConfig, part: Part) -> Held:
-    """One stage's parameters on a rank, before ZeRO splits them."""
-    shape = resolve(config.model)
-    embedding: list[TensorPart] = ["embedding"] * part.is_first
-    ends: list[TensorPart] = embedding + ["head"] * part.is_last
-    root = [Weight(shape.vocabulary // tensor_ranks(config, end), shape.hidden) for end in ends]
-    root += [Weight(shape.hidden, 1, is_whole=_leaves_whole(config))] * part.is_last
-    return Held(part.layers, _block(config, shape), tuple(root))
+def held_by(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
+    """The parameters of a rank's stages, before ZeRO splits them; what stages share counts with the first of them."""
+    shape, sharing = resolve(config.model), sharing_of(config.model)
+    found, known, embedded = list[Held](), set[int](), False
+    for part in parts:
+        layers = {sharing.first(layer) for layer in range(part.start, part.start + part.layers)} - known
+        embedding: list[TensorPart] = ["embedding"] * part.is_first
+        ends: list[TensorPart] = embedding + ["head"] * part.is_last
+        if sharing.tied is not None:
+            ends, embedded = [] if embedded else ends[:1], embedded or bool(ends)
+        root = [Weight(shape.vocabulary // tensor_ranks(config, end), shape.hidden) for end in ends]
+        root += [Weight(shape.hidden, 1, is_whole=_leaves_whole(config))] * part.is_last
+        found.append(Held(len(layers), _block(config, shape), tuple(root)))
+        known |= layers
+    return found
 
 
 def is_replicated(config: RunConfig, matrices: TensorPart) -> bool:

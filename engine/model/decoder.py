@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from engine.config.knobs.sharing import Sharing
 from engine.config.presets import ModelShape
 from engine.model.activation_memory import Activations, Recompute, again
 from engine.model.axes import Axes, Deferral, TensorAxis
@@ -272,10 +273,14 @@ class Decoder(Stage):
             block.keep(activations.of_block(place, number))
 
 
-def initialize(model: Decoder, seed: int) -> None:
-    """Fill parameters from their names and the seed alone: every layout starts from the same full tensors."""
+def initialize(model: Decoder, seed: int, sharing: Sharing | None = None) -> None:
+    """Fill parameters from their names and the seed alone: every layout starts from the same full tensors, and
+    parameters that are to be one from the same one.
+    """
+    one_name = (sharing or Sharing()).name
     with torch.no_grad():
-        for name, module in model.named_modules():
+        for own, module in model.named_modules():
+            name = one_name(f"{own}.weight").removesuffix(".weight")
             if isinstance(module, Mixture):
                 initialize_mixture(module, name, seed)
             elif isinstance(module, (Linear, Embedding)):

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from engine.config.knobs.sharing import Sharing
 from engine.config.run_config import RunConfig
 from engine.model.activation_memory import Activations, Offload
 from engine.model.axes import Axes, TensorAxis
@@ -22,6 +23,8 @@ class Stage(nn.Module):
     blocks: nn.ModuleDict
     #: Where activations leave the device.
     offload: Offload | None = None
+    #: Which of its parameters are one.
+    sharing = Sharing()
 
     @property
     def numbers(self) -> list[int]:
@@ -36,6 +39,25 @@ class Stage(nn.Module):
     def place(self, device: torch.device) -> None:
         """Move it there, with what is no parameter."""
         raise NotImplementedError
+
+    def share(self, sharing: Sharing, known: dict[str, nn.Parameter]) -> None:
+        """Make one parameter of those that share a name, ``known`` ones included, to which this stage's are added."""
+        self.sharing = sharing
+        for prefix, module in self.named_modules():
+            for own, parameter in list(module.named_parameters(recurse=False)):
+                one = known.setdefault(sharing.name(f"{prefix}.{own}".lstrip(".")), parameter)
+                if one is not parameter:
+                    setattr(module, own, one)
+
+    def named(self) -> dict[str, nn.Parameter]:
+        """Its parameters by the names that they have in the whole model."""
+        return {self.sharing.name(name): one for name, one in self.named_parameters()}
+
+    def groups(self) -> list[list[nn.Module]]:
+        """Its blocks in order, those together that share parameters."""
+        numbers = self.numbers
+        sets = self.sharing.sets(range(numbers[0], numbers[-1] + 1)) if numbers else []
+        return [[self.blocks[str(number)] for number in same] for same in sets]
 
     def units(self) -> list[nn.Module]:
         """Modules that are used one after the other; together they hold all parameters."""
@@ -80,6 +102,10 @@ class Blueprint(Protocol):
     @property
     def blocks(self) -> int:
         """What a pipeline can cut between, in order."""
+
+    @property
+    def sharing(self) -> Sharing:
+        """Which parameters are one; those that are start alike."""
 
     def stage(self, layers: range, axes: Axes, on_meta: bool = False) -> Stage:
         """These blocks, on the CPU, with the values that they start from; on meta they have neither values nor memory.

@@ -34,9 +34,9 @@ class Workload:
     """A model as parts that follow each other, with its data and its loss.
 
     ``first`` takes a micro-batch's inputs and gives what each of ``blocks`` takes and gives; ``last`` makes of it what
-    ``loss`` and ``metric`` are asked for, both means over samples. Parts share no parameter, and each takes and gives
-    one tensor [samples, ...]. A pipeline cuts between blocks; ZeRO gathers, and recomputation forgets, block by block.
-    Their parameters are called ``first.NAME``, ``blocks.NUMBER.NAME`` and ``last.NAME``.
+    ``loss`` and ``metric`` are asked for, both means over samples. Parts share no parameter by themselves, and each
+    takes and gives one tensor [samples, ...]. A pipeline cuts between blocks; ZeRO gathers, and recomputation forgets,
+    block by block. Their parameters are called ``first.NAME``, ``blocks.NUMBER.NAME`` and ``last.NAME``.
 
     Parts are built one by one with torch's generator seeded by ``train.seed`` and the part's name, so all layouts start
     alike. Parameters for which ``weights`` has their name start from that; then it must have all of them.
@@ -47,6 +47,9 @@ class Workload:
     whole; without one they are whole everywhere, and their gradients are summed over tp. What blocks give is then
     [sequence / (cp * tp), samples, ...]; under cp inputs and targets [samples, sequence] are cut at
     ``axes.context.positions``.
+
+    Where ``model.layer_groups`` has blocks share parameters, those of a group have to be alike. ``tied`` names the two
+    parameters that ``model.tied_embeddings`` makes one, such as ``first.tokens.weight`` and ``last.predict.weight``.
 
     ``tokens`` is what a sample counts in rates per second: 1 where it is one thing, such as an image.
     """
@@ -61,4 +64,5 @@ class Workload:
     name: str = ""
     splits: tuple[str, ...] = ()
     tokens: int = 1
+    tied: tuple[str, str] | None = None
     weights: Mapping[str, Tensor] | None = None

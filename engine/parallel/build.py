@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from torch import nn
 
 from engine.comm.channel import Channel
 from engine.comm.context import RankContext
+from engine.config.knobs.sharing import Holders
 from engine.config.layout import accumulation, layers_of_stages
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, whole_plan_of
@@ -22,6 +25,7 @@ from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.fsdp import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.data.replica import Replica, is_expert, late_parameters, mark_parameters, wide_parameters
 from engine.parallel.data.replicated import DataParallel
+from engine.parallel.data.shared import SharedOverStages, meet
 from engine.parallel.data.zero1 import SlicedParameters
 from engine.parallel.expert import ExpertParallel
 from engine.parallel.memory_plan import asks_for_plan, plan_blocks
@@ -47,11 +51,13 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     planned = (
         plan_blocks(rank, blueprint, chosen, layers[at.pp], _axes(rank)) if asks_for_plan(rank) else None
     )
-    stages = {
-        stage: _replica(rank, _stage(rank, blueprint, layers[stage], late, on_meta))
-        for stage in chosen.stages_of(at.pp)
+    models = {
+        stage: _stage(rank, blueprint, layers[stage], late, on_meta) for stage in chosen.stages_of(at.pp)
     }
-    models = {stage: replica.model for stage, replica in stages.items()}
+    shared = _shared_over_stages(
+        rank, models, Holders(blueprint.sharing, layers, chosen.rank_of), late is not None
+    )
+    stages = _replicas(rank, models, shared)
     if planned is not None:
         for model in models.values():
             model.keep(planned)
@@ -112,33 +118,69 @@ def _axes(rank: RankContext) -> Axes:
     )
 
 
-def _replica(rank: RankContext, model: Stage) -> Replica:
-    mark_parameters(model)
-    layout, config, tp_size = rank.layout, rank.config, rank.layout.tp
-    if layout.zero_stage >= 2:
-        return FullyShardedReplica(model, _unsharded(rank, model), _meshes(rank), config, tp_size, rank.timer)
-    parts = [
-        (SlicedParameters if layout.zero_stage == 1 and shared.group is not None else AveragedParameters)(
-            shared, config, rank.timer, tp_size
+def _shared_over_stages(
+    rank: RankContext, models: Mapping[int, Stage], holders: Holders, split: bool
+) -> SharedOverStages:
+    """Make one parameter of those of this rank that are to be one; FSDP2 shards each stage by itself."""
+    known: dict[str, nn.Parameter] = {}
+    for model in models.values():
+        model.share(holders.sharing, {} if rank.layout.zero_stage >= 2 else known)
+        mark_parameters(model)
+    return meet(rank, holders, split)
+
+
+def _replicas(
+    rank: RankContext, models: Mapping[int, Stage], shared: SharedOverStages
+) -> Mapping[int, Replica]:
+    """What waits for the end of a step belongs to the last of this rank's stages, after all else."""
+    if rank.layout.zero_stage >= 2:
+        return {stage: _sharded(rank, model, shared) for stage, model in models.items()}
+    whole = {stage: _shared(rank, model, model.named()) for stage, model in models.items()}
+    parts = {stage: _averaged(rank, map(shared.during, of)) for stage, of in whole.items()}
+    known = {name: one for model in models.values() for name, one in model.named().items()}
+    last = max(models)
+    at_end = _averaged(
+        rank, (part for of in _shared(rank, models[last], known) for part in shared.at_end(of))
+    )
+    return {
+        stage: DataParallel(
+            model, parts[stage] + (at_end if stage == last else []), rank.config.compile, at_end
         )
-        for shared in _shared(rank, model)
-        if shared.named
+        for stage, model in models.items()
+    }
+
+
+def _averaged(rank: RankContext, shared: Iterable[SharedParameters]) -> list[AveragedParameters]:
+    sliced = rank.layout.zero_stage == 1
+    return [
+        (SlicedParameters if sliced and one.group is not None else AveragedParameters)(
+            one, rank.config, rank.timer, rank.layout.tp
+        )
+        for one in shared
+        if one.named
     ]
-    return DataParallel(model, parts, config.compile)
 
 
-def _unsharded(rank: RankContext, model: Stage) -> DataParallel:
+def _sharded(rank: RankContext, model: Stage, shared: SharedOverStages) -> FullyShardedReplica:
+    rest = _unsharded(rank, model, shared)
+    return FullyShardedReplica(model, rest, _meshes(rank), rank.config, rank.layout.tp, rank.timer, shared)
+
+
+def _unsharded(rank: RankContext, model: Stage, shared: SharedOverStages) -> DataParallel:
     """What FSDP2 would round to bf16 though it computes in fp32: it gathers in one dtype."""
     fp32 = rank.config.with_values({"memory.parameters": "fp32"})
-    shared = SharedParameters(wide_parameters(model) if model.narrows(rank.config) else {}, rank.groups.data)
-    parts = [AveragedParameters(shared, fp32, rank.timer, rank.layout.tp)] if shared.named else []
+    wide = SharedParameters(wide_parameters(model) if model.narrows(rank.config) else {}, rank.groups.data)
+    parts = [
+        AveragedParameters(one, fp32, rank.timer, rank.layout.tp)
+        for one in (shared.during(wide), *shared.at_end(wide))
+        if one.named
+    ]
     return DataParallel(model, parts)
 
 
-def _shared(rank: RankContext, model: Stage) -> list[SharedParameters]:
-    """All parameters; under ep the experts apart, since fewer ranks hold each of them."""
+def _shared(rank: RankContext, model: Stage, named: Mapping[str, nn.Parameter]) -> list[SharedParameters]:
+    """All of these parameters; under ep the experts apart, since fewer ranks hold each of them."""
     groups, ep, late, tp_rank = rank.groups, rank.layout.ep, late_parameters(model), rank.groups.at.tp
-    named = dict(model.named_parameters())
     experts = {name: one for name, one in named.items() if ep > 1 and is_expert(one)}
     others = {name: one for name, one in named.items() if name not in experts}
     return [

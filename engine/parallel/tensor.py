@@ -169,8 +169,10 @@ class _VocabularyParallelLoss(torch.autograd.Function):
         return result * gradient.unsqueeze(-1), None, None
 
 
-def reduce_partial_gradients(gradients: list[Tensor], channel: Channel) -> None:
-    """Sum gradients that are partial over tp (of norms, and of what is replicated), in one flat message."""
+def sum_gradients(gradients: list[Tensor], channel: Channel) -> None:
+    """Sum gradients of which each rank has a part, in one flat message: of norm weights under sequence parallelism, of
+    what is replicated over tp, or of what stages of a pipeline share.
+    """
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     channel.all_reduce(flat)
     parts = flat.split([gradient.numel() for gradient in gradients])

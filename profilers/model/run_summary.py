@@ -39,6 +39,8 @@ class TrainedModel:
     name: str | None = "decoder"
     metric: str | None = None
     flops_reason: str = "the model's FLOPs per step are not known"
+    #: How many more parameters it would have if none were shared.
+    shared_parameters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,8 @@ class RunSummary:
     tokens_per_step: int | None
     #: What was trained; None of a foreign job, and in summaries from before there was anything but the decoder.
     workload: str | None = None
+    #: How many more parameters there would be if layers shared none and embeddings were not tied.
+    shared_parameters: int = 0
     #: The first recorded step; above 0 in a run that continues another.
     first_step: int = 0
     resumed: Resumed | None = None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from engine.footprint.flops import parameters, workload_of
+from engine.footprint.flops import parameters, shared_parameters, workload_of
 from tuning.predict.answer import WORDS, Change, Forecast
 from tuning.predict.placement.place import Placed
 from tuning.predict.placement.signatures.decoder import best
@@ -340,8 +340,9 @@ def _lines(config: RunConfig, found: DryRun) -> Iterator[str]:
     row = found.largest
     assert row is not None
     formula = found.formulas[found.stages.index(row)]
-    model = words.count(parameters(workload_of(config)))
-    yield f"Most on rank {row.rank:,}: {words.gib(row.total_bytes)}. The model has {model} parameters."
+    work = workload_of(config)
+    model, fewer = words.count(parameters(work)), words.shared(shared_parameters(work))
+    yield f"Most on rank {row.rank:,}: {words.gib(row.total_bytes)}. The model has {model} parameters{fewer}."
     yield (
         f"Its activations: {words.gib(row.activation_bytes)} counted in a forward pass without numbers, "
         f"{words.gib(formula.activation_bytes)} by formula."

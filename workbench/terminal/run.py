@@ -77,7 +77,7 @@ def _lines(view: RunView) -> Iterator[tuple[str, str]]:
     for row in view.memory_plans:
         yield "memory plan", step.memory_plan(row)
     for plan in view.plans[-1:]:
-        yield "plan", run_text.plan(plan)
+        yield "plan", step.compression_plan(plan)
     if summary:
         if view.state != "ended":
             yield "so far", run_text.so_far(summary)

@@ -13,7 +13,6 @@ from profilers.model.rows import (
     HostRow,
     InterfaceRow,
     OuterRow,
-    PlanRow,
 )
 from profilers.model.run_summary import CommunicationRow, RunSummary
 from profilers.model.verdict import Episode, Verdict
@@ -27,7 +26,6 @@ from workbench.text.quantities import (
     MEGABYTES,
     MILLISECONDS,
     PERCENT,
-    RATIO,
     SECONDS,
     WATTS,
     Column,
@@ -42,8 +40,9 @@ _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 def lines(summary: RunSummary) -> Iterator[Line]:
     """All that a summary says apart from its verdicts, most important first."""
     losses = [loss for loss in summary.losses if loss is not None]
-    if summary.workload not in (None, "decoder"):
-        yield "model", f"{summary.workload}, {words.count(summary.parameters or None)} parameters"
+    if summary.workload not in (None, "decoder") or summary.shared_parameters:
+        size = words.count(summary.parameters or None)
+        yield "model", f"{summary.workload}, {size} parameters{words.shared(summary.shared_parameters)}"
     if losses:
         held_out = summary.validation_loss
         tail = "" if held_out is None else f"; validation {held_out:.4f}"
@@ -365,67 +364,6 @@ def changes(rows: Sequence[ChangeRow]) -> list[str]:
             text += f"; a step took {words.seconds(before)} before, {words.seconds(after)} after"
         texts.append(text)
     return texts
-
-
-def plan(row: PlanRow) -> str:
-    """One plan of compression: what it chose, and what that saves."""
-    values, since = list(row.layers.values()), f"from step {row.step:,} on {row.method}"
-    if not values:
-        better = "sends 5 % less and keeps the loss" if row.budget_of == "loss" else "sends less"
-        return f"{since} stays at {row.default:.3g} for every layer: no other choice {better}"
-    text = f"{since} has {min(values):.3g} to {max(values):.3g} for {len(values):,} layers"
-    if row.taken_from:
-        return f"{text}, as in {row.taken_from}"
-    sizes = (row.bytes_after, row.bytes_uniform)
-    sent, uniform = (words.NOTHING if size is None else f"{size / 1e6:,.3f}" for size in sizes)
-    return (
-        f"{text}: {sent} MB a step where {row.default:.3g} for all sends {uniform}, {_plan_budget(row)}; "
-        f"planned in {words.seconds(row.seconds)}"
-    )
-
-
-def _plan_budget(row: PlanRow) -> str:
-    """What of its budget a plan uses."""
-    if row.budget_of != "loss":
-        return f"with {words.percent(_budget_share(row), 1)} of the error allowed"
-    lost, uniform = (words.percent(one, 1) for one in (row.effect, row.effect_uniform))
-    return (
-        f"with errors {_times(_error_share(row))} as large, but {lost} lost of what counts for the loss where one "
-        f"value loses {uniform}"
-    )
-
-
-def _times(ratio: float | None) -> str:
-    return words.NOTHING if ratio is None else f"{ratio:.2f} times"
-
-
-def _error_share(row: PlanRow) -> float | None:
-    """The ``plan_alpha`` that a plan comes to: its errors over those of one value."""
-    return row.error / row.error_uniform if row.error is not None and row.error_uniform else None
-
-
-def _budget_share(row: PlanRow) -> float | None:
-    used = row.effect if row.budget_of == "loss" else row.error
-    return used / row.budget if used is not None and row.budget else None
-
-
-def plan_columns(rows: Sequence[PlanRow]) -> list[Column]:
-    """Every plan of compression that a run followed."""
-    finely = MEGABYTES._replace(format="%,.3f")
-    by_formula, same = "On the wire, by formula, of a rank.", "With the same value for every layer."
-    budget = "Of the loss or the error that one value for all costs."
-    error = "What layers lose, as a sum, over that with one value for all."
-    effect = "The share of gradients' squares that is lost, layers by their weight for the loss."
-    return [
-        Column("from step", [row.step for row in rows], COUNT),
-        Column("sent per step", [row.bytes_after for row in rows], finely, by_formula),
-        Column("with one value", [row.bytes_uniform for row in rows], finely, same),
-        Column("budget used", [_budget_share(row) for row in rows], RATIO, budget),
-        Column("error / one value's", [_error_share(row) for row in rows], RATIO, error),
-        Column("lost of what counts", [row.effect for row in rows], PERCENT, effect),
-        Column("with one value's", [row.effect_uniform for row in rows], PERCENT, effect),
-        Column("planned in", [row.seconds for row in rows], SECONDS),
-    ]
 
 
 def _variable(row: EnvironmentRow) -> str:

@@ -1,5 +1,5 @@
 """Where the time of a step goes, in words: phases, exposed communication, skew, bubble, warm-up, clocks and gaps; and
-what becomes of its activations.
+what becomes of its activations and of its compressed gradients.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from profilers.model.rows import (
     GapRow,
     MemoryPlanRow,
     PipelineRow,
+    PlanRow,
     SkewRow,
 )
 from profilers.model.run_summary import RunSummary
 from workbench.text import words
-from workbench.text.quantities import COUNT, MEGABYTES, MILLISECONDS, Column
+from workbench.text.quantities import COUNT, MEGABYTES, MILLISECONDS, PERCENT, RATIO, SECONDS, Column
 
 AXES = (
     "Exposed seconds sum to the phase of that name. Waits for a pipeline's messages are the phase bubble; of pp only "
@@ -234,4 +235,65 @@ def memory_plan_columns(row: MemoryPlanRow) -> list[Column]:
         Column("backward", of("backward_seconds"), MILLISECONDS, "With what is computed again."),
         Column("copied away in", of("out_seconds"), MILLISECONDS, "Beside what blocks behind it compute."),
         Column("back in", of("back_seconds"), MILLISECONDS, "Beside the backward of blocks behind it."),
+    ]
+
+
+def compression_plan(row: PlanRow) -> str:
+    """One plan of compression: what it chose, and what that saves."""
+    values, since = list(row.layers.values()), f"from step {row.step:,} on {row.method}"
+    if not values:
+        better = "sends 5 % less and keeps the loss" if row.budget_of == "loss" else "sends less"
+        return f"{since} stays at {row.default:.3g} for every layer: no other choice {better}"
+    text = f"{since} has {min(values):.3g} to {max(values):.3g} for {len(values):,} layers"
+    if row.taken_from:
+        return f"{text}, as in {row.taken_from}"
+    sizes = (row.bytes_after, row.bytes_uniform)
+    sent, uniform = (words.NOTHING if size is None else f"{size / 1e6:,.3f}" for size in sizes)
+    return (
+        f"{text}: {sent} MB a step where {row.default:.3g} for all sends {uniform}, {_plan_budget(row)}; "
+        f"planned in {words.seconds(row.seconds)}"
+    )
+
+
+def _plan_budget(row: PlanRow) -> str:
+    """What of its budget a plan uses."""
+    if row.budget_of != "loss":
+        return f"with {words.percent(_budget_share(row), 1)} of the error allowed"
+    lost, uniform = (words.percent(one, 1) for one in (row.effect, row.effect_uniform))
+    return (
+        f"with errors {_times(_error_share(row))} as large, but {lost} lost of what counts for the loss where one "
+        f"value loses {uniform}"
+    )
+
+
+def _times(ratio: float | None) -> str:
+    return words.NOTHING if ratio is None else f"{ratio:.2f} times"
+
+
+def _error_share(row: PlanRow) -> float | None:
+    """The ``plan_alpha`` that a plan comes to: its errors over those of one value."""
+    return row.error / row.error_uniform if row.error is not None and row.error_uniform else None
+
+
+def _budget_share(row: PlanRow) -> float | None:
+    used = row.effect if row.budget_of == "loss" else row.error
+    return used / row.budget if used is not None and row.budget else None
+
+
+def compression_plan_columns(rows: Sequence[PlanRow]) -> list[Column]:
+    """Every plan of compression that a run followed."""
+    finely = MEGABYTES._replace(format="%,.3f")
+    by_formula, same = "On the wire, by formula, of a rank.", "With the same value for every layer."
+    budget = "Of the loss or the error that one value for all costs."
+    error = "What layers lose, as a sum, over that with one value for all."
+    effect = "The share of gradients' squares that is lost, layers by their weight for the loss."
+    return [
+        Column("from step", [row.step for row in rows], COUNT),
+        Column("sent per step", [row.bytes_after for row in rows], finely, by_formula),
+        Column("with one value", [row.bytes_uniform for row in rows], finely, same),
+        Column("budget used", [_budget_share(row) for row in rows], RATIO, budget),
+        Column("error / one value's", [_error_share(row) for row in rows], RATIO, error),
+        Column("lost of what counts", [row.effect for row in rows], PERCENT, effect),
+        Column("with one value's", [row.effect_uniform for row in rows], PERCENT, effect),
+        Column("planned in", [row.seconds for row in rows], SECONDS),
     ]

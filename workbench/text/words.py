@@ -220,3 +220,8 @@ def escaped(text: str) -> str:
     marked = "".join(f"\\{letter}" if letter in _MARKUP else letter for letter in plain)
     # A list, or a number of one, begins with these.
     return re.sub(r"^(\d{1,9})?([-+.)])", r"\1\\\2", marked)
+
+
+def shared(parameters: int) -> str:
+    """How many parameters sharing saves, to be said behind their number; empty where nothing is shared."""
+    return f", {count(parameters)} fewer by sharing" if parameters else ""

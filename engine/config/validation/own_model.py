@@ -11,7 +11,7 @@ from engine.config.sections import Model
 from engine.schedules.registry import KINDS
 
 #: Of the model section, what any workload has.
-_ANY = ("workload", "options")
+_ANY = ("workload", "options", "tied_embeddings", "layer_groups")
 
 
 def workload_problems(config: RunConfig) -> Iterator[LayoutError]:

@@ -17,6 +17,7 @@ from engine.config.validation.block_actions import block_action_problems
 from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
 from engine.config.validation.own_model import workload_problems
 from engine.config.validation.partial_pipeline import skip_problems
+from engine.config.validation.shared_parameters import sharing_problems
 from engine.schedules.registry import KINDS
 
 #: The most devices of a wrong placement that are shown.
@@ -50,6 +51,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
         yield from workload_problems(config)
     yield from _batch_rules(config)
     yield from _stage_rules(config, blocks)
+    yield from sharing_problems(config, blocks)
     yield from _schedule_rules(config)
     yield from skip_problems(config)
     yield from _memory_rules(config, blocks)
@@ -139,6 +141,10 @@ def _replication_rules(config: RunConfig) -> Iterator[LayoutError]:
         )
     elif config.model.experts is not None and {"gate_up", "down"} & set(parts):
         yield LayoutError(key, parts, "experts take the place of gate_up and down; leave them out")
+    if config.model.tied_embeddings and ("embedding" in parts) != ("head" in parts):
+        yield LayoutError(
+            key, parts, "tied embeddings are one matrix; name both embedding and head, or neither"
+        )
 
 
 def _model_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from engine.config.errors import InputError
 from engine.config.presets import FIELD, WorkloadFacts
-from engine.model.workloads.listed import ListedBlueprint, Tensors, elements, said
+from engine.model.workloads.listed import ListedBlueprint, Tensors, said
 
 
 def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
@@ -25,18 +25,25 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
     parts = {name: blueprint.on_meta(name, build) for name, build in blueprint.parts()}
     _check_shared(config.model.workload, parts)
     _check_all_used(blueprint, parts)
+    sizes = _sizes(blueprint, parts)
     flops, reason = _counted(blueprint, list(parts.values()))
     return WorkloadFacts(
         name=workload.name or config.model.workload,
         blocks=len(workload.blocks),
-        parameters=sum(map(elements, parts.values())),
+        parameters=sum(map(math.prod, sizes.values())),
         tokens=workload.tokens,
         splits=tuple(workload.splits),
         flops=flops,
         flops_reason=reason,
         shapes_reason=_why_no_shapes(blueprint),
         metric=None if workload.metric is None else workload.metric_name,
+        shared_parameters=sum(map(elements, parts.values())) - sum(map(math.prod, sizes.values())),
     )
+
+
+def elements(module: nn.Module) -> int:
+    """Parameters of a module."""
+    return sum(math.prod(one.shape) for one in module.parameters())
 
 
 def _why_no_shapes(blueprint: ListedBlueprint) -> str:
@@ -80,6 +87,24 @@ def _check_all_used(blueprint: ListedBlueprint, parts: dict[str, nn.Module]) -> 
     if other := next((name for name in weights if name not in own), None):
         remedy = f"its weights have {other}, and no part has such a parameter; leave it out"
         raise InputError(FIELD, blueprint.config.model.workload, remedy)
+
+
+def _sizes(blueprint: ListedBlueprint, parts: dict[str, nn.Module]) -> dict[str, tuple[int, ...]]:
+    """Shape of each parameter by its one name."""
+    sharing, model, own = blueprint.sharing, blueprint.config.model, dict[str, tuple[int, ...]]()
+    for part, module in parts.items():
+        own |= {f"{part}.{name}": tuple(one.shape) for name, one in module.named_parameters()}
+    for name in [*own, *(sharing.tied or ())]:
+        for other in sharing.names(name):
+            if own.get(name) != own.get(other) or other not in own:
+                shapes = " and ".join(
+                    f"{one} is {list(own.get(one, ())) or 'not there'}" for one in (name, other)
+                )
+                tied = name in (sharing.tied or ())
+                field = "tied_embeddings" if tied else "layer_groups"
+                remedy = f"{shapes}; only what is alike can be one"
+                raise InputError(f"model.{field}", getattr(model, field), remedy)
+    return {sharing.name(name): shape for name, shape in own.items()}
 
 
 def _counted(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | None, str]:

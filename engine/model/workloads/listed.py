@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from engine.config.errors import InputError
+from engine.config.knobs.sharing import Sharing, sharing_among
 from engine.config.presets import FIELD
 from engine.config.run_config import RunConfig
 from engine.model.activation_memory import Activations, activations_of
@@ -116,6 +116,10 @@ class ListedBlueprint:
     def blocks(self) -> int:
         return len(self.workload.blocks)
 
+    @property
+    def sharing(self) -> Sharing:
+        return sharing_among(self.config.model, self.blocks, self.workload.tied)
+
     def stage(self, layers: range, axes: Axes, on_meta: bool = False) -> ListedStage:
         """These blocks.
 
@@ -130,6 +134,8 @@ class ListedBlueprint:
             self._part("last", last, axes, on_meta),
             is_last,
         )
+        if built.last is not None and not is_first and not on_meta:
+            self._start_as_first(built.last, axes)
         bf16 = self.config.precision == "bf16"
         return ListedStage(self.workload, built, axes, activations_of(self.config), bf16)
 
@@ -192,7 +198,8 @@ class ListedBlueprint:
         spec = self.config.model.workload
         try:
             with torch.device("meta" if on_meta else "cpu"), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(_seed(name, self.config.train.seed))
+                # Blocks that are to be one start from the same values.
+                torch.manual_seed(_seed(self.sharing.name(f"{name}.").rstrip("."), self.config.train.seed))
                 module = build(*_told(self.workload, axes))
         except Exception as error:
             raise InputError(FIELD, spec, f"{name} cannot be built: {said(error)}") from error
@@ -208,6 +215,18 @@ class ListedBlueprint:
         return module
 
     @torch.no_grad()
+    def _start_as_first(self, last: nn.Module, axes: Axes) -> None:
+        """Tied parameters of a stage that has not both."""
+        if self.sharing.tied is None:
+            return
+        names = (name.partition(".")[2] for name in self.sharing.tied)
+        first = _certain(self._part("first", self.workload.first, axes, False))
+        source, target = (
+            module.get_parameter(name) for module, name in zip((first, last), names, strict=True)
+        )
+        target.copy_(source)
+
+    @torch.no_grad()
     def _fill(self, name: str, module: nn.Module, tp: TensorAxis, on_meta: bool) -> None:
         """Values from ``weights``; on meta only what can be told from their shapes."""
         dims = {
@@ -218,7 +237,7 @@ class ListedBlueprint:
         given, spec = self.workload.weights, self.config.model.workload
         assert given is not None
         for own, parameter in module.named_parameters():
-            full = f"{name}.{own}"
+            full = self.sharing.name(f"{name}.{own}")
             try:
                 values = given[full]
             except KeyError:
@@ -303,8 +322,3 @@ def _certain(module: nn.Module | None) -> nn.Module:
 
 def _seed(name: str, seed: int) -> int:
     return zlib.crc32(name.encode()) + (seed << 32) % (1 << 62)
-
-
-def elements(module: nn.Module) -> int:
-    """Parameters of a module."""
-    return sum(math.prod(one.shape) for one in module.parameters())

@@ -54,6 +54,7 @@ def workload(
         metric=accuracy,
         metric_name="masked accuracy",
         tokens=sequence_length,
+        tied=("first.tokens.weight", "last.predict.weight"),
     )
 
 

@@ -57,6 +57,9 @@ def _checked(config: RunConfig, made: object) -> Workload:
         raise InputError(FIELD, spec, f"its weights are {kind}; they have to be tensors by parameter name")
     if not made.blocks:
         raise InputError(FIELD, spec, "lists no blocks; give at least one")
+    if config.model.tied_embeddings and made.tied is None:
+        remedy = f"{spec} does not name them (tied=(..., ...) of its Workload); set it to false"
+        raise InputError("model.tied_embeddings", True, remedy)
     for axis in made.splits:
         if axis not in ("tp", "cp"):
             raise InputError(FIELD, spec, f"splits over {axis!r}; it can name tp and cp")

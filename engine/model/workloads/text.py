@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.config.knobs.sharing import Sharing, sharing_of
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.model.activation_memory import activations_of
@@ -34,6 +35,11 @@ class DecoderBlueprint:
         """Its layers."""
         return self._shape.layers
 
+    @property
+    def sharing(self) -> Sharing:
+        """As the model section says."""
+        return sharing_of(self.config.model)
+
     def stage(self, layers: range, axes: Axes, on_meta: bool = False) -> Decoder:
         """These layers."""
         config = self.config
@@ -48,7 +54,7 @@ class DecoderBlueprint:
                 activations=activations_of(config),
             )
         if not on_meta:
-            initialize(decoder, config.train.seed)
+            initialize(decoder, config.train.seed, self.sharing)
         return decoder
 
     def messages(self, blocks: Sequence[int], axes: Axes, micro_batch: int) -> list[MessageKind]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from engine.comm.channel import Group, Waitable
+from engine.comm.channel import Channel, Group, Waitable
 from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, MethodState, Reduction, content_of
 from engine.config.compression import NO_PLAN, Plan, settings_of, settings_with
@@ -123,6 +123,9 @@ class SharedParameters:
 
     Gradients are averaged over ``group`` and divided by ``spread``, the number of ranks that hold other experts.
     ``late`` ones get their gradients outside autograd's backward. ``tp_rank`` tells copies over tp apart.
+
+    Gradients ``at_end`` are complete only when all backwards of a step are through; then they are summed over
+    ``between_stages``, the ranks of a pipeline with stages that hold these parameters, too, before they are averaged.
     """
 
     named: dict[str, nn.Parameter]
@@ -130,11 +133,18 @@ class SharedParameters:
     spread: int = 1
     late: Collection[nn.Parameter] = ()
     tp_rank: int = 0
+    at_end: bool = False
+    between_stages: Channel | None = None
 
     @property
     def ranks(self) -> int:
         """Number of copies."""
         return 1 if self.group is None else self.group.size()
+
+    @property
+    def stages(self) -> int:
+        """Number of a pipeline's ranks that hold them."""
+        return 1 if self.between_stages is None else self.between_stages.size
 
 
 class AveragedParameters:
@@ -160,7 +170,7 @@ class AveragedParameters:
             self._average if shared.ranks > 1 or shared.spread > 1 else None,
             config.overlap.bucket_mb * 2**20,
             self._padding(),
-            shared.late,
+            () if shared.at_end else shared.late,
             self._wait,
             config.overlap.delay > 0,
         )
@@ -176,8 +186,20 @@ class AveragedParameters:
 
     @property
     def copies(self) -> int:
-        """Ranks whose gradients of a parameter are averaged."""
-        return self.shared.ranks
+        """Ranks whose gradients of a parameter are averaged, or summed and averaged."""
+        return self.shared.ranks * self.shared.stages
+
+    def arm(self) -> None:
+        """A backward begins that completes gradients, unless others add to them."""
+        if not self.shared.at_end:
+            self.buckets.arm()
+
+    def finish(self) -> None:
+        """After all backwards of a step: wait until gradients are averaged."""
+        if self.shared.at_end:
+            self._sum_over_stages()
+            self.buckets.arm()
+        self.buckets.finish()
 
     def pieces(self) -> list[Piece]:
         """What this rank updates; the same objects at every call."""
@@ -260,6 +282,13 @@ class AveragedParameters:
         """Take hooks and gradients from the parameters."""
         self.buckets.close()
 
+    def _sum_over_stages(self) -> None:
+        """Buckets are alike on all of these ranks: they hold the same parameters in the same order."""
+        if (channel := self.shared.between_stages) is not None:
+            with self._timer.phase("communication_exposed"):
+                for bucket in self.buckets.buckets:
+                    channel.all_reduce(bucket.flat)
+
     def _cut(self) -> list[Piece]:
         """Every parameter as a whole."""
         pieces = []
@@ -288,7 +317,7 @@ class AveragedParameters:
         start: int = 0,
     ) -> Piece:
         partial, place = partial_over_tp(whole), extent(whole).with_start(start)
-        copies *= self._tp_size if partial else 1
+        copies *= self.shared.stages * (self._tp_size if partial else 1)
         return Piece(name, weight, gradient, whole.ndim > 1, partial, copies, place)
 
     def _contents(self) -> list[Content]:

@@ -29,6 +29,8 @@ from engine.parallel.data.replica import (
     partial_over_tp,
 )
 from engine.parallel.data.replicated import DataParallel
+from engine.parallel.data.shared import SharedOverStages
+from engine.parallel.tensor import sum_gradients
 from profilers.steps.timer import StepTimer
 
 
@@ -55,16 +57,21 @@ class FullyShardedReplica:
         config: RunConfig,
         tp_size: int,
         timer: StepTimer,
+        shared: SharedOverStages | None = None,
     ) -> None:
-        self._rest = rest
+        self._rest, self._timer = rest, timer
         self._whole = {parameter for part in rest.parts for parameter in part.shared.named.values()}
         self._always = self._kept = config.parallel.zero_stage == 2
         self._tp_size, self._pieces = tp_size, list[Piece]()
         self._masters = Masters(config.memory)
         # Sharding makes other parameters of them.
-        self._partial = {name for name, one in model.named_parameters() if partial_over_tp(one)}
-        self._experts = {name for name, one in model.named_parameters() if is_expert(one)}
-        self._extents = {name: extent(one) for name, one in model.named_parameters()}
+        named = model.named()
+        self._partial = {name for name, one in named.items() if partial_over_tp(one)}
+        self._experts = {name for name, one in named.items() if is_expert(one)}
+        self._extents = {name: extent(one) for name, one in named.items()}
+        split = [name for name, one in named.items() if one not in self._whole]
+        self._meetings = [] if shared is None else shared.sets(split)
+        self._stages = {name: channel.size for channel, names in self._meetings for name in names}
         self._slices = {False: _slices(meshes.dense), True: _slices(meshes.experts or meshes.dense)}
         self._copies = meshes.dense.size(0) if meshes.dense.ndim == 2 else 1
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
@@ -76,8 +83,10 @@ class FullyShardedReplica:
         self.model: Stage = model
         self._sharded: FSDPModule = model
         tp = model.tp  # tp may have given several ranks the same parameter
-        over_tp = {name: f".tp{tp.rank}of{tp.size}" for name in self._partial if tp.size > 1}
-        self._coarse = CoarseGradients(self._units, config, timer, over_tp)
+        copies = {name: f".tp{tp.rank}of{tp.size}" for name in self._partial if tp.size > 1}
+        for channel, names in self._meetings:  # each stage sends gradients of its own
+            copies |= {name: f"{copies.get(name, '')}.pp{channel.rank}of{channel.size}" for name in names}
+        self._coarse = CoarseGradients(self._units, config, timer, copies)
         self._use(config)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -108,8 +117,15 @@ class FullyShardedReplica:
             self._sharded.set_reshard_after_backward(not keep)
 
     def finish(self) -> None:
-        """Wait for the reductions that go on beside backward; the others were waited for in it."""
+        """Wait for the reductions that go on beside backward; the others were waited for in it. Slices of what other
+        stages hold, too, are summed: data ranks of all stages have the same rows of a parameter.
+        """
         self._reductions.finish()
+        if self._meetings:
+            named = self.model.named()
+            with self._timer.phase("communication_exposed"):
+                for channel, names in self._meetings:
+                    sum_gradients([_gradient_of(named[name]) for name in names], channel)
         self._rest.finish()
 
     def pieces(self) -> list[Piece]:
@@ -194,12 +210,13 @@ class FullyShardedReplica:
 
     def _cut(self) -> list[Piece]:
         pieces = []
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self.model.named().items():
             if parameter in self._whole:
                 continue
             assert isinstance(parameter, DTensor)
             partial = name in self._partial
             copies = (1 if name in self._experts else self._copies) * (self._tp_size if partial else 1)
+            copies *= self._stages.get(name, 1)
             local = _local(parameter).detach()
             weight = self._masters.weight(local, local)
             slices = self._slices[name in self._experts]
@@ -221,14 +238,16 @@ class Meshes:
 
 
 def _units(model: Stage, meshes: Meshes, options: dict[str, Any], reductions: Reductions) -> Iterator[Unit]:
-    """Experts first: a block's unit holds what is left of it."""
-    names, units = [name for name, _ in model.named_parameters()], list[Unit]()
-    for module in model.modules() if meshes.experts is not None else ():
-        if isinstance(module, ExpertLinear):
-            assert meshes.experts is not None
-            units.append(Unit(module, meshes.experts, options, meshes.spread, reductions, len(units)))
-    for module in (*model.blocks.values(), model):
-        units.append(Unit(module, meshes.dense, options, 1, reductions, len(units)))
+    """Experts first: a block's unit holds what is left of it. Blocks that share parameters are one."""
+    whole: list[nn.Module] = [model]
+    names, units = list(model.named()), list[Unit]()
+    for group in model.groups() if meshes.experts is not None else ():
+        assert meshes.experts is not None
+        of_blocks = [[one for one in block.modules() if isinstance(one, ExpertLinear)] for block in group]
+        for experts in zip(*of_blocks, strict=True):
+            units.append(Unit(experts, meshes.experts, options, meshes.spread, reductions, len(units)))
+    for modules in [*model.groups(), whole]:
+        units.append(Unit(modules, meshes.dense, options, 1, reductions, len(units)))
     sharded = dict(zip(model.parameters(), names, strict=True))
     for unit in units:
         unit.name(sharded)
@@ -253,6 +272,11 @@ def _gradient(parameter: DTensor) -> Callable[[], Tensor]:
         return _local(of_slice) if isinstance(of_slice, DTensor) else torch.zeros_like(_local(parameter))
 
     return gradient
+
+
+def _gradient_of(parameter: nn.Parameter) -> Tensor:
+    assert isinstance(parameter, DTensor)
+    return _gradient(parameter)()
 
 
 def _slices(mesh: DeviceMesh) -> tuple[int, int]:

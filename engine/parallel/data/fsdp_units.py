@@ -41,11 +41,11 @@ class UnitParameter:
 
 
 class Unit:
-    """One module's own parameters."""
+    """The own parameters of a module, or of several that share them."""
 
     def __init__(
         self,
-        module: nn.Module,
+        modules: Sequence[nn.Module],
         mesh: DeviceMesh,
         options: dict[str, Any],
         spread: int,
@@ -54,7 +54,9 @@ class Unit:
     ) -> None:
         device = torch.device(mesh.device_type)
         self.channel = Channel(mesh.get_group(mesh.ndim - 1), device)
-        self.sharded: FSDPModule = fully_shard(module, mesh=mesh, **options)
+        fully_shard(list(modules), mesh=mesh, **options)
+        assert isinstance(modules[0], FSDPModule)
+        self.sharded: FSDPModule = modules[0]
         self.gather = Gather(self.channel)
         self.reduce = Reduce(self.channel, spread, reductions, index)
         self.sharded.set_custom_all_gather(self.gather)  # type: ignore[arg-type]
@@ -105,7 +107,7 @@ def _place(mesh: DeviceMesh) -> int:
 
 def prefetch(model: Stage, layers: int) -> None:
     """Have each layer start to gather those so many layers ahead, in forward and in backward; 0 leaves it to FSDP2."""
-    of_blocks = [_members(block) for block in model.blocks.values()]
+    of_blocks = [_members(blocks[0]) for blocks in model.groups()]
     for place, (block, *experts) in enumerate(of_blocks):
         ahead = [one for later in of_blocks[place + 1 : place + 1 + layers] for one in later]
         behind = [one for before in of_blocks[max(0, place - layers) : place][::-1] for one in before]

@@ -17,7 +17,7 @@ from engine.config.sections import Train
 from engine.model.activation_memory import HostGradients
 from engine.parallel.data.replica import Extent, Piece, Replica, ReplicaMemory, Wave
 from engine.parallel.data.update_rules import UpdateRule, WholeNorms, first_state, rules_of
-from engine.parallel.tensor import reduce_partial_gradients
+from engine.parallel.tensor import sum_gradients
 from profilers import torch_private
 
 
@@ -134,7 +134,7 @@ class LocalOptimizer:
         if self._groups.tp is not None:
             partial = [g for g, piece in zip(gradients, self._pieces, strict=True) if piece.partial_over_tp]
             if partial:
-                reduce_partial_gradients(partial, self._groups.tp)
+                sum_gradients(partial, self._groups.tp)
         norm = self._norm(gradients)
         if math.isfinite(norm):
             self._update(gradients, norm)

@@ -212,8 +212,8 @@ def is_expert(parameter: nn.Parameter) -> bool:
 
 def wide_parameters(model: Stage) -> dict[str, nn.Parameter]:
     """Parameters by name that compute in fp32 whatever the precision: those of norms and routers."""
-    modules = model.named_modules()
-    return {f"{name}.weight": one.weight for name, one in modules if isinstance(one, (Norm, Router))}
+    wide = {one.weight for one in model.modules() if isinstance(one, (Norm, Router))}
+    return {name: one for name, one in model.named().items() if one in wide}
 
 
 def late_parameters(model: Stage) -> list[nn.Parameter]:

@@ -13,10 +13,19 @@ from engine.parallel.data.replica import Compressed, Piece, ReplicaMemory, Wave,
 
 
 class DataParallel:
-    """A ``Replica`` whose parameters are in parts, each averaged over the ranks that hold copies of it."""
+    """A ``Replica`` whose parameters are in parts, each averaged over the ranks that hold copies of it.
 
-    def __init__(self, model: Stage, parts: Sequence[AveragedParameters], compiled: bool = False) -> None:
-        self.model, self.parts = model, parts
+    ``lent`` are parts of other stages of this rank, with parameters that this one has, too.
+    """
+
+    def __init__(
+        self,
+        model: Stage,
+        parts: Sequence[AveragedParameters],
+        compiled: bool = False,
+        lent: Sequence[AveragedParameters] = (),
+    ) -> None:
+        self.model, self.parts, self._all = model, parts, [*parts, *lent]
         self._compiled, self._hooked = compiled, False
         self._find_later()
 
@@ -31,12 +40,12 @@ class DataParallel:
         """Backward; the last one starts averaging bucket by bucket while it runs."""
         if last:
             for part in self.parts:
-                part.buckets.arm()
+                part.arm()
         run_backward(output, gradient)
 
     def add_gradient(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
         """Into its bucket; the last one of a step may fill it."""
-        next(part for part in self.parts if parameter in part.buckets.gradients).buckets.add(
+        next(part for part in self._all if parameter in part.buckets.gradients).buckets.add(
             parameter, gradient, last
         )
 
@@ -46,7 +55,7 @@ class DataParallel:
     def finish(self) -> None:
         """Wait for the buckets that are not through."""
         for part in self.parts:
-            part.buckets.finish()
+            part.finish()
 
     def pieces(self) -> list[Piece]:
         return [piece for part in self.parts for piece in part.pieces()]

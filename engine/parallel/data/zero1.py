@@ -33,14 +33,14 @@ class SlicedParameters(AveragedParameters):
 
     Sent per step: a reduce-scatter of 4 bytes a parameter, or an all-to-all of coarse values, and an all-gather of its
     own dtype. That comes after all updates; with ``overlap.gather_with_optimizer`` after each bucket's, the last bucket
-    first, which holds what the next forward needs first.
+    first, which holds what the next forward needs first; but not of what several stages share.
     """
 
     _needs_slices = True
 
     def __init__(self, shared: SharedParameters, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
         super().__init__(shared, config, timer, tp_size)
-        self.arrives_later = config.overlap.gather_with_optimizer
+        self.arrives_later = self._gathers_beside(config)
         self._weights = [_together(bucket) for bucket in self.buckets.buckets]
         self._masters_of = [Masters(config.memory) for _ in self._weights]
         self._arriving = dict[int, _Arriving]()
@@ -55,7 +55,7 @@ class SlicedParameters(AveragedParameters):
         """As without slices; and weights go out beside updates, or after them, from the next step on."""
         super().reconfigure(config)
         self.drain()
-        self.arrives_later = config.overlap.gather_with_optimizer
+        self.arrives_later = self._gathers_beside(config)
 
     def waves(self) -> list[Wave]:
         """One, or one for each bucket."""
@@ -85,6 +85,10 @@ class SlicedParameters(AveragedParameters):
                 mine = _slice(weights, self.group).clone()
                 with self._timer.phase("communication_exposed"):
                     all_gather_single(weights, mine, group=self.group)
+
+    def _gathers_beside(self, config: RunConfig) -> bool:
+        """Of what several stages share, the forward of none but one would wait for it."""
+        return config.overlap.gather_with_optimizer and not self.shared.at_end
 
     def _cut(self) -> list[Piece]:
         """The part of each parameter that lies in this rank's slice of its bucket."""

@@ -70,6 +70,13 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "two chunks": {"parallel.dp": 2, "parallel.pp": 2, "schedule.kind": "interleaved", "schedule.chunks": 2},
     "uneven": {"parallel.dp": 2, "parallel.pp": 2, "schedule.stage_layers": [1, 3]},
     "split backward": {"parallel.dp": 2, "parallel.pp": 2, "schedule.kind": "zb_h1"},
+    "tied": {"parallel.dp": 2, "parallel.pp": 2, "model.tied_embeddings": True},
+    "tied, zero 3": {"parallel.dp": 4, "parallel.zero_stage": 3, "model.tied_embeddings": True},
+    "shared layers": {"parallel.dp": 2, "parallel.pp": 2, "parallel.zero_stage": 1, "model.layer_groups": 1},
+    "shared layers, zero 3": {"parallel.dp": 2, "parallel.pp": 2, "parallel.zero_stage": 3,
+                              "model.tied_embeddings": True, "model.layer_groups": 1},
+    "shared chunks": {"parallel.dp": 2, "parallel.pp": 2, "schedule.kind": "zb_v", "schedule.chunks": 2,
+                      "model.tied_embeddings": True, "model.layer_groups": 2},
 }  # fmt: skip
 
 

@@ -52,7 +52,8 @@ def real(rank: int, config: RunConfig, folder: Path) -> Real:
     optimizer.step()
     timer.end()
     writer.close()
-    parts = [local(one) for decoder in decoders for one in decoder.parameters()]
+    once = dict.fromkeys(one for decoder in decoders for one in decoder.parameters())
+    parts = [local(one) for one in once]
     held = {weight: state for rule in optimizer._rules() for weight, state in rule.state.items()}
     states = [x for state in held.values() for x in state.values()]
     masters = [weight for weight in held if storage(weight) not in set(map(storage, parts))]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from engine.config.compression import usual_value
 from engine.config.compression_methods import METHODS, Traffic
+from engine.config.knobs.sharing import sharing_of
 from engine.config.layout import accumulation, layers_of_stages
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
@@ -64,6 +65,7 @@ _USUAL: Mapping[str, float] = {
     "whole_head": 0,
     "norm_outputs": 2,
     "tensor_share": 1,
+    "sharing_layers": 1,
 }
 
 
@@ -83,6 +85,7 @@ class Cases:
     gather a block's parameters, one or one for each tensor. ``last_layers`` are those of the last pipeline rank, which
     has the head, and ``other_layers`` the most of any other; 0 deals them evenly.
     ``bubble_scale``: a schedule's bubble in times of 1F1B's or interleaved 1F1B's. cp is a ring, or ``ulysses``.
+    ``sharing_layers`` in a row have the same parameters.
     Replicas that train by themselves meet every ``period`` steps, and with ``late`` beside the steps that follow.
 
     Of matrices that every tp rank has: ``whole_block`` are their elements in a block, ``whole_matrix`` those of the
@@ -136,6 +139,7 @@ class Cases:
     whole_head: Array
     norm_outputs: Array
     tensor_share: Array
+    sharing_layers: Array
 
     @classmethod
     def of(cls, **columns: object) -> Cases:
@@ -211,7 +215,7 @@ class Cases:
     def parameters(self) -> Array:
         """Of the model."""
         head = np.where(self.tied > 0, 0.0, self.vocabulary * self.hidden)
-        return self.layers * self.block_parameters + self.embedding_parameters + head
+        return self.layers / self.sharing_layers * self.block_parameters + self.embedding_parameters + head
 
     @property
     def model_flops(self) -> Array:
@@ -265,7 +269,8 @@ def _sizes(config: RunConfig, shape: ModelShape) -> dict[str, float]:
         "vocabulary": shape.vocabulary,
         "sequence": config.data.sequence_length,
         "mlp_matrices": 3,
-        "tied": 0,
+        "tied": config.model.tied_embeddings,
+        "sharing_layers": sharing_of(model).layers_each,
     }
 
 

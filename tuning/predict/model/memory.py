@@ -88,7 +88,7 @@ def _in_longer(cases: Cases, longer: Array, flying: Array, turn: Array) -> Array
 
 def _bytes(cases: Cases, place: Place) -> Array:
     narrow = _narrow(cases)
-    whole = place.layers * _block(cases) + _root(cases, place) + place.is_last * cases.hidden
+    whole = _sets(cases, place) * _block(cases) + _root(cases, place) + place.is_last * cases.hidden
     kept, updated = _kept(cases, place, whole), _updated(cases, place, whole)
     sums_whole = (cases.zero_stage < 2) | ((cases.micro_batches > 1) & (cases.reduce_every_micro_batch == 0))
     steady = kept * np.where(narrow, 2, _FP32) + _FP32 * np.where(sums_whole, whole, kept)
@@ -111,9 +111,12 @@ def _block(cases: Cases) -> Array:
 
 
 def _root(cases: Cases, place: Place) -> Array:
-    """Elements of both embeddings."""
+    """Elements of both embeddings, or of the one that they are."""
     embedding, head = (_split(cases, whole) for whole in (cases.whole_embedding, cases.whole_head))
-    return (place.is_first * embedding + place.is_last * head) * cases.vocabulary * cases.hidden
+    first, last = place.is_first * embedding, place.is_last * head
+    ends = np.where(cases.tied > 0, np.maximum(first, last), first + last)
+    root: Array = ends * cases.vocabulary * cases.hidden
+    return root
 
 
 def _split(cases: Cases, whole: Array) -> Array:
@@ -121,9 +124,15 @@ def _split(cases: Cases, whole: Array) -> Array:
     return np.where(whole > 0, 1.0, 1 / cases.tp)
 
 
+def _sets(cases: Cases, place: Place) -> Array:
+    """Sets of a layer's parameters in a rank's layers, which begin with a set."""
+    sets: Array = np.ceil(place.layers / cases.sharing_layers)
+    return sets
+
+
 def _norms(cases: Cases, place: Place) -> Array:
     """Elements that ZeRO 2 and 3 leave on every rank: norms, where the others travel in bf16."""
-    left = (2 * place.layers + place.is_last) * cases.hidden
+    left = (2 * _sets(cases, place) + place.is_last) * cases.hidden
     return np.where(cases.value_bytes < _FP32, left, 0.0)
 
 
@@ -201,9 +210,9 @@ def _gathered(cases: Cases, place: Place) -> Array:
     norms = np.where(cases.value_bytes < _FP32, cases.hidden, 0.0)
     block = _block(cases) - 2 * norms
     root = _root(cases, place) + place.is_last * (cases.hidden - norms)
-    several = (cases.chunks > 1) & (place.is_first + place.is_last > 1)
+    several = (cases.chunks > 1) & (place.is_first + place.is_last > 1) & (cases.tied == 0)
     at_once = block + np.where(several, root / 2, root)
-    gathered = np.where(cases.zero_stage == 2, place.layers * block + root, at_once)
+    gathered = np.where(cases.zero_stage == 2, _sets(cases, place) * block + root, at_once)
     unit = np.maximum(block, root)
     total: Array = cases.value_bytes * (gathered + unit) + _FP32 * unit
     return total

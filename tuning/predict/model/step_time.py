@@ -89,6 +89,7 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
     turns = cases.micro_batches * (1 + constants.spread * np.log2(np.maximum(cases.world, 1)))
     backwards = layers * (back.device + again.device + lifted + waits[1] + waits[2])
     through = cases.layers * block + whole_head
+    averaged = _averaged(cases, backwards, layers * block + head, links, constants)
     return Breakdown(
         products=turns * layers * (ahead.products + back.products),
         attention=turns * layers * (ahead.attention + back.attention),
@@ -100,7 +101,7 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
         context_parallel=turns * layers * context,
         messages=_messages(cases, links, constants),
         bubble=(through - layers * block - head) / cases.chunks * cases.bubble_scale,
-        data_parallel=_averaged(cases, backwards, layers * block + head, links, constants),
+        data_parallel=averaged + _summed_over_stages(cases, links, constants),
         optimizer=compute.update(cases, updated_elements(cases), device, constants),
         other=np.full(len(cases), constants.step_seconds),
     )
@@ -131,7 +132,7 @@ def _slowest(cases: Cases, block: Array, head: Array) -> tuple[Array, Array]:
 
 def rank_elements(cases: Cases) -> Array:
     """Parameters of the fullest rank, before ZeRO: its layers, and an embedding at either end of the pipeline."""
-    blocks = np.ceil(cases.layers / cases.pp) * cases.block_parameters / cases.tp
+    blocks = _sets(cases) * cases.block_parameters / cases.tp
     embedding = cases.embedding_parameters / cases.tp
     both = np.where(cases.tied > 0, embedding, 2 * embedding)
     return blocks + np.where(cases.pp > 1, embedding, both) + (1 - 1 / cases.tp) * _whole_elements(cases)
@@ -140,8 +141,14 @@ def rank_elements(cases: Cases) -> Array:
 def _whole_elements(cases: Cases) -> Array:
     """Parameters of matrices that every tp rank has, of the fullest rank."""
     embeddings = (cases.whole_embedding + cases.whole_head) * cases.embedding_parameters
-    layers = np.ceil(cases.layers / cases.pp)
-    return layers * cases.whole_block + embeddings / np.where(cases.pp > 1, 2.0, 1.0)
+    once = (cases.pp > 1) | (cases.tied > 0)
+    return _sets(cases) * cases.whole_block + embeddings / np.where(once, 2.0, 1.0)
+
+
+def _sets(cases: Cases) -> Array:
+    """Sets of a layer's parameters on the fullest rank."""
+    sets: Array = np.ceil(np.ceil(cases.layers / cases.pp) / cases.sharing_layers)
+    return sets
 
 
 def updated_elements(cases: Cases) -> Array:
@@ -216,6 +223,21 @@ def _messages(cases: Cases, links: Links, constants: Constants) -> Array:
     return np.where(cases.pp > 1, cases.chunks * rounds * hop, 0.0)
 
 
+def _summed_over_stages(cases: Cases, links: Links, constants: Constants) -> Array:
+    """Gradients that stages of a pipeline share, in fp32, once a step: of tied embeddings over its two ends, and of a
+    set of layers over all stages that have some of it. Nothing hides them.
+    """
+    ranks = np.clip(np.ceil(cases.sharing_layers * cases.pp / cases.layers), 1, cases.pp)
+    slices = cases.tp * np.where(cases.zero_stage >= 2, cases.dp * cases.cp, 1.0)
+    blocks = np.where(ranks > 1, cases.block_parameters, 0.0)
+    ends = np.where((cases.tied > 0) & (cases.pp > 1), cases.embedding_parameters, 0.0)
+    apart = cases.tp * cases.cp * cases.dp
+    of_layers = network.ring(network.reach(cases, ranks, apart), 4 * blocks / slices, links, constants)
+    both = network.reach(cases, np.where(ends > 0, 2.0, 1.0), apart)
+    of_ends = network.ring(both, 4 * ends / slices, links, constants)
+    return np.where(blocks > 0, of_layers, 0.0) + np.where(ends > 0, of_ends, 0.0)
+
+
 def _averaged(cases: Cases, backwards: Array, turn: Array, links: Links, constants: Constants) -> Array:
     """Gradients at every step; or weights once in a round, waited for or beside the next one (arXiv 2401.16265)."""
     once = _data_parallel(cases, backwards, turn, links, constants)
@@ -234,7 +256,7 @@ def _data_parallel(cases: Cases, backwards: Array, turn: Array, links: Links, co
     """
     group = network.reach(cases, cases.dp * cases.cp, cases.tp)
     elements = rank_elements(cases)
-    calls = np.ceil(cases.layers / cases.pp) * cases.gathers
+    calls = _sets(cases) * cases.gathers
     scattered = network.ring(group, elements * cases.reduce_bytes, links, constants, 1.0, 1.0)
     gathered = network.ring(group, elements * cases.weight_bytes, links, constants, 1.0, calls)
     room = np.where(cases.bucketed > 0, constants.hidden_share * backwards, 0.0)

@@ -7,6 +7,9 @@ as half an all-reduce (docs/engine.md).
 
 from __future__ import annotations
 
+import math
+
+from engine.config.knobs.sharing import sharing_of
 from engine.config.layout import accumulation, layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
@@ -51,20 +54,28 @@ def _gradients(config: RunConfig) -> Stream:
 
 def _largest_stage(config: RunConfig) -> int:
     """Parameters of the fullest place of the pipeline; embeddings are at its ends."""
-    shape = resolve(config.model)
-    sizes = [layers * shape.layer_parameters for layers in rank_layers(config)]
+    shape, sharing = resolve(config.model), sharing_of(config.model)
+    sets = [math.ceil(layers / sharing.layers_each) for layers in rank_layers(config)]
+    sizes = [count * shape.layer_parameters for count in sets]
     ends = shape.vocabulary * shape.hidden
-    sizes[0], sizes[-1] = sizes[0] + ends, sizes[-1] + ends
+    sizes[0] += ends
+    if sharing.tied is None or len(sizes) > 1:
+        sizes[-1] += ends
     return max(sizes)
 
 
 def _replicated(config: RunConfig) -> float:
     """Parameters that every rank of tp has, of the fullest place of the pipeline."""
-    shape, parts = resolve(config.model), config.parallel.tp_replicated or ()
+    shape, parts, sharing = (
+        resolve(config.model),
+        config.parallel.tp_replicated or (),
+        sharing_of(config.model),
+    )
     sizes = matrix_elements(shape)
     ends = shape.vocabulary * shape.hidden * (("embedding" in parts) + ("head" in parts))
-    layers = max(rank_layers(config)) * sum(sizes[part] for part in parts if part in sizes)
-    return layers + ends / (1 if config.parallel.pp == 1 else 2)
+    sets = math.ceil(max(rank_layers(config)) / sharing.layers_each)
+    blocks = sets * sum(sizes[part] for part in parts if part in sizes)
+    return blocks + ends / (1 if config.parallel.pp == 1 and sharing.tied is None else 2)
 
 
 def _activations(config: RunConfig) -> Stream:

@@ -49,7 +49,8 @@ class Shared:
     """Parameters of a stage whose gradients are averaged over one group of ranks.
 
     ``sliced`` is ZeRO 1: a rank updates its slice of each bucket. ``rank`` is its place in the group, ``narrow`` the
-    dtype of the parameters.
+    dtype of the parameters. Those ``at_end`` are complete with the step's last backward; before that they are summed
+    over so many ranks of a pipeline as there are ``stages``.
     """
 
     axis: str
@@ -58,6 +59,8 @@ class Shared:
     sliced: bool
     buckets: tuple[Bucket, ...]
     dtype: str = FLOAT32
+    at_end: bool = False
+    stages: int = 1
 
     @property
     def sends(self) -> bool:
@@ -68,6 +71,11 @@ class Shared:
         """What averages a bucket."""
         operation, bucket = "reduce_scatter" if self.sliced else "all_reduce", self.buckets[index]
         return Call(operation, self.axis, FLOAT32, self.ranks, BYTES[FLOAT32] * bucket.length, GRADIENTS)
+
+    def sums(self) -> list[Call]:
+        """What sums its gradients over stages."""
+        sizes = [BYTES[FLOAT32] * bucket.length for bucket in self.buckets] if self.stages > 1 else []
+        return [Call("all_reduce", "pp", FLOAT32, self.stages, size) for size in sizes]
 
     def gathering(self, index: int) -> Call:
         """What brings a bucket's new values to all."""
@@ -100,11 +108,17 @@ class Filling:
 
     def add(self, name: str) -> list[Call]:
         """What a complete gradient lets go."""
+        if self.shared.at_end:
+            return []
         self.ready.add(name)
         return self._sent(lambda bucket: all(one.name in self.ready for one in bucket.members))
 
-    def finish(self) -> list[Call]:
-        """What is left."""
+    def finish(self, delayed: bool = False) -> list[Call]:
+        """What is left; of ``delayed`` gradients, which are averaged beside the next step, what comes before that."""
+        return self.shared.sums() + ([] if delayed else self.send())
+
+    def send(self) -> list[Call]:
+        """All that was not sent."""
         return self._sent(lambda _: True)
 
     def _sent(self, full: Callable[[Bucket], bool]) -> list[Call]:
@@ -178,9 +192,9 @@ class Policy:
 class Units:
     """The units of one stage through one step."""
 
-    def __init__(self, policy: Policy, parameters: list[Parameter], layers: int) -> None:
-        self._policy, self._layers = policy, layers
-        members = {place: [one for one in parameters if one.block == place] for place in range(ROOT, layers)}
+    def __init__(self, policy: Policy, parameters: list[Parameter], blocks: int) -> None:
+        self._policy, self._layers = policy, blocks
+        members = {place: [one for one in parameters if one.block == place] for place in range(ROOT, blocks)}
         self._units = {name: Unit(name, found) for name, found in members.items() if found}
         self._order = list[Unit]()
         self.keep = policy.always_gathered

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from engine.config.knobs.sharing import sharing_of
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart
@@ -29,8 +30,9 @@ ROOT = -1
 class Parameter(NamedTuple):
     """A parameter as one rank holds it before ZeRO splits it.
 
-    ``block`` is its block's place in the stage, or ``ROOT``. Gradients of ``partial`` ones are partial over tp, those
-    of ``late`` ones are taken by W, and ``wide`` ones compute in fp32 whatever the precision.
+    ``block`` is its unit's place in the stage, that of its block or of several that share parameters, or ``ROOT``.
+    Gradients of ``partial`` ones are partial over tp, those of ``late`` ones are taken by W, and ``wide`` ones compute
+    in fp32 whatever the precision. ``shared`` ones are called so in the whole model.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Parameter(NamedTuple):
     expert: bool = False
     late: bool = False
     wide: bool = False
+    shared: str = ""
 
     @property
     def elements(self) -> int:
@@ -59,17 +62,28 @@ class Parameter(NamedTuple):
 def parameters_of(config: RunConfig, part: Part) -> list[Parameter]:
     """Embedding, blocks, last norm and head, as far as the stage has them."""
     shape, late = resolve(config.model), splits(config)
-    found = [_words(config, "embedding", False)] if part.is_first else []
-    for place in range(part.layers):
-        found += _block(config, shape, place, late)
+    sharing = sharing_of(config.model)
+    tied = sharing.tied[0] if sharing.tied is not None else ""
+    found = [_words(config, "embedding", False, tied)] if part.is_first else []
+    for number, same in enumerate(sets_of(config, part)):
+        block = f"blocks.{sharing.first(same.start)}." if sharing.layers_each > 1 else ""
+        of_first = _block(config, shape, same.start - part.start, late)
+        found += [one._replace(block=number, shared=block) for one in of_first]
     if part.is_last:
-        found += [_norm("norm", shape, ROOT), _words(config, "head", late)]
+        found.append(_norm("norm", shape, ROOT))
+        found += [] if tied and part.is_first else [_words(config, "head", late, tied)]
     return found
 
 
-def _words(config: RunConfig, name: Literal["embedding", "head"], late: bool) -> Parameter:
+def sets_of(config: RunConfig, part: Part) -> list[range]:
+    """A stage's layers by their numbers in the model, those together that share parameters."""
+    return sharing_of(config.model).sets(range(part.start, part.start + part.layers))
+
+
+def _words(config: RunConfig, name: Literal["embedding", "head"], late: bool, tied: str) -> Parameter:
     shape, rows = resolve(config.model), resolve(config.model).vocabulary // tensor_ranks(config, name)
-    return Parameter(name, (rows, shape.hidden), late=late, partial=is_replicated(config, name))
+    partial = is_replicated(config, name)
+    return Parameter(name, (rows, shape.hidden), late=late, partial=partial, shared=tied)
 
 
 def splits(config: RunConfig) -> bool:

@@ -6,9 +6,11 @@ The order is that of ``engine.parallel.pipeline``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from engine.config.knobs.sharing import Holders, sharing_of
 from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part
@@ -28,7 +30,8 @@ from tuning.predict.traffic.calls import (
     sent_only,
 )
 from tuning.predict.traffic.gradients import Shared
-from tuning.predict.traffic.stage import Stage, of_action
+from tuning.predict.traffic.layers import Parameter, parameters_of, splits
+from tuning.predict.traffic.stage import Stage, of_action, waits
 
 
 class Post:
@@ -98,6 +101,12 @@ class Pipeline:
         plan = plan_of(config)
         return cls(config, plan, tuple(parts_of(config, plan)), arrivals(plan))
 
+    @cached_property
+    def holders(self) -> Holders:
+        """Which stages hold a shared parameter."""
+        layers = [range(part.start, part.start + part.layers) for part in self.parts]
+        return Holders(sharing_of(self.config.model), layers, self.plan.rank_of)
+
 
 class RankStep:
     """The step of one rank, section by section."""
@@ -109,7 +118,11 @@ class RankStep:
         at = self._layout.coordinates(rank)
         self._place, data_rank = at.pp, self._layout.data_rank(at) % self._layout.inner
         own = {stage: pipeline.parts[stage] for stage in self._plan.stages_of(at.pp)}
-        self._stages = {stage: Stage(self._wire, part, data_rank) for stage, part in own.items()}
+        at_end = _at_end(self._config, own.values(), pipeline.holders)
+        self._stages = {
+            stage: Stage(self._wire, part, data_rank, pipeline.holders, at_end if stage == max(own) else ())
+            for stage, part in own.items()
+        }
         self._post = Post(self._plan, at.pp, self._wire, pipeline.arrivals.get(at.pp, {}))
         self._known: dict[tuple[int, Work, bool], list[Item]] = {}
 
@@ -154,7 +167,7 @@ class RankStep:
         """New weights, the last bucket first, and delayed gradients, which the step before has sent."""
         if self._config.overlap.gather_with_optimizer:
             for one in self._shared:
-                for index in reversed(range(len(one.buckets))) if one.sliced else ():
+                for index in reversed(range(len(one.buckets))) if one.sliced and not one.at_end else ():
                     yield one.gathering(index).beside(ARRIVING)
         for stage in self._stages.values():
             yield from stage.before()
@@ -167,14 +180,22 @@ class RankStep:
         norm = norm_group(self._layout)
         if norm is not None:
             yield Call("all_reduce", norm[0], FLOAT64, norm[1], BYTES[FLOAT64])
-        if not self._config.overlap.gather_with_optimizer:
-            for one in self._shared:
-                for index in range(len(one.buckets)) if one.sliced else ():
+        for one in self._shared:
+            if one.sliced and (one.at_end or not self._config.overlap.gather_with_optimizer):
+                for index in range(len(one.buckets)):
                     yield one.gathering(index)
 
     @property
     def _shared(self) -> list[Shared]:
         return [one for stage in self._stages.values() for one in stage.shared]
+
+
+def _at_end(config: RunConfig, parts: Iterable[Part], holders: Holders) -> list[Parameter]:
+    """What a rank's stages share, within them or with others, and average at the end of a step; each once."""
+    found = (one for part in parts for one in parameters_of(config, part))
+    waiting = (one for one in found if waits(one, holders, splits(config)))
+    # In a block's set by the name in the block; tied embeddings are a set of one.
+    return list({(one.shared, one.name.partition(".")[2]): one for one in waiting}.values())
 
 
 def norm_group(layout: Layout) -> tuple[str, int] | None:

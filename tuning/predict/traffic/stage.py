@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from engine.config.knobs.sharing import Holders
 from engine.footprint.activations import Part
 from engine.schedules.actions import Action, Work
-from tuning.predict.traffic.calls import BFLOAT16, FLOAT32, Call, Item, Join, Ready, Wire
+from tuning.predict.traffic.calls import BFLOAT16, BYTES, FLOAT32, Call, Item, Join, Ready, Wire
 from tuning.predict.traffic.gradients import GRADIENTS, REDUCTIONS, Filling, Policy, Shared, Units, dealt
-from tuning.predict.traffic.layers import ROOT, Layers, Parameter, back, onward, parameters_of
+from tuning.predict.traffic.layers import (
+    ROOT,
+    Layers,
+    Parameter,
+    back,
+    onward,
+    parameters_of,
+    sets_of,
+    splits,
+)
 
 
 class Stage:
-    """Calls come in the order in which this rank makes them."""
+    """Calls come in the order in which this rank makes them.
 
-    def __init__(self, wire: Wire, part: Part, data_rank: int) -> None:
-        self._wire, self._part, self._data_rank = wire, part, data_rank
+    ``at_end`` are the parameters whose gradients this stage averages at the end of a step, for all stages of its rank.
+    """
+
+    def __init__(
+        self, wire: Wire, part: Part, data_rank: int, holders: Holders, at_end: Sequence[Parameter] = ()
+    ) -> None:
+        self._wire, self._part, self._data_rank, self._holders = wire, part, data_rank, holders
         self._config, self._layout = wire.config, wire.layout
         self._layers = Layers(wire, part)
         self._first, self._last = self._layers.first(), self._layers.last()
         self._blocks = [self._layers.block(place) for place in range(part.layers)]
         self.parameters = parameters_of(self._config, part)
+        self._at_end = list(at_end)
         self.shards = self._layout.zero_stage >= 2 and self._layout.shard > 1
         self.shared = list(self._shared())
         self._filling = [Filling(one) for one in self.shared]
         rest = [one for one in self.parameters if not self._is_whole(one)]
         policy = Policy.of(self._config, wire.batches)
-        self._units = Units(policy, rest, part.layers) if self.shards else None
+        self._sets = sets_of(self._config, part)
+        self._units = Units(policy, rest, len(self._sets)) if self.shards else None
 
     def forward(self) -> Iterator[Item]:
         """One micro-batch's; nothing of it depends on which, but under ZeRO 2 and 3."""
         yield from self._begun(ROOT, forward=True)
         yield from onward(self._first)
         for place, block in enumerate(self._blocks):
-            yield from self._begun(place, forward=True)
+            yield from self._begun(self._unit_from(place), forward=True)
             yield from block.forward
-            self._ended(place)
+            self._ended(self._unit_to(place))
         self._ended(ROOT)
         yield from onward(self._last)
 
@@ -48,11 +66,11 @@ class Stage:
             yield from self._begun(ROOT)
             yield from self._noted(back(self._last), last)
         for place in reversed(range(self._part.layers)):
-            yield from self._begun(place)
+            yield from self._begun(self._unit_to(place))
             if not self._last and place == self._part.layers - 1:
                 yield from self._begun(ROOT)
             yield from self._noted(self._blocks[place].backward, last)
-            yield from self._scattered(place, last)
+            yield from self._scattered(self._unit_from(place), last)
         yield from self._noted(back(self._first), last)
         yield from self._scattered(ROOT, last)
         if last and self._units is not None:
@@ -70,8 +88,9 @@ class Stage:
 
     def finish(self) -> Iterator[Call | Join]:
         """What is left of the gradients, and the wait for all of them."""
-        for one in self._filling if not self._config.overlap.delay else ():
-            yield from one.finish()
+        yield from self._sums_of_slices()
+        for one in self._filling:
+            yield from one.finish(delayed=self._config.overlap.delay > 0)
         if any(one.sends for one in self.shared):
             yield Join(GRADIENTS)
         if self._units is not None:
@@ -80,7 +99,7 @@ class Stage:
     def before(self) -> Iterator[Call]:
         """Delayed gradients, which the step before has sent."""
         for one in self._filling if self._config.overlap.delay else ():
-            yield from one.finish()
+            yield from one.send()
 
     def partial_elements(self) -> int:
         """Values of this rank whose gradients are partial over tp."""
@@ -91,17 +110,39 @@ class Stage:
         sliced = [one for one in self.parameters if one.partial and not self._is_whole(one)]
         return whole + sum(one.sliced(ranks, rank) for one in sliced)
 
-    def _begun(self, name: int, forward: bool = False) -> Iterator[Item]:
-        if self._units is None:
+    def _unit_from(self, place: int) -> int | None:
+        """The unit whose first block has this place."""
+        first = self._part.start + place
+        return next((number for number, one in enumerate(self._sets) if one.start == first), None)
+
+    def _unit_to(self, place: int) -> int | None:
+        """The unit whose last block has this place."""
+        last = self._part.start + place
+        return next((number for number, one in enumerate(self._sets) if one[-1] == last), None)
+
+    def _sums_of_slices(self) -> Iterator[Call]:
+        """Under ZeRO 2 and 3, of what other stages hold, too."""
+        if self._layout.zero_stage < 2:
+            return
+        ranks = self._layout.shard
+        for shared, members in sorted(_by_set(self.parameters).items()):
+            split = [one for one in members if not self._is_whole(one)]
+            stages = len(self._holders.meeting(shared))
+            elements = sum(one.sliced(ranks, self._data_rank % ranks) for one in split)
+            if stages and split:
+                yield Call("all_reduce", "pp", FLOAT32, stages, BYTES[FLOAT32] * elements)
+
+    def _begun(self, name: int | None, forward: bool = False) -> Iterator[Item]:
+        if self._units is None or name is None:
             return iter(())
         return self._units.before_forward(name) if forward else self._units.before_backward(name)
 
-    def _ended(self, name: int) -> None:
-        if self._units is not None:
+    def _ended(self, name: int | None) -> None:
+        if self._units is not None and name is not None:
             self._units.after_forward(name)
 
-    def _scattered(self, name: int, last: bool) -> Iterator[Item]:
-        return iter(()) if self._units is None else self._units.after_backward(name, last)
+    def _scattered(self, name: int | None, last: bool) -> Iterator[Item]:
+        return iter(()) if self._units is None or name is None else self._units.after_backward(name, last)
 
     def _noted(self, items: Iterable[Item], last: bool) -> Iterator[Item]:
         """Complete gradients let their buckets go."""
@@ -119,15 +160,31 @@ class Stage:
 
     def _shared(self) -> Iterator[Shared]:
         """All parameters, under ep the experts apart; with sharding those that are left whole."""
-        layout, wire = self._layout, self._wire
+        layout, axis = self._layout, self._wire.data_axis
         if layout.zero_stage >= 2:
+            ranks = layout.inner if self.shards else 1
             whole = [one for one in self.parameters if not self.shards or self._is_whole(one)]
-            yield from self._bucketed(whole, wire.data_axis, layout.inner if self.shards else 1, 0)
+            at_end = [one for one in whole if self._is_whole(one) and waits(one, self._holders, False)]
+            yield from self._bucketed([one for one in whole if one not in at_end], axis, ranks, 0)
+            yield from self._sets_of(at_end, axis, ranks, 0)
             return
-        experts = [one for one in self.parameters if one.expert and layout.ep > 1]
-        others = [one for one in self.parameters if one not in experts]
-        yield from self._bucketed(others, wire.data_axis, layout.inner, self._data_rank)
-        yield from self._bucketed(experts, "edp", layout.inner // layout.ep, self._data_rank // layout.ep)
+        late, ep = splits(self._config), layout.ep
+        during = [one for one in self.parameters if not waits(one, self._holders, late)]
+        data, experts = (
+            (axis, layout.inner, self._data_rank),
+            ("edp", layout.inner // ep, self._data_rank // ep),
+        )
+        yield from self._bucketed([one for one in during if not _apart(one, ep)], *data)
+        yield from self._bucketed([one for one in during if _apart(one, ep)], *experts)
+        yield from self._sets_of([one for one in self._at_end if not _apart(one, ep)], *data)
+        yield from self._sets_of([one for one in self._at_end if _apart(one, ep)], *experts)
+
+    def _sets_of(self, found: list[Parameter], axis: str, ranks: int, rank: int) -> Iterator[Shared]:
+        """What is complete at the end of a step only."""
+        for shared, members in sorted(_by_set(found).items()):
+            stages = len(self._holders.meeting(shared)) or 1
+            for one in self._bucketed(members, axis, ranks, rank):
+                yield replace(one, at_end=True, stages=stages)
 
     def _bucketed(self, found: list[Parameter], axis: str, ranks: int, rank: int) -> Iterator[Shared]:
         sliced = self._layout.zero_stage == 1 and ranks > 1
@@ -135,6 +192,23 @@ class Stage:
         if found:
             buckets = dealt(found, self._config.overlap.bucket_mb, ranks if sliced else 1)
             yield Shared(axis, ranks, rank, sliced, tuple(buckets), BFLOAT16 if narrow else FLOAT32)
+
+
+def waits(one: Parameter, holders: Holders, late: bool) -> bool:
+    """Whether the gradient of a parameter is complete only at the end of a step."""
+    return bool(one.shared) and (late or len(holders.stages(one.shared)) > 1)
+
+
+def _apart(one: Parameter, ep: int) -> bool:
+    return one.expert and ep > 1
+
+
+def _by_set(parameters: Iterable[Parameter]) -> dict[str, list[Parameter]]:
+    sets: dict[str, list[Parameter]] = {}
+    for one in parameters:
+        if one.shared:
+            sets.setdefault(one.shared, []).append(one)
+    return sets
 
 
 def of_action(stage: Stage, action: Action, last: bool) -> Iterator[Item]:

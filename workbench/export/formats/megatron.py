@@ -298,6 +298,7 @@ if ! grep -q -- --use-megatron-fsdp "$HERE/megatron.args"; then export CUDA_DEVI
 read -r -d '' -a arguments < <(tr '\\n' ' ' <"$HERE/megatron.args"; printf '\\0')
 """
 
+_UNTIED = "--untie-embeddings-and-output-weights"
 ROWS = completed((
     same("model.layers", "--num-layers"),
     same("model.hidden", "--hidden-size"),
@@ -312,6 +313,9 @@ ROWS = completed((
     Row("model.expert_ffn_hidden", Level.EXPRESSED, ("--moe-ffn-hidden-size",)),
     Row("model.capacity_factor", Level.EXPRESSED, ("--moe-expert-capacity-factor",)),
     Row("model.balance_weight", Level.EXPRESSED, ("--moe-aux-loss-coeff",)),
+    Row("model.tied_embeddings", Level.EXPRESSED, (_UNTIED,),
+        write=lambda values: {} if values["model.tied_embeddings"] else {_UNTIED: True},
+        read=lambda document, ranks: {} if document.get(_UNTIED) else {"model.tied_embeddings": True}),
     lost("data.path", "a text is prepared for Megatron-LM first", "give --data-path and its tokenizer to run.sh"),
     Row("data.sequence_length", Level.EXPRESSED, ("--seq-length", "--max-position-embeddings"),
         write=lambda values: dict.fromkeys(("--seq-length", "--max-position-embeddings"),
@@ -409,7 +413,7 @@ ROWS = completed((
 ))  # fmt: skip
 _CONSTANTS: Document = {
     "--swiglu": True, "--disable-bias-linear": True, "--normalization": "RMSNorm", "--position-embedding-type": "rope",
-    "--untie-embeddings-and-output-weights": True, "--attention-dropout": 0.0, "--hidden-dropout": 0.0,
+    "--attention-dropout": 0.0, "--hidden-dropout": 0.0,
     "--make-vocab-size-divisible-by": 1, "--tokenizer-type": "NullTokenizer", "--log-interval": 1,
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import number_table, table
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
+from workbench.text import step
 
 
 def _none(summary: RunSummary) -> str:
@@ -49,8 +50,8 @@ def draw_plans(plans: list[PlanRow]) -> None:
         return
     last = plans[-1]
     st.markdown("**Compression plan**")
-    st.caption(f":material/compress: {run_text.plan(last)}.")
-    number_table(run_text.plan_columns(plans), "run-plan-table")
+    st.caption(f":material/compress: {step.compression_plan(last)}.")
+    number_table(step.compression_plan_columns(plans), "run-plan-table")
     if last.layers:
         with st.expander(f"Values of {len(last.layers):,} layers"):
             values = [f"{value:.3g}" for value in last.layers.values()]

@@ -128,7 +128,9 @@ def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
         ),
         "Parameters": (
             words.count(summary.parameters or None),
-            name + ("MFU not known" if mfu is None else f"MFU {words.percent(mfu, 1)}"),
+            name
+            + ("MFU not known" if mfu is None else f"MFU {words.percent(mfu, 1)}")
+            + words.shared(summary.shared_parameters),
         ),
     }
 

@@ -31,6 +31,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "schedule.skip_share": (0.25,),
     "memory.block_actions": (["offload", "full"], ["selective", "offload"]),
     "model.capacity_factor": (1.25,),
+    "model.layer_groups": (1,),
     "train.clip_norm": (None,),
     "train.validate_every": (1,),
     "checkpoint.every_steps": (1,),

@@ -36,6 +36,7 @@ BASE: dict[str, Any] = {
     "overlap__bucket_mb": 0.02,
 }
 EXPERTS = {"model__experts": 4, "model__expert_ffn_hidden": 48}
+TIED, GROUPS = {"model__tied_embeddings": True}, {"model__layer_groups": 2}
 FULL, SELECTIVE = ({"memory__recompute": kind} for kind in ("full", "selective"))
 
 CASES: list[dict[str, Any]] = [
@@ -103,6 +104,17 @@ CASES: list[dict[str, Any]] = [
     {"dp": 2, "cp": 2, "ep": 2, **EXPERTS, **FULL},
     {"dp": 2, "tp": 2, "pp": 2, "ep": 2, **EXPERTS, "kind": "zb_h1"},
     {"dp": 2, "zero_stage": 3, **EXPERTS, "tp": 2, "precision": "bf16"},
+    {"dp": 2, **TIED},
+    {"dp": 2, "pp": 3, **TIED},
+    {"dp": 2, "pp": 2, "zero_stage": 1, "overlap__gather_with_optimizer": True, **TIED, **GROUPS},
+    {"dp": 2, "zero_stage": 3, **GROUPS, "overlap__prefetch": 1},
+    {"dp": 2, "zero_stage": 3, **GROUPS, **FULL, "tp": 2},
+    {"dp": 2, "pp": 3, "zero_stage": 3, **TIED, "model__layer_groups": 1},
+    {"dp": 2, "pp": 2, "zero_stage": 2, **TIED, "model__layer_groups": 1, "precision": "bf16"},
+    {"pp": 2, "kind": "zb_v", "chunks": 2, "dp": 2, "zero_stage": 1, **TIED, **GROUPS},
+    {"pp": 2, "kind": "interleaved", "chunks": 2, "dp": 2, "tp": 2, **TIED, "model__layer_groups": 1},
+    {"pp": 2, "kind": "zb_h1", "dp": 2, "overlap__delay": 1, **GROUPS, **TIED},
+    {"pp": 2, "dp": 2, "ep": 2, **EXPERTS, "model__layer_groups": 1},
 ]
 SHORT = {"kind": "schedule__kind", "chunks": "schedule__chunks"}
 SHORT |= {name: f"parallel__{name}" for name in ("dp", "tp", "pp", "cp", "ep", "cp_method", "zero_stage")}

@@ -14,7 +14,7 @@ from profilers.model.rows import PlanRow
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from workbench.home import runs
-from workbench.text import run as run_text
+from workbench.text import step
 
 LAYERS: dict[str, float] = {
     "embedding.weight": 0.01,
@@ -56,7 +56,7 @@ def row(**values: Any) -> dict[str, Any]:
     ],
 )
 def test_a_plan_in_words(plan: dict[str, Any], text: str) -> None:
-    assert run_text.plan(PlanRow(**plan)) == text
+    assert step.compression_plan(PlanRow(**plan)) == text
 
 
 def test_a_run_shows_its_plans_and_the_values_of_the_last(home: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_run_shows_its_plans_and_the_values_of_the_last(home: Path) -> None:
     app = visit("runs", id=folder.name, section="Collectives")
     assert not app.exception
     assert "Compression plan" in texts(app)
-    assert run_text.plan(PlanRow(**plans[-1])) in texts(app)
+    assert step.compression_plan(PlanRow(**plans[-1])) in texts(app)
     (listed,) = [one.value for one in app.dataframe if "with one value, MB" in one.value]
     assert list(listed["from step"]) == [10, 200, 300]
     assert list(listed["budget used"])[1:] == pytest.approx([0.99, 0.99])

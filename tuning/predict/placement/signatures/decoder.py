@@ -8,10 +8,12 @@ over tp, and what ranks with other data send each other more of it, since each t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
 from engine.comm.signatures import BROADCAST, PARTIAL
+from engine.config.knobs.sharing import sharing_of
 from engine.config.layout import accumulation, layout_of
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
@@ -113,7 +115,9 @@ def best(config: RunConfig) -> Found | None:
         shape.ffn_hidden,
         shape.vocabulary,
     )
-    return _best(widths, layout.tp, accumulation(config), _weight(config), shape.layers)
+    sharing = sharing_of(config.model)
+    shared = Shared(sharing.layers_each, sharing.tied is not None)
+    return _best(widths, layout.tp, accumulation(config), _weight(config), shape.layers, shared)
 
 
 def _weight(config: RunConfig) -> float:
@@ -125,22 +129,38 @@ def _weight(config: RunConfig) -> float:
     return 1 / (ranks if layout.zero_stage else 1) + (ranks - 1) / ranks * (gathers + 1) / 2
 
 
+class Shared(NamedTuple):
+    """So many layers in a row have the same matrices; embedding and head are ``tied`` into one."""
+
+    layers_each: int = 1
+    tied: bool = False
+
+
 @lru_cache(maxsize=4096)
-def _best(sizes: Sizes, tp: int, micro_batches: int, weight: float, layers: int) -> Found:
+def _best(sizes: Sizes, tp: int, micro_batches: int, weight: float, layers: int, shared: Shared) -> Found:
     price = Price(tp, micro_batches=micro_batches)
     parts, bytes_, split_bytes = set[TensorPart](), 0.0, 0.0
-    for operators, times in ((block(sizes, weight), layers), (ends(sizes, weight), 1)):
-        found = cheapest(operators, price)
-        parts |= set(replicated(operators, found))
+    last = ends(sizes, weight / 2 if shared.tied else weight)
+    for operators, times in ((block(sizes, weight / shared.layers_each), layers), (last, 1)):
+        split = cheapest(_with_way(operators, 0), price).cost
+        ways = (
+            [_with_way(operators, way) for way in (0, 1)]
+            if operators is last and shared.tied
+            else [operators]
+        )
+        found, chosen = min(((cheapest(one, price), one) for one in ways), key=lambda both: both[0].cost)
+        parts |= set(replicated(chosen, found))
         bytes_ += times * micro_batches * found.cost
-        split_bytes += times * micro_batches * cheapest([_first_way(one) for one in operators], price).cost
+        split_bytes += times * micro_batches * split
     return Found(tuple(part for part in PARTS if part in parts), bytes_, split_bytes)
 
 
-def _first_way(operator: Operator) -> Operator:
-    """With its matrix split, if it has one."""
-    keeps = operator.choices[:1] if operator.choices[0].matrix else operator.choices
-    return Operator(operator.name, keeps, operator.inputs, operator.bytes_, operator.matrix_bytes)
+def _with_way(operators: Sequence[Operator], way: int) -> list[Operator]:
+    """With all matrices split (0) or replicated (1); other choices follow."""
+    return [
+        replace(one, choices=one.choices[way : way + 1]) if one.choices[0].matrix else one
+        for one in operators
+    ]
 
 
 class _Build(NamedTuple):

@@ -11,6 +11,7 @@ import pytest
 
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig, parse
+from engine.config.validation.rules import problems
 from profilers.collectives.wire_bytes import wire_bytes
 from tuning.predict.placement.automatic import chosen
 from tuning.predict.placement.signatures.decoder import PARTS, best
@@ -20,9 +21,16 @@ KEY = "parallel.tp_replicated"
 MODEL = {"layers": 2, "hidden": 64, "heads": 8, "kv_heads": 4, "ffn_hidden": 176, "vocabulary": 512}
 
 
-def config(length: int = 128, **parallel: Any) -> RunConfig:
+def config(length: int = 128, *, more: dict[str, Any] | None = None, **parallel: Any) -> RunConfig:
     batch = {"global_batch": 8 * parallel.get("dp", 1), "micro_batch": 2}
-    return parse({"model": MODEL, "data": {"sequence_length": length}, "batch": batch, "parallel": parallel})
+    return parse(
+        {
+            "model": MODEL | (more or {}),
+            "data": {"sequence_length": length},
+            "batch": batch,
+            "parallel": parallel,
+        }
+    )
 
 
 def sent(config: RunConfig) -> float:
@@ -50,11 +58,23 @@ def every(length: int, layout: tuple[tuple[str, int], ...]) -> dict[tuple[str, .
     ids=lambda layout: "-".join(f"{key}{value}" for key, value in layout.items()),
 )  # fmt: skip
 def test_no_other_choice_sends_less(length: int, layout: dict[str, int]) -> None:
-    """Within 1 %: left out are norms, the loss, and how ZeRO 3 pads slices."""
+    """Within 2 %: left out are norms, the loss, and how ZeRO 3 pads slices."""
     sends = every(length, tuple(layout.items()))
     found = best(config(length, **layout))
     assert found is not None
-    assert sends[found.parts] <= 1.01 * min(sends.values())
+    assert sends[found.parts] <= 1.02 * min(sends.values())
+
+
+@pytest.mark.parametrize("length", [64, 256, 1024])
+@pytest.mark.parametrize("more", [{"tied_embeddings": True}, {"layer_groups": 1}], ids=str)
+def test_what_is_shared_is_summed_once(length: int, more: dict[str, Any]) -> None:
+    plain = config(length, more=more, tp=4)
+    subsets = (parts for count in range(len(PARTS) + 1) for parts in itertools.combinations(PARTS, count))
+    asked = {parts: plain.with_values({KEY: list(parts) or None}) for parts in subsets}
+    sends = {parts: sent(one) for parts, one in asked.items() if not list(problems(one))}
+    found = best(plain)
+    assert found is not None
+    assert sends[found.parts] <= 1.02 * min(sends.values())
 
 
 def test_long_sequences_replicate_all_and_short_ones_nothing() -> None:

@@ -1,0 +1,94 @@
+"""Parameters that modules share: when their gradients are complete, and with which stages they are summed.
+
+Each rank of a pipeline that has modules with such a parameter holds one copy of it, and updates it like the others:
+their gradients are summed over these ranks once all backwards of a step are through (as Megatron-LM does with tied
+embeddings, arXiv 2104.04473), and only then averaged over data ranks. So all that follows, compression included, sees
+the gradients of one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch.distributed as dist
+from torch import nn
+
+from engine.comm.channel import Channel
+from engine.comm.context import RankContext
+from engine.config.knobs.sharing import Holders
+from engine.parallel.data.averaging import SharedParameters
+
+#: What messages between the stages of a pipeline are called in records.
+_AXIS = "pp"
+
+
+@dataclass(frozen=True)
+class SharedOverStages:
+    """Of one rank: who holds which parameter, and its groups with other ranks of its pipeline, by their places.
+
+    Where backwards are ``split``, gradients of one parameter come in several parts even within a stage.
+    """
+
+    holders: Holders
+    channels: Mapping[tuple[int, ...], Channel]
+    split: bool
+
+    def channel(self, name: str) -> Channel | None:
+        """Over which a parameter's gradients are summed."""
+        return self.channels.get(self.holders.meeting(name))
+
+    def waits(self, name: str) -> bool:
+        """Whether the gradient of a parameter is complete only at the end of a step."""
+        stages = self.holders.stages(name)
+        return len(stages) > 1 or (self.split and bool(stages))
+
+    def at_end(self, whole: SharedParameters) -> list[SharedParameters]:
+        """Those that wait for the end of a step, by the set that they belong to, in one order on all ranks."""
+        sets: dict[str, dict[str, nn.Parameter]] = {}
+        for name, parameter in whole.named.items():
+            if self.waits(name):
+                sets.setdefault(_set_of(name), {})[name] = parameter
+        return [
+            replace(whole, named=named, at_end=True, between_stages=self.channel(next(iter(named))))
+            for _, named in sorted(sets.items())
+        ]
+
+    def during(self, whole: SharedParameters) -> SharedParameters:
+        """The others."""
+        return replace(whole, named={name: one for name, one in whole.named.items() if not self.waits(name)})
+
+    def sets(self, names: Iterable[str]) -> list[tuple[Channel, list[str]]]:
+        """The names whose gradients are summed over stages, by set, in one order on all ranks."""
+        sets: dict[str, list[str]] = {}
+        for name in names:
+            if self.channel(name) is not None:
+                sets.setdefault(_set_of(name), []).append(name)
+        return [(self.channels[self.holders.meeting(own[0])], own) for _, own in sorted(sets.items())]
+
+
+def meet(rank: RankContext, holders: Holders, split: bool) -> SharedOverStages:
+    """Make the groups of this rank; all ranks of a pipeline call it.
+
+    torch names a group after its ranks and the number of groups that a process has made, which therefore has to be the
+    same on all of them: who is not in one makes another of its own.
+    """
+    at, channels = rank.groups.at, dict[tuple[int, ...], Channel]()
+    for places in holders.meetings():
+        if at.pp in places:
+            channels[places] = _channel(rank, places)
+        else:
+            dist.new_group([rank.rank], timeout=rank.patience, use_local_synchronization=True)
+    return SharedOverStages(holders, channels, split)
+
+
+def _channel(rank: RankContext, places: tuple[int, ...]) -> Channel:
+    members = [rank.layout.rank(replace(rank.groups.at, pp=place)) for place in places]
+    group = dist.new_group(members, timeout=rank.patience, use_local_synchronization=True)
+    rank.groups.axes[group.group_name] = _AXIS
+    return Channel(group, rank.device)
+
+
+def _set_of(name: str) -> str:
+    """What is shared together: a layer's parameters, or a single one."""
+    return ".".join(name.split(".")[:2])
