@@ -27,9 +27,9 @@ from workbench.analysis.live_report import (
     _Levels,
     _saved,
     _since,
-    _with_baseline_s,
     _untuned,
     _windows,
+    _with_baseline_s,
     since_words,
 )
 from workbench.analysis.live_timeline import AGAIN, Timeline, Turned, changes_of, timeline_of
