@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import acts
+from tuning.analysis import leaderboard
 from tuning.space.points import Point, point_key
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
@@ -59,7 +60,7 @@ def _told(folder: Path, name: str, file: StudyFile, machine: str | None) -> dict
         "same": reason is None,
         "words": _words(name, reason, len(found), len(trials)),
         "trials": [_row(trial, point) for trial, point in found] if reason is None else [],
-        "first": _best(found, file, 1 if reason is None else FIRST_POINTS),
+        "first": _best(_ranked(found, state, other), file, 1 if reason is None else FIRST_POINTS),
     }
 
 
@@ -114,10 +115,18 @@ def _row(trial: Trial, point: Point) -> dict[str, Any]:
     return {name: getattr(trial, name) for name in _KEPT} | {"config": point, "source": "inherited"}
 
 
+def _ranked(
+    found: list[tuple[Trial, Point]], state: StudyState, other: StudyFile
+) -> list[tuple[Trial, Point]]:
+    """The fastest first, as their study ranks them."""
+    baseline = leaderboard.standing(state, other).baseline
+    ranks = {trial.number: leaderboard.rank(state, trial, baseline, other) for trial, _ in found}
+    return sorted(found, key=lambda pair: (-ranks[pair[0].number], pair[0].number))
+
+
 def _best(found: list[tuple[Trial, Point]], file: StudyFile, count: int) -> list[Point]:
-    """The fastest points that broke nothing, without the baseline, which is measured anyway."""
+    """The first points that broke nothing, without the baseline, which is measured anyway."""
     good = [(trial, point) for trial, point in found if trial.value is not None and _fine(trial)]
-    good.sort(key=lambda pair: (-(pair[0].value or 0.0), pair[0].number))
     distinct = {point_key(point): point for _, point in good}
     distinct.pop(point_key(file.search_space.baseline[0]), None)
     return list(distinct.values())[:count]

@@ -142,6 +142,8 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         None if base is None or result.baseline is None else _invested(windows, slow, result.baseline.trial)
     )
     turned = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, saved)
+    if untuned is not None and (share := _baseline_error(result)) is not None:
+        turned = [_with_baseline_s(row, timeline, untuned, share) for row in turned]
     changes, since = turned, None
     if base is not None and result.state != "running":
         since = _since(max(after, *(row.step for row in turned[-1:]), 0), result, timeline, base, gain)
@@ -170,6 +172,24 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         curve_tokens_per_second=[float(tokens / timeline.seconds[a:b].mean()) for a, b in places],
         curve_saved_seconds=[] if saved is None else [float(saved[:b].sum()) for _, b in places],
     )
+
+
+def _baseline_error(result: StudyResult) -> float | None:
+    """How far the baseline's rate reaches to each side, as a share of it; None where that is not known."""
+    own = result.baseline
+    if own is None or not own.value or own.low is None or own.high is None:
+        return None
+    return (own.high - own.low) / 2 / own.value
+
+
+def _with_baseline_s(row: Turned, timeline: Timeline, untuned: Floats, share: float) -> Turned:
+    """A turn whose interval counts that of the baseline, too, as all that is said to be saved does."""
+    if row.saved_seconds is None or row.saved_low is None or row.saved_high is None:
+        return row
+    inside = (timeline.steps >= row.step) & (timeline.steps < row.end)
+    saved, more = row.saved_seconds, share * float(untuned[inside].sum())
+    low = saved - math.hypot(saved - row.saved_low, more)
+    return replace(row, saved_low=low, saved_high=saved + math.hypot(row.saved_high - saved, more))
 
 
 def _by_gain(turned: list[Turned], since: Since | None, after: int) -> list[Turned]:
@@ -294,11 +314,9 @@ def _since(
         return Since(first, last, saved or 0.0, ends[0], ends[1])
     found, count = mean_interval(seconds), len(seconds)
     saved, half = count * (base - found.value), None
-    if found.low is not None and found.high is not None and result.baseline is not None:
-        rates = result.baseline.low, result.baseline.high, result.baseline.value
-        if rates[0] and rates[1] and rates[2]:
-            of_baseline = base * (rates[1] - rates[0]) / 2 / rates[2]
-            half = count * math.hypot((found.high - found.low) / 2, of_baseline)
+    share = _baseline_error(result)
+    if found.low is not None and found.high is not None and share is not None:
+        half = count * math.hypot((found.high - found.low) / 2, base * share)
     ends = [None, None] if half is None else [saved - half, saved + half]
     return Since(first, last, saved, ends[0], ends[1])
 

@@ -94,6 +94,18 @@ def test_the_best_is_who_leads_beside_the_others(tmp_path: Path, objective: str)
     ]
 
 
+def test_the_search_that_follows_tries_what_was_next_best_beside_the_leader(tmp_path: Path) -> None:
+    told = [(1.0, {}), (0.8, beside(0, 1.25, 1.0)), (1.28, beside(1, 1.25, 2.0)), (1.42, beside(2, 0.9, 2.0))]
+    file = exact()
+    before = searched(file, tmp_path, told)
+    assert before.best is not None
+    after = searched(
+        file.looking_again(before.best.config), tmp_path, [(1.0, {}), (1.0, beside(0, 1.0, 1.0))]
+    )
+    sizes = [row.config["batch.micro_batch"] for row in (*before.trials, *after.trials)]
+    assert sizes[4:] == [sizes[2], sizes[3]], "not the second, which was measured on a faster machine"
+
+
 def test_a_window_without_a_chain_counts_at_the_level_of_its_time(tmp_path: Path) -> None:
     """And those that are held beside it count by that."""
     told = [(1.0, {}), (0.8, beside(0, 1.25, 1.0)), (1.5, {"leader_level": 2.0}), (9.0, beside(2, 1.1, 6.0))]

@@ -29,6 +29,7 @@ from workbench.analysis.live_report import (
     _since,
     _untuned,
     _windows,
+    _with_baseline_s,
     since_words,
 )
 from workbench.analysis.live_timeline import AGAIN, Timeline, Turned, changes_of, timeline_of
@@ -122,6 +123,17 @@ def test_a_turn_holds_until_the_next_one_and_one_that_was_done_twice_counts_once
     told = [(each.step, each.end, each.values["batch.micro_batch"], each.by) for each in found]
     assert told == [(3, 5, 3, "somebody"), (5, 8, 1, AGAIN), (8, 12, 8, "somebody")]
     assert [each.saved_seconds for each in found] == [2.0, 3.0, 4.0]
+
+
+def test_what_a_turn_saved_is_as_unsure_as_the_baseline_is() -> None:
+    """Ten steps of 2 s in place of 3 s, within 1 s; the baseline's rate is known to a tenth, 3 s of its 30."""
+    steps = np.arange(20)
+    timeline = Timeline(steps, np.full(20, 2.0), np.zeros(20))
+    row = Turned(10, 20, {"batch.micro_batch": 4}, "somebody", 10.0, 9.0, 11.0)
+    found = _with_baseline_s(row, timeline, np.full(20, 3.0), 0.1)
+    assert found.saved_seconds == 10.0
+    assert (found.saved_low, found.saved_high) == pytest.approx((10 - 10**0.5, 10 + 10**0.5))
+    assert _with_baseline_s(replace(row, saved_low=None), timeline, np.full(20, 3.0), 0.1).saved_high == 11.0
 
 
 def test_the_chart_marks_each_turn_and_says_what_it_brought() -> None:

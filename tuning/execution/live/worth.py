@@ -102,7 +102,7 @@ class Worth:
         leader = level * self._leader.seconds
         if min(seconds) <= asked * leader:
             return ""
-        whose = "the leader right before"
+        whose = "the leader, as the machine is now"
         if level == 1:
             whose = "the leader's mean, on the machine as it was at first"
         return (

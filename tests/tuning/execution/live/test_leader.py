@@ -118,7 +118,7 @@ def test_on_an_uneven_machine_a_window_is_given_up_beside_the_leader_right_befor
     before = [1.0, 2.2, 0.9, 2.3]
     assert leader.level(before) == 1.0
     assert leader.behind(other, [1.5, 1.5, 1.5], before) == ""
-    assert "the leader right before" in leader.behind(other, [1.9, 1.9, 1.9], before)
+    assert "as the machine is now" in leader.behind(other, [1.9, 1.9, 1.9], before)
     assert "as it was at first" in leader.behind(other, [1.5, 1.5, 1.5], [0.5, 1.5])
 
 

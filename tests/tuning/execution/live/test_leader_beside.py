@@ -77,7 +77,7 @@ def test_windows_are_judged_beside_the_leader_as_it_is_then(tmp_path: Path) -> N
         assert tuning.windows._ledger.level == pytest.approx(2.0), "nor is it a loss of the search"
         assert better.tokens_per_second == pytest.approx(64 / 0.8), "what was measured is told as it was"
         outcome, worse = window(3, 8, steps=ENDLESS)
-        assert outcome.ending is Ending.PRUNED and "80 of the leader right before" in outcome.reason
+        assert outcome.ending is Ending.PRUNED and "80 of the leader, as the machine is now" in outcome.reason
         assert worse.leader_level == pytest.approx(2.0)
         assert worse.leader_ratio == pytest.approx(0.8 / 2.0)
         changed = [row.new for row in run.summary(0).changes]

@@ -339,25 +339,33 @@ def test_what_is_set_by_hand_in_a_study_is_pinned_and_stays(tmp_path: Path) -> N
             inbox.send(run.folder, commands.SET, {"memory.recompute": "full"}, "somebody")
 
     live.folder.mkdir(parents=True)
-    run_study(live.file, live.folder, live.windows, update)
-    state = StudyReader(live.folder).view().journal
-    pinned = next(answer for answer in state.answers.values() if answer.command == "pin")
-    assert pinned.accepted and pinned.by == "set by hand on the run", pinned
-    later = [
-        trial for trial in state.trials if trial.proposed_unix > pinned.at_unix and trial.value is not None
-    ]
-    assert all(trial.config["memory.recompute"] == "full" for trial in later), later
-    assert live.starter.current is not None
-    faster = live.starter.current.config.with_values({"memory.recompute": "none"})
-    live.windows.remember(faster, 1e9, 0)
-    live.windows._rest_meanwhile("live")
-    assert live.starter.current.config.memory.recompute == "full", "nor does the fastest so far take it back"
-    live.windows.leave(live.file.search_space.config(live.file.search_space.baseline[0]), "live")
-    assert live.starter.current.config.memory.recompute == "full"
-    live.windows.release()
-    live.windows.leave(live.file.search_space.config(live.file.search_space.baseline[0]), "live")
-    assert live.starter.current.config.memory.recompute == "none", "back to the start is back to all of it"
-    live.starter.stop()
+    try:
+        run_study(live.file, live.folder, live.windows, update)
+        state = StudyReader(live.folder).view().journal
+        pinned = next(answer for answer in state.answers.values() if answer.command == "pin")
+        assert pinned.accepted and pinned.by == "set by hand on the run", pinned
+        later = [
+            trial
+            for trial in state.trials
+            if trial.proposed_unix > pinned.at_unix and trial.value is not None
+        ]
+        assert all(trial.config["memory.recompute"] == "full" for trial in later), later
+        assert live.starter.current is not None
+        faster = live.starter.current.config.with_values({"memory.recompute": "none"})
+        live.windows.remember(faster, 1e9, 0)
+        live.windows._rest_meanwhile("live")
+        assert live.starter.current.config.memory.recompute == "full", (
+            "nor does the fastest so far take it back"
+        )
+        live.windows.leave(live.file.search_space.config(live.file.search_space.baseline[0]), "live")
+        assert live.starter.current.config.memory.recompute == "full"
+        live.windows.release()
+        live.windows.leave(live.file.search_space.config(live.file.search_space.baseline[0]), "live")
+        assert live.starter.current.config.memory.recompute == "none", (
+            "back to the start is back to all of it"
+        )
+    finally:
+        live.starter.stop()
 
 
 @pytest.mark.timeout(240)

@@ -99,7 +99,7 @@ def test_a_leader_that_became_slower_gives_others_the_same_excuse() -> None:
     steps = [0.58, 0.59, 0.6]
     assert "leader's mean" in known.hopeless(steps, 1000)
     assert known.hopeless(steps, 1000, level) == ""
-    assert "the leader right before" in known.hopeless([0.9, 0.9, 0.9], 1000, level)
+    assert "as the machine is now" in known.hopeless([0.9, 0.9, 0.9], 1000, level)
     known.note("other", steps, level)
     assert "could save" in known.not_worth_it(10, 1), "they are as fast, and one step is left"
     assert known.not_worth_it(10, 100_000) == ""
