@@ -90,7 +90,7 @@ def _check_options(device: str, ranks: int) -> None:
     from engine.config.errors import InputError
     from engine.config.run_config import RunConfig
     from engine.run.devices import selection
-    from workbench.selftest.runner import RANKS
+    from workbench.selftest.results import RANKS
 
     if ranks not in RANKS:
         raise InputError("--ranks", ranks, f"must be one of {', '.join(map(str, RANKS))}")

@@ -68,20 +68,31 @@ def read_tree(path: Path, field: str) -> dict[str, Any]:
         InputError: the file is missing, unreadable, malformed, or holds no sections.
     """
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), StrictLoader)
+        data = path.read_bytes()
     except OSError as error:
         raise InputError(
             field, str(path), f"cannot be read ({error.strerror}); give a YAML or JSON file"
         ) from None
+    return tree_of(data, str(path), field)
+
+
+def tree_of(data: bytes, name: str, field: str) -> dict[str, Any]:
+    """The sections of a YAML or JSON file that was read already; ``name`` is how a refusal calls it.
+
+    Raises:
+        InputError: it is malformed, or holds no sections.
+    """
+    try:
+        tree = yaml.load(data.decode("utf-8"), StrictLoader)
     except UnicodeDecodeError:
-        raise InputError(field, str(path), "is not a text file; give a YAML or JSON file") from None
+        raise InputError(field, name, "is not a text file; give a YAML or JSON file") from None
     except yaml.YAMLError as error:
-        raise InputError(field, str(path), f"is not valid YAML: {place(error)}") from None
+        raise InputError(field, name, f"is not valid YAML: {place(error)}") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
         remedy = "holds no sections; write for example  parallel: {tp: 2}"
-        raise InputError(field, str(path), remedy)
+        raise InputError(field, name, remedy)
     return tree
 
 

@@ -18,6 +18,8 @@ from engine.run import run_folder
 FOLDER = "selftest"
 DOCUMENT = "checks.json"
 COMMAND = "workbench selftest"
+#: The degrees that heads, layers and experts of the checks can be split by.
+RANKS = (2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)

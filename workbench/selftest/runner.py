@@ -22,9 +22,6 @@ from workbench.selftest.registry import CHECKS, NAMES, Check
 from workbench.selftest.results import FOLDER, Row, Selftest, Verdict, not_possible, save
 from workbench.selftest.scrub import Scrubber
 
-#: The degrees that heads, layers and experts of the checks can be split by.
-RANKS = (2, 4, 8)
-
 
 def chosen(only: str | None, skip: str | None) -> tuple[Check, ...]:
     """The checks that are asked for, in their order.

@@ -25,7 +25,7 @@ from workbench.selftest.bench import Bench
 from workbench.selftest.checks import layouts, measurements, warm_ranks
 from workbench.selftest.checks.layouts import largest_difference
 from workbench.selftest.isolation import Asked
-from workbench.selftest.results import DOCUMENT, Outcome, Row, Selftest, load, newest
+from workbench.selftest.results import DOCUMENT, RANKS, Outcome, Row, Selftest, load, newest
 from workbench.selftest.scrub import Scrubber
 
 
@@ -149,7 +149,7 @@ def test_every_check_is_told_in_the_documentation() -> None:
     assert [name for name in registry.NAMES if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize("ranks", runner.RANKS)
+@pytest.mark.parametrize("ranks", RANKS)
 def test_every_axis_and_schedule_of_the_engine_is_there_and_legal(ranks: int, tmp_path: Path) -> None:
     from engine.config.validation.rules import problems
 
@@ -164,7 +164,7 @@ def test_every_axis_and_schedule_of_the_engine_is_there_and_legal(ranks: int, tm
     assert all(max(config.parallel.tp, config.parallel.ep) in (1, ranks) for config in configs)
 
 
-@pytest.mark.parametrize("ranks", runner.RANKS)
+@pytest.mark.parametrize("ranks", RANKS)
 def test_gradients_of_data_parallelism_take_many_buckets(ranks: int, tmp_path: Path) -> None:
     """With one bucket a rank that averages only its first would look exact."""
     from engine.footprint.weights import held_by

@@ -142,12 +142,14 @@ def _bandwidths(curves: list[Curve]) -> None:
 
 def _selftest() -> None:
     """How the newest of this home ended: its state in one line, and a table of its checks, what failed first."""
+    st.header("Selftest", anchor=False)
     newest = results.newest(home())
     if newest is None:
         _no_selftest()
+    measuring.selftest()
+    if newest is None:
         return
     folder, last = newest
-    st.header("Selftest", anchor=False)
     _selftest_state(last)
     if last.checks:
         _checks(sorted(last.checks, key=lambda row: row.outcome != "fail"))
@@ -158,7 +160,8 @@ def _no_selftest() -> None:
     with st.container(border=True, key="machine-no-selftest"):
         st.markdown("**No selftest has been run on this machine.**")
         st.caption(
-            "It checks in a few minutes what this machine can do, and writes a folder to attach to a bug report:"
+            "It checks in a few minutes what this machine can do, and writes a folder to attach to a bug report. "
+            "Run it below, or with:"
         )
         st.code(results.COMMAND, language="bash")
 

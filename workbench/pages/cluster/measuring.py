@@ -1,4 +1,4 @@
-"""What the command line measures and examines, started from here and watched: ``calibrate`` and ``doctor``."""
+"""What the command line measures and examines, started here and watched: ``calibrate``, ``doctor``, ``selftest``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from workbench.pages.widgets.shared import guarded, home, pressed, run_rows
+from workbench.selftest.results import RANKS
 from workbench.services import jobs
 from workbench.services.jobs import Job
 from workbench.text import words
@@ -119,6 +120,34 @@ def _checks(job: Job) -> None:
             hide_index=True,
         )
     st.caption(f"Examined {words.ago(job.started_unix)}.")
+
+
+def selftest() -> None:
+    """A button while none runs; else how far it is. What it found is told where its results are."""
+    job = _newest("selftest")
+    if job is not None and job.alive:
+        st.fragment(_watch, run_every=WATCH_SECONDS)("selftest")
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        ranks = st.selectbox(
+            "Ranks",
+            RANKS,
+            key="machine-selftest-ranks",
+            width=120,
+            help="In the checks of parallelism and calibration.",
+        )
+        clicked = pressed(
+            st.button, "Run the selftest", "machine-selftest-start", icon=":material/checklist:"
+        )
+    if clicked:
+        guarded(lambda: _start_selftest(ranks))
+    if job is not None and (problem := _problem(job)):
+        st.error(words.escaped(problem), icon=":material/error:")
+
+
+def _start_selftest(ranks: int) -> None:
+    jobs.start(home(), ["selftest", "--ranks", str(ranks)])
+    st.rerun()
 
 
 def _document(job: Job) -> dict[str, Any] | None:

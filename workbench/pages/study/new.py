@@ -1,27 +1,32 @@
-"""The form that starts a study: of a model of this project with what is fixed and searched, or of a command."""
+"""The form that starts a study: of a model of this project with what is fixed and searched, of a command, of a file."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from engine.config.errors import WorkbenchError
+from engine.config.errors import InputError, WorkbenchError
 from engine.config.knobs.catalogue import live_parts
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig
 from tuning.space.knobs import default_space, offered_space, rare_values
 from tuning.spec.study_file import StudyFile
+from tuning.spec.trainers.sweep import is_sweep, study_of_sweep
+from workbench.home.inputs import tree_of
 from workbench.pages.study import new_command, new_knobs, new_options, new_start
 from workbench.pages.study.new_start import nested
 from workbench.pages.widgets import forms
+from workbench.pages.widgets.shared import may_steer, wrong_value
 from workbench.text import words
 
 #: What a study trains.
-MODEL, COMMAND = "model", "command"
+MODEL, COMMAND, FILE = "model", "command", "file"
 TRAINED = {
     MODEL: ":material/deployed_code: A model of the workbench",
     COMMAND: ":material/terminal: A command of your own",
+    FILE: ":material/upload_file: What a file says",
 }
 STUDY_DEFAULTS: dict[str, Any] = {"ranks": 4, "trials": 12}
 DEFAULTS: dict[str, Any] = {"batch.global_batch": 16, "train.steps": 24, "train.warmup": 4}
@@ -37,7 +42,7 @@ MORE = {
 
 
 def form() -> None:
-    """One of two forms; nothing is written before the button is pressed."""
+    """One of three forms; nothing is written before the button is pressed."""
     trained = st.segmented_control(
         "What every trial trains",
         list(TRAINED),
@@ -47,7 +52,48 @@ def form() -> None:
         format_func=TRAINED.__getitem__,
         label_visibility="collapsed",
     )
-    (new_command.form if trained == COMMAND else _model)()
+    {COMMAND: new_command.form, FILE: _given}.get(trained or MODEL, _model)()
+
+
+def _given() -> None:
+    """A study file, or a sweep file of W&B or trackio, as ``workbench tune FILE`` takes it."""
+    with st.container(border=True, key="new-given-file"):
+        given = st.file_uploader(
+            "Study file, or sweep file of W&B or trackio",
+            type=["yaml", "yml", "json"],
+            key="new-given",
+            help="As `workbench tune FILE` takes it: it is read, and nothing in it runs before Start. A study that was "
+            "exported with its trials comes in on the page Runs, with *Import a study*.",
+        )
+        tree = None
+        if given is not None and may_steer():
+            try:
+                tree = _study_of(given.name, given.getvalue())
+            except InputError as error:
+                wrong_value(str(error))
+        if tree is not None and isinstance(tree.get("trainer"), dict):
+            tree["trainer"].setdefault("directory", _directory())
+    new_start.finish(tree, new_command.plan)
+
+
+def _study_of(name: str, data: bytes) -> dict[str, Any]:
+    """The sections of a study file; those of the study that a sweep asks for.
+
+    Raises:
+        InputError: it cannot be read, or a sweep has what is not supported.
+    """
+    tree = tree_of(data, name, "study")
+    return study_of_sweep(tree, Path(name).stem) if is_sweep(tree) else tree
+
+
+def _directory() -> str:
+    typed = st.text_input(
+        "Folder that the command starts in",
+        str(Path.cwd()),
+        key="new-given-directory",
+        help="Paths in the command are as seen from here. (`trainer.directory`)",
+    )
+    return typed.strip() or str(Path.cwd())
 
 
 def _model() -> None:

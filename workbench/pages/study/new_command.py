@@ -61,7 +61,7 @@ def form() -> None:
     with searched:
         space = _space(known) if known else {}
     tree = study | {"trainer": section, "base": base, "space": space} | options
-    new_start.finish(_with_more(tree, more) if space else None, _plan)
+    new_start.finish(_with_more(tree, more) if space else None, plan)
 
 
 def _command() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -293,17 +293,21 @@ def _with_more(tree: dict[str, Any], more: str) -> dict[str, Any] | None:
     return tree
 
 
-def _plan(file: StudyFile) -> None:
-    """What the command line prints before such a study: what trial 0 is, and which trials follow it."""
-    plan = command_plan.plan(file)
+def plan(file: StudyFile) -> None:
+    """What the command line prints before a study of a command: what trial 0 is, and which trials follow it. Nothing of
+    another study.
+    """
+    if file.trainer is None:
+        return
+    told = command_plan.plan(file)
     with st.container(border=True, key="new-command-plan"):
         st.markdown("**What will run**")
-        where = words.escaped(plan["directory"])
+        where = words.escaped(told["directory"])
         st.caption(f"Trial 0, in {where}: the command as it is, so that its steps can be read.")
-        st.code(command_plan.shown(plan["first_trial"]), language="bash", wrap_lines=True)
-        others, aim = words.several(file.trials - 1, "others"), KNOWN[plan["objective"]].title.lower()
+        st.code(command_plan.shown(told["first_trial"]), language="bash", wrap_lines=True)
+        others, aim = words.several(file.trials - 1, "others"), KNOWN[told["objective"]].title.lower()
         st.caption(
-            f"Then at most {others}, {plan['steps']} steps each, {plan['warmup']} of them warm-up; compared by {aim}. "
+            f"Then at most {others}, {told['steps']} steps each, {told['warmup']} of them warm-up; compared by {aim}. "
             "Each is ended, with all that it started, once its steps are measured."
         )
         if refused := _refused(file):

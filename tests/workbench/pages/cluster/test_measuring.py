@@ -95,6 +95,23 @@ def test_the_doctor_s_checks_are_a_table(home: Path, started: list[list[str]]) -
     assert "per" in table["why"].iloc[1]
 
 
+def test_a_selftest_is_started_and_watched(home: Path, started: list[list[str]]) -> None:
+    app = visit("machine")
+    app.selectbox(key="machine-selftest-ranks").set_value(4).run()
+    app.button(key="machine-selftest-start").click().run()
+    assert not app.exception
+    assert started == [["selftest", "--ranks", "4"]]
+    job(home, ["selftest", "--ranks", "4"], "3 of 14: gloo among 4 ranks\n", goes_on=True)
+    shown = visit("machine")
+    assert "3 of 14: gloo among 4 ranks" in [code.value for code in shown.code]
+    assert not [button for button in shown.button if button.key == "machine-selftest-start"]
+
+
+def test_why_a_selftest_did_not_run_stays_on_the_page(home: Path) -> None:
+    job(home, ["selftest", "--ranks", "4"], "error: --out=/there: exists\n")
+    assert any("exists" in error.value for error in visit("machine").error)
+
+
 def test_a_doctor_that_died_says_its_last_line(home: Path) -> None:
     job(home, ["doctor", "--json"], "Killed\n")
     assert any("Killed" in error.value for error in visit("machine").error)
