@@ -157,6 +157,23 @@ def test_memory_and_overlap_settings_change_no_loss(
     assert summary.losses == pytest.approx(reference, abs=LOSS_TOLERANCE, rel=0)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model__tied_embeddings": True},
+        {"model__tied_embeddings": True, "parallel__pp": 2, "model__layer_groups": 1},
+        {"model__tied_embeddings": True, "parallel__dp": 2, "parallel__zero_stage": 3},
+    ],
+    ids=name,
+)
+def test_matrices_on_every_tensor_rank_may_be_shared(session: Session, values: dict[str, Any]) -> None:
+    model = {key: value for key, value in values.items() if key.startswith("model__")}
+    _, alone = execute(session, small(**model))
+    outcome, whole = execute(session, small(**values, parallel__tp=2, parallel__tp_replicated=ALL_PARTS))
+    assert outcome.good, outcome
+    assert whole.losses == pytest.approx(alone.losses, abs=LOSS_TOLERANCE, rel=0)
+
+
 def test_grouped_query_heads_split_over_tensor_parallel(session: Session) -> None:
     _, alone = execute(session, small(model__kv_heads=2))
     _, split = execute(session, small(model__kv_heads=2, parallel__tp=2))
