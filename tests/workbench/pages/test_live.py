@@ -85,6 +85,24 @@ def test_what_holds_now_is_named_while_the_run_goes_on(home: Path) -> None:
     assert any("straggler" in one.value and "and now" in one.value for one in app.warning)
 
 
+def test_it_leads_to_what_can_be_asked_of_the_run_as_it_stands(home: Path) -> None:
+    folder = home / full_home(home)
+
+    def links() -> list[tuple[str, str]]:
+        app = visit("live", run=folder.name)
+        assert not app.exception
+        found = [(link.proto.label, link.proto.query_string) for link in app.get("page_link")]
+        return [(label, query) for label, query in found if folder.name in query]
+
+    details = ("Details", f"id={folder.name}")
+    trace = ("Record a trace", f"id={folder.name}&section=Trace")
+    assert links() == [details, trace]  # the values of a trial are its study's
+    run_folder.update_status(folder, labels={"purpose": "train"})
+    assert links() == [details, ("Change a value", f"id={folder.name}&section=Configuration"), trace]
+    run_folder.update_status(folder, state="ended", outcome={"ending": "completed"})
+    assert links() == [details]
+
+
 def test_a_link_to_what_is_gone_says_so(home: Path) -> None:
     full_home(home)
     app = visit("live", run="20200101-000000-dead")

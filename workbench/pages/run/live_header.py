@@ -14,6 +14,7 @@ from engine.config.run_config import tokens_per_step_of
 from profilers.analysis.rounds import recent_steps
 from profilers.model.run_summary import RunSummary
 from workbench.figures.steps import slowest_rank
+from workbench.pages.navigation import PAGES
 from workbench.pages.widgets.shared import badge, metrics, table_height
 from workbench.records.columns import Array, Columns, common_steps, rows_of
 from workbench.records.live_snapshot import Snapshot
@@ -31,6 +32,7 @@ def header(snapshot: Snapshot, state: str, ending: str | None) -> None:
         badge(ending or state)
         st.markdown(f"**`{snapshot.id}`**", width="content")
         _labels(snapshot)
+        _links(snapshot, goes_on=snapshot.running and ending is None)
     outcome = snapshot.status.outcome or snapshot.status.hang
     if outcome is not None and outcome.reason:
         st.warning(words.escaped(outcome.reason), icon=words.look(ending or "hang")[1])
@@ -43,6 +45,18 @@ def header(snapshot: Snapshot, state: str, ending: str | None) -> None:
         st.code(shlex.join(snapshot.job.command), language=None, wrap_lines=True)
         for note in snapshot.job.notes:
             st.info(note, icon=":material/info:")
+
+
+def _links(snapshot: Snapshot, *, goes_on: bool) -> None:
+    """To the run's own page, and to what can be asked of it while it goes on."""
+    places = {"Details": ("", "info")}
+    if goes_on and snapshot.job is None and not snapshot.status.labels.get("study"):
+        places["Change a value"] = ("Configuration", "tune")
+    if goes_on:
+        places["Record a trace"] = ("Trace", "timeline")
+    for label, (section, icon) in places.items():
+        query = {"id": snapshot.id} | ({"section": section} if section else {})
+        st.page_link(PAGES["Runs"], label=label, icon=f":material/{icon}:", query_params=query)
 
 
 def findings(summary: RunSummary | None) -> None:
