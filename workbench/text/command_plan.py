@@ -43,7 +43,8 @@ def plan_lines(file: StudyFile) -> list[str]:
         f"then at most {file.trials - 1} others, {train.steps} steps each, {train.warmup} of them warm-up, which turn:",
         *_time(file),
         *turned,
-        "another space: --set 'space.trainer.NAME=[..]'; steps: --set base.train.steps=N",
+        "another space: --set 'space.trainer.NAME=[..]'; steps: --set base.train.steps=N; "
+        "time: --set budget.wall_seconds=600",
     ]
 
 

@@ -53,7 +53,8 @@ def left() -> list[int]:
 def test_from_the_command_to_one_that_is_told_apart(torchrun: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     space = {"trainer.micro_batch": [1, 2, 8], "trainer.recompute": [False, True]}
-    file = study(torchrun, home, space=space, trials=4, confirm_repeats=4)
+    budget = {"wall_seconds": 600}  # on a busy machine fewer steps are measured, and fewer rounds
+    file = study(torchrun, home, space=space, trials=4, confirm_repeats=4, budget=budget)
     assert file.command is not None and file.command.kind.name == "hf"
     result = run_study(file, home / STUDIES / file.name, CommandTrials(home, file))
     assert result.state == "ended" and result.best is not None and result.baseline is not None
