@@ -10,6 +10,7 @@ in the time.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -109,11 +110,12 @@ def in_lab(kind: str, **more: Any) -> RunConfig:
 
 
 def _steps(rounds: int, kinds: tuple[str, ...]) -> dict[str, Any]:
-    """Wall seconds of each kind's steps, on the rank that took longest, and a link's latency."""
+    """Wall seconds of each kind's steps, on the slowest rank; a link's latency, and how busy the machine was."""
     answers = ranks.on_cores(in_lab(PLAIN), _on_rank, rounds, kinds)
     seconds = wall_seconds([taken for taken, _ in answers], kinds)
     return {
         "latency": float(np.median(answers[0][1])),
+        "load": os.getloadavg()[0],
         "seconds": {kind: found.tolist() for kind, found in seconds.items()},
     }
 
@@ -286,5 +288,5 @@ def title(kept: dict[str, Any]) -> str:
     rounds = len(kept["seconds"][PLAIN])
     return (
         f"Partial pipelines: 4 hosts of the lab at {RATE:g} Mbit/s, work paced to {1e3 * LAYER:g} ms a layer forward, "
-        f"{rounds} rounds; losses of {SEEDS} seeds"
+        f"{rounds} rounds beside other work (load {kept['load']:.0f}); losses of {SEEDS} seeds"
     )

@@ -19,6 +19,7 @@ def measured(error: float) -> dict[str, Any]:
     loss = {partial.PLAIN: 2.0, partial.LOOSE: 2.2, partial.PLANNED: 2.2}
     return {
         "latency": LATENCY,
+        "load": 0.5,
         "seconds": seconds,
         "bytes": {kind: {"counted": 101.0, "formula": 100.0} for kind in partial.KINDS},
         "loss": {
@@ -55,3 +56,4 @@ def test_bars_count_what_was_measured() -> None:
     assert planned[1:3] == ["2 4 4 2", "8 of 12"]
     assert planned[-1] == "2.200, 2.200, 2.200"
     assert not full[-1]
+    assert "3 rounds beside other work (load 0)" in partial.title(measured(0.0))

@@ -134,3 +134,21 @@ def test_it_is_turned_on_and_off_while_a_run_goes(session: Session) -> None:
     assert turned.losses[:first] == pytest.approx(plain.losses[:first], abs=1e-5)
     assert turned.losses[first] != pytest.approx(plain.losses[first], abs=1e-4)
     assert turned.partial_loss is None
+
+
+BESIDE: dict[str, dict[str, Any]] = {
+    "experts": {"model__experts": 4, "parallel__dp": 2, "parallel__ep": 2},
+    "compression": {"parallel__dp": 2, "compression__method": "int8", "compression__start_step": 0},
+    "late gradients": {"parallel__dp": 2, "overlap__delay": 1},
+    "budget": {"memory__budget_gib": 0.05},
+    "offload": {"memory__offload": "activations"},
+}
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("beside", BESIDE)
+def test_it_goes_along_with_other_knobs(session: Session, beside: str) -> None:
+    outcome, summary = execute(session, small(**THREE, **BESIDE[beside], model__layers=6))
+    assert outcome.good, outcome
+    assert all(loss is not None and 0 < loss < 10 for loss in summary.losses)
+    assert summary.partial_loss is not None
