@@ -35,6 +35,8 @@ NOT_LISTED = {
     "memory.block_actions": "a list of its own belongs in base; a budget finds such lists",
     "parallel.placement": "offered where ranks lie on islands of a lab: elsewhere ranks in order are as fast",
     "batch.global_batch": "offered to a study of the time to a loss: it changes what is learned",
+    "batch.ramp_from": "as the global batch",
+    "batch.ramp_share": "as the global batch, where the base's grows",
     "train.learning_rate": "as the global batch",
     "train.learning_rate_warmup": "as the global batch",
     "train.learning_rate_schedule": "as the global batch",
