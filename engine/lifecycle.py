@@ -14,6 +14,7 @@ from pathlib import Path
 
 from engine.config import layout
 from engine.config.errors import InputError
+from engine.config.knobs.batch_ramp import BATCH, grows
 from engine.config.layout import accumulation, layout_of, round_steps
 from engine.config.network import shape_of
 from engine.config.presets import WorkloadFacts, is_decoder
@@ -33,6 +34,7 @@ from engine.schedules.closed_forms import bubble_fraction, busy_seconds, idle_se
 from engine.schedules.partial import relative_sizes
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
+from profilers.analysis.events import change_rows
 from profilers.model.run_summary import RunSummary, TrainedModel
 from profilers.model.verdict import Pipeline, Setting, Thresholds
 from profilers.records.reader import RunRecords
@@ -242,6 +244,7 @@ def summary_of(
     change, without the first ``settling`` ones; None leaves out those that ranks did not measure.
     """
     records = records or RunRecords(Path())
+    config = _with_last_batch(config, records)
     where = layout.layout_of(config)
     work = _work(config, records)
     peak, peak_source = _peak(config, records)
@@ -280,6 +283,14 @@ def summary_of(
         summary.pipeline, formula_fraction=fraction, formula_source=source, trained_shares=list(shares)
     )
     return replace(summary, pipeline=row)
+
+
+def _with_last_batch(config: RunConfig, records: RunRecords) -> RunConfig:
+    """With the batch of the last steps, which are measured; one that grows may not have come to its end."""
+    if not grows(config):
+        return config
+    grown = [row.new for row in change_rows(records) if row.key == BATCH]
+    return config.with_values({BATCH: grown[-1] if grown else config.batch.ramp_from})
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ _STEP, _SAVING, _OLD, _LOCK = "step-", ".saving-", ".old-", ".lock"
 class Manifest:
     """What a checkpoint says about itself: ``step`` is the next one to do; ``model`` are the sizes that have to agree;
     ``config`` is the saving run's in dotted keys; ``files`` gives the bytes and the CRC-32 of each file; ``plan`` is
-    the plan of compression that held, if any.
+    the plan of compression that held, if any; ``sequences`` are all that the steps so far took, where their batch
+    grows.
     """
 
     step: int
@@ -40,6 +41,7 @@ class Manifest:
     config: dict[str, Any]
     files: dict[str, list[int]]
     plan: dict[str, Any] = field(default_factory=dict)
+    sequences: int | None = None
 
     @property
     def bytes(self) -> int:

@@ -19,6 +19,7 @@ from engine.checkpoint.state import Snapshot, State, state_of
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
 from engine.config.compression import NO_PLAN
+from engine.config.knobs.batch_ramp import grows, sequences
 from engine.parallel.data.optimizer import LocalOptimizer
 
 #: How long a rank that failed waits for a save in the background; its peers may be gone.
@@ -75,7 +76,9 @@ class Checkpoints:
         self._optimizer.publish_weights(anew)
         if has_memory:
             self._optimizer.mark_loaded()
-        self._saved_step = point.manifest.step
+        self._saved_step = step = point.manifest.step
+        taken = point.manifest.sequences
+        rank.sequences = sequences(rank.config, 0, step) if taken is None else taken
         if rank.rank == 0:
             seconds, differing = time.monotonic() - began, changes(rank.config, point)
             about = {"run": point.run, "step": point.manifest.step, "changed": differing}
@@ -83,7 +86,7 @@ class Checkpoints:
             if not has_memory and point.has_error_memory:
                 rank.note(_MEMORY_DROPPED)
             point.sweep()
-        return point.manifest.step
+        return step
 
     def after(self, step: int) -> None:
         """Save if it is due; ``step`` is the next one to do."""
@@ -172,7 +175,8 @@ class Checkpoints:
     def _manifest(self, step: int) -> checkpoint_folder.Manifest:
         config, plan = self._rank.config, self._rank.plan
         held = {} if plan == NO_PLAN else asdict(plan)
-        return Manifest(step, identity(config.model), config.flat(), {}, held)
+        taken = self._rank.sequences if grows(config) else None
+        return Manifest(step, identity(config.model), config.flat(), {}, held, taken)
 
     def _wait(self, seconds: float | None) -> None:
         if self._saving.is_alive():

@@ -108,8 +108,8 @@ class RankContext:
     """One rank's configuration, place, device and instruments, the run's folder, how long its groups wait,
     and its seat if it runs in the lab.
 
-    ``config`` and ``plan`` are what holds now: an order or a planner may replace them between two steps. All else
-    stays.
+    ``config`` and ``plan`` are what holds now: an order or a planner may replace them between two steps, as a batch
+    that grows does with ``batch``. All else stays.
     """
 
     rank: int
@@ -128,6 +128,18 @@ class RankContext:
     #: None where a schedule has one stage.
     actions: ActionRecorder | None = None
     plan: Plan = NO_PLAN
+    #: Sequences of a step where they are not as configured: of a batch that grows.
+    batch: int | None = None
+    #: All that the steps so far took.
+    sequences: int = 0
+
+    @property
+    def step_config(self) -> RunConfig:
+        """The configuration, with the batch of the running step."""
+        if self.batch is None:
+            return self.config
+        batch = self.config.batch.model_copy(update={"global_batch": self.batch})
+        return self.config.model_copy(update={"batch": batch})
 
     def note(self, text: str) -> None:
         """Tell readers of the run's summary something; the same from several ranks counts once."""

@@ -101,12 +101,15 @@ class RunConfig(Section):
         return json.dumps(tree, indent=2) + "\n"
 
 
-def tokens_per_step_of(tree: Mapping[str, Any]) -> int | None:
-    """As :attr:`RunConfig.tokens_per_step`, of plain values that may be old or damaged; None there, too."""
+def tokens_per_step_of(tree: Mapping[str, Any], batch: int | None = None) -> int | None:
+    """As :attr:`RunConfig.tokens_per_step`, of plain values that may be old or damaged; None there, too. Of a step with
+    so many sequences, or without them of the first step, where the batch grows.
+    """
     if not tree.get("tokens_told", True):
         return None
     try:
-        return int(tree["batch"]["global_batch"]) * int(tree["data"]["sequence_length"])
+        sequences = batch or tree["batch"].get("ramp_from") or tree["batch"]["global_batch"]
+        return int(sequences) * int(tree["data"]["sequence_length"])
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -123,10 +123,16 @@ class Parallel(Section):
 
 
 class Batch(Section):
-    """Sequences per optimizer step; accumulation follows as global_batch / (dp * micro_batch)."""
+    """Sequences per optimizer step; accumulation follows as global_batch / (dp * micro_batch).
+
+    With ``ramp_from`` the batch grows: the first steps have so many sequences, later ones twice, three times ... as
+    many, in stretches of equally many steps, until from ``ramp_share`` of all steps on they have ``global_batch``.
+    """
 
     micro_batch: Count = 2
     global_batch: Count = 48
+    ramp_from: Count | None = None
+    ramp_share: Annotated[float, Field(gt=0, lt=1)] = 0.6
 
 
 class Schedule(Section):

@@ -6,12 +6,16 @@ import contextlib
 import math
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 from torch import Tensor
 
 from engine.checkpoint.checkpointer import Checkpoints
 from engine.comm.context import RankContext
 from engine.config.errors import InputError, WorkbenchError
+from engine.config.knobs.batch_ramp import steps_for
 from engine.config.layout import round_steps
 from engine.model.stage import Samples
 from engine.parallel.build import build_stages
@@ -21,7 +25,7 @@ from engine.parallel.pipeline import MicroBatches, PipelineExecutor
 from engine.rank.command_reader import CommandReader, Done
 from engine.rank.compression_plan import Planner, report_uncompressed
 from engine.rank.environment_report import HostClocks, report_offset
-from engine.rank.reconfigure import Reconfiguration
+from engine.rank.reconfigure import GrowingBatch, Reconfiguration
 from engine.rank.rollback import RollbackPoint
 from engine.rank.step_log import StepLog
 from engine.rank.workload_report import report_workload
@@ -82,6 +86,8 @@ def _steps(
             log.settle()
             validation.at_hold(step)
 
+        growing = GrowingBatch(rank, stages, optimizer, log, first)
+        validation.whole = growing.whole
         between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.on_order}
         commands = opened.enter_context(CommandReader(rank, first, between, at_hold))
         step = first
@@ -96,6 +102,7 @@ def _steps(
                 step, disturbed = commands.before(step)
             if disturbed:
                 log.leave_out(step)
+            growing.before(step)
             planner.watch(step)
             divergence.check(step, *one_step(rank, stages, optimizer, samples, log, step))
             planner.after(step + 1)
@@ -123,13 +130,15 @@ def one_step(
     timer.begin(step)
     with timer.phase("data"):
         # dp ranks take consecutive parts of the global batch.
-        per_rank = rank.config.batch.global_batch // rank.layout.dp
-        start = step * rank.config.batch.global_batch + rank.groups.at.dp * per_rank
+        batch = rank.step_config.batch.global_batch
+        per_rank = batch // rank.layout.dp
+        start = rank.sequences + rank.groups.at.dp * per_rank
         batches = micro_batches(rank, *samples.training(start, per_rank))
     loss = stages.run(batches)
     with timer.phase("optimizer"):
         optimizer.set_rate(rank.config, step)
         norm = optimizer.step()
+    rank.sequences += batch
     log.after(timer.end(), loss, norm)
     return loss, norm
 
@@ -149,6 +158,8 @@ class Validation:
     def __init__(self, rank: RankContext, stages: PipelineExecutor, samples: Samples) -> None:
         self._rank, self._stages, self._samples = rank, stages, samples
         self._asked: int | None = None
+        #: Within it micro-batches are as many as a whole batch has.
+        self.whole: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         #: What the last loss took; None before the first.
         self.seconds: float | None = None
 
@@ -199,7 +210,7 @@ class Validation:
         rank = self._rank
         rank.state("validation")
         began = time.monotonic()
-        with unrecorded():
+        with unrecorded(), self.whole():
             found = [self._one(batch) for batch in range(count)]
             early = [
                 self._one(batch, partial=True) for batch in range(count if self._stages.is_partial else 0)
@@ -238,17 +249,24 @@ _PACE_STEPS = 64
 _LENGTH_SHARE = 0.01
 
 
+class _Moment(NamedTuple):
+    """Between two steps, and how many sequences those before it took."""
+
+    seconds: float
+    sequences: int
+
+
 class RunLength:
     """How many steps a run of ``train.seconds`` has; nothing of a run that counts its steps.
 
-    Rank 0 has the clock: from the pace of the last steps, all that goes on between them included, it tells how many
-    fit before the last save and the last loss, and all ranks take that over at the same step, as a command.
+    Rank 0 has the clock: from the pace of the last steps a sequence, all that goes on between them included, it tells
+    how many fit before the last save and the last loss, and all ranks take that over at the same step, as a command.
     """
 
     def __init__(self, rank: RankContext, began: float) -> None:
         self._rank, self._began = rank, began
         self._seconds = rank.config.train.seconds
-        self._moments: deque[float] = deque(maxlen=_PACE_STEPS + 1)
+        self._moments: deque[_Moment] = deque(maxlen=_PACE_STEPS + 1)
 
     @property
     def limited(self) -> bool:
@@ -267,7 +285,7 @@ class RunLength:
         if self._seconds is None:
             return
         if self._rank.rank == 0:
-            self._moments.append(time.monotonic())
+            self._moments.append(_Moment(time.monotonic(), self._rank.sequences))
             self._plan(step, validation or 0.0, save)
         steps = self._rank.control.planned(step)
         if steps is not None and steps != self._rank.config.train.steps:
@@ -289,14 +307,19 @@ class RunLength:
         if len(self._moments) < 3:  # the first step makes what the others find
             return
         known = list(self._moments)[1:] if len(self._moments) <= _PACE_STEPS else list(self._moments)
-        pace = (known[-1] - known[0]) / (len(known) - 1)
+        now, taken = known[-1], known[-1].sequences - known[0].sequences
+        if taken <= 0:  # steps are done again
+            return
+        pace = (now.seconds - known[0].seconds) / taken
         saves = self._rank.config.checkpoint.every_steps is not None
-        end = self._began + self._seconds - validation - (pace if save is None else save) * saves
-        steps = max(0, int((end - known[-1]) / pace))
-        period = round_steps(self._rank.config)
+        unknown = pace * self._rank.step_config.batch.global_batch
+        end = self._began + self._seconds - validation - (unknown if save is None else save) * saves
+        config = self._rank.config
+        steps = steps_for(config, step, max(0.0, end - now.seconds) / pace) - step
+        period = round_steps(config)
         length = max(step, (step + steps) // period * period)
-        now = self._rank.config.train.steps
-        if abs(length - now) > _LENGTH_SHARE * now or steps <= _PACE_STEPS:
+        planned = config.train.steps
+        if abs(length - planned) > _LENGTH_SHARE * planned or steps <= _PACE_STEPS:
             self._rank.control.plan(step, length)
 
     def _follow(self, steps: int) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from engine.comm.context import RankContext
 from engine.config.knobs import facts
+from engine.config.knobs.batch_ramp import BATCH, batch_of
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.config.validation.live_changes import Change
@@ -86,6 +89,66 @@ class Reconfiguration:
             rank.writer.event(live_changes.EVENT, step=step, **about, by=order.by, id=order.id)
 
 
+class _Stretch(NamedTuple):
+    """From ``step`` on steps have ``batch`` sequences; those before it took ``sequences`` in all."""
+
+    step: int
+    sequences: int
+    batch: int
+
+    def before(self, step: int) -> int:
+        """Sequences of all steps before one of this stretch."""
+        return self.sequences + (step - self.step) * self.batch
+
+
+class GrowingBatch:
+    """The batch of one rank's steps, and where in the data each begins; another batch is another schedule."""
+
+    def __init__(
+        self, rank: RankContext, stages: PipelineExecutor, optimizer: LocalOptimizer, log: StepLog, first: int
+    ) -> None:
+        self._rank, self._stages, self._optimizer, self._log = rank, stages, optimizer, log
+        self._stretches = [_Stretch(first, rank.sequences, batch_of(rank.config, first))]
+
+    def before(self, step: int) -> None:
+        """Between two steps, the next one being ``step``, which may have been done before. A batch never gets smaller,
+        however the number of steps changes.
+        """
+        while len(self._stretches) > 1 and self._stretches[-1].step > step:
+            self._stretches.pop()
+        rank, last = self._rank, self._stretches[-1]
+        rank.sequences = last.before(step)
+        batch = max(last.batch, batch_of(rank.config, step))
+        if batch != last.batch:
+            self._stretches.append(_Stretch(step, rank.sequences, batch))
+        before = rank.step_config.batch.global_batch
+        if batch == before:
+            return
+        self._turn(batch)
+        self._log.start_anew(step)
+        if rank.rank == 0 and step > self._stretches[0].step:
+            about = {"key": BATCH, "old": before, "new": batch}
+            rank.writer.event(live_changes.EVENT, step=step, **about, by="batch.ramp_from")
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """With the batch that the last steps have: held-out text is the same each time."""
+        batch = self._rank.batch
+        if batch is None:
+            yield
+            return
+        self._turn(None)
+        try:
+            yield
+        finally:
+            self._turn(batch)
+
+    def _turn(self, batch: int | None) -> None:
+        """Another number of micro-batches; None for the configured one."""
+        self._rank.batch = None if batch == self._rank.config.batch.global_batch else batch
+        _schedule(self._rank, self._stages, self._optimizer)
+
+
 def _gradients(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -> None:
     for replica in stages.stages.values():
         replica.reconfigure(rank.config)
@@ -105,9 +168,10 @@ def _schedule(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) ->
 
 
 def _tell_micro_batches(rank: RankContext, stages: PipelineExecutor) -> Plan:
-    chosen = plan_of(rank.config)
+    config = rank.step_config
+    chosen = plan_of(config)
     models = {stage: replica.model for stage, replica in stages.stages.items()}
-    set_micro_batches(models, rank.config, chosen, rank.folder)
+    set_micro_batches(models, config, chosen, rank.folder)
     return chosen
 
 

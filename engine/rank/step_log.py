@@ -25,8 +25,6 @@ class StepLog:
         self._rank = rank
         config = rank.config
         first_measured = min(first + _warm_up(config), config.train.steps - 1)
-        layout = rank.layout
-        self._tokens = config.batch.global_batch * config.data.sequence_length // layout.data
         self._recording = config.profile.collectives
         self._interfaces = InterfaceLog(rank.seat, rank.writer)
         self._reader = memory.MemoryReader(rank.device)
@@ -36,7 +34,7 @@ class StepLog:
             writer=rank.writer,
             choice=choice or DetailChoice(_budget(config), first_measured),
             first_measured=first_measured,
-            share=share_of_a_core(layout.world_size),
+            share=share_of_a_core(rank.layout.world_size),
             actions=rank.actions if self._recording else None,
             spans=SpanChoice() if self._recording else None,
             timeline=MemoryTimeline(self._reader.read) if config.profile.memory else None,
@@ -93,7 +91,9 @@ class StepLog:
 
     def after(self, times: StepTimes, loss: float | None, norm: float) -> None:
         """Take over a finished step and write what the device has completed."""
-        self._records.after(times, Told(self._tokens, loss, norm))
+        config = self._rank.step_config
+        tokens = config.batch.global_batch * config.data.sequence_length // self._rank.layout.data
+        self._records.after(times, Told(tokens, loss, norm))
         if times.step == self._rank.config.train.steps - 1:
             self._interfaces.at_rest()
         else:

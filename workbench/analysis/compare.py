@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from engine.config.errors import InputError
+from engine.config.knobs.batch_ramp import BATCH
 from engine.run import run_folder
 from profilers.model.run_summary import RunSummary
 from profilers.records.schema import PHASES
@@ -265,10 +266,25 @@ def _collectives(views: Sequence[RunView], sides: Sequence[Side]) -> list[Collec
 def _losses(view: RunView) -> LossCurve:
     summary = view.summary or RunSummary(view.id, {}, 0, "", 0, 0)
     steps = [summary.first_step + place for place in range(len(summary.losses))]
-    size = summary.tokens_per_step
-    tokens = [None if size is None else (step + 1) * size for step in steps]
     ended = _ends(view)
+    tokens = _tokens(summary, steps)
     return LossCurve(view.id, steps, tokens, [ended.get(step) for step in steps], list(summary.losses))
+
+
+def _tokens(summary: RunSummary, steps: Sequence[int]) -> list[int | None]:
+    """Tokens up to the end of each step; those of the last one tell how many a sequence has where the batch grew."""
+    grown = {row.step: row for row in summary.changes if row.key == BATCH}
+    size, tokens = summary.tokens_per_step, list[int | None]()
+    if size is None:
+        return [None] * len(steps)
+    last = list(grown.values())[-1].new if grown else 1
+    batch = next(iter(grown.values())).old if grown else 1
+    taken = (steps[0] if steps else 0) * batch
+    for step in steps:
+        batch = grown[step].new if step in grown else batch
+        taken += batch
+        tokens.append(taken * size // last)
+    return tokens
 
 
 def _ends(view: RunView) -> dict[int, float]:

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from engine.config.knobs.batch_ramp import BATCH
 from engine.config.run_config import tokens_per_step_of
+from engine.config.validation import live_changes
 from engine.run import run_folder
 from engine.run.run_folder import RunStatus
 from profilers.analysis.communication import MESSAGES
@@ -257,6 +259,8 @@ class FollowedRun:
                 self.dropped[process] += int(event.data.get("count", 0))
             elif event.kind == "environment" and event.data.get("host"):
                 self.hosts[process] = str(event.data["host"])
+            elif event.kind == live_changes.EVENT and event.data.get("key") == BATCH:
+                self.tokens_per_step = _tokens_per_step(self.folder, event.data.get("new"))
 
 
 class Follower:
@@ -300,7 +304,7 @@ def _interval_seconds(folder: Path) -> float:
         return 0.0
 
 
-def _tokens_per_step(folder: Path) -> int | None:
+def _tokens_per_step(folder: Path, batch: int | None = None) -> int | None:
     if (job := run_folder.ForeignJob.of(folder)) is not None:
         return job.tokens_per_step
-    return tokens_per_step_of(run_folder.read_json(folder / run_folder.CONFIG) or {})
+    return tokens_per_step_of(run_folder.read_json(folder / run_folder.CONFIG) or {}, batch)

@@ -34,6 +34,8 @@ AT_START: dict[str, str] = {
     "overlap.delay": "a gradient of the step before is under way; it would take a step with two updates or none",
     "compression.experts": "exchanges of tokens are made with the model; it would take ones that ask in every forward",
     "batch.global_batch": _LEARNING,
+    "batch.ramp_from": _LEARNING,
+    "batch.ramp_share": _LEARNING,
     "train.learning_rate": _LEARNING,
     "train.learning_rate_warmup": _LEARNING,
     "train.learning_rate_schedule": _LEARNING,

@@ -261,6 +261,17 @@ def global_batches(search: Search) -> list[int] | None:
     return found if search.in_time else None
 
 
+def first_batches(search: Search) -> list[int] | None:
+    """A quarter, half and all of the base's batch, where those are whole; with all of it nothing grows."""
+    batch = search.base.batch.global_batch
+    return sorted({batch // part for part in (4, 2, 1) if batch % part == 0}) if search.in_time else None
+
+
+def ramp_shares(search: Search) -> list[float] | None:
+    """Where the base's batch grows."""
+    return [0.3, 0.6, 0.9] if search.in_time and search.base.batch.ramp_from is not None else None
+
+
 def learning_rates(search: Search) -> dict[str, Any] | None:
     """From about a third to three times the base's, in numbers that are short to read."""
     rate = search.base.train.learning_rate

@@ -216,6 +216,22 @@ def _batch_rules(config: RunConfig) -> Iterator[LayoutError]:
         yield _not_divisible(
             "batch.micro_batch", batch.micro_batch, f"global_batch / dp = {per_rank}", per_rank
         )
+    elif batch.ramp_from is not None:
+        yield from _ramp_rules(config, batch.ramp_from)
+
+
+def _ramp_rules(config: RunConfig, first: int) -> Iterator[LayoutError]:
+    """Batches are multiples of the first one, so that they are the same in all layouts that can take them."""
+    batch, each = config.batch, config.parallel.dp * config.batch.micro_batch
+    if batch.global_batch % first:
+        yield _not_divisible(
+            "batch.ramp_from", first, f"global_batch={batch.global_batch}", batch.global_batch
+        )
+    elif first % each:
+        legal = [size for size in range(each, batch.global_batch + 1, each) if batch.global_batch % size == 0]
+        nearest = min(legal, key=lambda size: abs(size - first))
+        remedy = f"must be a multiple of dp x micro_batch = {each}, what ranks take at once; nearest legal: {nearest}"
+        yield LayoutError("batch.ramp_from", first, remedy)
 
 
 def _stage_rules(config: RunConfig, layers: int | None) -> Iterator[LayoutError]:

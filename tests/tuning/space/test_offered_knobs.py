@@ -36,6 +36,8 @@ NOT_LISTED = {
     "parallel.placement": "offered where ranks lie on islands of a lab: elsewhere ranks in order are as fast",
     "parallel.tp_replicated": "offered to dense decoders: experts stand where two of its groups of matrices are",
     "batch.global_batch": "offered to a study of the time to a loss: it changes what is learned",
+    "batch.ramp_from": "as the global batch",
+    "batch.ramp_share": "as the global batch, where the base's grows",
     "train.learning_rate": "as the global batch",
     "train.learning_rate_warmup": "as the global batch",
     "train.learning_rate_schedule": "as the global batch",

@@ -51,6 +51,8 @@ COMMON: tuple[Row, ...] = (
     lost("parallel.world_size", "is the launcher's", "run.sh starts as many ranks"),
     lost("batch.micro_batch", _SCRIPT, "give it to the data loader", always=True),
     lost("batch.global_batch", _SCRIPT, "accumulate so many sequences a step", always=True),
+    lost("batch.ramp_from", "a batch stays as it is", "begin with so many sequences a step"),
+    lost("batch.ramp_share", "a batch stays as it is", "let it grow over this share of the steps"),
     lost("schedule.kind", "this trainer has no such schedule", "export to megatron or torchtitan"),
     lost("schedule.chunks", "this trainer has one stage a rank", "export to megatron or torchtitan"),
     lost("schedule.stage_layers", "this trainer deals layers itself", "export to megatron"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import streamlit as st
 
+from engine.config.knobs.batch_ramp import BATCH
 from engine.config.layout import Layout
 from engine.config.run_config import tokens_per_step_of
 from profilers.analysis.rounds import recent_steps
@@ -165,7 +166,8 @@ def _exposed_share(recent: Mapping[int, Columns]) -> float | None:
 def _tokens_per_step(snapshot: Snapshot) -> int | None:
     if snapshot.job is not None:
         return snapshot.job.tokens_per_step
-    return tokens_per_step_of(snapshot.config)
+    batches = [row.new for row in snapshot.changes if row.key == BATCH]
+    return tokens_per_step_of(snapshot.config, batches[-1] if batches else None)
 
 
 def _last_loss(snapshot: Snapshot) -> float | None:
