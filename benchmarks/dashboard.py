@@ -34,7 +34,7 @@ from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.pages.conftest import CHROMIUM, FLAGS, Visit, start_server
 
 RANKS = 8
-LIVE, LONG = "20260101-000000-aaaa", "20260101-000000-bbbb"
+LONG = "20260101-000000-bbbb"
 #: Of the long run, calls are kept of so many last steps: a long run thins them itself.
 DETAILED_STEPS = 2_000
 _LOOK_SECONDS = 0.1
@@ -66,9 +66,9 @@ class Seen:
     written: int = 0
 
 
-def write_live(home: Path, rate: float, seconds: float, times: Path) -> None:
+def write_live(home: Path, name: str, rate: float, seconds: float, times: Path) -> None:
     """A run that goes on: a step of all ranks ``rate`` times a second, and when each was written."""
-    run = FakeRun(LIVE, _VALUES, 1 / rate, int(rate * seconds) + 1, None, started_unix=time.time())
+    run = FakeRun(name, _VALUES, 1 / rate, int(rate * seconds) + 1, None, started_unix=time.time())
     folder, written = RunFolder(home, run), []
     for number in range(run.steps):
         time.sleep(max(0.0, run.started_unix + number / rate - time.time()))
@@ -91,9 +91,9 @@ def write_long(home: Path, steps: int) -> None:
 
 
 @contextmanager
-def _writing(home: Path, rate: float, seconds: float, times: Path) -> Iterator[None]:
+def _writing(home: Path, name: str, rate: float, seconds: float, times: Path) -> Iterator[None]:
     writer = multiprocessing.get_context("spawn").Process(
-        target=write_live, args=(home, rate, seconds, times), daemon=True
+        target=write_live, args=(home, name, rate, seconds, times), daemon=True
     )
     writer.start()
     try:
@@ -173,15 +173,13 @@ def _live_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: A
     rows = []
     try:
         for count in dict.fromkeys((1, given.sessions)):
-            for path in home.iterdir():
-                if path.name.startswith("2026"):
-                    path.rename(scratch / f"before-{count}")
-            with _writing(home, given.rate, given.seconds + 120, times):
-                while not times.exists() or not (home / LIVE).exists():
+            name = f"20260101-000000-{count:04x}"
+            with _writing(home, name, given.rate, given.seconds + 120, times):
+                while not times.exists() or not (home / name).exists():
                     time.sleep(0.1)
                 tab = new_tab()
-                first_view(tab, f"{address}/live?run={LIVE}", _CHART)
-                with others(address, "live", f"run={LIVE}", count - 1):
+                first_view(tab, f"{address}/live?run={name}", _CHART)
+                with others(address, "live", f"run={name}", count - 1):
                     tab.page.wait_for_timeout(_SETTLING_SECONDS * 1e3)
                     seen = watch(tab, server, times, given.seconds)
                 rows.append(_age_row(f"{count} browsers" if count > 1 else "1 browser", seen))
