@@ -105,7 +105,9 @@ def _skip_pipe(bars: partial.Bars) -> list[str]:
         f"the full pipeline; loss over the full one's: {bars.at_tokens:+.1%} at equal tokens, {bars.at_seconds:+.1%} "
         f"at equal seconds; {bars.early:+.1%} more with stages left out",
         "up to 55 % shorter iterations; perplexity 7 % worse with half of the model at inference",
-        "as described; " + ("pays" if good and cheap else "faster, and learns less in the same time")
+        "as described; learns "
+        + ("more" if good and cheap else "less")
+        + " in the same time; no model with fewer layers beside it"
         if good
         else "does not keep every bar",
     ]
