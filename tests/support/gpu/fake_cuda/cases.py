@@ -27,6 +27,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "overlap.delay": (1,),
     "overlap.prefetch": (1,),
     "overlap.tp_chunks": (2,),
+    "batch.ramp_from": (1, 2),
     "memory.recompute_layers": (1,),
     "schedule.skip_share": (0.25,),
     "memory.block_actions": (["offload", "full"], ["selective", "offload"]),
