@@ -178,7 +178,11 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     variables = ", ".join(environment.asked(config.environment))
     said[f"environment: what {variables} changes is not modelled"] = bool(variables)
     kind = config.schedule.kind
-    said[f"schedule.kind={kind}: what ZeRO gathers less often is not counted"] = KINDS[kind].chunk_by_chunk
+    said[f"schedule.kind={kind}: what ZeRO 2 gathers less often is not counted"] = (
+        KINDS[kind].chunk_by_chunk
+        and config.parallel.zero_stage == 2
+        and config.parallel.reduce_every_micro_batch
+    )
     skip = config.schedule.skip_share
     said[f"schedule.skip_share={skip:g}: seconds are those of all stages; --simulate plays the paths"] = (
         skip > 0

@@ -23,6 +23,7 @@ from engine.config.sections import TensorPart
 from engine.footprint.weights import averages
 from engine.schedules.actions import Costs
 from engine.schedules.closed_forms import idle_seconds
+from engine.schedules.registry import KINDS
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -66,6 +67,7 @@ _USUAL: Mapping[str, float] = {
     "norm_outputs": 2,
     "tensor_share": 1,
     "sharing_layers": 1,
+    "gathers_once": 0,
 }
 
 
@@ -85,7 +87,8 @@ class Cases:
     gather a block's parameters, one or one for each tensor. ``last_layers`` are those of the last pipeline rank, which
     has the head, and ``other_layers`` the most of any other; 0 deals them evenly.
     ``bubble_scale``: a schedule's bubble in times of 1F1B's or interleaved 1F1B's. cp is a ring, or ``ulysses``.
-    ``sharing_layers`` in a row have the same parameters.
+    ``sharing_layers`` in a row have the same parameters. With ``gathers_once`` ZeRO 3 gathers for all
+    micro-batches of a pass through a chunk together, not for each.
     Replicas that train by themselves meet every ``period`` steps, and with ``late`` beside the steps that follow.
 
     Of matrices that every tp rank has: ``whole_block`` are their elements in a block, ``whole_matrix`` those of the
@@ -140,6 +143,7 @@ class Cases:
     norm_outputs: Array
     tensor_share: Array
     sharing_layers: Array
+    gathers_once: Array
 
     @classmethod
     def of(cls, **columns: object) -> Cases:
@@ -253,6 +257,8 @@ def _row(config: RunConfig) -> dict[str, float]:
         "period": config.outer.period if config.outer.method != "none" else 1,
         "late": config.outer.method != "none" and OUTER_METHODS[config.outer.method].overlaps,
         "reduce_every_micro_batch": config.parallel.reduce_every_micro_batch,
+        "gathers_once": KINDS[config.schedule.kind].chunk_by_chunk
+        and config.parallel.pp * config.schedule.chunks > 1,
     }
 
 

@@ -251,8 +251,9 @@ def _data_parallel(cases: Cases, backwards: Array, turn: Array, links: Links, co
     """What is left of gradients and gathers beside the computation that can hide them.
 
     Without sharding gradients leave beside the last backward; ZeRO 1 gathers what it updated after the optimizer.
-    ZeRO 3 gathers parameters for forward and backward of each micro-batch. Gradients of ZeRO 2 and 3 are scattered
-    with the last micro-batch, or with each one (``reduce_every_micro_batch``); ZeRO 2 gathers as often.
+    ZeRO 3 gathers parameters for forward and backward of each micro-batch, or of all of them where a schedule works
+    chunk by chunk (layered accumulation, arXiv 2106.02679). Gradients of ZeRO 2 and 3 are
+    scattered with the last micro-batch, or with each one (``reduce_every_micro_batch``); ZeRO 2 gathers as often.
     """
     group = network.reach(cases, cases.dp * cases.cp, cases.tp)
     elements = rank_elements(cases)
@@ -264,7 +265,8 @@ def _data_parallel(cases: Cases, backwards: Array, turn: Array, links: Links, co
     after = np.where(cases.zero_stage >= 1, gathered, 0.0)
     whole = np.maximum(reduced - room, 0.0) + after
     every = cases.reduce_every_micro_batch > 0
-    turns = np.select([cases.zero_stage >= 3, every], [2.0, 1.0], 0.0)
+    passes = np.where(cases.gathers_once > 0, 2.0 / cases.micro_batches, 2.0)
+    turns = np.select([cases.zero_stage >= 3, every], [passes, 1.0], 0.0)
     each = turns * gathered + np.where(every, scattered, 0.0)
     beside = np.where(cases.bucketed > 0, constants.shard_hidden_share * turn, 0.0)
     left = np.hypot(np.maximum(each - beside, 0.0), constants.shard_edge * each)

@@ -19,6 +19,7 @@ from tuning.predict.model.compute import Device
 from tuning.predict.model.constants import Constants
 from tuning.predict.model.network import Links
 from tuning.predict.model.step_time import Machine
+from tuning.predict.traffic.rank import Pipeline, traffic_of
 
 MACHINE = Machine(Device(312e12, 2e12), Links(300e9, 25e9))
 #: 175 billion parameters, as arXiv 2205.05198 trains it.
@@ -142,6 +143,28 @@ def test_schedules_have_their_own_bubble() -> None:
     assert plain == pytest.approx(1.0)
     timeline = simulate(plan("zb_h1", 2, 1, 8), Costs())
     assert split == pytest.approx((timeline.seconds - timeline.busy_seconds(0)) / 3.0)
+
+
+def test_layered_order_gathers_once_for_all_micro_batches() -> None:
+    """As many times fewer bytes as there are micro-batches, by the calls that ranks make and by the closed form."""
+    layout = {"parallel__dp": 2, "parallel__zero_stage": 3, "batch__global_batch": 16, "model__layers": 4}
+    plain = small(**layout)
+    layered = small(**layout, schedule__kind="layered", schedule__chunks=4)
+    gathered = [
+        sum(
+            call.bytes or 0
+            for call in traffic_of(Pipeline.of(one), 0).calls
+            if call.operation == "all_gather"
+        )
+        for one in (plain, layered)
+    ]
+    # What lies outside of blocks is in a chunk of its own, and every chunk is gathered before and behind its turn.
+    assert gathered[0] / gathered[1] == pytest.approx(8, rel=0.1)
+    slow = Machine(MACHINE.device, Links(3e6, 3e6))
+    terms = step_time.step(cases_of([plain, layered]), slow, USUAL).data_parallel
+    scattered = step_time.step(cases_of([plain.with_values({"parallel.zero_stage": 1})]), slow, USUAL)
+    once = scattered.data_parallel[0] / 2
+    assert (terms[0] - once) / (terms[1] - once) == pytest.approx(8, rel=0.2)
 
 
 def test_context_parallelism_pays_for_what_attention_does_not_hide() -> None:
