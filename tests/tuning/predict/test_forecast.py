@@ -192,7 +192,14 @@ def test_changes_are_legal_fit_and_gain_what_they_say() -> None:
         ({"model.experts": 4}, "experts"),
         ({"outer.method": "diloco"}, "outer.method=diloco"),
         ({"parallel.tp_regather": True}, "tp_regather"),
-        ({"schedule.kind": "layered"}, "layered"),
+        (
+            {
+                "schedule.kind": "layered",
+                "parallel.zero_stage": 2,
+                "parallel.reduce_every_micro_batch": True,
+            },
+            "layered",
+        ),
         ({"memory.offload": "optimizer"}, "memory.offload"),
         ({"memory.block_actions": ["offload"] * 24}, "memory.block_actions"),
         ({"memory.budget_gib": 1.0}, "memory.budget_gib=1.0"),
