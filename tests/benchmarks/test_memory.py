@@ -162,9 +162,10 @@ def _changed(own: Cases, changes: dict[str, float]) -> Cases:
 
 
 def _is_plain(config: RunConfig) -> bool:
-    """What both count alike: whole parameters, no experts, layers dealt evenly."""
+    """What both count alike: whole parameters, split over tp, no experts, layers dealt evenly."""
     even = _layers(config) % (config.parallel.pp * config.schedule.chunks) == 0
-    return config.parallel.zero_stage < 2 and not config.model.experts and even
+    split = config.parallel.tp_replicated is None
+    return config.parallel.zero_stage < 2 and split and not config.model.experts and even
 
 
 def _layers(config: RunConfig) -> int:

@@ -68,6 +68,7 @@ _USUAL: Mapping[str, float] = {
     "tensor_share": 1,
     "sharing_layers": 1,
     "gathers_once": 0,
+    "sums_ends": 0,
 }
 
 
@@ -88,7 +89,8 @@ class Cases:
     has the head, and ``other_layers`` the most of any other; 0 deals them evenly.
     ``bubble_scale``: a schedule's bubble in times of 1F1B's or interleaved 1F1B's. cp is a ring, or ``ulysses``.
     ``sharing_layers`` in a row have the same parameters. With ``gathers_once`` ZeRO 3 gathers for all
-    micro-batches of a pass through a chunk together, not for each.
+    micro-batches of a pass through a chunk together, not for each. With ``sums_ends`` the gradient of tied embeddings
+    is summed over both ends of a pipeline; of published tables that is left to the constants fitted to them.
     Replicas that train by themselves meet every ``period`` steps, and with ``late`` beside the steps that follow.
 
     Of matrices that every tp rank has: ``whole_block`` are their elements in a block, ``whole_matrix`` those of the
@@ -144,6 +146,7 @@ class Cases:
     tensor_share: Array
     sharing_layers: Array
     gathers_once: Array
+    sums_ends: Array
 
     @classmethod
     def of(cls, **columns: object) -> Cases:
@@ -276,6 +279,7 @@ def _sizes(config: RunConfig, shape: ModelShape) -> dict[str, float]:
         "sequence": config.data.sequence_length,
         "mlp_matrices": 3,
         "tied": config.model.tied_embeddings,
+        "sums_ends": config.model.tied_embeddings,
         "sharing_layers": sharing_of(model).layers_each,
     }
 

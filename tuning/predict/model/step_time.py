@@ -230,7 +230,7 @@ def _summed_over_stages(cases: Cases, links: Links, constants: Constants) -> Arr
     ranks = np.clip(np.ceil(cases.sharing_layers * cases.pp / cases.layers), 1, cases.pp)
     slices = cases.tp * np.where(cases.zero_stage >= 2, cases.dp * cases.cp, 1.0)
     blocks = np.where(ranks > 1, cases.block_parameters, 0.0)
-    ends = np.where((cases.tied > 0) & (cases.pp > 1), cases.embedding_parameters, 0.0)
+    ends = np.where((cases.sums_ends > 0) & (cases.pp > 1), cases.embedding_parameters, 0.0)
     apart = cases.tp * cases.cp * cases.dp
     of_layers = network.ring(network.reach(cases, ranks, apart), 4 * blocks / slices, links, constants)
     both = network.reach(cases, np.where(ends > 0, 2.0, 1.0), apart)
