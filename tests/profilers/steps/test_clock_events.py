@@ -37,7 +37,7 @@ class Rank:
     """As much of a rank as its log needs; its records are read back from ``folder``."""
 
     def __init__(self, folder: Path, steps: int = 10) -> None:
-        self.config = RunConfig().with_values(
+        self.config = self.step_config = RunConfig().with_values(
             {"train.steps": steps, "train.warmup": 0, "profile.memory": False}
         )
         self.clock = EventClock()
