@@ -76,7 +76,8 @@ def test_a_run_makes_as_many_events_as_two_steps_have(device: Device, tmp_path: 
     config = RunConfig().with_values({"train.steps": 8, "train.warmup": 0, "profile.memory": False})
     timer = StepTimer(CudaClock())
     rank = SimpleNamespace(
-        config=config, step_config=config, timer=timer, recorder=CollectiveRecorder(timer, {}), device=torch.device("cpu"),
+        config=config, step_config=config, timer=timer,
+        recorder=CollectiveRecorder(timer, {}), device=torch.device("cpu"),
         layout=SimpleNamespace(data=1, world_size=1), seat=None, actions=None,
         writer=RecordWriter(tmp_path, "rank-0"),
     )  # fmt: skip
