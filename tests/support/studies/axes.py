@@ -81,7 +81,8 @@ def what_runs(config: RunConfig) -> Hashable:
     )
     reduces_often = parallel.reduce_every_micro_batch and accumulation(config) > 1
     again = (parallel.tp > 1 and parallel.tp_regather, stage >= 2 and reduces_often)
-    return *groups, stage, method, *again, _work(config, stage), _sent(config, stage)
+    whole = frozenset(parallel.tp_replicated or ()) if parallel.tp > 1 else None
+    return *groups, stage, method, *again, whole, _work(config, stage), _sent(config, stage)
 
 
 def _work(config: RunConfig, stage: int) -> Hashable:

