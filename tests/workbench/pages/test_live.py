@@ -98,9 +98,10 @@ def test_it_leads_to_what_can_be_asked_of_the_run_as_it_stands(home: Path) -> No
     trace = ("Record a trace", f"id={folder.name}&section=Trace")
     assert links() == [details, trace]  # the values of a trial are its study's
     run_folder.update_status(folder, labels={"purpose": "train"})
-    assert links() == [details, ("Change a value", f"id={folder.name}&section=Configuration"), trace]
+    value = ("Change a value", f"id={folder.name}&section=Configuration")
+    assert wait_until(lambda: links() == [details, value, trace]), "a look may be a moment old"
     run_folder.update_status(folder, state="ended", outcome={"ending": "completed"})
-    assert links() == [details]
+    assert wait_until(lambda: links() == [details])
 
 
 def test_a_link_to_what_is_gone_says_so(home: Path) -> None:
