@@ -26,11 +26,25 @@ def places(tmp_path_factory: pytest.TempPathFactory, serve: Callable[[Path], str
     return serve(home), run
 
 
+#: A chart that stays where it is for so long is drawn, and knows of clicks.
+STILL_MILLISECONDS = 500
+
+
 def click_point(tab: Visit, chart: str, trace: int, x: float, y: float) -> None:
-    """On the place of a chart's axes, in pixels of the window."""
+    """On the place of a chart's axes, in pixels of the window, once what is above it has stopped to move it."""
     tab.page.wait_for_selector(f"{chart} .main-svg")
     tab.page.locator(chart).first.scroll_into_view_if_needed()
-    at = tab.page.evaluate(
+    at, before = _pixels(tab, chart, x, y), None
+    while at != before:
+        tab.page.wait_for_timeout(STILL_MILLISECONDS)
+        at, before = _pixels(tab, chart, x, y), at
+    tab.page.mouse.move(*at)
+    tab.page.mouse.move(at[0] + 1, at[1])
+    tab.page.mouse.click(at[0] + 1, at[1])
+
+
+def _pixels(tab: Visit, chart: str, x: float, y: float) -> list[float]:
+    found: list[float] = tab.page.evaluate(
         """([chart, x, y]) => {
           const plot = document.querySelector(chart), box = plot.getBoundingClientRect();
           const { xaxis, yaxis } = plot._fullLayout;
@@ -38,9 +52,7 @@ def click_point(tab: Visit, chart: str, trace: int, x: float, y: float) -> None:
         }""",
         [chart, x, y],
     )
-    tab.page.mouse.move(*at)
-    tab.page.mouse.move(at[0] + 1, at[1])
-    tab.page.mouse.click(at[0] + 1, at[1])
+    return found
 
 
 def address(tab: Visit, **wanted: str) -> None:
