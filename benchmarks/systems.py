@@ -65,8 +65,8 @@ def _signatures(bars: dict[str, int]) -> list[str]:
         f"losses within {signatures.SAME_LOSS:g}: {bars['equal']} of {every}",
         f"saved as the formula says, within a tenth of all: {bars['bytes']} of {every}",
         "its bytes alone",
-        f"all split and all replicated: not slower {bars['not slower']} of {every}, at least 5 % faster than all split "
-        f"{bars['5 % faster']}",
+        f"all split and all replicated: not over 3 % slower {bars['not slower']} of {every}, at least 5 % faster than "
+        f"all split {bars['5 % faster']}",
         "no figure of signatures alone",
         "pays with long sequences" if good else "does not keep every bar",
     ]
