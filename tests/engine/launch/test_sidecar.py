@@ -23,7 +23,7 @@ from engine.run import commands, run_folder
 from engine.run.commands import Order, OrderControl, StopControl
 from engine.run.progress import PAGE_OF_HOST, Progress
 from profilers.records.reader import RunRecords
-from tests.support.waiting import wait_until
+from tests.support.waiting import is_running, wait_until
 
 
 def test_ranks_share_a_host_if_name_and_kernel_are_the_same() -> None:
@@ -68,7 +68,7 @@ def test_it_ends_with_a_starter_that_is_killed(tmp_path: Path) -> None:
         pid = int(starter.stdout.readline())
         assert wait_until((tmp_path / run_folder.RECORDS / "host-here.host").exists)
         starter.kill()
-    assert wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+    assert wait_until(lambda: not is_running(pid))
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

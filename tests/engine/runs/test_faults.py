@@ -21,7 +21,7 @@ from engine.run.outcome import Ending
 from engine.session import Session
 from profilers.records.reader import RunRecords
 from tests.support.runs import execute, small
-from tests.support.waiting import wait_until
+from tests.support.waiting import is_running, wait_until
 from workbench.home import runs
 
 LONG = {"train__steps": 100_000, "parallel__dp": 2, "train__validation_batches": 0}
@@ -111,7 +111,7 @@ def test_a_killed_fork_server_costs_a_run_and_blames_no_rank(session: Session) -
     outcome, _ = execute(session, small(**LONG), on_start=when_at_step(3, kill_server))
     assert (outcome.ending, outcome.rank, outcome.killed_from_outside) == (Ending.CRASHED, None, True)
     assert "fork server" in outcome.reason
-    assert wait_until(lambda: not any(alive(rank.pid) for rank in left))
+    assert wait_until(lambda: not any(is_running(rank.pid) for rank in left))
     assert_next_run_is_good(session)
 
 
@@ -196,13 +196,9 @@ def test_ranks_die_with_a_killed_controller_and_the_run_is_lost(tmp_path: Path) 
     os.kill(pids[0], signal.SIGSTOP)
     controller.kill()
     controller.wait()
-    assert wait_until(lambda: not any(alive(pid) for pid in pids))
+    assert wait_until(lambda: not any(is_running(pid) for pid in pids))
     assert runs.ending(run_folder.RunStatus.of(folder))[:2] == ("ended", "lost")
     assert len(RunRecords(folder / run_folder.RECORDS).table(1, "step").rows()) >= 3
-
-
-def alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def wait_for_step(home: Path, step: int) -> Path:

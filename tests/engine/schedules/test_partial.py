@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain, combinations_with_replacement, pairwise, product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.schedules.actions import Costs, Plan, Work
@@ -70,11 +70,14 @@ def test_four_on_two_nodes_a_stage_gain_nothing_by_going_from_one_replica_to_the
         assert shortest([whole[0], other, *pair], 6, found) == found
 
 
+#: A plan may take a second: a hundred of them are too many for the time limit of a test.
+few = settings(max_examples=20)
 SIZES = st.tuples(
     st.integers(3, 6), st.integers(1, 2), st.integers(2, 10), st.floats(0.05, 0.4), st.booleans()
 )
 
 
+@few
 @given(SIZES, st.data())
 def test_every_rule_of_paths_holds(size: tuple[int, int, int, float, bool], data: st.DataObject) -> None:
     ranks, chunks, count, share, orderly = size
@@ -105,6 +108,7 @@ def most_at_once(made: Plan) -> int:
     return most
 
 
+@few
 @given(SIZES)
 def test_no_two_micro_batches_are_on_a_stage_at_once_and_planning_never_makes_a_step_longer(
     size: tuple[int, int, int, float, bool],

@@ -10,13 +10,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import get_args
 
-import psutil
 import pytest
 import torch
 
 from engine.config.sections import Parallel
 from engine.footprint.activations import Part
 from engine.schedules.registry import KINDS
+from tests.support.waiting import is_running
 from tests.support.workbench import selftests
 from tests.support.workbench.selftests import PIDS, made_up, no_room
 from tests.workbench.conftest import Run
@@ -91,7 +91,7 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) ->
         limit *= 2
     pids = json.loads(left.read_text())
     assert len(pids) == 2
-    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
+    assert not any(map(is_running, pids))
 
 
 @pytest.mark.usefixtures("importable")
