@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--turns", type=int, default=12)
     asked = parser.parse_args()
-    by_knob(asked.turns, asked.save)
+    if asked.turns:
+        by_knob(asked.turns, asked.save)
     if asked.rounds:
         whole_runs(asked.rounds, asked.steps, asked.save)
 
@@ -191,6 +193,7 @@ def whole_runs(rounds: int, steps: int, save: bool) -> None:
                 run = tuned(Path(name), file) if arm == "tuned" else alone(Path(name), file)
                 costs += turn_costs(Path(name) / run)
                 seconds[arm] = watched.runs[run].seconds(2, steps)
+        print({arm: round(one, 1) for arm, one in seconds.items()}, file=sys.stderr)
         for arm, found in ratios.items():
             found.append(math.log(seconds[arm] / seconds["left alone"]))
     rows = []

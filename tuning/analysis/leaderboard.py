@@ -4,7 +4,7 @@ other one beats in every objective. Pure."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from engine.run.outcome import FROM_OUTSIDE, RETRY_ONCE
@@ -182,6 +182,13 @@ def _standing(state: StudyState, file: StudyFile) -> Standing:
 def rank(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> float:
     """Larger is better, among the trials of one study that have a value."""
     return beside_leader.over_baseline(state, trial, baseline, file) or trial.value or 0.0
+
+
+def at_one_level(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
+    """As if the machine had been for it what it was for the baseline: a live study's samplers learn from that."""
+    baseline = standing(state, file).baseline
+    over = beside_leader.over_baseline(state, trial, baseline, file)
+    return trial if over is None or baseline is None else replace(trial, value=over * (baseline.value or 0.0))
 
 
 def judged(trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:

@@ -66,13 +66,14 @@ class Proposer:
         """Take over what ended by now, whoever ran it, and what runs at other controllers. Ours are not under way when
         this is asked.
         """
-        for trial in self._journal.state.trials:
+        state, file = self._journal.state, self.file
+        for trial in state.trials:
             if trial.outcome is None:
                 self._index.runs_elsewhere(trial)
             elif trial.number not in self._told:
                 self._told.add(trial.number)
-                self._index.tell(trial)
-        self._index.only_elsewhere([trial.number for trial in self._journal.state.under_way])
+                self._index.tell(leaderboard.at_one_level(state, trial, file))
+        self._index.only_elsewhere([trial.number for trial in state.under_way])
 
     def draw(self) -> Draw | None:
         """A point inside the mask, of the phase that is on; None, and a note, when nothing is left there."""

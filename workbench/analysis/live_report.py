@@ -138,9 +138,10 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
     tokens = config.batch.global_batch * config.data.sequence_length
     status = RunStatus.of(last)
     slow = [_saved(row, timeline, base, levels) for row in windows]
-    invested = (
-        None if base is None or result.baseline is None else _invested(windows, slow, result.baseline.trial)
-    )
+    measuring, invested = _measuring(result), None
+    if saved is not None and result.baseline is not None:
+        invested = _invested(windows, slow, result.baseline.trial)
+        invested += _lost_since(after, timeline, saved) if measuring else 0.0
     turned = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, saved)
     if untuned is not None and (share := _baseline_error(result)) is not None:
         turned = [_with_baseline_s(row, timeline, untuned, share) for row in turned]
@@ -165,7 +166,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         break_even_step=_break_even(timeline, saved),
         windows=[replace(row, saved_seconds=one) for row, one in zip(windows, slow, strict=True)],
         over=result.over,
-        measuring=_measuring(result),
+        measuring=measuring,
         since=since,
         changes=changes,
         curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
@@ -360,6 +361,11 @@ def _invested(windows: Sequence[WindowRow], saved: Sequence[float | None], basel
         if row.undone or baseline not in (row.trial, row.confirms)
     )
     return sum(max(0.0, -(one or 0.0)) for one in others)
+
+
+def _lost_since(first: int, timeline: Timeline, saved: Floats) -> float:
+    """By the window that is being measured, which has no row until it is over."""
+    return max(0.0, -float(saved[timeline.steps >= first].sum()))
 
 
 def _now(flat: Mapping[str, Any], result: StudyResult) -> dict[str, Any]:

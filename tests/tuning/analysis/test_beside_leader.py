@@ -25,7 +25,9 @@ from tuning.execution.executor import (
 )
 from tuning.execution.live.windows import CONFIRM
 from tuning.report.study_result import StudyResult
+from tuning.sampling.optuna_study import Index
 from tuning.spec.study_file import StudyFile
+from tuning.storage.state import Trial
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
 from workbench.analysis.studies import StudyDocument
@@ -92,6 +94,25 @@ def test_the_best_is_who_leads_beside_the_others(tmp_path: Path, objective: str)
         (2, values[2]),
         (3, values[2]),
     ]
+
+
+def test_samplers_learn_what_windows_are_worth_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or all that was measured while the machine was slow would be bad for them."""
+    learned: dict[int, float | None] = {}
+
+    def tell(index: Index, trial: Trial) -> None:
+        learned[trial.number] = trial.value
+        told_before(index, trial)
+
+    told_before = Index.tell
+    monkeypatch.setattr(Index, "tell", tell)
+    told = [(1.0, {}), (0.8, beside(0, 1.25, 1.0)), (1.28, beside(1, 1.25, 2.0)), (1.42, beside(2, 0.9, 2.0))]
+    found = searched(exact(), tmp_path, told)
+    values = [row.value or 0.0 for row in found.trials]
+    assert values[2] < values[0] < values[1] and learned[0] == values[0]
+    assert learned[1] == pytest.approx(1.25 * values[0]) and learned[2] == pytest.approx(1.5625 * values[0])
 
 
 def test_the_search_that_follows_tries_what_was_next_best_beside_the_leader(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from workbench.analysis.live_report import (
     _gain_of,
     _invested,
     _Levels,
+    _lost_since,
     _saved,
     _since,
     _untuned,
@@ -46,6 +47,15 @@ def test_windows_of_the_baseline_cost_nothing() -> None:
     saved = [-3.0, 5.0, -1.0, None, -7.0, -0.5]
     assert _invested(windows, saved, baseline=0) == pytest.approx(1.5)
     assert _invested(windows[:1], saved[:1], baseline=0) == 0.0
+
+
+def test_what_the_window_under_way_has_lost_is_invested_already() -> None:
+    """Or the run would have lost seconds that nobody invested."""
+    steps = np.arange(10)
+    timeline = Timeline(steps, np.ones(10), np.zeros(10))
+    assert _lost_since(6, timeline, np.where(steps < 6, 1.0, -0.5)) == pytest.approx(2.0)
+    assert _lost_since(6, timeline, np.full(10, 0.5)) == 0.0
+    assert _lost_since(10, timeline, np.full(10, -1.0)) == 0.0
 
 
 def test_what_was_lost_is_not_called_saved() -> None:
