@@ -7,6 +7,7 @@ to the disk and renamed, so that a folder of this name is complete. ``RUN/checkp
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -112,10 +113,12 @@ def publish(
     ``checksums`` are those that ranks took of their own files.
 
     Raises:
-        OSError: it could not be written to the end; the last good one stays.
+        OSError: it could not be written to the end, or a file of a rank is gone again; the last good one stays.
     """
     scratch, home = scratch_of(run, manifest.step), run / CHECKPOINTS
     paths = sorted(scratch.iterdir())
+    if gone := checksums.keys() - {path.name for path in paths}:
+        raise FileNotFoundError(errno.ENOENT, "somebody removed what a rank has written", min(gone))
     sums = {path.name: checksum(path) for path in paths if path.name not in checksums} | checksums
     files = {path.name: [path.stat().st_size, sums[path.name]] for path in paths}
     full = replace(manifest, files=files)
@@ -144,22 +147,24 @@ def discard(run: Path, step: int) -> None:
 
 
 def forget_after(run: Path, step: int, whatever_is_left: bool = False) -> None:
-    """Remove the checkpoints of later steps, which were undone, if there is one to go on from instead."""
-    later = [path for path in complete(run) if path.name > name_of(step)]
-    if whatever_is_left or len(later) < len(complete(run)):
-        for path in later:
-            with contextlib.suppress(OSError):
-                path.rename(path.with_name(_OLD + path.name))
-        _remove_unfinished(run)
+    """Remove the checkpoints of later steps, which were undone, if there is one to go on from instead. A save that is
+    under way is waited for.
+    """
+    with _locked_if_possible(run, fcntl.LOCK_EX):
+        later = [path for path in complete(run) if path.name > name_of(step)]
+        if whatever_is_left or len(later) < len(complete(run)):
+            for path in later:
+                with contextlib.suppress(OSError):
+                    path.rename(path.with_name(_OLD + path.name))
+            _remove_unfinished(run)
 
 
 @contextlib.contextmanager
 def writing(run: Path) -> Iterator[None]:
     """Around a rank's part of a save: until it ends, or the process does, :func:`sweep` leaves the run alone."""
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):  # a file system without locks is not swept either
-            (run / CHECKPOINTS).mkdir(exist_ok=True)
-            held.enter_context(_locked(run, fcntl.LOCK_SH))
+    with contextlib.suppress(OSError):
+        (run / CHECKPOINTS).mkdir(exist_ok=True)
+    with _locked_if_possible(run, fcntl.LOCK_SH):  # a file system without locks is not swept either
         yield
 
 
@@ -167,6 +172,15 @@ def sweep(run: Path) -> None:
     """Remove what saves left that were killed; nothing while any process is writing to this run's checkpoints."""
     with contextlib.suppress(OSError), _locked(run, fcntl.LOCK_EX | fcntl.LOCK_NB):
         _remove_unfinished(run)
+
+
+@contextlib.contextmanager
+def _locked_if_possible(run: Path, how: int) -> Iterator[None]:
+    """As below, where the file system has locks and the run has checkpoints."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            held.enter_context(_locked(run, how))
+        yield
 
 
 @contextlib.contextmanager

@@ -36,6 +36,14 @@ def alive(owner: Mapping[str, Any] | None) -> bool:
         return True
     try:
         process = psutil.Process(owner["pid"])
-        return bool(abs(process.create_time() - owner["start_time"]) < 1.0) and process.status() != "zombie"
+        return bool(abs(process.create_time() - owner["start_time"]) < 1.0) and is_running(owner["pid"])
     except (psutil.Error, KeyError, TypeError):
+        return False
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process of this number on this host that still does something: a zombie does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
         return False

@@ -21,9 +21,10 @@ from engine.comm.relay import Follower, RelayedProgress
 from engine.launch.sidecar import Host, HostProcess, Whereabouts, hosts_of
 from engine.run import commands, run_folder
 from engine.run.commands import Order, OrderControl, StopControl
+from engine.run.ownership import is_running
 from engine.run.progress import PAGE_OF_HOST, Progress
 from profilers.records.reader import RunRecords
-from tests.support.waiting import is_running, wait_until
+from tests.support.waiting import wait_until
 
 
 def test_ranks_share_a_host_if_name_and_kernel_are_the_same() -> None:

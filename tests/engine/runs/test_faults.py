@@ -18,10 +18,11 @@ import pytest
 from engine.config.run_config import RunConfig
 from engine.run import progress, run_folder
 from engine.run.outcome import Ending
+from engine.run.ownership import is_running
 from engine.session import Session
 from profilers.records.reader import RunRecords
 from tests.support.runs import execute, small
-from tests.support.waiting import is_running, wait_until
+from tests.support.waiting import wait_until
 from workbench.home import runs
 
 LONG = {"train__steps": 100_000, "parallel__dp": 2, "train__validation_batches": 0}

@@ -15,8 +15,8 @@ import torch
 
 from engine.config.sections import Parallel
 from engine.footprint.activations import Part
+from engine.run.ownership import is_running
 from engine.schedules.registry import KINDS
-from tests.support.waiting import is_running
 from tests.support.workbench import selftests
 from tests.support.workbench.selftests import PIDS, made_up, no_room
 from tests.workbench.conftest import Run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from engine.lifecycle import referred, summary_of
 from engine.run import answers, commands, progress, run_folder
 from engine.run.answers import Answer
 from engine.run.outcome import Ending, RunOutcome
-from engine.run.ownership import alive
+from engine.run.ownership import alive, is_running
 from engine.run.run_folder import RunStatus
 from profilers.analysis.events import change_rows, losses_before_steps
 from profilers.analysis.rounds import wall_seconds
@@ -100,6 +101,16 @@ class OngoingRun:
         if status.state and not alive(status.owner):
             return RunOutcome(Ending.LOST, _LOST)
         return None
+
+    def wait_for_ranks(self) -> None:
+        """Until none of its ranks is left, of those on this host: who ran them may be gone before them, and what they
+        save meanwhile would count. Not for long: a number may be another process by now.
+        """
+        status = self.status
+        if status.owner and status.owner.get("host") == socket.gethostname():
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while time.monotonic() < deadline and any(map(is_running, status.rank_pids)):
+                time.sleep(_POLL_SECONDS)
 
     @property
     def step(self) -> int:

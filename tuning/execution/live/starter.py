@@ -186,6 +186,8 @@ class Starter:
         return True
 
     def _started(self, before: OngoingRun | None, config: RunConfig) -> OngoingRun:
+        if before is not None:
+            before.wait_for_ranks()
         if (tried := self.trying) is not None:  # nobody knows what these steps lost
             forget_after(self._home / tried.run, tried.first, whatever_is_left=True)
             self.note_trying(None)
