@@ -6,6 +6,7 @@ import streamlit as st
 
 from workbench.pages.navigation import PAGES
 from workbench.pages.widgets import login
+from workbench.pages.widgets.forms import keep_typed
 from workbench.pages.widgets.shared import ASSETS
 from workbench.pages.widgets.trial_table import OPEN_RUN
 
@@ -44,6 +45,8 @@ def main() -> None:
     page = st.navigation(pages, position="top")
     if run := st.session_state.pop(OPEN_RUN, None):
         st.switch_page(PAGES["Runs"], query_params={"id": run})
+    if page.title != "Tune":
+        keep_typed()
     page.run()
     _left_out_of_collections(page.title)
 

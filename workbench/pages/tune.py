@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from workbench.pages.study import new, watch
+from workbench.pages.widgets.forms import keep_typed
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import from_link, guarded, study_rows, to_link
 
@@ -29,6 +30,8 @@ def page() -> None:
         label_visibility="collapsed",
     )
     to_link("view", view or WATCH)
+    if view != NEW:
+        keep_typed()
     guarded(new.form if view == NEW else watch.watch)
 
 

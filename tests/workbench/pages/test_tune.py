@@ -16,6 +16,7 @@ from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from tuning.spec import study_file
 from tuning.storage.journal import Journal
+from workbench.pages.tune import NEW, WATCH
 from workbench.services import jobs
 
 STUDY = Path("studies") / "quickstart"
@@ -52,6 +53,19 @@ def test_the_form_makes_a_valid_study_file(home: Path) -> None:
     assert "legal configurations" in texts(app) or "combinations" in texts(app)
 
 
+def test_what_was_typed_stays_while_one_looks_at_something_else(home: Path) -> None:
+    app = visit("tune", view="new")
+    app.number_input(key="new-trials").set_value(5)
+    app.multiselect(key="new-space-batch-micro-batch").set_value([1, 4])
+    app.run()
+    before = draft(app)
+    for away in (WATCH, NEW):
+        view = next(one for one in app.get("button_group") if one.key == "view")
+        view.set_value(away).run()
+        assert not app.exception
+    assert draft(app) == before and before["trials"] == 5
+
+
 def test_fewer_knobs_make_a_smaller_space(home: Path) -> None:
     app = visit("tune", view="new")
     knobs = next(group for group in app.get("button_group") if (group.key or "").startswith("new-knobs"))
@@ -64,7 +78,7 @@ def test_one_click_chooses_a_kind_of_knobs_all_or_none(home: Path) -> None:
     usual = set(draft(app)["space"])
     found = {}
     for name in ("layout", "all", "none", "usual"):
-        preset = next(button for button in app.button if (button.key or "").lower() == f"new-preset-{name}")
+        preset = next(button for button in app.button if (button.key or "").lower() == f"preset-{name}")
         preset.click().run()
         assert not app.exception
         group = next(one for one in app.get("button_group") if (one.key or "").startswith("new-knobs"))

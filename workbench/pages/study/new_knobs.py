@@ -61,7 +61,7 @@ def _presets(chooser: str, offered: Collection[str], usual: Collection[str]) -> 
             if keys or name == "None":
                 st.button(
                     name,
-                    key=f"new-preset-{words.identifier(name.replace(' ', '-'))}",
+                    key=f"preset-{words.identifier(name.replace(' ', '-'))}",
                     type="tertiary",
                     help=_about_preset(name, len(keys)),
                     on_click=lambda keys=keys: st.session_state.update({chooser: keys}),

@@ -19,6 +19,8 @@ from engine.config.sections import OneOf
 from workbench.text import words
 
 UNSET = "not set"
+#: How the keys begin of all that is typed into the form of a new study; its buttons have others.
+TYPED = "new-"
 #: Labels of fields whose own name says too little outside their section.
 LABELS = {
     "batch.micro_batch": "Micro-batch of the baseline",
@@ -46,6 +48,17 @@ LABELS = {
     "train.warmup": "Warm-up steps",
     "wall_seconds": "Seconds of all trials together",
 }
+
+
+def keep_typed() -> None:
+    """While the form of a new study is not drawn, it keeps what was typed into it: Streamlit forgets what a run does
+    not draw, and whoever looks at a run meanwhile would begin anew.
+    """
+    for key, value in st.session_state.items():
+        if str(key).startswith(TYPED) and isinstance(value, str | int | float | list | tuple):
+            st.session_state[key] = value
+
+
 #: What an empty field stands for.
 HINTS = {"data.path": "empty: the text files that come with Python"}
 
