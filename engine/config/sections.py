@@ -243,6 +243,10 @@ class Memory(Section):
     ``budget_gib`` is the most that a rank's activations may take on its device; of all such lists the run takes the one
     that is shortest by the times it measures when it starts. ``parameters`` in bf16 have fp32 gradients and an fp32
     copy that the optimizer updates.
+
+    ``sample_tokens`` is the share of a micro-batch's tokens that the gradients of a block's matrices are taken from:
+    those that weigh most, and a draw from the others that is weighed up, so that the mean is exact. Only their rows of
+    what these matrices read are kept. Experts' matrices see all of theirs.
     """
 
     recompute: Annotated[Literal["none", "selective", "full"], BeforeValidator(_recompute)] = "none"
@@ -252,6 +256,7 @@ class Memory(Section):
     budget_gib: Annotated[float, Field(gt=0)] | None = None
     parameters: Literal["fp32", "bf16"] = "fp32"
     limit_gib: Annotated[float, Field(gt=0)] | None = None
+    sample_tokens: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 class Train(Section):

@@ -20,6 +20,8 @@ from engine.footprint.block_plan import LEAVING, Around, Cost, evaluate
 from engine.schedules.registry import KINDS
 
 FP32_BYTES, INDEX_BYTES = 4, 8
+#: Place and weight of a sampled row.
+_OF_SAMPLE = INDEX_BYTES, FP32_BYTES
 #: Smaller tensors stay on the device where others leave: each copy has a price of its own.
 SMALLEST_BYTES = 4096
 
@@ -156,11 +158,14 @@ def costs_of_block(config: RunConfig) -> dict[BlockAction, Cost]:
 
 
 def _too_small(config: RunConfig) -> int:
-    """What of a block does not leave: factors of norms and sums of attention, unless there are many tokens."""
+    """What of a block does not leave: factors of norms, sums of attention, and places and weights of sampled rows,
+    unless there are many tokens.
+    """
     sizes = sizes_of(config)
     factor = FP32_BYTES * sizes.tokens // sizes.tp
     sums = FP32_BYTES * sizes.tokens * sizes.shape.heads // sizes.tp
-    return sum(size for size in (factor, factor, sums) if size < SMALLEST_BYTES)
+    picks = [size * kept for _, kept, _, _ in _sampled(config, sizes, "none") for size in _OF_SAMPLE]
+    return sum(size for size in (factor, factor, sums, *picks) if size < SMALLEST_BYTES)
 
 
 def _mixed(config: RunConfig, part: Part, actions: Sequence[BlockAction]) -> Kept:
@@ -186,10 +191,46 @@ def block_bytes(config: RunConfig, recompute: Recompute) -> int:
         return sizes.element * sizes.slice
     rest = _mixture(config, sizes) if config.model.experts else _feed_forward(sizes)
     attention = _core_inputs(config, sizes) if recompute == "selective" else _attention(config, sizes)
+    rest -= _spared(config, sizes, recompute)
     # A router reads the whole norm's output, and the experts rows of it.
     whole = (sizes.hidden - sizes.slice) if config.model.experts and config.parallel.tp_regather else 0
     norms = _norm(config, sizes, "query_key_value") + _norm(config, sizes, "gate_up")
     return norms + sizes.element * whole + attention + rest
+
+
+def sampled_rows(tokens: int, share: float) -> int:
+    """Tokens of a matrix's input that are kept with ``memory.sample_tokens``."""
+    return max(1, math.ceil(round(share * tokens, 9)))
+
+
+def _sampled(config: RunConfig, sizes: Sizes, recompute: Recompute) -> list[tuple[int, int, int, int]]:
+    """Of each input of a block's matrices that is kept in part: a rank's rows, those kept, the width that is read of
+    them, and that of the products.
+    """
+    share, shape = config.memory.sample_tokens, sizes.shape
+    if share == 1 or recompute == "full":
+        return []
+    widths = {"query_key_value": (shape.hidden, shape.hidden + 2 * shape.kv_heads * shape.head_dim)}
+    if config.parallel.cp == 1 and recompute == "none":
+        widths["attention_output"] = (shape.hidden, shape.hidden)
+    if not config.model.experts:
+        widths |= {"gate_up": (shape.hidden, 2 * shape.ffn_hidden), "down": (shape.ffn_hidden, shape.hidden)}
+    found = []
+    for name, (read, given) in widths.items():
+        rows, split = (sizes.tokens // sizes.tp, 1) if name in sizes.replicated else (sizes.tokens, sizes.tp)
+        has_columns = name in ("query_key_value", "gate_up")
+        widths_here = (read, given // split) if has_columns else (read // split, given)
+        if (kept := sampled_rows(rows, share)) < rows:
+            found.append((rows, kept, *widths_here))
+    return found
+
+
+def _spared(config: RunConfig, sizes: Sizes, recompute: Recompute) -> int:
+    """Bytes of rows that a block does not keep; of each that it does, its place and weight are kept."""
+    return sum(
+        sizes.element * (rows - kept) * read - sum(_OF_SAMPLE) * kept
+        for rows, kept, read, _ in _sampled(config, sizes, recompute)
+    )
 
 
 def waiting_bytes(config: RunConfig, part: Part) -> int:
@@ -203,6 +244,8 @@ def waiting_bytes(config: RunConfig, part: Part) -> int:
     if not config.model.experts:
         block += sizes.at("gate_up") + sizes.at("down") + 3 * width
     head = sizes.at("head") + sizes.tokens * sizes.shape.vocabulary // sizes.tp if part.is_last else 0
+    for rows, kept, read, given in _sampled(config, sizes, config.memory.recompute):
+        block -= (rows - kept) * (read + given)
     return sizes.element * (part.layers * block + head)
 
 

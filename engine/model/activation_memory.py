@@ -46,13 +46,16 @@ class Activations:
     """What happens to a stage's activations between forward and backward.
 
     The first ``layers`` of the stage are recomputed (all with None); ``offload`` keeps what is left in host memory.
-    With ``actions``, one for each block of the whole model, those hold instead.
+    With ``actions``, one for each block of the whole model, those hold instead. ``sampled`` is the share of tokens that
+    matrices keep of their input, ``seed`` that of the draws.
     """
 
     recompute: Recompute = "none"
     layers: int | None = None
     offload: bool = False
     actions: tuple[BlockAction, ...] | None = None
+    sampled: float = 1.0
+    seed: int = 0
 
     def of_block(self, place: int, number: int) -> Recompute:
         """The kind for the block at this place in its stage and with this number in the model, counted from 0."""
@@ -83,8 +86,9 @@ def activations_of(config: RunConfig) -> Activations:
     """What a configuration asks for."""
     memory = config.memory
     actions = None if memory.block_actions is None else tuple(memory.block_actions)
+    offloads = memory.offload in ("activations", "both")
     return Activations(
-        memory.recompute, memory.recompute_layers, memory.offload in ("activations", "both"), actions
+        memory.recompute, memory.recompute_layers, offloads, actions, memory.sample_tokens, config.train.seed
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,9 +16,12 @@ from engine.model.activation_memory import Activations, Recompute, again
 from engine.model.axes import Axes, Deferral, TensorAxis
 from engine.model.linear import apply, linear
 from engine.model.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
+from engine.model.row_sampling import RowSampler, SampledProducts
 from engine.model.stage import Stage
 
 _ROTARY_BASE = 10000.0
+#: Products of a block that draw rows by themselves.
+_PARTS = 4
 
 
 class Linear(nn.Module):
@@ -96,10 +100,21 @@ class Attention(nn.Module):
         self.key = Linear(kv_width, shape.hidden, tp, columns)
         self.value = Linear(kv_width, shape.hidden, tp, columns)
         self.output = Linear(shape.hidden, shape.hidden, tp, _split_dim(tp, "attention_output", 1))
+        self.sampled_inputs: SampledProducts | None = None
+        self.sampled_output: SampledProducts | None = None
+
+    def sample(self, sampler: RowSampler | None, index: int) -> None:
+        """What the next forwards keep. Over cp, and where the core is computed again, the output matrix's input is kept
+        or made anyway.
+        """
+        self.sampled_inputs = None if sampler is None else SampledProducts(sampler, index)
+        has_own = sampler is not None and self.context.size == 1 and not self.forgets
+        self.sampled_output = SampledProducts(sampler, index + 1) if sampler is not None and has_own else None
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
-        products = self.tp.of("query_key_value").column_products(x, (self.query, self.key, self.value))
+        matrices = self.query, self.key, self.value
+        products = _columns(self.tp, "query_key_value", x, matrices, self.sampled_inputs)
         if self.query.tp_dim is None:
             products = self.tp.sequence_to_width(products)
         query, key, value = map(self._heads, products)
@@ -114,7 +129,7 @@ class Attention(nn.Module):
         """[sequence / cp, batch, hidden / tp] -> [sequence / (cp * tp), batch, hidden]."""
         if self.output.tp_dim is None:
             mixed = self.tp.width_to_sequence(mixed)
-        return self.tp.of("attention_output").row_product(mixed, self.output)
+        return _rows_product(self.tp, "attention_output", mixed, self.output, self.sampled_output)
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor) -> Tensor:
         """Weighted values [sequence / cp, batch, hidden / tp]."""
@@ -140,17 +155,24 @@ class FeedForward(nn.Module):
         self.gate = Linear(shape.ffn_hidden, shape.hidden, tp, columns)
         self.up = Linear(shape.ffn_hidden, shape.hidden, tp, columns)
         self.down = Linear(shape.hidden, shape.ffn_hidden, tp, _split_dim(tp, "down", 1))
+        self.sampled_inputs: SampledProducts | None = None
+        self.sampled_output: SampledProducts | None = None
+
+    def sample(self, sampler: RowSampler | None, index: int) -> None:
+        """What the next forwards keep."""
+        self.sampled_inputs = None if sampler is None else SampledProducts(sampler, index)
+        self.sampled_output = None if sampler is None else SampledProducts(sampler, index + 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
-        gate, up = self.tp.of("gate_up").column_products(x, (self.gate, self.up))
+        gate, up = _columns(self.tp, "gate_up", x, (self.gate, self.up), self.sampled_inputs)
         wide = F.silu(gate) * up
         has_columns, takes_columns = self.gate.tp_dim is not None, self.down.tp_dim is not None
         if has_columns and not takes_columns:
             wide = self.tp.width_to_sequence(wide)
         elif takes_columns and not has_columns:
             (wide,) = self.tp.sequence_to_width([wide])
-        return self.tp.of("down").row_product(wide, self.down)
+        return _rows_product(self.tp, "down", wide, self.down, self.sampled_output)
 
 
 class Block(nn.Module):
@@ -170,12 +192,16 @@ class Block(nn.Module):
         self._axis = axes.tensor
         self.keep(recompute)
 
-    def keep(self, recompute: Recompute) -> None:
-        """What the next forwards forget."""
+    def keep(self, recompute: Recompute, sampler: RowSampler | None = None, number: int = 0) -> None:
+        """What the next forwards of this block, which has this number in the model, forget or keep in part."""
         self.forgets, self.attention.forgets = recompute == "full", recompute == "selective"
         # With everything forgotten the second forward gathers again anyway.
         self.tp = self._axis.keeping_gathered() if self.forgets else self._axis
         self.attention.tp = self.feed_forward.tp = self.tp
+        sampler = None if self.forgets else sampler
+        self.attention.sample(sampler, _PARTS * number)
+        if isinstance(self.feed_forward, FeedForward):
+            self.feed_forward.sample(sampler, _PARTS * number + 2)
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
@@ -218,6 +244,9 @@ class Decoder(Stage):
         self.blocks = nn.ModuleDict(
             {str(i): Block(shape, mixture, axes, kept.of_block(place, i)) for place, i in enumerate(layers)}
         )
+        self.sampler: RowSampler | None = None
+        self._data_rank = 0 if axes.data is None else axes.data.rank
+        self._sample(kept)
         is_last = layers.stop == shape.layers
         self.norm = Norm(shape.hidden) if is_last else None
         self.head = Linear(shape.vocabulary, shape.hidden, tp, _split_dim(tp, "head", 0)) if is_last else None
@@ -268,9 +297,20 @@ class Decoder(Stage):
     def keep(self, activations: Activations) -> None:
         """What blocks forget, and where they keep the rest, from the next forward on."""
         self.offload = activations.offload_of(self.numbers, self.offload)
+        self._sample(activations)
+
+    def meet(self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor) -> None:
+        """Rows are told apart by their token and the one that follows."""
+        if self.sampler is not None:
+            self.sampler.meet(step, micro_batch, inputs, targets)
+
+    def _sample(self, activations: Activations) -> None:
+        """What blocks keep; norms of gradients are remembered anew."""
+        share, seed = activations.sampled, activations.seed
+        self.sampler = RowSampler(share, seed, self._data_rank) if share < 1 else None
         for place, (number, block) in enumerate(zip(self.numbers, self.blocks.values(), strict=True)):
             assert isinstance(block, Block)
-            block.keep(activations.of_block(place, number))
+            block.keep(activations.of_block(place, number), self.sampler, number)
 
 
 def initialize(model: Decoder, seed: int, sharing: Sharing | None = None) -> None:
@@ -289,6 +329,31 @@ def initialize(model: Decoder, seed: int, sharing: Sharing | None = None) -> Non
                     full[module.tp_dim] *= model.tp.size
                 values = initial_values(name, tuple(full), seed)
                 module.weight.copy_(model.tp.shard(values, module.tp_dim))
+
+
+def _columns(
+    tp: TensorAxis, part: str, x: Tensor, matrices: Sequence[Linear], sampled: SampledProducts | None
+) -> tuple[Tensor, ...]:
+    """Products of matrices whose columns are split over tp; backward keeps all of their input, or a sample of it."""
+    if sampled is None or not torch.is_grad_enabled():
+        return tp.of(part).column_products(x, matrices)
+    whole = tp.of(part).gather_sequence(x)
+    return sampled.products(whole, matrices, _slots(tp, whole, sampled))
+
+
+def _rows_product(
+    tp: TensorAxis, part: str, x: Tensor, matrix: Linear, sampled: SampledProducts | None
+) -> Tensor:
+    """The same of a matrix whose rows are split."""
+    if sampled is None or not torch.is_grad_enabled():
+        return tp.of(part).row_product(x, matrix)
+    return tp.of(part).scatter_sequence(sampled.products(x, (matrix,), _slots(tp, x, sampled))[0])
+
+
+def _slots(tp: TensorAxis, x: Tensor, sampled: SampledProducts) -> Tensor | None:
+    """Of the rows of ``x``, which may be this rank's slice of the sequence."""
+    slots = sampled.sampler.slots
+    return slots if slots is None or len(slots) == len(x) else tp.my_slice(slots)
 
 
 def _split_dim(tp: TensorAxis, part: str, dim: int) -> int | None:

@@ -71,6 +71,9 @@ class Stage(nn.Module):
         """What blocks forget, and where they keep the rest, from the next forward on."""
         raise NotImplementedError
 
+    def meet(self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor) -> None:
+        """The next forward of training is of this micro-batch; every stage of a pipeline is told the same."""
+
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Of the last stage's output for one micro-batch: a mean over its samples."""
         raise NotImplementedError

@@ -234,8 +234,9 @@ class PipelineExecutor:
         wanted, given = self._plan.wanted(action), self._plan.given(action)
         x = inputs if wanted is None else self._wait_for(wanted)
         with self._span(action, "forward"):
-            if stage and torch.is_grad_enabled():
-                x = x.detach().requires_grad_(True)
+            if torch.is_grad_enabled():
+                self.stages[stage].model.meet(self._timer.step, action.micro_batch, inputs, targets)
+                x = x.detach().requires_grad_(True) if stage else x
             out = self.stages[stage].forward(x)
             if stage == self._last:
                 self._measure(out, targets)

@@ -237,6 +237,9 @@ def _memory(config: RunConfig) -> dict[str, bool]:
         is not None,
         f"memory.budget_gib={memory.budget_gib}: the plan is made when the run starts; seconds are those of blocks "
         "that keep everything": memory.budget_gib is not None,
+        f"memory.sample_tokens={memory.sample_tokens:g}: seconds are those of whole weight gradients": (
+            memory.sample_tokens < 1
+        ),
         "memory.recompute_layers: all layers are taken to be computed again": memory.recompute_layers
         is not None,
     }

@@ -186,6 +186,12 @@ def says_one_for_all(now: Values) -> bool:
     return now["memory.block_actions"] is None and now["memory.budget_gib"] is None
 
 
+def keeps_inputs(now: Values) -> bool:
+    """Whether matrices have products in which they can keep a part of their inputs."""
+    plain = not now["parallel.tp_regather"] and now["overlap.tp_chunks"] == 1 and not now["compile"]
+    return plain and (now["memory.recompute"] != "full" or now["memory.recompute_layers"] is not None)
+
+
 def splits_matrices(now: Values) -> bool:
     return bool(now["parallel.tp"] > 1)
 

@@ -18,6 +18,7 @@ from engine.config.validation.communication import compression_problems, outer_p
 from engine.config.validation.own_model import workload_problems
 from engine.config.validation.partial_pipeline import skip_problems
 from engine.config.validation.shared_parameters import sharing_problems
+from engine.config.validation.thinned import thinning_problems
 from engine.schedules.registry import KINDS
 
 #: The most devices of a wrong placement that are shown.
@@ -56,6 +57,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from skip_problems(config)
     yield from _memory_rules(config, blocks)
     yield from block_action_problems(config, blocks)
+    yield from thinning_problems(config)
     yield from _optimizer_rules(config)
     yield from _validation_rules(config)
     yield from outer_problems(config, blocks)

@@ -95,6 +95,7 @@ def _work(config: RunConfig, stage: int) -> Hashable:
         config.batch.micro_batch,
         stays_gathered,
         config.memory.recompute,
+        config.memory.sample_tokens if config.memory.recompute != "full" else 1.0,
     )
 
 

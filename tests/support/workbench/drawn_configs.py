@@ -41,7 +41,7 @@ def _tree(pick: random.Random) -> dict[str, Any]:
                     "tp_chunks": choose([1, 1, 1, 2]) if tp > 1 else 1, "delay": choose([0, 0, 0, 0, 1])},
         "memory": {"recompute": choose(["none", "selective", "full"]),
                    "offload": choose(["none", "none", "none", "activations", "optimizer", "both"]),
-                   "parameters": choose(["fp32", precision])},
+                   "parameters": choose(["fp32", precision]), "sample_tokens": choose([1.0] * 6 + [0.3])},
         "precision": precision,
         "compile": choose([False, False, True]),
         "device": choose(["auto", "cpu", "cuda"]),

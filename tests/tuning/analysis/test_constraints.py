@@ -69,11 +69,12 @@ def replace_steps(guard: LossGuard, steps: int) -> LossGuard:
         {"outer.method": "local"},
         {"overlap.delay": 1},
         {"schedule.skip_share": 0.25},
+        {"memory.sample_tokens": 0.3},
     ],
 )
 def test_everything_that_is_sent_coarsely_late_or_rarely_or_left_out_is_lossy(values: dict[str, Any]) -> None:
     assert scoring.is_lossy(values)
-    off = {"overlap.delay": 0, "schedule.skip_share": 0.0}
+    off = {"overlap.delay": 0, "schedule.skip_share": 0.0, "memory.sample_tokens": 1.0}
     assert not scoring.is_lossy(dict.fromkeys(values, "none") | off)
 
 

@@ -58,6 +58,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "overlap.delay": (0, 0, 0, 1),
     "memory.recompute": ("none", "full", "selective"),
     "memory.recompute_layers": (None, None, None, 1, 2, 5),
+    "memory.sample_tokens": (1.0, 1.0, 1.0, 0.3),
     "memory.offload": ("none", "activations", "optimizer", "both"),
     "memory.parameters": ("fp32", "fp32", "bf16"),
     "precision": ("fp32", "bf16"),

@@ -29,6 +29,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "overlap.tp_chunks": (2,),
     "batch.ramp_from": (1, 2),
     "memory.recompute_layers": (1,),
+    "memory.sample_tokens": (0.3,),
     "schedule.skip_share": (0.25,),
     "memory.block_actions": (["offload", "full"], ["selective", "offload"]),
     "model.capacity_factor": (1.25,),
