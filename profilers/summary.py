@@ -255,7 +255,7 @@ def _where_time_goes(
     rows: list[CommunicationRow],
 ) -> dict[str, Any]:
     shown = anatomy(detailed, records, facts)
-    findings = findings_of(records, detailed, facts.setting, rows, shown["pipeline"], used)
+    findings = findings_of(records, detailed, facts.setting, rows, shown, used)
     return {
         "phases": mean_phases(detailed),
         "between_seconds": between_seconds(detailed),

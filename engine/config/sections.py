@@ -348,6 +348,7 @@ class Thresholds(Section):
     straggler: Fraction = _USUAL.straggler
     memory: Fraction = _USUAL.memory
     clock: Fraction = _USUAL.clock
+    experts: Fraction = _USUAL.experts
 
 
 class Profile(Section):

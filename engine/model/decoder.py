@@ -267,9 +267,18 @@ class Decoder(Stage):
         else:
             for block in blocks:
                 x = block(x, self.rotary)
+        if torch.is_grad_enabled():
+            for mixture in self.mixtures().values():
+                assert mixture.report is not None
+                mixture.load.add(mixture.report)
         if self.norm is not None and self.head is not None:
             (x,) = self.tp.of("head").column_products(self.norm(x), (self.head,))
         return x
+
+    def mixtures(self) -> dict[int, Mixture]:
+        """Those of its blocks that have experts, by their number in the whole model."""
+        parts = {int(number): block.feed_forward for number, block in self.blocks.items()}
+        return {number: part for number, part in parts.items() if isinstance(part, Mixture)}
 
     @property
     def device(self) -> torch.device:

@@ -42,9 +42,9 @@ class Placement:
         token = self.choice % tokens
         return token if self.is_full else token.masked_fill_(self.choice == self.slot.numel(), tokens)
 
-    def dropped(self) -> Tensor:
-        """Share of all choices that found no slot, fp32 scalar."""
-        return (self.slot == self.choice.shape[0]).float().mean()
+    def filled(self, experts: int) -> Tensor:
+        """Slots of each expert that a choice has, int64 [experts]."""
+        return (self.choice < self.slot.numel()).view(experts, -1).sum(dim=1)
 
 
 def place_sorted(chosen: Tensor) -> Placement:

@@ -133,13 +133,48 @@ class MixtureReport:
     """What a forward pass did with this rank's tokens; tensors, so that reading them may wait.
 
     ``balance_loss`` carries its weight; its mean over the data ranks is the whole batch's. None in evaluation and
-    with weight 0. ``tokens_per_expert`` int64 [experts] counts choices before any is dropped; ``dropped`` is the
-    share of them that found no slot, None without a capacity.
+    with weight 0. ``tokens_per_expert`` int64 [experts] counts choices before any is dropped; ``dropped_per_expert``
+    those of them that found no slot, None without a capacity. ``probability`` fp32 [experts] is the router's mean.
     """
 
     balance_loss: Tensor | None
     tokens_per_expert: Tensor
-    dropped: Tensor | None
+    dropped_per_expert: Tensor | None
+    probability: Tensor
+
+    @property
+    def dropped(self) -> Tensor | None:
+        """Share of all choices that found no slot, fp32 scalar; None without a capacity."""
+        if self.dropped_per_expert is None:
+            return None
+        return self.dropped_per_expert.sum().float() / self.tokens_per_expert.sum()
+
+
+class ExpertLoad:
+    """The sums of a mixture's reports while it is ``on``: float64 [3, experts] of choices, of dropped ones, and of
+    mean probabilities; and how many reports they are of.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self._sums: Tensor | None = None
+        self._count = 0
+
+    def add(self, report: MixtureReport) -> None:
+        """A micro-batch of training."""
+        if not self.on:
+            return
+        dropped = report.dropped_per_expert
+        none = torch.zeros_like(report.tokens_per_expert) if dropped is None else dropped
+        parts = torch.stack([one.double() for one in (report.tokens_per_expert, none, report.probability)])
+        self._sums = parts if self._sums is None else self._sums + parts
+        self._count += 1
+
+    def take(self) -> tuple[Tensor, int] | None:
+        """The sums since the last call, and of how many reports; None where there was none."""
+        taken, count = self._sums, self._count
+        self._sums, self._count = None, 0
+        return None if taken is None else (taken, count)
 
 
 class ExpertLinear(nn.Module):
@@ -175,6 +210,7 @@ class Mixture(nn.Module):
         self.balance_scale = 1.0
         self.token_groups: Tensor | None = None
         self.report: MixtureReport | None = None
+        self.load = ExpertLoad()
         self.router = Router(shape.experts, shape.hidden, shape.top_k)
         wide, narrow = (
             (shape.experts, shape.ffn_hidden, shape.hidden),
@@ -191,7 +227,8 @@ class Mixture(nn.Module):
         counts = routing.counts()
         weights, loss = self._balance(routing, counts)
         placement, results = self._dispatch(tokens, routing, counts)
-        self.report = MixtureReport(loss, counts, None if placement.is_full else placement.dropped())
+        dropped = None if placement.is_full else counts - placement.filled(self.shape.experts)
+        self.report = MixtureReport(loss, counts, dropped, routing.probabilities.detach().mean(dim=0))
         return combine(results, weights, placement).view_as(x)
 
     def _balance(self, routing: Routing, counts: Tensor) -> tuple[Tensor, Tensor | None]:

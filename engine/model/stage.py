@@ -12,6 +12,7 @@ from engine.config.knobs.sharing import Sharing
 from engine.config.run_config import RunConfig
 from engine.model.activation_memory import Activations, Offload
 from engine.model.axes import Axes, TensorAxis
+from engine.model.mixture import Mixture
 
 
 class Stage(nn.Module):
@@ -62,6 +63,10 @@ class Stage(nn.Module):
     def units(self) -> list[nn.Module]:
         """Modules that are used one after the other; together they hold all parameters."""
         raise NotImplementedError
+
+    def mixtures(self) -> dict[int, Mixture]:
+        """Those of its blocks that have experts, by their number in the whole model."""
+        return {}
 
     def narrows(self, config: RunConfig) -> bool:
         """Whether parameters themselves are made narrow to compute in bf16."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from engine.comm import host_values
 from engine.comm.channel import Channel, Message
 from engine.model.linear import DeferredGradients
+from engine.model.mixture import Mixture
 from engine.model.stage import Blueprint, MessageKind, Samples
 from engine.parallel.data.replica import Replica
 from engine.schedules.actions import Action, Plan, Work, result_of, sent
@@ -170,6 +171,10 @@ class PipelineExecutor:
     def samples(self) -> Samples:
         """The data, as this rank needs them."""
         return self.blueprint.samples(next(iter(self.stages.values())).model)
+
+    def mixtures(self) -> dict[int, Mixture]:
+        """Of all this rank's stages, by layer."""
+        return {layer: one for stage in self.stages.values() for layer, one in stage.model.mixtures().items()}
 
     def follow(self, training: Course, whole: Course) -> None:
         """From the next step on work by these, which have the same stages on the same ranks, and the same kind of

@@ -78,7 +78,9 @@ def _steps(
     if length.limited:  # how long a loss takes
         validation.run(first)
     with contextlib.ExitStack() as opened:
-        log = opened.enter_context(StepLog(rank, first))
+        # Ranks of tp have the same tokens.
+        mixtures = {} if rank.groups.at.tp else stages.mixtures()
+        log = opened.enter_context(StepLog(rank, first, mixtures=mixtures))
         turning = Reconfiguration(rank, stages, optimizer, log)
         copy = RollbackPoint(rank, optimizer, checkpoints, planner, turning, validation.before)
 

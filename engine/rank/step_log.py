@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from engine.comm import host_values
 from engine.comm.context import RankContext
 from engine.config.layout import settling_steps
 from engine.config.run_config import RunConfig
+from engine.model.mixture import Mixture
 from engine.rank.environment_report import InterfaceLog
 from profilers.rank.step_records import StepRecords, Told, share_of_a_core
+from profilers.records.schema import ExpertSample
 from profilers.steps.resolve import SpanChoice
 from profilers.steps.sampling_budget import DetailChoice
 from profilers.steps.timer import StepTimes
@@ -18,11 +23,17 @@ class StepLog:
     """Writes one rank's step, collective and memory records; on a GPU one step late, so nothing waits.
 
     ``first`` is the first step of the run; ``choice`` decides which ones to record in detail instead of the
-    configuration.
+    configuration. ``mixtures`` are those whose load is recorded, by layer.
     """
 
-    def __init__(self, rank: RankContext, first: int = 0, choice: DetailChoice | None = None) -> None:
-        self._rank = rank
+    def __init__(
+        self,
+        rank: RankContext,
+        first: int = 0,
+        choice: DetailChoice | None = None,
+        mixtures: Mapping[int, Mixture] | None = None,
+    ) -> None:
+        self._rank, self._mixtures = rank, mixtures or {}
         config = rank.config
         first_measured = min(first + _warm_up(config), config.train.steps - 1)
         self._recording = config.profile.collectives
@@ -88,16 +99,35 @@ class StepLog:
             with self._rank.timer.aside():  # waits for what is on its way, once
                 self._interfaces.at_rest()
         self._records.before(step)
+        for mixture in self._mixtures.values():
+            mixture.load.on = self._recording and self._rank.timer.detailed
 
     def after(self, times: StepTimes, loss: float | None, norm: float) -> None:
         """Take over a finished step and write what the device has completed."""
         config = self._rank.step_config
         tokens = config.batch.global_batch * config.data.sequence_length // self._rank.layout.data
-        self._records.after(times, Told(tokens, loss, norm))
+        self._records.after(times, Told(tokens, loss, norm, expert_samples(times.step, self._mixtures)))
         if times.step == self._rank.config.train.steps - 1:
             self._interfaces.at_rest()
         else:
             self._interfaces.now_and_then()
+
+
+def expert_samples(step: int, mixtures: Mapping[int, Mixture]) -> Callable[[], list[ExpertSample]] | None:
+    """What fell on the experts of each layer since the last call, to be read later; None where nothing was counted."""
+    taken = {layer: mixture.load.take() for layer, mixture in mixtures.items()}
+    known = {layer: (host_values.later(one[0]), one[1]) for layer, one in taken.items() if one is not None}
+    if not known:
+        return None
+
+    def samples() -> list[ExpertSample]:
+        return [
+            ExpertSample(step, layer, expert, int(choices), int(dropped), probability / count)
+            for layer, (sums, count) in known.items()
+            for expert, (choices, dropped, probability) in enumerate(zip(*sums(), strict=True))
+        ]
+
+    return samples
 
 
 def _warm_up(config: RunConfig) -> int:

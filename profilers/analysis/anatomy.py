@@ -1,7 +1,8 @@
-"""The anatomy of a step for a run's summary: axes, bubble, warm-up, clocks, straggler and gaps. Pure."""
+"""The anatomy of a step for a run's summary: axes, bubble, experts, warm-up, clocks, straggler and gaps. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from profilers.analysis.exposed import seconds_by_axis
 from profilers.analysis.pipeline import pipeline_of
 from profilers.analysis.statistics import warmup_steps
 from profilers.analysis.steps import JoinedSteps, gap_rows, rank_skew, skew_row, slowest_seconds, work_seconds
-from profilers.model.rows import ClockRow
+from profilers.model.rows import ClockRow, ExpertRow
 from profilers.model.run_summary import RunFacts
 from profilers.records.reader import RunRecords
 from profilers.records.schema import Event
+from profilers.records.table import Table
 from profilers.steps.clock_offset import ClockOffset, Offset
 
 #: The kind of the event with a rank's offset against rank 0.
@@ -75,10 +77,54 @@ def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict
         "hidden_seconds_by_axis": by_axis.hidden,
         "hidden_communication_seconds": by_axis.hidden_together,
         "pipeline": pipeline_of(actions, facts.pipelines, measured.steps, clocks, ready),
+        "experts": expert_rows(
+            [records.table(rank, "expert") for rank in measured.ranks],
+            measured.steps,
+            facts.layout.get("ep", 1),
+        ),
         "clocks": clock_rows(clocks, middle),
         "gaps": gap_rows({rank: records.table(rank, "span") for rank in measured.ranks}, measured.steps),
         **_straggler(measured, records),
     }
+
+
+def expert_rows(tables: Sequence[Table], steps: np.ndarray[Any, Any], ep: int = 1) -> list[ExpertRow]:
+    """One for each layer whose load ranks recorded in these steps; its experts lie in order on ``ep`` ranks."""
+    names = ("layer", "expert", "choices", "dropped", "probability")
+    kept = [
+        [table.column(name).filled(0)[np.isin(table.column("step").filled(-1), steps)] for name in names]
+        for table in tables
+    ]
+    layer, expert, choices, dropped, probability = (
+        np.concatenate(column) for column in zip(*kept, strict=True)
+    )
+    found = []
+    for number in np.unique(layer):
+        of_layer = layer == number
+        each = expert[of_layer].astype(np.int64)
+        fell, sums, times = (
+            np.bincount(each, values)
+            for values in (choices[of_layer], probability[of_layer], np.ones(len(each)))
+        )
+        if fell.sum():
+            lost = float(dropped[of_layer].sum() / fell.sum())
+            found.append(_expert_row(int(number), fell / fell.sum(), sums / times, lost, ep))
+    return found
+
+
+def _expert_row(
+    layer: int, load: np.ndarray[Any, Any], probability: np.ndarray[Any, Any], dropped: float, ep: int
+) -> ExpertRow:
+    count = len(load)
+    by_rank = load.reshape(ep, -1).sum(axis=1) if ep > 1 and count % ep == 0 else None
+    return ExpertRow(
+        layer,
+        load.tolist(),
+        float(np.maximum(load - 1 / count, 0.0).sum()),
+        dropped,
+        float(count * (load * probability).sum()),
+        None if by_rank is None else float(by_rank.max() * ep),
+    )
 
 
 def _straggler(measured: JoinedSteps, records: RunRecords) -> dict[str, Any]:

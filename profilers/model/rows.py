@@ -32,6 +32,24 @@ class PipelineRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertRow:
+    """How the choices of all ranks' tokens fell on one layer's experts, over the detailed steps.
+
+    ``load`` is each expert's share of all choices before any is dropped. ``excess`` is the share that would have to go
+    to other experts for an even load; a capacity factor of 1 would drop as much. ``balance`` is experts * sum(load *
+    mean probability): 1 when even, and what the balance loss weighs (arXiv 2101.03961). ``rank_load`` is the busiest ep
+    rank's share over the mean one; None where experts are not spread.
+    """
+
+    layer: int
+    load: list[float]
+    excess: float
+    dropped_fraction: float
+    balance: float
+    rank_load: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClockRow:
     """A rank's clock minus that of rank 0 in the middle of the measured steps, right within ``error_seconds``.
 

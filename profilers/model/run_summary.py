@@ -14,6 +14,7 @@ from profilers.model.rows import (
     ChangeRow,
     CheckpointRow,
     ClockRow,
+    ExpertRow,
     GapRow,
     GpuRow,
     HostRow,
@@ -230,6 +231,8 @@ class RunSummary:
     hidden_seconds_by_axis: dict[str, float] = field(default_factory=dict)
     #: None where there is one stage, or its actions were not recorded.
     pipeline: PipelineRow | None = None
+    #: One for each layer with experts.
+    experts: list[ExpertRow] = field(default_factory=list)
     #: Where nothing named ran, the costliest first; of the steps whose spans were kept.
     gaps: list[GapRow] = field(default_factory=list)
     #: Steps at the start that were not measured, and those that step times show to be warm-up; None if not known.

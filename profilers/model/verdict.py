@@ -73,7 +73,8 @@ class Thresholds:
     """Fractions that a finding's share has to exceed.
 
     Of the step: ``input`` (waiting for data), ``host`` (nothing named runs), ``exposed`` (each operation and axis that
-    ranks wait for), ``bubble`` and ``straggler``. Of the memory there is: ``memory``. Of the time: ``clock``.
+    ranks wait for), ``bubble`` and ``straggler``. Of the memory there is: ``memory``. Of the time: ``clock``. Of a
+    layer's choices of experts: ``experts`` (those that would have to go elsewhere for an even load).
     """
 
     input: float = 0.10
@@ -83,6 +84,7 @@ class Thresholds:
     straggler: float = 0.10
     memory: float = 0.90
     clock: float = 0.10
+    experts: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from profilers.collectives.recorder import CollectiveRecorder
-from profilers.records.schema import StepSample
+from profilers.records.schema import FixedRecord, StepSample
 from profilers.records.writer import RecordWriter
 from profilers.steps.pipeline_actions import ActionRecorder, Done
 from profilers.steps.resolve import SpanChoice, every_span, span_samples
@@ -21,11 +22,14 @@ from profilers.system.memory_timeline import MemoryTimeline
 
 
 class Told(NamedTuple):
-    """What a step's marks do not say; None for what is not known."""
+    """What a step's marks do not say; None for what is not known. ``more`` gives records that the step was asked for,
+    once the device has passed it.
+    """
 
     tokens: int | None
     loss: float | None
     gradient_norm: float | None
+    more: Callable[[], Sequence[FixedRecord]] | None = None
 
 
 class _Pending(NamedTuple):
@@ -100,6 +104,8 @@ class StepRecords:
         elif self.spans is not None and self.spans.wants(times.step, sample.step_seconds):
             writer.write_many(span_samples(seconds))
         self.recorder.write(seconds, writer)
+        if told.more is not None:
+            writer.write_many(told.more())
         if self.actions is not None:
             writer.write_many(self.actions.samples(actions, times))
         writer.write_many(memory_timeline.samples(times.step, readings))

@@ -216,6 +216,23 @@ class SpanSample:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertSample:
+    """What fell on one expert of a layer from one rank's tokens of a step; of steps that are recorded in detail.
+
+    ``choices`` counts a token once for each expert that it chose, ``dropped`` those of them that found no slot.
+    ``probability`` is the router's for this expert, the mean over tokens. Ranks of tp have the same tokens, and one of
+    them records.
+    """
+
+    step: int
+    layer: int
+    expert: int
+    choices: int
+    dropped: int
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something rare worth keeping: a phase of a run's life, a refused command, a function that the driver lacks."""
 
@@ -239,6 +256,7 @@ FixedRecord = (
     | ProcessSample
     | ActionSample
     | SpanSample
+    | ExpertSample
 )
 
 #: Stream name -> record class. The name is the suffix of the file in a run's ``records`` folder.
@@ -253,6 +271,7 @@ STREAMS: dict[str, type[FixedRecord]] = {
     "process": ProcessSample,
     "action": ActionSample,
     "span": SpanSample,
+    "expert": ExpertSample,
 }
 
 

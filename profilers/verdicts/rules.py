@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from profilers.analysis.anatomy import hosts_of
 from profilers.analysis.memory import memory_rows
 from profilers.analysis.steps import WORK, JoinedSteps, mean_phases
 from profilers.gpu.rank_gpus import GpuReadings, RankGpus
-from profilers.model.rows import PipelineRow
 from profilers.model.run_summary import CommunicationRow
 from profilers.model.verdict import COMPUTE_BOUND, Setting, Verdict, keys_in
 from profilers.records.operations import POINT_TO_POINT
 from profilers.records.reader import RunRecords, host_name
 from profilers.verdicts.communication import exposed_findings
 from profilers.verdicts.evidence import RuleInputs, exposures, percent, seconds
+from profilers.verdicts.experts import expert_findings
 from profilers.verdicts.machine import machine_findings
 from profilers.verdicts.pipeline import pipeline_findings
 from profilers.verdicts.steps import step_findings
@@ -25,19 +26,19 @@ def findings_of(
     measured: JoinedSteps,
     setting: Setting,
     rows: Sequence[CommunicationRow],
-    pipeline: PipelineRow | None,
+    shown: Mapping[str, Any],
     used: RankGpus,
 ) -> list[Verdict]:
     """One finding a rule, and for exposed communication one an operation and axis; without thresholds.
 
-    ``rows`` and ``pipeline`` are what the run's summary says, ``used`` are the GPUs that ranks compute on.
+    ``rows`` and ``shown``, the anatomy, are what the run's summary says, ``used`` are the GPUs that ranks compute on.
     ``measured`` has at least one step.
     """
     calls = [records.table(rank, "comm") for rank in measured.ranks]
     inputs = RuleInputs(measured, setting, exposures(calls, measured, setting.groups), hosts_of(records))
     gpus = [GpuReadings(one.gpu, one.ranks, records.table(one.process, "gpu")) for one in used.gpus]
     hosts = {host_name(host): records.table(host, "host") for host in records.hosts()}
-    stages = list(pipeline_findings(inputs, rows, pipeline))
+    stages = list(pipeline_findings(inputs, rows, shown["pipeline"]))
     exposed = [
         finding
         for finding in exposed_findings(inputs, rows)
@@ -48,6 +49,7 @@ def findings_of(
         *exposed,
         *stages,
         *machine_findings(inputs, memory_rows(records), gpus, hosts),
+        *expert_findings(shown["experts"]),
         _compute_bound(inputs),
     ]
 

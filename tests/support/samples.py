@@ -10,6 +10,7 @@ from profilers.records.schema import (
     ActionSample,
     CommSample,
     CoreSample,
+    ExpertSample,
     FixedRecord,
     GpuSample,
     HostSample,
@@ -66,6 +67,7 @@ def short_records() -> list[FixedRecord]:
         ProcessSample(1.0, 2, 0.5, None, 3, 4, 5, None, None),
         ActionSample(4, "F", 1, 2, 1.0, 0.5),
         SpanSample(4, "forward", 1.0, 0.5),
+        ExpertSample(4, 0, 3, 96, 12, 0.25),
     ]
 
 

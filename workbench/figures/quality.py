@@ -1,4 +1,4 @@
-"""Drawing of the loss on held-out text, against steps, seconds and bytes on the wire."""
+"""Drawings of the loss on held-out text, against steps, seconds and bytes on the wire, and of the load of experts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from workbench.figures.base import LINE_COLORS, NEUTRAL, empty, panels
+from profilers.model.rows import ExpertRow
+from workbench.figures.base import LINE_COLORS, NEUTRAL, empty, figure, panels
 
 #: What is on the horizontal axes, its title, and how the numbers of rows are scaled for it.
 PANELS = (
@@ -45,3 +46,21 @@ def quality(
                 col=column,
             )
     return drawing.update_layout(hovermode="closest").update_xaxes(rangemode="tozero")
+
+
+def experts(rows: Sequence[ExpertRow], revision: str = "") -> go.Figure:
+    """Layers by experts: each one's share of the choices over an even one."""
+    drawing = figure("Load of experts", "expert", "layer", revision, 120 + 28 * len(rows))
+    drawing.add_heatmap(
+        x=list(range(len(rows[0].load))),
+        y=[str(row.layer) for row in rows],
+        z=[[share * len(row.load) for share in row.load] for row in rows],
+        zmin=0,
+        zmax=max(2.0, *(max(row.load) * len(row.load) for row in rows)),
+        colorscale="Cividis",
+        xgap=1,
+        ygap=1,
+        colorbar={"title": {"text": "times even"}, "thickness": 12},
+        hovertemplate="layer %{y}, expert %{x}: %{z:.2f} times an even share<extra></extra>",
+    )
+    return drawing.update_yaxes(type="category", autorange="reversed").update_xaxes(dtick=1)

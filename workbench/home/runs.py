@@ -219,6 +219,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "exposed_seconds_by_axis": {},
     "hidden_seconds_by_axis": {},
     "pipeline": None,
+    "experts": [],
     "gaps": [],
     "warmup_steps": None,
     "warmup_steps_found": None,

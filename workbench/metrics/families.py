@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from engine.run.outcome import Ending
 from profilers.records.schema import STREAMS, growing
-from workbench.metrics.follow import KEYS, STEP_BOUNDS, CallSums, FollowedRun
+from workbench.metrics.follow import KEYS, STEP_BOUNDS, CallSums, ExpertSums, FollowedRun
 
 STATES = ("starting", "running", *(ending.value for ending in Ending))
 _GROWING = growing()
@@ -21,7 +21,13 @@ _PER_RANK = ["run", "rank"]
 
 def families(runs: list[FollowedRun]) -> Iterator[Metric]:
     """Every family that has something to say about one of the runs."""
-    for family in (*_of_runs(runs), *_of_steps(runs), *_of_calls(runs), *_of_readings(runs)):
+    for family in (
+        *_of_runs(runs),
+        *_of_steps(runs),
+        *_of_calls(runs),
+        *_of_experts(runs),
+        *_of_readings(runs),
+    ):
         if family.samples:
             yield family
 
@@ -104,6 +110,33 @@ def _of_calls(runs: list[FollowedRun]) -> Iterator[Metric]:
                 if (known := value(sums)) is not None:
                     family.add_metric([run.id, rank, axis, operation], known)
         yield family
+
+
+def _of_experts(runs: list[FollowedRun]) -> Iterator[Metric]:
+    of_expert = [*_PER_RANK, "layer", "expert"]
+    choices = CounterMetricFamily(
+        "workbench_expert_choices", "Choices that fell on an expert in detailed steps.", labels=of_expert
+    )
+    dropped = CounterMetricFamily(
+        "workbench_expert_dropped_choices", "Those of them that found no slot.", labels=of_expert
+    )
+    balance = GaugeMetricFamily("workbench_expert_balance",
+                                "What the balance loss weighs, of a rank's last detailed step; 1 when even.",
+                                labels=[*_PER_RANK, "layer"])  # fmt: skip
+    for run, rank, of_rank in _ranks(runs, lambda run: run.experts.items()):
+        for (layer, expert), sums in sorted(of_rank.items()):
+            labels = [run.id, rank, str(layer), str(expert)]
+            choices.add_metric(labels, sums.choices)
+            dropped.add_metric(labels, sums.dropped)
+        for layer in sorted({layer for layer, _ in of_rank}):
+            balance.add_metric([run.id, rank, str(layer)], _balance(of_rank, layer))
+    yield from (choices, dropped, balance)
+
+
+def _balance(of_rank: Mapping[tuple[int, int], ExpertSums], layer: int) -> float:
+    mine = [sums for (number, _), sums in of_rank.items() if number == layer]
+    total = sum(sums.last_choices for sums in mine) or 1
+    return len(mine) * sum(sums.last_choices / total * sums.last_probability for sums in mine)
 
 
 def _of_readings(runs: list[FollowedRun]) -> Iterator[Metric]:

@@ -104,6 +104,29 @@ def add_calls(sums: defaultdict[tuple[str, str], CallSums], table: Table) -> Non
             total.exposed_seconds += float(columns["exposed_seconds"][chosen].sum())
 
 
+@dataclass(slots=True)
+class ExpertSums:
+    """What fell on one expert of a layer from one rank's tokens, in all detailed steps; ``last_choices`` and
+    ``last_probability`` are of the last one.
+    """
+
+    choices: int = 0
+    dropped: int = 0
+    last_choices: int = 0
+    last_probability: float = 0.0
+
+
+def add_experts(sums: defaultdict[tuple[int, int], ExpertSums], table: Table) -> None:
+    """Counts new records in, by layer and expert."""
+    names = ("layer", "expert", "choices", "dropped", "probability")
+    columns = [table.column(name).filled(0).tolist() for name in names]
+    for layer, expert, choices, dropped, probability in zip(*columns, strict=True):
+        total = sums[layer, expert]
+        total.choices += choices
+        total.dropped += dropped
+        total.last_choices, total.last_probability = choices, probability
+
+
 #: Value of the key -> field -> when it was read, in seconds of the wall clock, and the number.
 Readings = dict[str, dict[str, tuple[float, float]]]
 
@@ -170,6 +193,9 @@ class FollowedRun:
         self.steps: defaultdict[str, StepSums] = defaultdict(lambda: StepSums(window))
         self.calls: defaultdict[str, defaultdict[tuple[str, str], CallSums]] = defaultdict(
             lambda: defaultdict(CallSums)
+        )
+        self.experts: defaultdict[str, defaultdict[tuple[int, int], ExpertSums]] = defaultdict(
+            lambda: defaultdict(ExpertSums)
         )
         #: Process -> the host that it is on, as far as it is known.
         self.hosts: dict[str, str] = {}
@@ -246,6 +272,8 @@ class FollowedRun:
             self.steps[rank].add(table)
         elif stream == "comm":
             add_calls(self.calls[rank], table)
+        elif stream == "expert":
+            add_experts(self.experts[rank], table)
         else:
             if len(table):
                 self._came[stream, process] = self._clock()

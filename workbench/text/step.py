@@ -12,6 +12,7 @@ from profilers.model.rows import (
     ONE_OFF,
     ROTATING,
     ClockRow,
+    ExpertRow,
     GapRow,
     MemoryPlanRow,
     PipelineRow,
@@ -117,6 +118,8 @@ def anatomy(summary: RunSummary) -> Iterator[str]:
         yield skew(summary.skew)
     if summary.pipeline is not None:
         yield _bubble(summary.pipeline)
+    if summary.experts:
+        yield _experts(summary.experts)
     if summary.warmup_steps is not None:
         yield _warmup(summary.warmup_steps, summary.warmup_steps_found)
     if summary.clocks:
@@ -140,6 +143,36 @@ def _bubble(row: PipelineRow) -> str:
     if row.clock_error_seconds:
         text += f"; clocks are known to within {words.seconds(row.clock_error_seconds)}"
     return f"{text}."
+
+
+def _experts(rows: Sequence[ExpertRow]) -> str:
+    row = max(rows, key=lambda row: row.excess)
+    text = (
+        f"Experts: least even in layer {row.layer}, where the busiest of {len(row.load)} has "
+        f"{words.percent(max(row.load))} of the choices and {words.percent(row.excess)} are beyond an even load"
+    )
+    if row.rank_load is not None:
+        text += f"; the busiest rank of ep has {row.rank_load:.2f} times the mean"
+    dropped = sum(row.dropped_fraction for row in rows) / len(rows)
+    return f"{text}; {words.percent(dropped)} of all choices were dropped."
+
+
+def expert_columns(rows: Sequence[ExpertRow]) -> list[Column]:
+    """How evenly each layer's experts are loaded."""
+    found = [
+        Column("layer", [row.layer for row in rows]),
+        Column("busiest expert", [row.load.index(max(row.load)) for row in rows]),
+        Column("its share", [max(row.load) for row in rows], PERCENT, "Of all choices of the layer."),
+        Column("beyond even", [row.excess for row in rows], PERCENT,
+               "Choices that would have to go to others for an even load."),
+        Column("dropped", [row.dropped_fraction for row in rows], PERCENT, "Choices that found no slot."),
+        Column("balance", [row.balance for row in rows], RATIO,
+               "What the balance loss weighs: 1 when the load is even."),
+    ]  # fmt: skip
+    if rows and rows[0].rank_load is not None:
+        loads = [row.rank_load for row in rows]
+        found.append(Column("busiest ep rank", loads, RATIO, "Its choices over the mean rank's."))
+    return found
 
 
 def _warmup(left_out: int, by_times: int | None) -> str:

@@ -14,6 +14,7 @@ from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
 from engine.launch.pool import RankHosts
 from engine.lifecycle import summary_of
+from engine.model.mixture import Router, Routing
 from engine.parallel.data.replicated import DataParallel
 from engine.parallel.pipeline import PipelineExecutor
 from engine.rank import loop
@@ -89,8 +90,22 @@ def host_gaps(rank: int) -> None:
     sleep_around(PipelineExecutor, "run")
 
 
+def one_expert(rank: int) -> None:
+    """Routers send most tokens to expert 2."""
+    whole = Router.forward
+
+    def biased(self: Router, tokens: torch.Tensor) -> Routing:
+        found = whole(self, tokens)
+        chosen = found.chosen.clone()
+        chosen[: len(chosen) * 3 // 4, 0] = 2
+        return Routing(found.probabilities, chosen, found.weights)
+
+    Router.forward = biased  # type: ignore[method-assign]
+
+
 FAULTS = {
     "none": lambda rank: None,
+    "one_expert": one_expert,
     "slow_loader": slow_loader,
     "slow_rank": slow_rank,
     "host_gaps": host_gaps,
@@ -144,6 +159,33 @@ def test_few_micro_batches_in_a_deep_pipeline_are_a_bubble(tmp_path: Path) -> No
     assert "2 micro-batches" in found.evidence
     assert found.gain is not None and "closed form" in found.gain.formula
     assert {"batch.micro_batch", "schedule.kind"} <= set(found.knobs)
+
+
+def test_an_expert_that_most_tokens_choose_is_named_with_what_is_dropped(tmp_path: Path) -> None:
+    """Recomputed forwards, and those that validate, count nothing; with a capacity factor of 1 what is beyond an even
+    load of a rank's tokens is dropped.
+    """
+    mixed: dict[str, Any] = {
+        "model__experts": 4,
+        "model__experts_per_token": 1,
+        "model__capacity_factor": 1.0,
+    }
+    ranks = {"parallel__dp": 2, "parallel__ep": 2, "parallel__tp": 2}
+    both = mixed | ranks | {"memory__recompute": "full", "train__validation_batches": 1}
+    summary = planted(tmp_path, "one_expert", **both | LITTLE)
+    (found,) = [one for one in summary.verdicts if one.name == "expert_imbalance"]
+    assert "fall on expert 2 of 4 (25 % would be even)" in found.evidence
+    assert "found no slot" in found.evidence and "busiest rank of ep" in found.evidence
+    assert found.share is not None and found.share >= 0.5 and found.axis == "ep"
+    assert {"model.balance_weight", "model.capacity_factor"} == set(found.knobs)
+    (row,) = summary.experts
+    assert row.load[2] >= 0.75 and row.rank_load == pytest.approx(2 * sum(row.load[2:]))
+    assert row.dropped_fraction >= row.excess - 1e-9 > 0.4, "of each rank apart"
+    tables = [RunRecords(tmp_path / run_folder.RECORDS).table(rank, "expert") for rank in range(4)]
+    assert [len(table) > 0 for table in tables] == [True, False, True, False], "one rank of tp tells"
+    last = tables[0].column("step").max()
+    rows = [table.column("choices")[table.column("step") == last].filled(0) for table in tables[::2]]
+    assert sum(int(row.sum()) for row in rows) == summary.tokens_per_step
 
 
 @pytest.mark.drawn(2, of="planted verdicts")

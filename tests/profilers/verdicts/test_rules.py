@@ -14,6 +14,7 @@ from engine.config.run_config import RunConfig
 from engine.lifecycle import setting_of
 from profilers.model.run_summary import RunSummary
 from profilers.model.verdict import Gain, Setting, Thresholds, Verdict, judge, keys_in, rate
+from profilers.records.schema import ExpertSample
 from profilers.records.writer import RecordWriter
 from profilers.verdicts.communication import advice
 from tests.support.approximate import about
@@ -263,3 +264,25 @@ def test_a_planted_straggler_has_its_kind_in_verdict_and_summary(
     if kind == "one-off":
         assert "worst: rank 3 on node-3 in step 41, 18.00 s behind" in verdict.evidence
         assert [(late["step"], late["rank"]) for late in skew["latest"]] == [(41, 3)]
+
+
+def test_the_least_even_layer_is_named_only_above_its_threshold(tmp_path: Path) -> None:
+    """Layer 3 sends three quarters to one of four experts; layer 0 is even. Ranks count together."""
+    write(tmp_path, [{"forward": 1.0}] * 2)
+    fell = {0: [25, 25, 25, 25], 3: [0, 70, 20, 10]}
+    for rank in range(2):
+        with RecordWriter(tmp_path, f"rank-{rank}") as writer:
+            for layer, each in fell.items():
+                for expert, choices in enumerate(each):
+                    mine = choices + (5 if rank else -5) * (expert == 1) + (layer == 0)
+                    writer.write(ExpertSample(4, layer, expert, mine, 0, 0.25))
+    found = summary(tmp_path)
+    even, uneven = found.experts
+    assert (even.layer, uneven.layer, uneven.rank_load) == (0, 3, None)
+    assert even.excess == about(0.0) and even.balance == about(1.0)
+    assert uneven.load == about([0.0, 0.7, 0.2, 0.1]) and uneven.excess == about(0.45)
+    (named_one,) = [one for one in found.verdicts if one.name == "expert_imbalance"]
+    assert "in layer 3 70 % of the choices fall on expert 1 of 4" in named_one.evidence
+    assert not [
+        one for one in judge(found.findings, Thresholds(experts=0.5)) if one.name == "expert_imbalance"
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.run import ownership, run_folder
-from profilers.records.schema import GROWS, GpuSample, NetworkSample
+from profilers.records.schema import GROWS, ExpertSample, GpuSample, NetworkSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample
 from tests.workbench.commands.test_serve import fetched, one
@@ -127,3 +127,16 @@ def test_a_gpu_of_which_nothing_more_is_recorded_has_no_readings(records: Path, 
     assert {
         dict(labels)["gpu"]: value for (name, labels), value in found.items() if "power_watts" in name
     } == {"0": 300.0}
+
+
+def test_the_load_of_experts_grows_and_its_balance_is_that_of_the_last_step(
+    records: Path, endpoint: Endpoint
+) -> None:
+    with RecordWriter(records, "rank-1") as writer:
+        for step, fell in enumerate(([10, 30], [40, 0])):
+            for expert, choices in enumerate(fell):
+                writer.write(ExpertSample(step, 7, expert, choices, choices // 10, (0.75, 0.25)[expert]))
+    found = fetched(endpoint)
+    assert one(found, "workbench_expert_choices_total", rank="1", layer="7", expert="0") == 50
+    assert one(found, "workbench_expert_dropped_choices_total", layer="7", expert="1") == 3
+    assert one(found, "workbench_expert_balance", layer="7") == pytest.approx(2 * 0.75)

@@ -16,9 +16,9 @@ from workbench.figures import quality as quality_figures
 from workbench.home import runs
 from workbench.home.runs import RunView
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import home
+from workbench.pages.widgets.shared import home, number_table
 from workbench.terminal import quality as quality_text
-from workbench.text import words
+from workbench.text import step, words
 
 #: Looking for a baseline reads the configuration of every run.
 _LASTS_SECONDS = 20
@@ -30,6 +30,16 @@ def draw(view: RunView, summary: RunSummary) -> None:
         _baseline_comparison(view.id, view.state)
     elif len(summary.quality) > 1:
         _chart([asdict(row) for row in summary.quality], [], view.id)
+
+
+def draw_experts(summary: RunSummary) -> None:
+    """How evenly the experts of each layer are loaded; nothing without experts."""
+    if not summary.experts:
+        return
+    st.markdown("**Load of experts**")
+    drawing = quality_figures.experts(summary.experts, summary.id)
+    chart(drawing, "run-experts", "Each expert's share of the choices, by layer")
+    number_table(step.expert_columns(summary.experts), "run-expert-table")
 
 
 def _baseline_comparison(run: str, state: str) -> None:

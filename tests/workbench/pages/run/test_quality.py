@@ -79,3 +79,24 @@ def test_an_exact_run_has_its_curve_and_no_baseline(home: Path) -> None:
     assert "exact baseline" not in texts(app)
     assert TITLE not in texts(app)  # it stands in the chart alone
     assert len(drawn(app)["data"]) == 3
+
+
+def experts_page() -> None:
+    from profilers.model.rows import ExpertRow
+    from profilers.model.run_summary import RunSummary
+    from workbench.pages.run import quality
+
+    rows = [ExpertRow(0, [0.5, 0.5], 0.0, 0.0, 1.0, 1.0), ExpertRow(1, [0.9, 0.1], 0.4, 0.3, 1.5, 1.8)]
+    quality.draw_experts(RunSummary("x", {}, 1, "gloo", 1, 1, experts=rows))
+    quality.draw_experts(RunSummary("y", {}, 1, "gloo", 1, 1))
+
+
+def test_the_load_of_each_layers_experts_is_drawn_and_listed_once() -> None:
+    found = AppTest.from_function(experts_page).run()
+    assert not found.exception
+    (heat,) = [json.loads(chart.proto.json)["data"][0] for chart in found.get("bidi_component")]
+    assert heat["z"] == [[1.0, 1.0], [1.8, 0.2]] and heat["y"] == ["0", "1"]
+    (table,) = found.dataframe
+    assert list(table.value["busiest expert"]) == [0, 0]
+    assert list(table.value["dropped, %"]) == [0.0, 30.0]
+    assert list(table.value["busiest ep rank"]) == [1.0, 1.8]
