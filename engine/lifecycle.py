@@ -45,7 +45,7 @@ from profilers.verdicts.job import for_others
 #: What records call the groups of a layout.
 _GROUPS = {
     **{"dp": "data", "dp_cp": "data", "dp_shard": "shard", "dp_replicate": "replicate"},
-    **{name: name for name in ("outer", "edp", "ep", "cp", "tp", "pp", "model")},
+    **{name: name for name in ("outer", "edp", "ep", "ep_island", "ep_between", "cp", "tp", "pp", "model")},
 }
 
 

@@ -29,9 +29,9 @@ class Groups:
 
     ``data`` spans the ranks of one replica that see different tokens, ``outer`` those with the same part of different
     replicas; without an outer loop there is one replica, of ``replica_size`` ranks. ``shard`` and ``replicate`` divide
-    ``data`` under ZeRO 2 and 3, ``ep`` and ``edp`` for experts. ``pp`` carries messages to later ranks and ``pp_back``
-    to earlier ones: with NCCL, two directions on one communicator could block each other. ``norm`` spans the ranks of a
-    replica whose gradients differ.
+    ``data`` under ZeRO 2 and 3, ``ep`` and ``edp`` for experts; ``ep_island`` and ``ep_between`` divide ``ep`` where
+    messages go in two stages. ``pp`` carries messages to later ranks and ``pp_back`` to earlier ones: with NCCL, two
+    directions on one communicator could block each other. ``norm`` spans the ranks of a replica whose gradients differ.
     """
 
     at: Coordinates
@@ -41,6 +41,8 @@ class Groups:
     replicate: Group | None = None
     edp: Group | None = None
     ep: Channel | None = None
+    ep_island: Channel | None = None
+    ep_between: Channel | None = None
     cp: Channel | None = None
     tp: Channel | None = None
     pp: Channel | None = None
@@ -64,6 +66,8 @@ def build_groups(layout: Layout, rank: int, device: torch.device, timeout: timed
         replicate=maker.group("replicate", "dp_replicate") if hybrid else None,
         edp=maker.group("edp", "edp") if layout.ep > 1 else data,
         ep=maker.channel("ep"),
+        ep_island=maker.channel("ep_island") if layout.ep_island else None,
+        ep_between=maker.channel("ep_between") if layout.ep_island else None,
         cp=maker.channel("cp"),
         tp=tp,
         pp=pp,

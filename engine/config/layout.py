@@ -30,7 +30,8 @@ class Layout:
 
     The dp x cp ranks that see different tokens are the data ranks, numbered with cp fastest. An outer loop has them
     form ``replicas`` that train by themselves, of ``inner`` data ranks each, side by side. Of those ``ep``, side by
-    side, hold one set of experts; ``shard`` of them hold one sharded copy of the parameters.
+    side, hold one set of experts, ``ep_island`` of them near each other; ``shard`` of them hold one sharded copy of the
+    parameters. With ``columns`` each holds its part of the embedding.
     """
 
     dp: int = 1
@@ -41,6 +42,8 @@ class Layout:
     zero_stage: int = 0
     shard_ranks: int | None = None
     replicas: int = 1
+    columns: bool = False
+    ep_island: int | None = None
 
     @property
     def world_size(self) -> int:
@@ -65,7 +68,7 @@ class Layout:
     @property
     def data_ranks_differ(self) -> bool:
         """Whether data ranks of one replica update different parts of the parameters."""
-        return self.inner > 1 and (self.zero_stage > 0 or self.ep > 1)
+        return self.inner > 1 and (self.zero_stage > 0 or self.ep > 1 or self.columns)
 
     def coordinates(self, rank: int) -> Coordinates:
         """Where a rank stands."""
@@ -93,7 +96,8 @@ class Layout:
         """All process groups of a kind, in one fixed order.
 
         Kinds: ``dp``, ``tp``, ``cp``, ``pp``, ``model`` (tp x pp), ``data`` (the data ranks of one replica), and parts
-        of those: ``ep`` and ``shard`` (side by side), ``edp`` and ``replicate`` (one of each of those). ``outer`` joins
+        of those: ``ep`` and ``shard`` (side by side), ``edp`` and ``replicate`` (one of each of those), and of ``ep``
+        ``ep_island`` (side by side) and ``ep_between`` (one of each of those). ``outer`` joins
         the ranks that hold the same in different replicas; ``replica`` all ranks of one.
         """
         if name == "replica":
@@ -101,6 +105,9 @@ class Layout:
             return [
                 [r for r in ranks if self.replica(self.coordinates(r)) == n] for n in range(self.replicas)
             ]
+        if name in ("ep_island", "ep_between"):
+            islands, between = _divided(self.groups("ep"), self.ep_island or self.ep)
+            return islands if name == "ep_island" else between
         if name not in (*_PARTS, "data", "outer"):
             return self._along(GROUPS[name])
         whole = self._along(GROUPS["data"])
@@ -146,9 +153,10 @@ def _divided(groups: list[list[int]], size: int) -> tuple[list[list[int]], list[
 def layout_of(config: RunConfig) -> Layout:
     """The layout a configuration asks for, unchecked."""
     parallel, outer = config.parallel, config.outer
-    names = ("dp", "tp", "pp", "cp", "ep", "zero_stage", "shard_ranks")
+    names = ("dp", "tp", "pp", "cp", "ep", "zero_stage", "shard_ranks", "ep_island")
     replicas = 1 if outer.method == "none" else outer.replicas or parallel.dp
-    return Layout(**{name: getattr(parallel, name) for name in names}, replicas=replicas)
+    degrees = {name: getattr(parallel, name) for name in names}
+    return Layout(**degrees, replicas=replicas, columns=parallel.embedding == "columns")
 
 
 def devices_of(config: RunConfig) -> tuple[int, ...]:

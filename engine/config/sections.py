@@ -94,14 +94,18 @@ class Data(Section):
 class Parallel(Section):
     """Degrees of parallelism; the world size is dp * tp * pp * cp.
 
-    ``ep`` spreads experts over that many of the dp * cp ranks. ``shard_ranks`` bounds how many of them share one
-    copy of the parameters under ``zero_stage`` 2 and 3 (hybrid sharding); without it all do.
+    ``ep`` spreads experts over that many of the dp * cp ranks. With ``ep_island`` of them on each island, rows go in
+    two stages: inside of it to the rank with their destination's place, then between islands. ``shard_ranks`` bounds
+    how many ranks share one copy of the parameters under ``zero_stage`` 2 and 3 (hybrid sharding); without it all do.
 
     ``tp_regather`` keeps a rank's slice of what tp gathers in front of matrices, and gathers it again in backward:
     less memory, more messages. Of the decoder's matrices in ``tp_replicated`` each rank of tp has all, and multiplies
     its own slice of the sequence with them: no messages but where heads or columns meet slices, and their gradients are
     summed over tp once a step. ``reduce_every_micro_batch`` scatters gradients under ``zero_stage`` 2 and 3 after each
     micro-batch; without it whole gradients are summed until the last one.
+
+    With the ``embedding`` in columns each data rank holds hidden / (dp * cp) of its columns for all words: ranks
+    exchange words and columns of their rows, and no gradient of the table.
 
     ``placement`` says on which device each rank works: rank r on device ``placement[r]``, of devices that are counted
     through as ranks lie without it, host by host. It changes who is near whom, and nothing that is computed.
@@ -112,12 +116,14 @@ class Parallel(Section):
     pp: Count = 1
     cp: Count = 1
     ep: Count = 1
+    ep_island: Count | None = None
     cp_method: Literal["ring", "ulysses"] = "ring"
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     shard_ranks: Count | None = None
     tp_regather: bool = False
     tp_replicated: Annotated[list[TensorPart], Field(min_length=1)] | None = None
     reduce_every_micro_batch: bool = False
+    embedding: Literal["replicated", "columns"] = "replicated"
     placement: list[Annotated[int, Field(ge=0)]] | None = None
     world_size: Count | None = None
 

@@ -122,6 +122,9 @@ def communicators(layout: Layout, ulysses: bool = False) -> Iterator[Communicato
     yield from (Communicator(axis, ranks, "collective") for axis, ranks in whole.items() if ranks > 1)
     if layout.ep > 1:
         yield Communicator("ep", layout.ep, "exchange")
+    if layout.ep_island:
+        yield Communicator("ep_island", layout.ep_island, "exchange")
+        yield Communicator("ep_between", layout.ep // layout.ep_island, "exchange")
     if layout.cp > 1:
         yield Communicator("cp", layout.cp, "exchange" if ulysses else "ring")
     for _ in range(min(layout.pp - 1, 2)):

@@ -28,8 +28,8 @@ MIB = 2**20
 class Weight(NamedTuple):
     """A parameter as a rank holds it before ZeRO splits it, flattened to [rows, columns], and how many copies of it.
 
-    One that ``is_stack`` has a matrix for each expert. Of those that are ``is_whole`` ZeRO 2 and 3 leave every rank a
-    copy: in bf16 norms and the router, which stay fp32.
+    One that ``is_stack`` has a matrix for each expert, one that is ``alone`` is no other rank's. Of those that are
+    ``is_whole`` ZeRO 2 and 3 leave every rank a copy: in bf16 norms and the router, which stay fp32.
     """
 
     rows: int
@@ -38,6 +38,7 @@ class Weight(NamedTuple):
     is_expert: bool = False
     is_whole: bool = False
     is_stack: bool = False
+    alone: bool = False
 
     @property
     def elements(self) -> int:
@@ -76,7 +77,14 @@ def held_by(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
         ends: list[TensorPart] = embedding + ["head"] * part.is_last
         if sharing.tied is not None:
             ends, embedded = [] if embedded else ends[:1], embedded or bool(ends)
-        root = [Weight(shape.vocabulary // tensor_ranks(config, end), shape.hidden) for end in ends]
+        root = [
+            Weight(
+                shape.vocabulary // tensor_ranks(config, end),
+                shape.hidden // column_ranks(config, end),
+                alone=column_ranks(config, end) > 1,
+            )
+            for end in ends
+        ]
         root += [Weight(shape.hidden, 1, is_whole=_leaves_whole(config))] * part.is_last
         found.append(Held(len(layers), _block(config, shape), tuple(root)))
         known |= layers
@@ -91,6 +99,12 @@ def is_replicated(config: RunConfig, matrices: TensorPart) -> bool:
 def tensor_ranks(config: RunConfig, matrices: TensorPart) -> int:
     """Ranks that they are split over: those of tp, or one where each has all of them."""
     return 1 if is_replicated(config, matrices) else config.parallel.tp
+
+
+def column_ranks(config: RunConfig, matrices: TensorPart) -> int:
+    """Data ranks that the columns of a matrix are split over."""
+    split = matrices == "embedding" and config.parallel.embedding == "columns"
+    return layout_of(config).inner if split else 1
 
 
 def sharded_elements(held: Held, layout: Layout) -> int:
@@ -190,7 +204,8 @@ def updated_elements(held: Held, layout: Layout) -> int:
         return kept_elements(held, layout)
     total = 0
     for weight in held.weights:
-        total += -(-weight.elements // (layout.inner // layout.ep if weight.is_expert else layout.inner))
+        sharers = layout.inner // layout.ep if weight.is_expert else layout.inner
+        total += -(-weight.elements // (1 if weight.alone else sharers))
     return total
 
 

@@ -170,9 +170,12 @@ class TensorAxis(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """One rank's place on every axis that its part of the model meets; ``data`` are the ranks with other tokens."""
+    """One rank's place on every axis that its part of the model meets; ``data`` are the ranks with other tokens, and
+    ``columns`` those of them over which the columns of the embedding are split, None where each has all.
+    """
 
     tensor: TensorAxis
     context: ContextAxis
     expert: ExpertAxis
     data: Channel | None = None
+    columns: Channel | None = None

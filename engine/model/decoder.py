@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from engine.comm.channel import Channel
 from engine.config.knobs.sharing import Sharing
 from engine.config.presets import ModelShape
 from engine.model.activation_memory import Activations, Recompute, again
 from engine.model.axes import Axes, Deferral, TensorAxis
+from engine.model.column_lookup import column_rows, my_columns
 from engine.model.linear import apply, linear
 from engine.model.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
 from engine.model.row_sampling import RowSampler, SampledProducts
@@ -63,19 +65,25 @@ class Norm(nn.Module):
 
 class Embedding(nn.Module):
     """Rows [vocabulary / tp, hidden]; tokens outside this rank's part give zeros, summed over tp. Or, replicated, all
-    rows on every rank, which looks up its slice of the sequence.
+    rows on every rank, which looks up its slice of the sequence. With ``columns``, which goes without tp, ranks with
+    other tokens hold hidden / ranks columns each, and look up what all of them ask for (``column_lookup.py``).
     """
 
-    def __init__(self, shape: ModelShape, tp: TensorAxis, dtype: torch.dtype) -> None:
+    def __init__(
+        self, shape: ModelShape, tp: TensorAxis, dtype: torch.dtype, columns: Channel | None = None
+    ) -> None:
         super().__init__()
-        self.tp, self.dtype = tp, dtype
+        self.tp, self.dtype, self.columns = tp, dtype, columns
         self.tp_dim = _split_dim(tp, "embedding", 0)
         rows = shape.vocabulary // tp.of("embedding").size
-        self.weight = nn.Parameter(torch.empty(rows, shape.hidden))
+        width = shape.hidden // (1 if columns is None else columns.size)
+        self.weight = nn.Parameter(torch.empty(rows, width))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[batch, sequence / cp] -> [sequence / (cp * tp), batch, hidden]."""
         tokens = tokens.transpose(0, 1)
+        if self.columns is not None:
+            return column_rows(self.weight, tokens, self.columns, self.dtype)
         if self.tp_dim is None:
             tokens = self.tp.my_slice(tokens)
         if self.tp_dim is None or self.tp.size == 1:
@@ -238,7 +246,7 @@ class Decoder(Stage):
     ) -> None:
         super().__init__()
         self.tp = tp = axes.tensor
-        self.embedding = Embedding(shape, tp, dtype) if layers.start == 0 else None
+        self.embedding = Embedding(shape, tp, dtype, axes.columns) if layers.start == 0 else None
         kept = activations or Activations()
         self.offload = kept.offload_of(layers, None)
         self.blocks = nn.ModuleDict(
@@ -336,8 +344,11 @@ def initialize(model: Decoder, seed: int, sharing: Sharing | None = None) -> Non
                 full = list(module.weight.shape)
                 if module.tp_dim is not None:
                     full[module.tp_dim] *= model.tp.size
-                values = initial_values(name, tuple(full), seed)
-                module.weight.copy_(model.tp.shard(values, module.tp_dim))
+                columns = module.columns if isinstance(module, Embedding) else None
+                if columns is not None:
+                    full[1] *= columns.size
+                values = model.tp.shard(initial_values(name, tuple(full), seed), module.tp_dim)
+                module.weight.copy_(values if columns is None else my_columns(values, columns))
 
 
 def _columns(

@@ -13,7 +13,7 @@ from engine.config.knobs.sharing import Holders
 from engine.config.layout import accumulation, layers_of_stages
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, whole_plan_of
-from engine.model.axes import Axes, LocalExperts
+from engine.model.axes import Axes, ExpertAxis, LocalExperts
 from engine.model.decoder import Linear
 from engine.model.linear import DeferredGradients
 from engine.model.mixture import Mixture
@@ -23,11 +23,18 @@ from engine.parallel import compiler_cache
 from engine.parallel.context.axis import context_axis
 from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.fsdp import FullyShardedReplica, Meshes, mesh_of
-from engine.parallel.data.replica import Replica, is_expert, late_parameters, mark_parameters, wide_parameters
+from engine.parallel.data.replica import (
+    Replica,
+    is_expert,
+    is_split_over_data,
+    late_parameters,
+    mark_parameters,
+    wide_parameters,
+)
 from engine.parallel.data.replicated import DataParallel
 from engine.parallel.data.shared import SharedOverStages, meet
 from engine.parallel.data.zero1 import SlicedParameters
-from engine.parallel.expert import ExpertParallel
+from engine.parallel.expert import ExpertParallel, Islands
 from engine.parallel.memory_plan import asks_for_plan, plan_blocks
 from engine.parallel.pipeline import Course, PipelineExecutor, PipelineMessages
 from engine.parallel.tensor import Chunks, TensorParallel
@@ -105,6 +112,7 @@ def _stage(
 
 def _axes(rank: RankContext) -> Axes:
     groups, parallel = rank.groups, rank.config.parallel
+    data = None if groups.data is None else Channel(groups.data, rank.device)
     return Axes(
         TensorParallel(
             groups.tp,
@@ -113,9 +121,20 @@ def _axes(rank: RankContext) -> Axes:
             frozenset(parallel.tp_replicated or ()),
         ),
         context_axis(parallel.cp_method, groups.cp),
-        LocalExperts() if groups.ep is None else ExpertParallel(groups.ep, rank.config.compression.experts),
-        None if groups.data is None else Channel(groups.data, rank.device),
+        _expert_axis(rank),
+        data,
+        data if parallel.embedding == "columns" else None,
     )
+
+
+def _expert_axis(rank: RankContext) -> ExpertAxis:
+    groups = rank.groups
+    if groups.ep is None:
+        return LocalExperts()
+    islands = None
+    if groups.ep_island is not None and groups.ep_between is not None:
+        islands = Islands(groups.ep_island, groups.ep_between)
+    return ExpertParallel(groups.ep, rank.config.compression.experts, islands)
 
 
 def _shared_over_stages(
@@ -179,13 +198,17 @@ def _unsharded(rank: RankContext, model: Stage, shared: SharedOverStages) -> Dat
 
 
 def _shared(rank: RankContext, model: Stage, named: Mapping[str, nn.Parameter]) -> list[SharedParameters]:
-    """All of these parameters; under ep the experts apart, since fewer ranks hold each of them."""
+    """All of these parameters; under ep the experts apart, since fewer ranks hold each of them, and so a table whose
+    columns are split, of which each rank holds its own.
+    """
     groups, ep, late, tp_rank = rank.groups, rank.layout.ep, late_parameters(model), rank.groups.at.tp
     experts = {name: one for name, one in named.items() if ep > 1 and is_expert(one)}
-    others = {name: one for name, one in named.items() if name not in experts}
+    columns = {name: one for name, one in named.items() if is_split_over_data(one)}
+    others = {name: one for name, one in named.items() if name not in experts and name not in columns}
     return [
         SharedParameters(others, groups.data, late=late, tp_rank=tp_rank),
         SharedParameters(experts, groups.edp, spread=ep, tp_rank=tp_rank),
+        SharedParameters(columns, None, spread=rank.layout.inner, tp_rank=tp_rank),
     ]
 
 

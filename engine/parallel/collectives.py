@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,25 +14,14 @@ from engine.comm.signatures import Signature
 from engine.model.linear import apply
 
 
-class Exchange(Protocol):
-    """What carries rows between ranks: a channel, or an axis that sends them in a format of its own."""
-
-    def all_to_all(
-        self, x: Tensor, send: list[int] | None = None, receive: list[int] | None = None
-    ) -> Tensor:
-        """As ``Channel.all_to_all``."""
-
-
 def boxed(x: Tensor, source: Signature, target: Signature, channel: Channel) -> Tensor:
     """``box`` of a tensor; its gradient goes from the target's signature for gradients back to the source's."""
     return apply(_Boxed, x, source, target, channel)
 
 
-def all_to_all(
-    x: Tensor, exchange: Exchange, send: list[int] | None = None, receive: list[int] | None = None
-) -> Tensor:
-    """Rows to the ranks in order, and theirs in return; its gradient goes back by the same exchange."""
-    return apply(_AllToAll, x, exchange, send, receive)
+def all_to_all(x: Tensor, channel: Channel) -> Tensor:
+    """As many rows to each of the ranks in order, and theirs in return; so does its gradient."""
+    return apply(_AllToAll, x, channel)
 
 
 class _Boxed(torch.autograd.Function):
@@ -49,13 +38,11 @@ class _Boxed(torch.autograd.Function):
 
 class _AllToAll(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, exchange: Exchange, send: list[int] | None, receive: list[int] | None
-    ) -> Tensor:
-        ctx.exchange, ctx.send, ctx.receive = exchange, send, receive
-        return exchange.all_to_all(x, send, receive)
+    def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
+        ctx.channel = channel
+        return channel.all_to_all(x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.exchange.all_to_all(gradient, ctx.receive, ctx.send), None, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.channel.all_to_all(gradient), None

@@ -3,70 +3,206 @@
 Sent per layer and micro-batch: rows to their experts and results back in forward, and the gradients of both in
 backward, each an all-to-all. Without a capacity the sizes are uneven and a small all-to-all tells them first. Rows
 may travel in bf16, or in int8 with a scale for each row.
+
+Where ranks lie on islands, rows may go in two stages (arXiv 2205.10034): inside of the island to the rank with their
+destination's place, then from there to the same place on its island. Of p ranks each, two islands exchange p messages
+instead of p^2, with as many bytes in all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.comm import host_values
+from engine.comm.channel import Channel
 from engine.model.axes import Compute, GroupAxis
 from engine.model.linear import apply
-from engine.parallel.collectives import all_to_all
 
 Format = Literal["none", "bf16", "int8"]
 _SCALE_BYTES = 4
 _LEVELS = 127
 
 
+class Route(Protocol):
+    """How rows go from rank to rank; what comes arrives in the order of the ranks that it is from."""
+
+    def there(self, rows: Tensor) -> Tensor:
+        """Rows in the order of the ranks that they are for -> what comes from all ranks."""
+
+    def back(self, rows: Tensor) -> Tensor:
+        """The same the other way, where as many rows return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """One all-to-all; without sizes every rank gets as many rows."""
+
+    channel: Channel
+    send: list[int] | None = None
+    receive: list[int] | None = None
+
+    def there(self, rows: Tensor) -> Tensor:
+        return self.channel.all_to_all(rows, self.send, self.receive)
+
+    def back(self, rows: Tensor) -> Tensor:
+        return self.channel.all_to_all(rows, self.receive, self.send)
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """An all-to-all of rows that are put in another order first."""
+
+    order: Tensor | None
+    hop: Direct
+
+    def there(self, rows: Tensor) -> Tensor:
+        return self.hop.there(rows if self.order is None else rows.index_select(0, self.order))
+
+    def back(self, rows: Tensor) -> Tensor:
+        arrived = self.hop.back(rows)
+        return (
+            arrived if self.order is None else torch.empty_like(arrived).index_copy_(0, self.order, arrived)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TwoStage:
+    """Inside of an island, then between islands; back by the same ranks."""
+
+    inside: Sorted
+    between: Sorted
+
+    def there(self, rows: Tensor) -> Tensor:
+        return self.between.there(self.inside.there(rows))
+
+    def back(self, rows: Tensor) -> Tensor:
+        return self.inside.back(self.between.back(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Islands:
+    """The ranks of ep on this rank's island, and those with its place on each of them; a rank's number on the axis is
+    island * ranks of one + place.
+    """
+
+    inside: Channel
+    between: Channel
+
+    def meet(self, counts: Tensor) -> tuple[Tensor, TwoStage, int]:
+        """Rows for each expert [experts] -> those that come [ep, experts / ep], their way, and how many they are.
+
+        What is told on the way is what the next message has to be as long as: of each island's rank with this place.
+        """
+        islands, places = self.between.size, self.inside.size
+        wanted = counts.view(islands, places, -1)
+        relayed = self.inside.all_to_all(wanted.transpose(0, 1).contiguous()).view(places, islands, -1)
+        onward = relayed.transpose(0, 1).contiguous()
+        received = self.between.all_to_all(onward).view(islands, places, -1)
+        first, second = wanted.sum(dim=2), relayed.sum(dim=2)
+        sizes = [first.sum(dim=0), second.sum(dim=1), second.sum(dim=0), received.sum(dim=(1, 2))]
+        told = host_values.numbers(torch.cat(sizes))
+        to_place, from_place = told[:places], told[places : 2 * places]
+        to_island, from_island = told[2 * places : 2 * places + islands], told[2 * places + islands :]
+        route = TwoStage(
+            Sorted(_turned(first, sum(to_place)), Direct(self.inside, to_place, from_place)),
+            Sorted(_turned(second, sum(from_place)), Direct(self.between, to_island, from_island)),
+        )
+        return received.flatten(0, 1), route, sum(from_island)
+
+    def even(self, rows: int, device: torch.device) -> TwoStage:
+        """The way of as many rows for each rank."""
+        islands, places = self.between.size, self.inside.size
+        numbers = torch.arange(rows, device=device)
+        return TwoStage(
+            Sorted(numbers.view(islands, places, -1).transpose(0, 1).flatten(), Direct(self.inside)),
+            Sorted(numbers.view(places, islands, -1).transpose(0, 1).flatten(), Direct(self.between)),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ExpertParallel(GroupAxis):
-    """This rank's place on the ep axis; ``sends`` is the format in which rows and their gradients travel."""
+    """This rank's place on the ep axis; ``sends`` is the format in which rows and their gradients travel. With
+    ``islands`` they go in two stages.
+    """
 
     sends: Format = "none"
+    islands: Islands | None = None
 
     def run_sorted(self, rows: Tensor, counts: Tensor, compute: Compute) -> Tensor:
         """Rows [rows, hidden] sorted by expert, ``counts`` int64 [experts] of each -> results in the same order.
 
         Waits for the counts: the host has to know the sizes of what it sends and receives.
         """
-        received = self.channel.all_to_all(counts).view(self.size, -1)
-        sizes = host_values.numbers(torch.stack((counts.view(self.size, -1).sum(dim=1), received.sum(dim=1))))
-        send, receive = sizes
-        order = _by_expert(received, sum(receive))
-        arrived = _permute(all_to_all(rows, self, send, receive), order)
+        received, route, count = self._meet(counts)
+        order = _turned(received, count) if received.shape[1] > 1 else None
+        arrived = _permute(apply(_There, rows, route, self.sends), order)
         results = compute(arrived, received.sum(dim=0))
-        return all_to_all(_permute(results, _inverse(order)), self, receive, send)
+        return apply(_Back, _permute(results, _inverse(order)), route, self.sends)
 
     def run_padded(self, slots: Tensor, compute: Compute) -> Tensor:
         """Slots [experts, capacity, hidden] -> results in the same places; no size depends on the routing."""
-        arrived = all_to_all(slots, self).unflatten(0, (self.size, -1))
+        rows = slots.flatten(0, 1)
+        direct = self.islands is None
+        route: Route = Direct(self.channel) if direct else self.islands.even(len(rows), rows.device)  # type: ignore[union-attr]
+        arrived = apply(_There, rows, route, self.sends).view(self.size, -1, *slots.shape[1:])
         results = compute(arrived.transpose(0, 1).flatten(1, 2), None)
-        back = results.unflatten(1, (self.size, -1)).transpose(0, 1).flatten(0, 1)
-        return all_to_all(back, self)
+        back = results.unflatten(1, (self.size, -1)).transpose(0, 1).flatten(0, 2)
+        return apply(_Back, back, route, self.sends).view_as(slots)
 
-    def all_to_all(
-        self, x: Tensor, send: list[int] | None = None, receive: list[int] | None = None
-    ) -> Tensor:
-        """``Channel.all_to_all`` in this axis's format; without sizes all but the first dimension is a row's."""
-        if self.sends == "none":
-            return self.channel.all_to_all(x, send, receive)
-        message = _coarse(x.reshape(-1, x.shape[-1]), self.sends)
-        rows = _whole(self.channel.all_to_all(message, send, receive), self.sends, x.dtype)
-        return rows.view(-1, *x.shape[1:])
+    def _meet(self, counts: Tensor) -> tuple[Tensor, Route, int]:
+        """Rows for each expert [experts] -> those that come [ep, experts / ep], their way, and how many they are."""
+        if self.islands is not None:
+            return self.islands.meet(counts)
+        received = self.channel.all_to_all(counts).view(self.size, -1)
+        sizes = host_values.numbers(torch.stack((counts.view(self.size, -1).sum(dim=1), received.sum(dim=1))))
+        send, receive = sizes
+        return received, Direct(self.channel, send, receive), sum(receive)
 
 
-def _by_expert(received: Tensor, rows: int) -> Tensor | None:
-    """Order of rows by expert that arrive by source, ``received`` [ep, experts / ep] of each; None if they are."""
-    if received.shape[1] == 1:
-        return None
-    numbers = torch.arange(received.shape[1], device=received.device).repeat(received.shape[0])
-    return numbers.repeat_interleave(received.flatten(), output_size=rows).argsort(stable=True)
+def _turned(blocks: Tensor, rows: int) -> Tensor:
+    """Order of rows by second index that lie by first index; ``blocks`` [a, b] has how many there are of each."""
+    numbers = torch.arange(blocks.shape[1], device=blocks.device).repeat(blocks.shape[0])
+    return numbers.repeat_interleave(blocks.flatten(), output_size=rows).argsort(stable=True)
+
+
+class _There(torch.autograd.Function):
+    """Rows go by a route; their gradients come back by it."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, route: Route, sends: Format) -> Tensor:
+        ctx.route, ctx.sends = route, sends
+        return _carried(rows, route.there, sends)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _carried(gradient, ctx.route.back, ctx.sends), None, None
+
+
+class _Back(torch.autograd.Function):
+    """The reverse."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, route: Route, sends: Format) -> Tensor:
+        ctx.route, ctx.sends = route, sends
+        return _carried(rows, route.back, sends)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _carried(gradient, ctx.route.there, ctx.sends), None, None
+
+
+def _carried(rows: Tensor, way: Callable[[Tensor], Tensor], sends: Format) -> Tensor:
+    """Rows [n, width] in the format in which they travel, and as they were again."""
+    rows = rows.contiguous()
+    return way(rows) if sends == "none" else _whole(way(_coarse(rows, sends)), sends, rows.dtype)
 
 
 def _inverse(order: Tensor | None) -> Tensor | None:

@@ -208,6 +208,9 @@ def _parallel(config: RunConfig) -> dict[str, bool]:
             parallel.shard_ranks is not None and parallel.shard_ranks != layout_of(config).data
         ),
         "parallel.placement: seconds are those of ranks in order": parallel.placement is not None,
+        "parallel.embedding=columns: seconds are those of a whole embedding; --simulate plays its messages": (
+            parallel.embedding == "columns"
+        ),
         "parallel.tp_regather=true: the second gathers are not counted": parallel.tp_regather,
         f"outer.method={outer.method}: its own step and what replicas average at every step are not counted": (
             outer.method != "none"

@@ -320,6 +320,6 @@ def place(view: runs.RunView, rank: int) -> str:
     degrees = view.layout
     if view.job is not None:
         return f"rank {rank}"
-    at = Layout(*(degrees[axis] for axis in ("dp", "tp", "pp", "cp"))).coordinates(rank)
+    at = Layout(degrees["dp"], degrees["tp"], degrees["pp"], degrees["cp"]).coordinates(rank)
     named = f"rank {rank}, dp {at.dp} tp {at.tp} pp {at.pp}"
     return named if degrees["cp"] == 1 else f"{named} cp {at.cp}"

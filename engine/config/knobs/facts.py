@@ -13,7 +13,7 @@ from engine.config.environment import silent
 from engine.config.knobs.learning import SCALINGS
 from engine.config.network import shape_of
 from engine.config.outer_methods import OUTER_METHODS, OuterMethod
-from engine.config.presets import blocks_of, is_decoder
+from engine.config.presets import blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.schedules.registry import KINDS, Kind
 
@@ -44,6 +44,8 @@ TURNS = {
 LONG_SEQUENCE = 8_192
 #: More ranks than usual machines have: copies that are whole on each machine spare the network between them.
 MANY_RANKS = 9
+#: From so many words on a study tries to spare the embedding's gradient.
+MANY_WORDS = 8_192
 #: Widths of hybrid sharding that are offered: no wider than one usual machine.
 WIDEST_SHARD = 8
 
@@ -194,6 +196,22 @@ def keeps_inputs(now: Values) -> bool:
 
 def splits_matrices(now: Values) -> bool:
     return bool(now["parallel.tp"] > 1)
+
+
+def may_split_columns(now: Values) -> bool:
+    """Whether data ranks can hold columns of the embedding."""
+    whole = now["parallel.tp"] == 1 and now["parallel.zero_stage"] < 2
+    return whole and shares_data(now) and now["outer.method"] == "none" and not now["model.tied_embeddings"]
+
+
+def has_many_words(search: Search) -> bool:
+    """Whether the embedding's gradient is a large message."""
+    return is_decoder(search.base.model) and resolve(search.base.model).vocabulary >= MANY_WORDS
+
+
+def islands_of_experts(search: Search) -> list[int | None]:
+    """Straight to their ranks, or as many on an island as divide the ranks."""
+    return [None, *(size for size in search.degrees if 1 < size < search.ranks)]
 
 
 def method_has(fact: str, now: Values) -> bool:

@@ -43,6 +43,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _world_rules(config)
     yield from _placement_rules(config)
     yield from _shard_rules(config)
+    yield from _column_rules(config)
     if is_decoder(config.model):
         shape = resolve(config.model)
         yield from _model_rules(config, shape)
@@ -149,6 +150,30 @@ def _replication_rules(config: RunConfig) -> Iterator[LayoutError]:
         )
 
 
+def _column_rules(config: RunConfig) -> Iterator[LayoutError]:
+    """Of ``parallel.embedding``."""
+    key, parallel, data = "parallel.embedding", config.parallel, layout_of(config).data
+    if parallel.embedding != "columns":
+        return
+    why = None
+    if not is_decoder(config.model):
+        why = "splits the built-in decoder's embedding; leave it out for another workload"
+    elif data == 1:
+        why = "splits columns over dp x cp, which is 1; leave it out, or raise dp"
+    elif resolve(config.model).hidden % data:
+        why = f"dp x cp = {data} must divide hidden={resolve(config.model).hidden}; choose another dp"
+    elif parallel.tp > 1:
+        why = f"tp={parallel.tp} splits the embedding by words already; leave it out, or set tp to 1"
+    elif parallel.zero_stage >= 2:
+        why = f"zero_stage={parallel.zero_stage} shards the embedding already; leave it out, or choose 0 or 1"
+    elif config.model.tied_embeddings:
+        why = "the head needs all of a tied embedding; set model.tied_embeddings to false"
+    elif config.outer.method != "none":
+        why = "replicas of an outer loop need embeddings of their own; set outer.method to none"
+    if why is not None:
+        yield LayoutError(key, parallel.embedding, why)
+
+
 def _model_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
     parallel, length = config.parallel, config.data.sequence_length
     divided = {
@@ -189,6 +214,7 @@ def _expert_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]
     if model.experts is None:
         for name, value, rest in (
             ("parallel.ep", parallel.ep, 1),
+            ("parallel.ep_island", parallel.ep_island, None),
             ("model.capacity_factor", model.capacity_factor, None),
         ):
             if value != rest:
@@ -197,6 +223,13 @@ def _expert_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]
     if model.experts_per_token > model.experts:
         yield LayoutError(
             "model.experts_per_token", model.experts_per_token, f"must be at most experts={model.experts}"
+        )
+    island = parallel.ep_island
+    if island is not None and (parallel.ep % island or not 1 < island < parallel.ep):
+        inner = [size for size in range(2, parallel.ep) if parallel.ep % size == 0]
+        remedy = f"choose one of {inner}" if inner else "leave it out: rows go straight to their rank"
+        yield LayoutError(
+            "parallel.ep_island", island, f"must divide ep={parallel.ep} into islands; {remedy}"
         )
     if model.experts % parallel.ep:
         yield _not_divisible("parallel.ep", parallel.ep, f"experts={model.experts}", model.experts)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from engine.comm.channel import Group
+from engine.comm.channel import Channel, Group
 from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content
 from engine.config.compression import Plan
@@ -181,16 +181,21 @@ def run_backward(output: Tensor, gradient: Any) -> None:
 
 
 def mark_parameters(model: Stage) -> None:
-    """Note on each parameter how its module splits it: ``tp_dim`` and ``expert_dim``, None where it does not; and
-    its ``extent``.
+    """Note on each parameter how its module splits it: ``tp_dim``, ``expert_dim`` and ``data_dim``, None where it does
+    not; and its ``extent``.
     """
     axes = [module.axis for module in model.modules() if isinstance(module, Mixture)]
     ep = (axes[0].size, axes[0].rank) if axes else (1, 0)
     for module in model.modules():
         tp_dim, expert_dim = getattr(module, "tp_dim", None), getattr(module, "expert_dim", None)
+        columns: Channel | None = getattr(module, "columns", None)
+        data_dim = None if columns is None else 1
         splits = {tp_dim: (model.tp.size, model.tp.rank), expert_dim: ep}
+        if columns is not None:
+            splits[data_dim] = columns.size, columns.rank
         for weight in module.parameters(recurse=False):
             weight.tp_dim, weight.expert_dim = tp_dim, expert_dim  # type: ignore[attr-defined]
+            weight.data_dim = data_dim  # type: ignore[attr-defined]
             weight.extent = extent_of(tuple(weight.shape), splits)  # type: ignore[attr-defined]
 
 
@@ -208,6 +213,11 @@ def partial_over_tp(parameter: nn.Parameter) -> bool:
 def is_expert(parameter: nn.Parameter) -> bool:
     """Whether a parameter belongs to experts, which are spread over ep."""
     return parameter.expert_dim is not None  # type: ignore[attr-defined]
+
+
+def is_split_over_data(parameter: nn.Parameter) -> bool:
+    """Whether ranks with other tokens hold other columns of a parameter."""
+    return parameter.data_dim is not None  # type: ignore[attr-defined]
 
 
 def wide_parameters(model: Stage) -> dict[str, nn.Parameter]:

@@ -106,6 +106,32 @@ def test_tensor_parallel_ranks_are_neighbours() -> None:
         ({"model__experts": 4, "parallel__ep": 2}, "parallel.ep", "must divide dp x cp = 1"),
         ({"model__experts": 4, "parallel__ep": 3, "parallel__dp": 4}, "parallel.ep", "nearest legal: 2 or 4"),
         ({"model__experts": 4, "compile": True}, "compile", "set it to false"),
+        (
+            {"model__experts": 8, "parallel__ep": 8, "parallel__dp": 8, "parallel__ep_island": 3},
+            "parallel.ep_island",
+            "must divide ep=8 into islands; choose one of [2, 4]",
+        ),
+        ({"parallel__embedding": "columns"}, "parallel.embedding", "over dp x cp, which is 1"),
+        (
+            {"parallel__embedding": "columns", "parallel__dp": 3},
+            "parallel.embedding",
+            "must divide hidden=160",
+        ),
+        (
+            {"parallel__embedding": "columns", "parallel__dp": 2, "parallel__zero_stage": 3},
+            "parallel.embedding",
+            "0 or 1",
+        ),
+        (
+            {"parallel__embedding": "columns", "parallel__dp": 2, "parallel__tp": 2},
+            "parallel.embedding",
+            "set tp to 1",
+        ),
+        (
+            {"parallel__embedding": "columns", "parallel__dp": 2, "model__tied_embeddings": True},
+            "parallel.embedding",
+            "the head needs all",
+        ),
         ({"compression__method": "topk"}, "compression.method", "dp=1"),
         (
             {"compression__method": "fp16", "parallel__dp": 2, "parallel__zero_stage": 3},

@@ -15,7 +15,7 @@ from engine.comm.channel import Channel
 from engine.config.layout import Layout
 from engine.model.axes import LocalExperts
 from engine.model.mixture import Mixture, MixtureShape
-from engine.parallel.expert import ExpertParallel, Format
+from engine.parallel.expert import ExpertParallel, Format, Islands
 from engine.parallel.tensor import TensorParallel
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import CpuClock
@@ -41,10 +41,11 @@ class Case:
     dtype: torch.dtype = torch.float32
     router: str = "random"
     sends: Format = "none"
+    island: int | None = None
 
     @property
     def layout(self) -> Layout:
-        return Layout(dp=self.data, tp=self.tp, ep=self.ep)
+        return Layout(dp=self.data, tp=self.tp, ep=self.ep, ep_island=self.island)
 
     def module(self, tp: Any = None, ep: Any = None, data: Any = None) -> Mixture:
         module = mixture(self.shape, tp, ep, data)
@@ -91,16 +92,34 @@ COARSE = {
     "int8-of-bf16": Case(DROPLESS, data=2, ep=2, dtype=torch.bfloat16, sends="int8"),
     "sent-in-bf16": Case(DROPLESS, data=2, ep=2, sends="bf16"),
 }
-ALL = CASES | BF16 | TWINS | COARSE
+INT8_OF_FOUR = {"int8-ep4": Case(DROPLESS, data=4, ep=4, sends="int8")}
+STRAIGHT = CASES | BF16 | TWINS | COARSE | INT8_OF_FOUR
+#: Rows go in two stages.
+ISLANDS = {
+    f"{name}-islands": replace(STRAIGHT[name], island=2)
+    for name in ("ep4", "ep4-capacity", "ep4-idle-ranks", "int8-ep4")
+}
+ALL = STRAIGHT | ISLANDS
 
 
-def channel(layout: Layout, name: str, rank: int) -> Channel | None:
+class Counting(Channel):
+    """Counts the messages of its all-to-alls that leave this rank for another island of two ranks."""
+
+    away = 0
+
+    def all_to_all(self, x: Tensor, *sizes: Any) -> Tensor:
+        here = dist.get_rank() // 2
+        self.away += sum(other // 2 != here for other in dist.get_process_group_ranks(self.group))
+        return super().all_to_all(x, *sizes)
+
+
+def channel(layout: Layout, name: str, rank: int) -> Counting | None:
     """This rank's group of a kind; None if it is alone in it."""
     mine = None
     for members in layout.groups(name):
         group = dist.new_group(members) if len(members) > 1 else None
         if rank in members and group is not None:
-            mine = Channel(group, torch.device("cpu"))
+            mine = Counting(group, torch.device("cpu"))
     return mine
 
 
@@ -111,7 +130,9 @@ def layers(rank: int, cases: list[Case]) -> list[dict[str, Any]]:
 
 def layer(rank: int, case: Case) -> dict[str, Any]:
     ep, tp, data = (channel(case.layout, name, rank) for name in ("ep", "tp", "data"))
-    experts = ExpertParallel(ep, case.sends) if ep else LocalExperts()
+    inside, between = (channel(case.layout, name, rank) for name in ("ep_island", "ep_between"))
+    islands = Islands(inside, between) if case.island and inside and between else None
+    experts = ExpertParallel(ep, case.sends, islands) if ep else LocalExperts()
     module = case.module(TensorParallel(tp), experts, data)
     place = case.layout.coordinates(rank).dp
     x, target = (case.tokens(seed).unflatten(1, (case.data, -1))[:, place] for seed in (1, 2))
@@ -119,6 +140,7 @@ def layer(rank: int, case: Case) -> dict[str, Any]:
     recorder.start()
     result = results(module, x, target)
     recorder.stop()
+    result["away"] = sum(one.away for one in (ep, inside, between) if one)
     return result | {"calls": [(call.operation, call.bytes, call.blocking) for call in recorder.take()]}
 
 
@@ -231,7 +253,22 @@ def test_ranks_may_differ_only_where_routing_is_tied() -> None:
     torch.testing.assert_close(found["out"][alike], expected["out"][alike], **CLOSE)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if ALL[name].ep > 1])
+@pytest.mark.parametrize("name", ISLANDS)
+def test_two_stages_bring_the_same_rows_with_fewer_messages_between_islands(name: str) -> None:
+    """To the bit. For each of the four or five all-to-alls of a layer the two ranks of an island send four messages to
+    the other one, and in two stages two.
+    """
+    straight, staged = ranks_of(name.removesuffix("-islands")), ranks_of(name)
+    for one, other in zip(straight, staged, strict=True):
+        for key in ("out", "x", "router", "gate", "up", "down", "counts"):
+            assert torch.equal(one[key], other[key]), key
+    calls = 4 if "capacity" in name else 5
+    for island in (slice(0, 2), slice(2, 4)):
+        assert sum(rank["away"] for rank in straight[island]) == 4 * calls
+        assert sum(rank["away"] for rank in staged[island]) == 2 * calls
+
+
+@pytest.mark.parametrize("name", [name for name in STRAIGHT if STRAIGHT[name].ep > 1])
 def test_the_exchange_sends_the_bytes_of_its_formula(name: str) -> None:
     case, size = ALL[name], torch.empty((), dtype=ALL[name].dtype).itemsize
     shape, tokens = case.shape, SEQUENCE * BATCH

@@ -140,6 +140,7 @@ REPLICATED: list[dict[str, Any]] = [
             "schedule__kind": "breadth_first",
         },
         {"parallel__pp": 2, "schedule__stage_layers": [1, 3]},
+        {"parallel__dp": 2, "parallel__cp": 2, "parallel__embedding": "columns"},
         {"parallel__pp": 3},
         {"schedule__kind": "zb_h1", "parallel__dp": 2},
         {"schedule__kind": "zb_v", "schedule__chunks": 2},
@@ -155,6 +156,27 @@ def test_memory_and_overlap_settings_change_no_loss(
     outcome, summary = execute(session, small(**values))
     assert outcome.good, outcome
     assert summary.losses == pytest.approx(reference, abs=LOSS_TOLERANCE, rel=0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"parallel__dp": 2},
+        {"parallel__dp": 2, "parallel__zero_stage": 1, "parallel__pp": 2},
+        {"parallel__dp": 2, "precision": "bf16"},
+    ],
+    ids=["data", "slices and stages", "bf16"],
+)
+def test_an_embedding_in_columns_learns_the_same_to_the_bit(session: Session, values: dict[str, Any]) -> None:
+    """With one micro-batch a step: of several, sums are taken over ranks first. The norm is a sum of other parts, so
+    it may not clip.
+    """
+    alike = values | {"batch__global_batch": 4, "batch__micro_batch": 2, "train__clip_norm": None}
+    _, whole = execute(session, small(**alike))
+    outcome, split = execute(session, small(**alike, parallel__embedding="columns"))
+    assert outcome.good, outcome
+    assert split.losses == whole.losses and split.validation_loss == whole.validation_loss
+    assert split.gradient_norms == pytest.approx(whole.gradient_norms, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,10 @@ def combined(space: Space) -> Iterator[RunConfig]:
 def what_runs(config: RunConfig) -> Hashable:
     """Everything in which two runs of a study can differ: groups of ranks, lists of actions, what is sent and kept."""
     layout, parallel = layout_of(config), config.parallel
-    groups = [tuple(map(tuple, layout.groups(name))) for name in ("dp", "tp", "pp", "cp", "ep", "shard")]
+    groups = [
+        tuple(map(tuple, layout.groups(name)))
+        for name in ("dp", "tp", "pp", "cp", "ep", "ep_island", "shard")
+    ]
     stage, method = (
         parallel.zero_stage if layout.data > 1 else 0,
         parallel.cp_method if layout.cp > 1 else None,
@@ -82,7 +85,8 @@ def what_runs(config: RunConfig) -> Hashable:
     reduces_often = parallel.reduce_every_micro_batch and accumulation(config) > 1
     again = (parallel.tp > 1 and parallel.tp_regather, stage >= 2 and reduces_often)
     whole = frozenset(parallel.tp_replicated or ()) if parallel.tp > 1 else None
-    return *groups, stage, method, *again, whole, _work(config, stage), _sent(config, stage)
+    columns = layout.columns and layout.data > 1
+    return *groups, stage, method, *again, whole, columns, _work(config, stage), _sent(config, stage)
 
 
 def _work(config: RunConfig, stage: int) -> Hashable:

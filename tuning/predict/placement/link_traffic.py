@@ -53,12 +53,12 @@ def _gradients(config: RunConfig) -> Stream:
 
 
 def _largest_stage(config: RunConfig) -> int:
-    """Parameters of the fullest place of the pipeline; embeddings are at its ends."""
+    """Parameters of the fullest place of the pipeline whose gradients are averaged; embeddings are at its ends."""
     shape, sharing = resolve(config.model), sharing_of(config.model)
     sets = [math.ceil(layers / sharing.layers_each) for layers in rank_layers(config)]
     sizes = [count * shape.layer_parameters for count in sets]
     ends = shape.vocabulary * shape.hidden
-    sizes[0] += ends
+    sizes[0] += 0 if config.parallel.embedding == "columns" else ends
     if sharing.tied is None or len(sizes) > 1:
         sizes[-1] += ends
     return max(sizes)

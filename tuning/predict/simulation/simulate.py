@@ -125,8 +125,14 @@ def among(axis: str, layout: Layout) -> Among:
     """
     parts = {"ep": (layout.ep, True), "edp": (layout.ep, False)}
     parts |= {"dp_shard": (layout.shard, True), "dp_replicate": (layout.shard, False)}
+    if layout.ep_island:
+        parts["ep_island"] = (layout.ep_island, True)
     if axis in parts:
         return _part_of_replicas(layout, *parts[axis])
+    if axis == "ep_between" and layout.ep_island and layout.ep_island % layout.cp == 0:
+        return Among(layout.ep // layout.ep_island, layout.ep_island // layout.cp)
+    if axis == "ep_between":
+        return Among(layout.dp)
     if axis in ("model", "pp"):
         return Among(whole_pipeline=layout.pp > 1)
     if axis == "world":
@@ -193,7 +199,7 @@ class _Converter:
     def _item(self, item: Call | Join) -> Item:
         if not isinstance(item, Call):
             return Join(item.tag)
-        if item.bytes is not None and item.axis == "ep":
+        if item.bytes is not None and item.axis in ("ep", "ep_island"):
             self._rows = float(item.bytes)
         size = self._rows if item.bytes is None else float(item.bytes)
         where = among(item.axis, self._layout)

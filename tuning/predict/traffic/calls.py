@@ -13,8 +13,8 @@ from engine.config.run_config import RunConfig
 from engine.footprint.activations import Sizes, sizes_of
 from engine.schedules.actions import Action
 
-FLOAT32, BFLOAT16, FLOAT64, INT64 = "float32", "bfloat16", "float64", "int64"
-BYTES = {FLOAT32: 4, BFLOAT16: 2, FLOAT64: 8, INT64: 8}
+FLOAT32, BFLOAT16, FLOAT64, INT32, INT64 = "float32", "bfloat16", "float64", "int32", "int64"
+BYTES = {FLOAT32: 4, BFLOAT16: 2, FLOAT64: 8, INT32: 4, INT64: 8}
 
 
 class Call(NamedTuple):
@@ -130,6 +130,16 @@ class Wire:
         size = tp * 3 * self.sizes.tokens * BYTES[FLOAT32]
         return (Call("all_gather", "tp", FLOAT32, tp, size),) if tp > 1 else ()
 
+    def looked_up(self) -> tuple[Call, Call]:
+        """Of an embedding in columns: the words of all data ranks, and columns of their rows, or of the gradients."""
+        ranks, sizes = self.layout.inner, self.sizes
+        words = BYTES[INT32] * ranks * sizes.tokens
+        rows = sizes.element * sizes.hidden
+        return (
+            Call("all_gather", self.data_axis, INT32, ranks, words),
+            Call("all_to_all", self.data_axis, self.dtype, ranks, rows),
+        )
+
     def balance(self) -> tuple[Call, ...]:
         """Choices that fall on each expert, summed over the data ranks."""
         model, ranks = self.config.model, self.layout.inner
@@ -153,14 +163,31 @@ class Wire:
         order = ("send", "recv") if self.batches else ("recv", "send")
         return tuple(Call(name, "cp", dtype, self.layout.cp, size) for name in order)
 
-    def counts(self) -> Call:
+    @cached_property
+    def hops(self) -> tuple[tuple[str, int], ...]:
+        """Axis and ranks of each all-to-all on the way to an expert."""
+        ep, island = self.layout.ep, self.layout.ep_island
+        return (("ep_island", island), ("ep_between", ep // island)) if island else (("ep", ep),)
+
+    def counts(self) -> tuple[Call, ...]:
         """How many rows go to each expert."""
-        return Call(
-            "all_to_all", "ep", INT64, self.layout.ep, BYTES[INT64] * (self.config.model.experts or 1)
+        size = BYTES[INT64] * (self.config.model.experts or 1)
+        return tuple(Call("all_to_all", axis, INT64, ranks, size) for axis, ranks in self.hops)
+
+    def there(self) -> tuple[Call, ...]:
+        """Rows to their experts; what a rank passes on for others is decided by their tokens."""
+        own, others = self._rows(True), self._rows(self.slots is not None)
+        sizes = (own, *[others] * (len(self.hops) - 1))
+        return tuple(
+            size._replace(axis=axis, group_size=n) for size, (axis, n) in zip(sizes, self.hops, strict=True)
         )
 
-    def rows(self, known: bool = True) -> Call:
-        """Rows to their experts or back; what comes from others is decided by their tokens."""
+    def home(self) -> tuple[Call, ...]:
+        """The same the other way: all of it was decided by others' tokens."""
+        size = self._rows(self.slots is not None)
+        return tuple(size._replace(axis=axis, group_size=ranks) for axis, ranks in reversed(self.hops))
+
+    def _rows(self, known: bool) -> Call:
         model = self.config.model
         count = self.slots or self.sizes.tokens * model.experts_per_token
         size = self.sizes.element * self.sizes.shape.hidden * count

@@ -19,7 +19,7 @@ from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart
 from engine.footprint.activations import Part, Recompute
-from engine.footprint.weights import is_replicated, tensor_ranks
+from engine.footprint.weights import column_ranks, is_replicated, tensor_ranks
 from engine.schedules.registry import KINDS
 from tuning.predict.traffic.calls import FLOAT32, Item, Ready, Wire
 
@@ -32,7 +32,7 @@ class Parameter(NamedTuple):
 
     ``block`` is its unit's place in the stage, that of its block or of several that share parameters, or ``ROOT``.
     Gradients of ``partial`` ones are partial over tp, those of ``late`` ones are taken by W, and ``wide`` ones compute
-    in fp32 whatever the precision. ``shared`` ones are called so in the whole model.
+    in fp32 whatever the precision. ``shared`` ones are called so in the whole model. No other rank has one ``alone``.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Parameter(NamedTuple):
     late: bool = False
     wide: bool = False
     shared: str = ""
+    alone: bool = False
 
     @property
     def elements(self) -> int:
@@ -82,8 +83,9 @@ def sets_of(config: RunConfig, part: Part) -> list[range]:
 
 def _words(config: RunConfig, name: Literal["embedding", "head"], late: bool, tied: str) -> Parameter:
     shape, rows = resolve(config.model), resolve(config.model).vocabulary // tensor_ranks(config, name)
-    partial = is_replicated(config, name)
-    return Parameter(name, (rows, shape.hidden), late=late, partial=partial, shared=tied)
+    partial, ranks = is_replicated(config, name), column_ranks(config, name)
+    sizes = rows, shape.hidden // ranks
+    return Parameter(name, sizes, late=late, partial=partial, shared=tied, alone=ranks > 1)
 
 
 def splits(config: RunConfig) -> bool:
@@ -165,6 +167,9 @@ class Layers:
         """The embedding."""
         if not self.part.is_first:
             return []
+        if self.wire.layout.columns:
+            words, rows = self.wire.looked_up()
+            return [Piece((words, rows), (rows, Ready("embedding")))]
         if self._is_whole("embedding"):
             return [Piece(backward=(Ready("embedding"),))]
         scatter = Piece(self.wire.tp("reduce_scatter"), self.wire.tp("all_gather"))
@@ -270,9 +275,8 @@ class Layers:
         wire = self.wire
         if wire.layout.ep == 1:
             return [experts]
-        own, others = wire.rows(), wire.rows(known=wire.slots is not None)
-        counts = () if wire.slots is not None else (wire.counts(),)
-        return [Piece((*counts, own), (others,)), experts, Piece((others,), (own,))]
+        counts = () if wire.slots is not None else wire.counts()
+        return [Piece((*counts, *wire.there()), wire.home()), experts, Piece(wire.home(), wire.there())]
 
     def _is_whole(self, matrices: str) -> bool:
         """Whether every rank of tp has all of them."""

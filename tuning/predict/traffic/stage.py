@@ -169,7 +169,8 @@ class Stage:
             yield from self._sets_of(at_end, axis, ranks, 0)
             return
         late, ep = splits(self._config), layout.ep
-        during = [one for one in self.parameters if not waits(one, self._holders, late)]
+        during = [one for one in self.parameters if not (one.alone or waits(one, self._holders, late))]
+        yield from self._bucketed([one for one in self.parameters if one.alone], axis, 1, 0)
         data, experts = (
             (axis, layout.inner, self._data_rank),
             ("edp", layout.inner // ep, self._data_rank // ep),

@@ -45,6 +45,8 @@ COMMON: tuple[Row, ...] = (
     lost("parallel.shard_ranks", "this trainer shards over all data ranks", "export to torchtitan or accelerate"),
     lost("parallel.tp_regather", _SEARCHED),
     lost("parallel.tp_replicated", _SEARCHED),
+    lost("parallel.embedding", _SEARCHED),
+    lost("parallel.ep_island", _SEARCHED),
     lost("parallel.reduce_every_micro_batch", "this trainer decides when gradients are reduced"),
     lost("parallel.placement", "no key says on which device a rank works",
          "name hosts and devices in that order in the launcher's host file or rank file"),

@@ -104,6 +104,10 @@ CASES: list[dict[str, Any]] = [
     {"dp": 2, "cp": 2, "ep": 2, **EXPERTS, **FULL},
     {"dp": 2, "tp": 2, "pp": 2, "ep": 2, **EXPERTS, "kind": "zb_h1"},
     {"dp": 2, "zero_stage": 3, **EXPERTS, "tp": 2, "precision": "bf16"},
+    {"dp": 4, "ep": 4, "ep_island": 2, **EXPERTS},
+    {"dp": 4, "ep": 4, "ep_island": 2, **EXPERTS, **FULL, "model__capacity_factor": 1.25},
+    {"dp": 2, "embedding": "columns"},
+    {"dp": 2, "cp": 2, "pp": 2, "embedding": "columns", "zero_stage": 1, "precision": "bf16"},
     {"dp": 2, **TIED},
     {"dp": 2, "pp": 3, **TIED},
     {"dp": 2, "pp": 2, "zero_stage": 1, "overlap__gather_with_optimizer": True, **TIED, **GROUPS},
@@ -118,7 +122,10 @@ CASES: list[dict[str, Any]] = [
 ]
 SHORT = {"kind": "schedule__kind", "chunks": "schedule__chunks"}
 SHORT |= {name: f"parallel__{name}" for name in ("dp", "tp", "pp", "cp", "ep", "cp_method", "zero_stage")}
-SHORT |= {name: f"parallel__{name}" for name in ("shard_ranks", "tp_regather", "tp_replicated")}
+SHORT |= {
+    name: f"parallel__{name}"
+    for name in ("shard_ranks", "tp_regather", "tp_replicated", "embedding", "ep_island")
+}
 SHORT["reduce_every_micro_batch"] = "parallel__reduce_every_micro_batch"
 
 
