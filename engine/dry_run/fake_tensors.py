@@ -18,7 +18,7 @@ from engine.footprint.activations import SMALLEST_BYTES
 from engine.model.activation_memory import Offload, is_weight
 from engine.model.axes import Compute, ExpertAxis
 from engine.model.decoder import Decoder
-from engine.model.mixture import Mixture
+from engine.model.experts.mixture import Mixture
 from profilers.torch_private import TorchDispatchMode, memory_identity, tree_leaves
 
 

@@ -16,8 +16,8 @@ from engine.config.presets import ModelShape
 from engine.model.activation_memory import Activations, Recompute, again
 from engine.model.axes import Axes, Deferral, TensorAxis
 from engine.model.column_lookup import column_rows, my_columns
+from engine.model.experts.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
 from engine.model.linear import apply, linear
-from engine.model.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
 from engine.model.row_sampling import RowSampler, SampledProducts
 from engine.model.stage import Stage
 

@@ -12,7 +12,7 @@ from engine.config.knobs.sharing import Sharing
 from engine.config.run_config import RunConfig
 from engine.model.activation_memory import Activations, Offload
 from engine.model.axes import Axes, TensorAxis
-from engine.model.mixture import Mixture
+from engine.model.experts.mixture import Mixture
 
 
 class Stage(nn.Module):

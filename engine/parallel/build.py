@@ -15,8 +15,8 @@ from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, whole_plan_of
 from engine.model.axes import Axes, ExpertAxis, LocalExperts
 from engine.model.decoder import Linear
+from engine.model.experts.mixture import Mixture
 from engine.model.linear import DeferredGradients
-from engine.model.mixture import Mixture
 from engine.model.stage import Blueprint, Stage
 from engine.model.workloads.opening import open_blueprint
 from engine.parallel import compiler_cache

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from engine.comm import host_values
 from engine.comm.channel import Channel, Message
+from engine.model.experts.mixture import Mixture
 from engine.model.linear import DeferredGradients
-from engine.model.mixture import Mixture
 from engine.model.stage import Blueprint, MessageKind, Samples
 from engine.parallel.data.replica import Replica
 from engine.schedules.actions import Action, Plan, Work, result_of, sent

@@ -8,7 +8,7 @@ from engine.comm import host_values
 from engine.comm.context import RankContext
 from engine.config.layout import settling_steps
 from engine.config.run_config import RunConfig
-from engine.model.mixture import Mixture
+from engine.model.experts.mixture import Mixture
 from engine.rank.environment_report import InterfaceLog
 from profilers.rank.step_records import StepRecords, Told, share_of_a_core
 from profilers.records.schema import ExpertSample

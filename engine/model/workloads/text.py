@@ -15,7 +15,7 @@ from engine.model.activation_memory import activations_of
 from engine.model.axes import Axes
 from engine.model.data import Corpus, Tokens, open_corpus
 from engine.model.decoder import Decoder, initialize
-from engine.model.mixture import MixtureShape
+from engine.model.experts.mixture import MixtureShape
 from engine.model.stage import MessageKind, Stage
 
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from engine.comm.channel import Group
 from engine.config.run_config import RunConfig
-from engine.model.mixture import ExpertLinear
+from engine.model.experts.mixture import ExpertLinear
 from engine.model.stage import Stage
 from engine.parallel.data.averaging import Masters
 from engine.parallel.data.fsdp_comm import Reductions

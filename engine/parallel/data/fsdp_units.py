@@ -17,7 +17,7 @@ from engine.compression.interface import Content, Part
 from engine.config.compression import NO_PLAN, Plan, settings_of, settings_with
 from engine.config.layout import accumulation
 from engine.config.run_config import RunConfig
-from engine.model.mixture import ExpertLinear
+from engine.model.experts.mixture import ExpertLinear
 from engine.model.stage import Stage
 from engine.parallel.data.fsdp_comm import CoarseShards, Gather, Reduce, Reductions, Slice
 from engine.parallel.data.replica import Extent, ReplicaMemory

@@ -17,7 +17,7 @@ from engine.compression.interface import Content
 from engine.config.compression import Plan
 from engine.config.run_config import RunConfig
 from engine.model.decoder import Linear, Norm
-from engine.model.mixture import Mixture, Router
+from engine.model.experts.mixture import Mixture, Router
 from engine.model.stage import Stage
 
 

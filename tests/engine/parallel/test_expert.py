@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.comm.channel import Channel
 from engine.config.layout import Layout
 from engine.model.axes import LocalExperts
-from engine.model.mixture import Mixture, MixtureShape
+from engine.model.experts.mixture import Mixture, MixtureShape
 from engine.parallel.expert import ExpertParallel, Format, Islands
 from engine.parallel.tensor import TensorParallel
 from profilers.collectives.recorder import CollectiveRecorder

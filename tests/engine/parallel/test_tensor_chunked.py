@@ -17,8 +17,8 @@ from engine.config.presets import ModelShape
 from engine.model.activation_memory import Activations
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, Linear, initialize
+from engine.model.experts.mixture import MixtureShape
 from engine.model.linear import DeferredGradients
-from engine.model.mixture import MixtureShape
 from engine.parallel import tensor_chunked
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel

@@ -14,9 +14,9 @@ from engine.config.presets import ModelShape
 from engine.model.activation_memory import is_weight
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, Embedding, initialize
-from engine.model.dispatch import batched_linear, grouped_linear
+from engine.model.experts.dispatch import batched_linear, grouped_linear
+from engine.model.experts.mixture import MixtureShape
 from engine.model.linear import linear
-from engine.model.mixture import MixtureShape
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.session import Session

@@ -14,7 +14,7 @@ from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
 from engine.launch.pool import RankHosts
 from engine.lifecycle import summary_of
-from engine.model.mixture import Router, Routing
+from engine.model.experts.mixture import Router, Routing
 from engine.parallel.data.replicated import DataParallel
 from engine.parallel.pipeline import PipelineExecutor
 from engine.rank import loop

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.model.axes import LocalExperts
-from engine.model.mixture import Mixture, MixtureShape, Routing, initialize_mixture
+from engine.model.experts.mixture import Mixture, MixtureShape, Routing, initialize_mixture
 from engine.parallel.tensor import TensorParallel
 
 SHAPE = MixtureShape(hidden=16, ffn_hidden=24, experts=6, top_k=2)

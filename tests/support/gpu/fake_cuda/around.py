@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from engine.checkpoint import checkpointer, dcp
 from engine.checkpoint.state import State
 from engine.comm import channel
-from engine.model import dispatch
+from engine.model.experts import dispatch
 from engine.parallel import expert
 from engine.parallel.context import attention
 from tests.support.gpu.fake_cuda.mode import Gpu

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from engine.model.dispatch import place_padded
-from engine.model.mixture import balance_loss
+from engine.model.experts.dispatch import place_padded
+from engine.model.experts.mixture import balance_loss
 from tests.support.engine.mixtures import BATCH, CLOSE, SHAPE, OtherRanks, activations, margins, mixture
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from engine.model.dispatch import (
+from engine.model.experts.dispatch import (
     _ZeroWhereEmpty,
     batched_linear,
     grouped_linear,

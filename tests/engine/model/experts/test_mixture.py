@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from engine.model.mixture import Mixture
+from engine.model.experts.mixture import Mixture
 from tests.support.engine.mixtures import (
     BATCH,
     CLOSE,

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from engine.comm.channel import Channel
 from engine.model.axes import ExpertAxis, TensorAxis
-from engine.model.dispatch import (
+from engine.model.experts.dispatch import (
     Placement,
     batched_linear,
     combine,

@@ -1,0 +1,1 @@
+"""A block's experts: who gets which token, their products, and how evenly they are loaded."""
