@@ -44,7 +44,7 @@ PARTS = {
     "layouts": """tests/engine/runs/test_exact.py
         tests/engine/runs/test_plain.py
         tests/engine/comm/test_channel.py
-        tests/engine/model/test_dispatch.py
+        tests/engine/model/experts/test_dispatch.py
         tests/engine/schedules/test_torch.py
         tests/engine/runs/test_precision.py
         tests/engine/parallel/test_expert.py""",

@@ -91,6 +91,31 @@ OUTER_DETAILS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
 _TURNING = ("learning_rate", "momentum", "clip", "overlap", "mixing")
 
 BETWEEN_RANKS: dict[str, KnobFacts] = {
+    "parallel.ep_island": KnobFacts(
+        "Ranks of ep on an island",
+        "ep island",
+        unset="none",
+        acts=lambda now: bool(now["parallel.ep"] > 2),
+        at_rest=None,
+        plain=None,
+        offered=lambda search: rules.islands_of_experts(search) if rules.has_uneven_links(search) else None,
+        usual=rules.never,
+        left_alone="it pays with many ranks of ep on several islands alone",
+        changes=("speed",),
+        trade="fewer and longer messages between islands; inside of them rows travel once more",
+    ),
+    "parallel.embedding": KnobFacts(
+        "Embedding",
+        "embedding",
+        acts=rules.may_split_columns,
+        at_rest="replicated",
+        plain="replicated",
+        offered=rules.of_decoder(rules.between_ranks("replicated", "columns")),
+        usual=rules.has_many_words,
+        left_alone="there are few words: the embedding's gradient is small",
+        changes=("speed", "memory"),
+        trade="each data rank holds some columns: rows and their gradients are exchanged, and no gradient of the table",
+    ),
     "compression.method": KnobFacts(
         "Gradient compression",
         "compression",

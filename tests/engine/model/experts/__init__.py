@@ -1,1 +1,1 @@
-"""Tests of ``engine.model``."""
+"""Tests of ``engine.model.experts``."""
