@@ -62,6 +62,7 @@ SHIPPED: dict[str, str] = {
     "vision": "engine.model.workloads.vision",
     "llama": "engine.model.workloads.llama",
     "masked_text": "engine.model.workloads.masked_text",
+    "saddle": "engine.model.workloads.published.saddle",
 }
 
 
@@ -72,7 +73,8 @@ class WorkloadFacts:
     ``tokens`` is what a sample counts in rates, ``splits`` the axes over which it says how it is split. ``flops``
     are those of one sample's forward and backward, counted; ``flops_reason`` says why there are none, ``shapes_reason``
     why nobody knows what a block gives. ``metric`` is the name of what is measured beside the loss.
-    ``shared_parameters`` is how many more parameters there would be if none were shared.
+    ``shared_parameters`` is how many more parameters there would be if none were shared. ``own_step`` are the axes over
+    which a step of its own works, None of one that the engine steps; ``step_samples`` how many it needs.
     """
 
     name: str
@@ -85,6 +87,8 @@ class WorkloadFacts:
     shapes_reason: str
     metric: str | None
     shared_parameters: int = 0
+    own_step: tuple[str, ...] | None = None
+    step_samples: int | None = None
 
 
 _KNOWN: dict[str, WorkloadFacts] = {}

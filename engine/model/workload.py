@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
+
+from engine.comm.channel import Channel
+from engine.config.run_config import RunConfig
+from engine.model.stage import Stage
 
 #: Builds one part of a model: a new module at every call, in fp32 on the CPU; from ``Axes`` where the workload splits.
 Build = Callable[..., nn.Module]
@@ -27,6 +32,45 @@ class Batches(Protocol):
 
     def validation(self, first: int, count: int) -> tuple[Any, Any]:
         """The same of held-out samples, which are never trained on."""
+
+
+class StepResult(NamedTuple):
+    """The loss, where this rank computes one, and the norm of what the parameters were changed by or along."""
+
+    loss: float | None
+    norm: float
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """A step of the run, the first being 0: this rank's micro-batches of inputs and targets, on its device, and the
+    learning rate. ``usual`` takes the step as the engine would.
+    """
+
+    step: int
+    batches: list[tuple[Tensor, Tensor]]
+    rate: float
+    usual: Callable[[], StepResult]
+
+
+@dataclass(frozen=True)
+class StepSetting:
+    """What a step of the workload's own works with on one rank.
+
+    ``model`` has this rank's parts as ``first``, ``blocks`` and ``last``, and ``loss``; its parameters are changed in
+    place. Gradients are to be taken with ``torch.autograd.grad``: those that collect in ``grad`` are the usual step's.
+    ``channel`` leads to the dp ranks, None where there is one; all that goes over it is recorded, and every rank makes
+    the same calls. ``phase`` marks what is computed: "forward", "backward" or "optimizer".
+    """
+
+    model: Stage
+    channel: Channel | None
+    config: RunConfig
+    phase: Callable[[str], AbstractContextManager[None]]
+
+
+#: Takes one step.
+OwnStep = Callable[[StepInput], StepResult]
 
 
 @dataclass(frozen=True)
@@ -52,6 +96,10 @@ class Workload:
     parameters that ``model.tied_embeddings`` makes one, such as ``first.tokens.weight`` and ``last.predict.weight``.
 
     ``tokens`` is what a sample counts in rates per second: 1 where it is one thing, such as an image.
+
+    ``step``, called once on each rank, makes a step of the workload's own, which is taken in place of the engine's
+    forwards, backwards, averages and optimizer. It works over the axes in ``step_axes``, "dp" or "pp",
+    alone, of ``step_samples`` where it needs so many. Parameters may be float64 then.
     """
 
     blocks: Sequence[Build]
@@ -66,3 +114,6 @@ class Workload:
     tokens: int = 1
     tied: tuple[str, str] | None = None
     weights: Mapping[str, Tensor] | None = None
+    step: Callable[[StepSetting], OwnStep] | None = None
+    step_axes: tuple[str, ...] = ("dp",)
+    step_samples: int | None = None

@@ -18,6 +18,8 @@ from engine.model.decoder import Linear
 from engine.model.experts.mixture import Mixture
 from engine.model.linear import DeferredGradients
 from engine.model.stage import Blueprint, Stage
+from engine.model.workload import OwnStep, StepSetting
+from engine.model.workloads.listed import ListedBlueprint
 from engine.model.workloads.opening import open_blueprint
 from engine.parallel import compiler_cache
 from engine.parallel.context.axis import context_axis
@@ -74,7 +76,15 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     if training is not whole:
         training.messages.connect()
     return PipelineExecutor(
-        stages, training, whole, at.pp, deferred, rank.timer, blueprint=blueprint, recorder=rank.actions
+        stages,
+        training,
+        whole,
+        at.pp,
+        deferred,
+        rank.timer,
+        blueprint=blueprint,
+        recorder=rank.actions,
+        own_step=_own_step(rank, blueprint, models),
     )
 
 
@@ -108,6 +118,15 @@ def _stage(
         for block in model.blocks.values():
             block.compile()
     return model
+
+
+def _own_step(rank: RankContext, blueprint: Blueprint, models: Mapping[int, Stage]) -> OwnStep | None:
+    """A workload's, if it has one."""
+    if not isinstance(blueprint, ListedBlueprint) or blueprint.workload.step is None:
+        return None
+    (model,) = models.values()
+    channel = _axes(rank).data
+    return blueprint.workload.step(StepSetting(model, channel, rank.config, rank.timer.phase))
 
 
 def _axes(rank: RankContext) -> Axes:

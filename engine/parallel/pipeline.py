@@ -21,6 +21,7 @@ from engine.comm.channel import Channel, Message
 from engine.model.experts.mixture import Mixture
 from engine.model.linear import DeferredGradients
 from engine.model.stage import Blueprint, MessageKind, Samples
+from engine.model.workload import OwnStep
 from engine.parallel.data.replica import Replica
 from engine.schedules.actions import Action, Plan, Work, result_of, sent
 from engine.schedules.registry import KINDS
@@ -159,8 +160,9 @@ class PipelineExecutor:
         *,
         blueprint: Blueprint,
         recorder: ActionRecorder | None = None,
+        own_step: OwnStep | None = None,
     ) -> None:
-        self.stages, self._rank, self.blueprint = stages, rank, blueprint
+        self.stages, self._rank, self.blueprint, self.own_step = stages, rank, blueprint, own_step
         self._deferred, self._timer, self._recorder = deferred, timer, recorder
         self._last = training.plan.stages - 1
         self.follow(training, whole)

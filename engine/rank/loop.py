@@ -18,8 +18,9 @@ from engine.config.errors import InputError, WorkbenchError
 from engine.config.knobs.batch_ramp import steps_for
 from engine.config.layout import round_steps
 from engine.model.stage import Samples
+from engine.model.workload import StepInput, StepResult
 from engine.parallel.build import build_stages
-from engine.parallel.data.optimizer import LocalOptimizer
+from engine.parallel.data.optimizer import LocalOptimizer, learning_rate
 from engine.parallel.local_sgd.outer_optimizer import optimizer_of
 from engine.parallel.pipeline import MicroBatches, PipelineExecutor
 from engine.rank.command_reader import CommandReader, Done
@@ -136,10 +137,17 @@ def one_step(
         per_rank = batch // rank.layout.dp
         start = rank.sequences + rank.groups.at.dp * per_rank
         batches = micro_batches(rank, *samples.training(start, per_rank))
-    loss = stages.run(batches)
-    with timer.phase("optimizer"):
-        optimizer.set_rate(rank.config, step)
-        norm = optimizer.step()
+
+    def usual() -> StepResult:
+        loss = stages.run(batches)
+        with timer.phase("optimizer"):
+            optimizer.set_rate(rank.config, step)
+            return StepResult(loss, optimizer.step())
+
+    own = stages.own_step
+    loss, norm = (
+        usual() if own is None else own(StepInput(step, batches, learning_rate(rank.config, step), usual))
+    )
     rank.sequences += batch
     log.after(timer.end(), loss, norm)
     return loss, norm

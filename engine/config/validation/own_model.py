@@ -35,6 +35,11 @@ def workload_problems(config: RunConfig) -> Iterator[LayoutError]:
         yield LayoutError(
             "parallel.pp", config.parallel.pp, f"{facts.shapes_reason}; set it and schedule.chunks to 1"
         )
+    if facts is not None and facts.own_step is not None:
+        yield from _own_step_problems(config, facts.own_step)
+        if facts.step_samples not in (None, config.batch.global_batch):
+            remedy = f"{model.workload} takes steps of {facts.step_samples} samples; set it to that"
+            yield LayoutError("batch.global_batch", config.batch.global_batch, remedy)
     if config.memory.recompute == "selective":
         remedy = "only the decoder knows its attention core; set it to full, or to none"
         yield LayoutError("memory.recompute", "selective", remedy)
@@ -50,6 +55,38 @@ def workload_problems(config: RunConfig) -> Iterator[LayoutError]:
     if KINDS[config.schedule.kind].splits_backward and stages > 1:
         remedy = "splits the backward, which only the decoder's matrices can; set it to 1f1b or interleaved"
         yield LayoutError("schedule.kind", config.schedule.kind, remedy)
+
+
+#: What the engine's own step does: key, the value with which it does nothing, and why another would be for nothing.
+_ENGINES = (
+    ("parallel.zero_stage", 0, "updates whole parameters"),
+    ("compression.method", "none", "sends what it sends itself"),
+    ("outer.method", "none", "meets the other ranks itself"),
+    ("overlap.delay", 0, "waits for what it sends"),
+    ("schedule.chunks", 1, "has one stage on each rank"),
+    ("precision", "fp32", "computes in the precision of its parameters"),
+    ("memory.offload", "none", "keeps what it needs itself"),
+    ("checkpoint.every_steps", None, "has state that no checkpoint knows"),
+    ("train.resume", None, "has state that no checkpoint knows"),
+)
+
+
+def _own_step_problems(config: RunConfig, axes: tuple[str, ...]) -> Iterator[LayoutError]:
+    """Settings of the engine's step would silently change nothing."""
+    workload = config.model.workload
+    for axis in ("dp", "pp"):
+        degree = getattr(config.parallel, axis)
+        if axis not in axes and degree > 1:
+            remedy = (
+                f"{workload} takes steps of its own, which work over {' and '.join(axes)} alone; set it to 1"
+            )
+            yield LayoutError(f"parallel.{axis}", degree, remedy)
+    for key, neutral, why in _ENGINES:
+        section, _, name = key.rpartition(".")
+        value = getattr(getattr(config, section) if section else config, name)
+        if value != neutral:
+            said = "leave it out" if neutral is None else f"set it to {neutral}"
+            yield LayoutError(key, value, f"{workload} takes steps of its own, which {why}; {said}")
 
 
 def _foreign_keys(model: Model) -> Iterator[LayoutError]:

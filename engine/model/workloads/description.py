@@ -38,6 +38,8 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
         shapes_reason=_why_no_shapes(blueprint),
         metric=None if workload.metric is None else workload.metric_name,
         shared_parameters=sum(map(elements, parts.values())) - sum(map(math.prod, sizes.values())),
+        own_step=None if workload.step is None else tuple(workload.step_axes),
+        step_samples=workload.step_samples,
     )
 
 

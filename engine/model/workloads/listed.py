@@ -208,7 +208,7 @@ class ListedBlueprint:
             raise InputError(
                 FIELD, spec, f"{name} is built as {given}; its function has to return an nn.Module"
             )
-        for problem in _problems(name, module):
+        for problem in _problems(name, module, self.workload.step is not None):
             raise InputError(FIELD, spec, problem)
         if self.workload.weights is not None:
             self._fill(name, module, axes.tensor, on_meta)
@@ -297,10 +297,10 @@ def _pair(given: Any, count: int) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def _problems(name: str, module: nn.Module) -> Iterator[str]:
+def _problems(name: str, module: nn.Module, own_step: bool) -> Iterator[str]:
     """Why the engine cannot train a part like one process would."""
     for own, parameter in module.named_parameters(remove_duplicate=False):
-        if parameter.dtype != torch.float32:
+        if parameter.dtype != torch.float32 and not (own_step and parameter.dtype == torch.float64):
             yield f"{name}.{own} is {str(parameter.dtype)[6:]}; build it in float32, and set precision to bf16"
         if not parameter.requires_grad:
             yield f"{name}.{own} takes no gradient; make it a buffer, or train it"

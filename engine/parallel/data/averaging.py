@@ -88,7 +88,7 @@ class Masters:
 
     def __init__(self, memory: Memory) -> None:
         self._offload = memory.offload in ("optimizer", "both")
-        self._dtype = torch.bfloat16 if memory.parameters == "bf16" else torch.float32
+        self._dtype = torch.bfloat16 if memory.parameters == "bf16" else None
         self._parts: list[Tensor] = []
         self._weights: list[Tensor] = []
 
@@ -97,7 +97,7 @@ class Masters:
         values = {}
         for parameter in parameters:
             values[parameter] = parameter.detach()
-            if parameter.dtype != self._dtype:
+            if self._dtype is not None and parameter.dtype != self._dtype:
                 parameter.data = parameter.data.to(self._dtype)
         return values
 

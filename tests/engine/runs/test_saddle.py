@@ -1,0 +1,81 @@
+"""MASHA on ranks is the one of a plain loop with as many workers, to rounding in float64, and sends what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.config.presets import remember
+from engine.config.run_config import RunConfig
+from engine.config.validation import rules
+from engine.model.workloads.published.saddle import Quadratics, workload
+from engine.rank.workload_report import of_config
+from engine.session import Session
+from tests.support.engine.masha import Reference
+from tests.support.runs import execute, small
+
+STEPS, RATE, SHARE = 12, 0.15, 0.25
+
+
+def saddle(method: str, **more: Any) -> RunConfig:
+    options = {"method": method, "share": SHARE, "unknowns": 8, "functions": 8}
+    wanted = {"model__workload": "saddle", "model__options": options, "train__steps": STEPS}
+    return small(**wanted | {"train__learning_rate": RATE, "train__validation_batches": 1} | more)
+
+
+@pytest.mark.parametrize("method", ["masha1", "masha2", "naive_top"])
+def test_two_ranks_are_two_workers_of_a_plain_loop(session: Session, method: str) -> None:
+    outcome, summary = execute(session, saddle(method, parallel__dp=2))
+    assert outcome.good, outcome
+    plain = Reference(Quadratics(8, 8, 0.5, 0), 2, method, SHARE, SHARE)
+    for step in range(STEPS):
+        plain.step(step, RATE)
+    assert 0 < plain.distance < 1
+    assert summary.validation_loss == pytest.approx(plain.distance, rel=1e-12)
+    # Four of 16 elements, the largest with their places; each rank sends once for an exchange.
+    message = 4 * (8 if method == "masha1" else 12)
+    exchanges = 2 if method == "naive_top" else 1
+    sent = [row for row in summary.communication if row.operation == "send"]
+    assert sum(row.bytes for row in sent) == message * exchanges
+
+
+def test_five_seeds_come_to_the_solution_and_naive_ones_do_not() -> None:
+    """Of the plain loop, which the ranks are equal to."""
+    for seed in range(5):
+        for method in ("masha1", "masha2", "naive_random", "naive_top"):
+            run = Reference(Quadratics(12, 4, 0.5, seed), 2, method, SHARE, SHARE)
+            distances = list[float]()
+            for step in range(800):
+                run.step(step, RATE)
+                distances.append(run.distance)
+            if method.startswith("masha"):
+                assert distances[-1] < 1e-12
+                logs = np.log([one for one in distances if one > 1e-12])
+                assert np.corrcoef(logs, np.arange(len(logs)))[0, 1] < -0.99, (
+                    "on a logarithmic scale it is a line"
+                )
+            else:
+                assert min(distances) > 1e-3, (method, seed)
+
+
+def test_a_step_sees_all_functions_and_is_the_workloads_own() -> None:
+    config = saddle("masha1")
+    remember(config.model, of_config(config))
+    assert not list(rules.problems(config))
+    refused = {
+        "batch__global_batch": 16, "parallel__zero_stage": 1, "compression__method": "int8", "parallel__pp": 2,
+        "checkpoint__every_steps": 2, "precision": "bf16",
+    }  # fmt: skip
+    for key, value in refused.items():
+        more = {"parallel__dp": 2} if "zero" in key or "compression" in key else {}
+        fields = [one.field for one in rules.problems(saddle("masha1", **{key: value}, **more))]
+        assert key.replace("__", ".") in fields
+
+
+def test_names_and_shares_are_checked() -> None:
+    with pytest.raises(ValueError, match="methods masha1"):
+        workload(method="mascha")
+    with pytest.raises(ValueError, match="at most 1"):
+        workload(share=1.5)
