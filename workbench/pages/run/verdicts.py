@@ -25,6 +25,7 @@ _MEANINGS = {
     "straggler": "Share of the mean step by which the slowest rank is behind the median of the others.",
     "memory": "Largest share of the memory that was in use.",
     "clock": "Share of the time with a throttled clock.",
+    "experts": "Share of a layer's choices of experts that would have to go to others for an even load.",
 }
 _COLUMNS = 4
 
