@@ -63,6 +63,8 @@ SHIPPED: dict[str, str] = {
     "llama": "engine.model.workloads.llama",
     "masked_text": "engine.model.workloads.masked_text",
     "saddle": "engine.model.workloads.published.saddle",
+    "convolutions": "engine.model.workloads.published.convolutions",
+    "partitioned": "engine.model.workloads.published.partitioned",
 }
 
 
