@@ -34,16 +34,17 @@ NAME, KEPT = "systems_row_sampling", table.RESULTS / "systems_row_sampling.json"
 SHARE, SEEDS = 0.3, 3
 #: Fine-tuning may lose so much.
 WITHIN = 0.02
-DRAWS = 100
+DRAWS = 40
 ALL, OURS, FEWER = "all tokens", "0.3 of them", "0.1 of them"
 SHARES = {ALL: 1.0, OURS: SHARE, FEWER: 0.1}
 
 
 class Size(NamedTuple):
-    """Steps before fine-tuning, and of it."""
+    """Steps before fine-tuning, of it, and before scatter is taken."""
 
     before: int = 150
     steps: int = 120
+    learned: int = 80
 
 
 def config_of(**more: Any) -> RunConfig:
@@ -63,7 +64,7 @@ def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
     """What is missing is measured; what has been is kept after each part."""
     kept: dict[str, Any] = json.loads(kept_at.read_text("utf-8")) if kept_at.is_file() else {}
     if "scatter" not in kept:
-        kept["scatter"] = scatter(size.before)
+        kept["scatter"] = scatter(size.learned)
         _keep(kept_at, kept)
     if "bytes" not in kept:
         kept["bytes"] = {kind: _bytes(share) for kind, share in SHARES.items()}
@@ -180,7 +181,7 @@ def _losses(kinds: list[str], seed: int, size: Size) -> dict[str, dict[str, floa
         first = config_of(train__seed=seed, train__steps=size.before, checkpoint__every_steps=size.before)
         outcome, _ = session.execute(first, {}, lambda: False)
         assert outcome.good, outcome
-        (folder,) = (Path(home) / "runs").iterdir()
+        (folder,) = (found.parent for found in Path(home).rglob("checkpoints"))
         for kind in kinds:
             config = first.with_values(
                 {

@@ -105,6 +105,17 @@ class GradientCompressor:
             return True
         return self._settings.method == "none" and content.index not in self._memories
 
+    def sends_all(self, content: Content) -> bool:
+        """Whether a bucket goes as it is now and later: no method is chosen, and none left anything."""
+        return self._settings.method == "none" and content.index not in self._memories
+
+    def average(self, views: Sequence[Tensor]) -> Reduction:
+        """Average parts of a bucket in place, in one message; the rest of it is zero on every rank."""
+        together = torch.cat([view.reshape(-1) for view in views])
+        yield self._link.all_reduce(together.div_(self._link.size))
+        for view, part in zip(views, together.split([view.numel() for view in views]), strict=True):
+            view.copy_(part.view(view.shape))
+
     def reduce(self, content: Content) -> Reduction:
         """Average ``content.flat`` in place: the first collective is under way at the first yield, and after the last
         one the average is there, the same bits on every rank.

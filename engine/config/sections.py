@@ -283,6 +283,9 @@ class Train(Section):
     else. ``beta1``, ``beta2`` and ``epsilon`` are AdamW's and LAMB's, ``momentum`` is SGD's, LARS's and Muon's, and
     ``trust`` is by how much of its length LARS moves a matrix at a learning rate of 1. Gradients are scaled to a global
     norm of at most ``clip_norm``; then each of their values is cut to ``clip_value``.
+
+    With ``slice_keep`` each step trains that share of every block's heads and of its feed-forward's width: a slice that
+    begins at random, the same for all micro-batches and data ranks. Experts are not cut, held-out text sees everything.
     """
 
     steps: Count = 24
@@ -304,6 +307,7 @@ class Train(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     clip_value: Annotated[float, Field(gt=0)] | None = None
+    slice_keep: Annotated[float, Field(gt=0, le=1)] = 1.0
     validation_batches: Annotated[int, Field(ge=0)] = 1
     validate_every: Count | None = None
     resume: str | None = None

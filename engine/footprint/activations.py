@@ -71,6 +71,7 @@ class Sizes:
     tp: int
     element: int
     replicated: frozenset[str] = frozenset()
+    keep: float = 1.0
 
     def at(self, matrices: str) -> int:
         """Elements that matrices read of an activation, or give to one: all of it, or a slice if replicated."""
@@ -87,9 +88,24 @@ class Sizes:
         return self.hidden // self.tp
 
     @property
+    def query(self) -> int:
+        """Elements of this rank's queries that are trained, and of what they read."""
+        return self.slice if self.keep == 1 else self.key_value * (self.shape.heads // self.shape.kv_heads)
+
+    @property
     def key_value(self) -> int:
-        """Elements of this rank's keys; its values are as many."""
-        return self.tokens * self.shape.kv_heads * self.shape.head_dim // self.tp
+        """Elements of this rank's keys that are trained; its values are as many."""
+        return self.tokens * kept_parts(self.shape.kv_heads // self.tp, self.keep) * self.shape.head_dim
+
+    @property
+    def width(self) -> int:
+        """Elements of this rank's width of a feed-forward that are trained."""
+        return self.tokens * kept_parts(self.shape.ffn_hidden // self.tp, self.keep)
+
+    @property
+    def sums(self) -> int:
+        """Sums of attention: one for each token and head that is trained."""
+        return self.query // self.shape.head_dim
 
 
 def sizes_of(config: RunConfig) -> Sizes:
@@ -97,7 +113,9 @@ def sizes_of(config: RunConfig) -> Sizes:
     tokens = config.batch.micro_batch * config.data.sequence_length // config.parallel.cp
     element = 2 if config.precision == "bf16" else FP32_BYTES
     replicated = frozenset(config.parallel.tp_replicated or ())
-    return Sizes(resolve(config.model), tokens, config.parallel.tp, element, replicated)
+    return Sizes(
+        resolve(config.model), tokens, config.parallel.tp, element, replicated, config.train.slice_keep
+    )
 
 
 def kept_by_stage(config: RunConfig, part: Part) -> Kept:
@@ -163,7 +181,7 @@ def _too_small(config: RunConfig) -> int:
     """
     sizes = sizes_of(config)
     factor = FP32_BYTES * sizes.tokens // sizes.tp
-    sums = FP32_BYTES * sizes.tokens * sizes.shape.heads // sizes.tp
+    sums = FP32_BYTES * sizes.sums
     picks = [size * kept for _, kept, _, _ in _sampled(config, sizes, "none") for size in _OF_SAMPLE]
     return sum(size for size in (factor, factor, sums, *picks) if size < SMALLEST_BYTES)
 
@@ -201,6 +219,11 @@ def block_bytes(config: RunConfig, recompute: Recompute) -> int:
 def sampled_rows(tokens: int, share: float) -> int:
     """Tokens of a matrix's input that are kept with ``memory.sample_tokens``."""
     return max(1, math.ceil(round(share * tokens, 9)))
+
+
+def kept_parts(parts: int, keep: float) -> int:
+    """Heads, or units of width, that a step trains with ``train.slice_keep``; rules see to it that they are whole."""
+    return max(1, round(keep * parts))
 
 
 def _sampled(config: RunConfig, sizes: Sizes, recompute: Recompute) -> list[tuple[int, int, int, int]]:
@@ -285,14 +308,14 @@ def _attention(config: RunConfig, sizes: Sizes) -> int:
     A ring keeps the result as its matrix reads it, alone.
     """
     is_ring = config.parallel.cp > 1 and config.parallel.cp_method == "ring"
-    elements = (2 if is_ring else 3) * sizes.slice + 2 * sizes.key_value
-    return sizes.element * elements + FP32_BYTES * sizes.tokens * sizes.shape.heads // sizes.tp
+    elements = (2 if is_ring else 3) * sizes.query + 2 * sizes.key_value
+    return sizes.element * elements + FP32_BYTES * sizes.sums
 
 
 def _core_inputs(config: RunConfig, sizes: Sizes) -> int:
     """Queries, keys and values; with a split backward the result for its matrix, too."""
     results = 2 if KINDS[config.schedule.kind].splits_backward else 1
-    return sizes.element * (results * sizes.slice + 2 * sizes.key_value)
+    return sizes.element * (results * sizes.query + 2 * sizes.key_value)
 
 
 def _attention_factors(sizes: Sizes) -> int:
@@ -303,7 +326,7 @@ def _attention_factors(sizes: Sizes) -> int:
 
 def _feed_forward(sizes: Sizes) -> int:
     """Gate, its activation, up, and the product of the two."""
-    return 4 * sizes.element * sizes.tokens * sizes.shape.ffn_hidden // sizes.tp
+    return 4 * sizes.element * sizes.width
 
 
 def _mixture(config: RunConfig, sizes: Sizes) -> int:

@@ -40,7 +40,8 @@ class Workload:
     ``recomputed_layers`` of the whole model recompute, None for all of them; "selective" means their attention core.
     With ``block_actions`` each layer does what its own says.
     ``recomputes_whole_block``: full recomputation makes a dense block's last matrix product again as well.
-    ``layer_share`` of the layers is what a token goes through in the mean, where micro-batches leave out some.
+    ``layer_share`` of the layers is what a token goes through in the mean, where micro-batches leave out some, and
+    ``slice_share`` of heads and of a dense feed-forward's width is what a step trains.
     With ``experts``, each layer has a router and that many feed-forwards of ``expert_ffn_hidden`` units (by default
     the shape's), of which a token takes ``experts_per_token``. Parameters are shared as the model section says; what is
     computed with them is the same.
@@ -57,6 +58,7 @@ class Workload:
     recomputes_whole_block: bool = False
     block_actions: tuple[BlockAction, ...] = ()
     layer_share: float = 1.0
+    slice_share: float = 1.0
     layer_groups: int | None = None
     tied_embeddings: bool = False
 
@@ -85,6 +87,7 @@ def workload_of(config: RunConfig) -> Workload:
         experts_per_token=config.model.experts_per_token,
         expert_ffn_hidden=config.model.expert_ffn_hidden,
         layer_share=_layer_share(config),
+        slice_share=config.train.slice_keep,
         layer_groups=config.model.layer_groups,
         tied_embeddings=config.model.tied_embeddings,
     )
@@ -188,15 +191,18 @@ def _recomputed(work: Workload, kind: str) -> int:
     if kind not in ("selective", "full"):
         return 0
     if kind == "selective":
-        return _attention_core(work)
+        return round(work.slice_share * _attention_core(work))
     last = 0 if work.experts or work.recomputes_whole_block else 2 * work.shape.hidden * work.shape.ffn_hidden
-    return _block_forward(work) - last
+    return _block_forward(work) - round(work.slice_share * last)
 
 
 def _block_forward(work: Workload) -> int:
     """Forward FLOPs of one block per token."""
     active = work.experts_per_token if work.experts else 1
-    return 2 * (_attention(work.shape) + _feed_forward(work, active)) + _attention_core(work)
+    attention, fed = 2 * _attention(work.shape) + _attention_core(work), 2 * _feed_forward(work, active)
+    if work.experts:
+        return round(work.slice_share * attention) + fed
+    return round(work.slice_share * (attention + fed))
 
 
 def _attention_core(work: Workload) -> int:

@@ -248,7 +248,8 @@ def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
         coarse = round(2 * _sent_bytes(settings, layout.inner) * elements)
         return kept + coarse + (_slice_bytes(config, stages) if layout.zero_stage == 1 else 0)
     if settings.method == "none":
-        return kept
+        keep = config.train.slice_keep
+        return kept + (round(FP32_BYTES * elements * keep) if keep < 1 else 0)  # slices leave packed
     sides = sum(
         (one.rows + one.columns) * one.copies for held in stages for one in held.weights if one.columns > 1
     )

@@ -47,7 +47,7 @@ class Activations:
 
     The first ``layers`` of the stage are recomputed (all with None); ``offload`` keeps what is left in host memory.
     With ``actions``, one for each block of the whole model, those hold instead. ``sampled`` is the share of tokens that
-    matrices keep of their input, ``seed`` that of the draws.
+    matrices keep of their input, ``sliced`` that of heads and width which a step trains, ``seed`` that of the draws.
     """
 
     recompute: Recompute = "none"
@@ -55,6 +55,7 @@ class Activations:
     offload: bool = False
     actions: tuple[BlockAction, ...] | None = None
     sampled: float = 1.0
+    sliced: float = 1.0
     seed: int = 0
 
     def of_block(self, place: int, number: int) -> Recompute:
@@ -88,7 +89,13 @@ def activations_of(config: RunConfig) -> Activations:
     actions = None if memory.block_actions is None else tuple(memory.block_actions)
     offloads = memory.offload in ("activations", "both")
     return Activations(
-        memory.recompute, memory.recompute_layers, offloads, actions, memory.sample_tokens, config.train.seed
+        memory.recompute,
+        memory.recompute_layers,
+        offloads,
+        actions,
+        memory.sample_tokens,
+        config.train.slice_keep,
+        config.train.seed,
     )
 
 

@@ -17,7 +17,7 @@ from engine.model.activation_memory import Activations, Recompute, again
 from engine.model.axes import Axes, Deferral, TensorAxis
 from engine.model.column_lookup import column_rows, my_columns
 from engine.model.experts.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
-from engine.model.linear import apply, linear
+from engine.model.linear import RingSlice, apply, linear, ring_slice, sliced_linear
 from engine.model.row_sampling import RowSampler, SampledProducts
 from engine.model.stage import Stage
 
@@ -41,9 +41,16 @@ class Linear(nn.Module):
             shape[tp_dim] //= tp.size
         self.weight = nn.Parameter(torch.empty(shape))
         self.deferred: Deferral | None = None
+        self.part: RingSlice | None = None
+
+    def take(self, part: RingSlice | None) -> None:
+        """What training uses of the matrix from the next forward on; data parallelism sends no more of its gradient."""
+        self.part = self.weight.part = part  # type: ignore[attr-defined]
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
+        if self.part is not None and torch.is_grad_enabled():
+            return sliced_linear(x, self.weight, self.part)
         if self.deferred is not None:
             return self.deferred.linear(x, self.weight)
         return linear(x, self.weight)
@@ -119,6 +126,17 @@ class Attention(nn.Module):
         has_own = sampler is not None and self.context.size == 1 and not self.forgets
         self.sampled_output = SampledProducts(sampler, index + 1) if sampler is not None and has_own else None
 
+    def slice(self, keep: float, seed: tuple[int, ...]) -> None:
+        """Train a slice of this rank's heads, keys and values with the queries that read them; all of them with 1."""
+        each, groups = self.key.weight.shape[0], self.query.weight.shape[0] // self.key.weight.shape[0]
+        for matrix, dim, many in (
+            (self.key, 0, 1),
+            (self.value, 0, 1),
+            (self.query, 0, groups),
+            (self.output, 1, groups),
+        ):
+            matrix.take(ring_slice(each // self.head_dim, keep, dim, many * self.head_dim, seed))
+
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
         matrices = self.query, self.key, self.value
@@ -170,6 +188,11 @@ class FeedForward(nn.Module):
         """What the next forwards keep."""
         self.sampled_inputs = None if sampler is None else SampledProducts(sampler, index)
         self.sampled_output = None if sampler is None else SampledProducts(sampler, index + 1)
+
+    def slice(self, keep: float, seed: tuple[int, ...]) -> None:
+        """Train a slice of this rank's width; all of it with 1."""
+        for matrix, dim in ((self.gate, 0), (self.up, 0), (self.down, 1)):
+            matrix.take(ring_slice(self.gate.weight.shape[0], keep, dim, 1, seed))
 
     def forward(self, x: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
@@ -317,17 +340,30 @@ class Decoder(Stage):
         self._sample(activations)
 
     def meet(self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor) -> None:
-        """Rows are told apart by their token and the one that follows."""
+        """Rows are told apart by their token and the one that follows; slices are the same in all of a step."""
+        if step != self._sliced_at and self._keep < 1:
+            self._slice(step)
         if self.sampler is not None:
             self.sampler.meet(step, micro_batch, inputs, targets)
 
     def _sample(self, activations: Activations) -> None:
         """What blocks keep; norms of gradients are remembered anew."""
         share, seed = activations.sampled, activations.seed
+        self._keep, self._seed = activations.sliced, seed
+        self._slice(0)
         self.sampler = RowSampler(share, seed, self._data_rank) if share < 1 else None
         for place, (number, block) in enumerate(zip(self.numbers, self.blocks.values(), strict=True)):
             assert isinstance(block, Block)
             block.keep(activations.of_block(place, number), self.sampler, number)
+
+    def _slice(self, step: int) -> None:
+        """The same on all ranks that hold the same heads."""
+        self._sliced_at = step
+        for number, block in zip(self.numbers, self.blocks.values(), strict=True):
+            assert isinstance(block, Block)
+            block.attention.slice(self._keep, (self._seed, step, number, 0))
+            if isinstance(block.feed_forward, FeedForward):
+                block.feed_forward.slice(self._keep, (self._seed, step, number, 1))
 
 
 def initialize(model: Decoder, seed: int, sharing: Sharing | None = None) -> None:

@@ -190,6 +190,8 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     said["train.optimizer=muon: its products are not counted, and its state as AdamW's"] = (
         config.train.optimizer == "muon"
     )
+    keep = config.train.slice_keep
+    said[f"train.slice_keep={keep:g}: seconds are those of whole matrices"] = keep < 1
     optimizer = config.train.optimizer
     said[f"train.optimizer={optimizer}: its sums over ranks are not counted"] = OPTIMIZERS[
         optimizer

@@ -23,6 +23,7 @@ from engine.config.knobs.facts import (
     Values,
 )
 from engine.config.knobs.learning import OPTIMIZERS
+from engine.config.knobs.thinning import THINNING
 from engine.schedules.registry import KINDS
 
 #: Sections that a fair comparison needs to hold still as a whole.
@@ -230,19 +231,6 @@ KNOBS: dict[str, KnobFacts] = {
         changes=("speed", "memory"),
         trade="only some layers: between all and nothing recomputed",
     ),
-    "memory.sample_tokens": KnobFacts(
-        "Tokens of weight gradients",
-        "sampled tokens",
-        acts=rules.keeps_inputs,
-        at_rest=1.0,
-        plain=1.0,
-        exact=1.0,
-        offered=rules.of_decoder(rules.always_offered(1.0, 0.3)),
-        usual=rules.never,
-        live=ACTIVATIONS,
-        changes=("speed", "memory", "loss"),
-        trade="matrices keep a part of their inputs, and their gradients scatter around the exact ones",
-    ),
     "memory.offload": KnobFacts(
         "Offload to host",
         "offload",
@@ -403,6 +391,7 @@ KNOBS: dict[str, KnobFacts] = {
         changes=("loss",),
         trade="a larger batch takes fewer, larger steps: in a line while it rises slowly, by the root for Adam",
     ),
+    **THINNING,
     "train.optimizer": KnobFacts(
         "Optimizer",
         "optimizer",

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError
-from engine.config.presets import is_decoder
+from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
+from engine.schedules.registry import KINDS
 
-_TOKENS = "memory.sample_tokens"
+_TOKENS, _SLICE = "memory.sample_tokens", "train.slice_keep"
+_ROUNDING = 1e-6
 
 
 def thinning_problems(config: RunConfig) -> Iterator[LayoutError]:
-    """Every broken rule; with all tokens there is none."""
+    """Every broken rule; with all tokens and whole matrices there is none."""
+    yield from _slice_problems(config)
     share = config.memory.sample_tokens
     if share < 1:
         for reason in _reasons(config):
@@ -27,6 +30,50 @@ def thinning_problems(config: RunConfig) -> Iterator[LayoutError]:
                 "its plan measures blocks that keep all tokens; leave out memory.budget_gib, or set this to 1"
             )
             yield LayoutError(_TOKENS, share, remedy)
+
+
+def _slice_problems(config: RunConfig) -> Iterator[LayoutError]:
+    keep, parallel, kind = config.train.slice_keep, config.parallel, KINDS[config.schedule.kind]
+    if keep == 1:
+        return
+    reasons = list(_reasons(config))
+    if parallel.tp_replicated:
+        reasons.append("matrices that are whole on every rank are not cut; leave out parallel.tp_replicated")
+    if kind.splits_backward and parallel.pp * config.schedule.chunks > 1:
+        reasons.append(f"{config.schedule.kind} takes gradients of whole matrices; set schedule.kind to 1f1b")
+    if config.model.layer_groups is not None:
+        reasons.append("layers that share parameters would be cut differently; leave out model.layer_groups")
+    if config.memory.sample_tokens < 1:
+        reasons.append("sampled products take whole matrices; set memory.sample_tokens to 1")
+    if config.memory.budget_gib is not None:
+        reasons.append("a plan of activations measures whole matrices; leave out memory.budget_gib")
+    for reason in reasons:
+        yield LayoutError(_SLICE, keep, f"{reason}, or this to 1")
+    if is_decoder(config.model):
+        yield from _uneven_slices(config)
+
+
+def _uneven_slices(config: RunConfig) -> Iterator[LayoutError]:
+    """Of a rank's heads, counted as keys have them, and its width, whole ones are kept."""
+    keep, parallel, shape = config.train.slice_keep, config.parallel, resolve(config.model)
+    parts = {"kv_heads": shape.kv_heads}
+    if config.model.experts is None:
+        parts["ffn_hidden"] = shape.ffn_hidden
+    for name, size in parts.items():
+        each = size // parallel.tp
+        if size % parallel.tp or each == 0:
+            continue  # another rule tells
+        if abs(keep * each - round(keep * each)) > _ROUNDING or round(keep * each) == 0:
+            nearest = max(1, round(keep * each)) / each
+            what = f"of {name} / tp = {each} it keeps no whole number; nearest legal: {nearest:.6g}"
+            yield LayoutError(_SLICE, keep, what)
+            return
+    heads = round(keep * shape.kv_heads / parallel.tp)
+    if parallel.cp > 1 and parallel.cp_method == "ulysses" and heads % parallel.cp:
+        remedy = (
+            f"keeps {heads} heads, which cp={parallel.cp} (ulysses) does not divide; set cp_method to ring"
+        )
+        yield LayoutError(_SLICE, keep, f"{remedy}, or this to 1")
 
 
 def _reasons(config: RunConfig) -> Iterator[str]:

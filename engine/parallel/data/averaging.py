@@ -21,7 +21,15 @@ from engine.config.run_config import RunConfig
 from engine.config.sections import Memory
 from engine.model.activation_memory import on_host
 from engine.parallel.data.buckets import Bucket, GradientBuckets
-from engine.parallel.data.replica import Extent, Piece, ReplicaMemory, Wave, extent, partial_over_tp
+from engine.parallel.data.replica import (
+    Extent,
+    Piece,
+    ReplicaMemory,
+    Wave,
+    extent,
+    partial_over_tp,
+    trained_part,
+)
 from profilers.steps.timer import StepTimer
 
 
@@ -338,8 +346,21 @@ class AveragedParameters:
 
     def _average(self, bucket: Bucket) -> Reduction:
         self._see(bucket)
-        if self.compressor is not None:
-            yield from self.compressor.reduce(self.contents[bucket.index])
+        if self.compressor is None:
+            return
+        content, views = self.contents[bucket.index], self._trained(bucket)
+        if views and not self._needs_slices and self.compressor.sends_all(content):
+            yield from self.compressor.average(views)
+        else:
+            yield from self.compressor.reduce(content)
+
+    def _trained(self, bucket: Bucket) -> list[Tensor]:
+        """The gradient of what this step trains of a bucket's parameters; empty if that is all of them."""
+        parts = [trained_part(parameter) for parameter in bucket.parameters]
+        if not any(parts):
+            return []
+        views = zip(parts, bucket.views(), strict=True)
+        return [one for part, (_, view) in views for one in (part.views(view) if part else [view])]
 
     def _see(self, bucket: Bucket) -> None:
         """A rank's gradient as it is averaged, for who watches."""

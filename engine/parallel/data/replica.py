@@ -18,6 +18,7 @@ from engine.config.compression import Plan
 from engine.config.run_config import RunConfig
 from engine.model.decoder import Linear, Norm
 from engine.model.experts.mixture import Mixture, Router
+from engine.model.linear import RingSlice
 from engine.model.stage import Stage
 
 
@@ -203,6 +204,12 @@ def extent(parameter: nn.Parameter) -> Extent:
     """Where this rank's part of a parameter lies in the undivided model."""
     place: Extent = parameter.extent  # type: ignore[attr-defined]
     return place
+
+
+def trained_part(parameter: nn.Parameter) -> RingSlice | None:
+    """What a step trains of a matrix; None where that is all of it."""
+    part: RingSlice | None = getattr(parameter, "part", None)
+    return part
 
 
 def partial_over_tp(parameter: nn.Parameter) -> bool:

@@ -99,6 +99,7 @@ def _work(config: RunConfig, stage: int) -> Hashable:
         config.batch.micro_batch,
         stays_gathered,
         config.memory.recompute,
+        config.train.slice_keep,
         config.memory.sample_tokens if config.memory.recompute != "full" else 1.0,
     )
 

@@ -55,6 +55,7 @@ def _tree(pick: random.Random) -> dict[str, Any]:
                   "beta1": choose([0.9, 0.85]), "beta2": choose([0.999, 0.95]), "epsilon": choose([1e-8, 1e-6]),
                   "momentum": choose([0.9, 0.9, 0.0]), "clip_value": choose([None, None, None, 0.5]),
                   "weight_decay": choose([0.0, 0.1, 0.01]), "clip_norm": choose([None, 1.0, 0.5]),
+                  "slice_keep": choose([1.0] * 6 + [0.5]),
                   "validation_batches": choose([1, 4]), "validate_every": choose([None, 10])},
         "checkpoint": {"every_steps": choose([None, None, 20]), "keep": choose([1, 2]),
                        "asynchronous": choose([False, True])},

@@ -70,11 +70,17 @@ def replace_steps(guard: LossGuard, steps: int) -> LossGuard:
         {"overlap.delay": 1},
         {"schedule.skip_share": 0.25},
         {"memory.sample_tokens": 0.3},
+        {"train.slice_keep": 0.75},
     ],
 )
 def test_everything_that_is_sent_coarsely_late_or_rarely_or_left_out_is_lossy(values: dict[str, Any]) -> None:
     assert scoring.is_lossy(values)
-    off = {"overlap.delay": 0, "schedule.skip_share": 0.0, "memory.sample_tokens": 1.0}
+    off = {
+        "overlap.delay": 0,
+        "schedule.skip_share": 0.0,
+        "memory.sample_tokens": 1.0,
+        "train.slice_keep": 1.0,
+    }
     assert not scoring.is_lossy(dict.fromkeys(values, "none") | off)
 
 

@@ -28,6 +28,13 @@ class Bucket:
     members: tuple[Parameter, ...]
     length: int
 
+    @property
+    def trained(self) -> int:
+        """Values of what a step trains of them, which alone are averaged."""
+        if all(one.trained == 1 for one in self.members):
+            return self.length
+        return sum(round(one.trained * one.elements) for one in self.members)
+
 
 def dealt(parameters: Sequence[Parameter], bucket_mb: float, padding: int = 1) -> list[Bucket]:
     """Buckets of at most so many MiB of fp32 gradients, or of one parameter, in the order that a backward fills."""
@@ -70,7 +77,8 @@ class Shared:
     def reduction(self, index: int) -> Call:
         """What averages a bucket."""
         operation, bucket = "reduce_scatter" if self.sliced else "all_reduce", self.buckets[index]
-        return Call(operation, self.axis, FLOAT32, self.ranks, BYTES[FLOAT32] * bucket.length, GRADIENTS)
+        length = bucket.length if self.sliced else bucket.trained
+        return Call(operation, self.axis, FLOAT32, self.ranks, BYTES[FLOAT32] * length, GRADIENTS)
 
     def sums(self) -> list[Call]:
         """What sums its gradients over stages."""

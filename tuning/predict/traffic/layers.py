@@ -33,6 +33,7 @@ class Parameter(NamedTuple):
     ``block`` is its unit's place in the stage, that of its block or of several that share parameters, or ``ROOT``.
     Gradients of ``partial`` ones are partial over tp, those of ``late`` ones are taken by W, and ``wide`` ones compute
     in fp32 whatever the precision. ``shared`` ones are called so in the whole model. No other rank has one ``alone``.
+    ``trained`` is the share of it that a step trains, and of whose gradient is sent.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Parameter(NamedTuple):
     wide: bool = False
     shared: str = ""
     alone: bool = False
+    trained: float = 1.0
 
     @property
     def elements(self) -> int:
@@ -99,6 +101,7 @@ def _norm(name: str, shape: ModelShape, place: int) -> Parameter:
 
 def _block(config: RunConfig, shape: ModelShape, place: int, late: bool) -> Iterator[Parameter]:
     hidden, width, narrow = shape.hidden, shape.ffn_hidden, shape.kv_heads * shape.head_dim
+    keep = config.train.slice_keep if config.compression.method == "none" else 1.0
     yield _norm(f"{place}.attention_norm", shape, place)
     yield _norm(f"{place}.feed_forward_norm", shape, place)
 
@@ -107,7 +110,7 @@ def _block(config: RunConfig, shape: ModelShape, place: int, late: bool) -> Iter
         split = (
             (outputs, inputs // ranks) if part in ("attention_output", "down") else (outputs // ranks, inputs)
         )
-        return Parameter(f"{place}.{name}", split, place, partial, late=late)
+        return Parameter(f"{place}.{name}", split, place, partial, late=late, trained=keep)
 
     for name, outputs in {"query": hidden, "key": narrow, "value": narrow}.items():
         yield matrix(name, "query_key_value", outputs, hidden)

@@ -97,6 +97,7 @@ COMMON: tuple[Row, ...] = (
     lost("train.optimizer", _SCRIPT, "make it there"),
     *(lost(f"train.{name}", "goes with train.optimizer", "see there")
       for name in ("beta1", "beta2", "epsilon", "momentum")),
+    lost("train.slice_keep", _SEARCHED, "this changes what is learned: measure without it"),
     lost("train.clip_value", "this trainer clips by the norm alone", "clip values in the training script"),
     lost("train.weight_decay", _SCRIPT, "give it to AdamW", always=True),
     lost("train.clip_norm", _SCRIPT, "clip gradients to it", always=True),

@@ -61,6 +61,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "memory.sample_tokens": (1.0, 1.0, 1.0, 0.3),
     "memory.offload": ("none", "activations", "optimizer", "both"),
     "memory.parameters": ("fp32", "fp32", "bf16"),
+    "train.slice_keep": (1.0, 1.0, 1.0, 0.5, 0.7),
     "precision": ("fp32", "bf16"),
     "compile": (False, False, False, True),
 }

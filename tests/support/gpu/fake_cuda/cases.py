@@ -35,6 +35,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "model.capacity_factor": (1.25,),
     "model.layer_groups": (1,),
     "train.clip_norm": (None,),
+    "train.slice_keep": (0.5,),
     "train.validate_every": (1,),
     "checkpoint.every_steps": (1,),
 }

@@ -1,0 +1,160 @@
+"""Steps that train slices of heads and width: what a masked model gives, by the bytes said, the same on all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config.validation.rules import problems
+from engine.dry_run.pool import build_ranks
+from engine.footprint.activations import kept_by_stage
+from engine.footprint.flops import model_flops_per_step, workload_of
+from engine.footprint.footprint import parts_of, plan_of
+from engine.model.activation_memory import Activations
+from engine.model.axes import Axes, LocalExperts
+from engine.model.decoder import Block, Decoder, FeedForward, Linear, initialize
+from engine.model.linear import ring_slice
+from engine.parallel.context.axis import WholeSequence
+from engine.parallel.tensor import TensorParallel
+from engine.session import Session
+from tests.engine.model.test_activation_memory import SHAPE
+from tests.support.runs import execute, small
+
+TOKENS = torch.arange(64).view(2, 32)
+
+
+def build(**kept: Any) -> Decoder:
+    axes = Axes(TensorParallel(), WholeSequence(), LocalExperts())
+    decoder = Decoder(SHAPE, range(SHAPE.layers), axes, sequence_length=32, activations=Activations(**kept))
+    initialize(decoder, 0)
+    return decoder
+
+
+def matrices(decoder: Decoder) -> dict[str, Linear]:
+    return {name: one for name, one in decoder.named_modules() if isinstance(one, Linear)}
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_loss_and_gradients_are_those_of_a_masked_model(recompute: Any) -> None:
+    """Rows and columns that are not in the slice are zero there, and what goes on is divided by the share."""
+    sliced, masked = build(sliced=0.5, recompute=recompute), build()
+    sliced.meet(3, 0, TOKENS, TOKENS)
+    masks = {}
+    for (name, one), other in zip(matrices(sliced).items(), matrices(masked).values(), strict=True):
+        if one.part is not None:
+            masks[name] = torch.zeros_like(one.weight)
+            for view in one.part.views(masks[name]):
+                view.fill_(one.part.scale)
+            with torch.no_grad():
+                other.weight.mul_(masks[name])
+    assert len(masks) == 7 * SHAPE.layers
+    losses = [one.loss(one(TOKENS), TOKENS) for one in (sliced, masked)]
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-6)
+    for loss in losses:
+        loss.backward()
+    for (name, one), other in zip(sliced.named_parameters(), masked.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None
+        torch.testing.assert_close(
+            one.grad, other.grad * masks.get(name.removesuffix(".weight"), 1), atol=1e-7, rtol=1e-4
+        )
+
+
+def test_every_part_is_in_as_many_slices_and_their_mean_is_all() -> None:
+    """Over all places where one may begin; the last ones go around."""
+    wide, firsts = torch.arange(1.0, 13.0).view(1, 12), set()
+    total = torch.zeros_like(wide)
+    for step in range(200):
+        part = ring_slice(4, 0.75, 1, 3, (0, step))
+        assert part is not None and part.of(wide, torch.float32).shape == (1, 9)
+        if part.first not in firsts:
+            firsts.add(part.first)
+            for view, into in zip(part.views(wide), part.views(total), strict=True):
+                into.add_(part.scale * view / 4)
+    assert firsts == {0, 3, 6, 9}
+    assert torch.allclose(total, wide)
+    assert ring_slice(4, 1.0, 1, 3, (0,)) is None
+
+
+def test_slices_follow_steps_and_evaluation_sees_all() -> None:
+    decoder, whole = build(sliced=0.5), build()
+    seen = set()
+    for step in range(12):
+        decoder.meet(step, 1, TOKENS, TOKENS)
+        block = decoder.blocks["0"]
+        assert isinstance(block, Block) and isinstance(block.feed_forward, FeedForward)
+        parts = block.attention.query.part, block.attention.key.part, block.feed_forward.gate.part
+        assert all(parts)
+        seen.add(parts)
+        assert parts[0] == parts[1]._replace(first=2 * parts[1].first, length=2 * parts[1].length)
+        assert block.feed_forward.down.part == parts[2]._replace(dim=1, scale=2.0)
+    assert len(seen) > 6
+    with torch.no_grad():
+        assert torch.equal(decoder(TOKENS), whole(TOKENS))
+    decoder.keep(Activations())
+    assert torch.equal(decoder(TOKENS), whole(TOKENS))
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bf16, selective": {"memory__recompute": "selective", "precision": "bf16"},
+    "tp": {"parallel__tp": 2},
+    "ring": {"parallel__cp": 2},
+    "experts": {"model__experts": 4},
+}
+
+
+@pytest.mark.parametrize("values", CASES.values(), ids=CASES)
+def test_a_built_rank_keeps_the_bytes_of_the_formula(values: dict[str, Any]) -> None:
+    spared = []
+    for keep in (1.0, 0.5):
+        heads = {"model__heads": 8, "model__kv_heads": 8}
+        config = small(**values, **heads, batch__micro_batch=2, model__layers=4, train__slice_keep=keep)
+        (built,) = build_ranks(config, [0])[0]
+        spared.append((built.kept.device, kept_by_stage(config, parts_of(config, plan_of(config))[0]).device))
+    counted, said = (whole - part for whole, part in zip(*spared, strict=True))
+    assert counted == pytest.approx(said, rel=0.01) and counted > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "remedy"),
+    [
+        ({"train__slice_keep": 0.7}, "of kv_heads / tp = 4 it keeps no whole number; nearest legal: 0.75"),
+        ({"parallel__tp": 4}, "of kv_heads / tp = 1 it keeps no whole number; nearest legal: 1"),
+        ({"compile": True}, "set compile to false, or this to 1"),
+        ({"model__layer_groups": 1}, "leave out model.layer_groups, or this to 1"),
+        ({"memory__sample_tokens": 0.3}, "set memory.sample_tokens to 1, or this to 1"),
+        ({"parallel__pp": 2, "schedule__kind": "zb_h1"}, "set schedule.kind to 1f1b, or this to 1"),
+        (
+            {"parallel__cp": 2, "parallel__cp_method": "ulysses", "train__slice_keep": 0.75},
+            "keeps 3 heads, which cp=2 (ulysses) does not divide; set cp_method to ring, or this to 1",
+        ),
+    ],
+)
+def test_what_cannot_be_sliced_is_refused(values: dict[str, Any], remedy: str) -> None:
+    (problem,) = problems(small(**{"train__slice_keep": 0.5, "model__kv_heads": 4} | values))
+    assert problem.field == "train.slice_keep"
+    assert problem.remedy.endswith(remedy)
+
+
+def test_two_ranks_learn_what_one_does(session: Session) -> None:
+    """With buckets of which some hold slices of matrices alone; what they send is compared with formulas elsewhere."""
+    values = {"model__kv_heads": 4, "train__steps": 6, "batch__micro_batch": 1, "overlap__bucket_mb": 0.2}
+    losses = []
+    for dp, stage, keep in ((1, 0, 0.5), (2, 0, 0.5), (2, 3, 0.5), (2, 0, 1.0)):
+        config = small(**values, parallel__dp=dp, parallel__zero_stage=stage, train__slice_keep=keep)
+        outcome, summary = execute(session, config)
+        assert outcome.good, outcome
+        losses.append(summary.validation_loss)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[3] != pytest.approx(losses[0], rel=1e-4)
+
+
+def test_flops_are_those_of_the_slice() -> None:
+    """All of a dense block's products scale; logits do not."""
+    whole, half = (workload_of(small(model__kv_heads=4, train__slice_keep=keep)) for keep in (1.0, 0.5))
+    logits = 6 * whole.tokens * whole.shape.vocabulary * whole.shape.hidden
+    blocks = model_flops_per_step(whole) - logits
+    assert model_flops_per_step(half) - logits == blocks // 2
