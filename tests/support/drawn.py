@@ -10,8 +10,10 @@ from collections.abc import Iterable
 import pytest
 
 MARKER = "drawn"
-#: The same number draws the same cases again.
-SEED = int(os.environ.get("WORKBENCH_TEST_SEED") or random.SystemRandom().randrange(10_000))
+_VARIABLE = "WORKBENCH_TEST_SEED"
+#: The same number draws the same cases again; processes that share the tests of one run have it from the first.
+SEED = int(os.environ.get(_VARIABLE) or random.SystemRandom().randrange(10_000))
+os.environ[_VARIABLE] = str(SEED)
 
 
 def leave_out(items: Iterable[pytest.Item], only_slow: bool) -> None:
