@@ -33,6 +33,7 @@ from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.machine import Machine
 from tuning.predict.simulation.simulate import step_of
+from tuning.predict.simulation.step_result import Simulated
 
 NAME, KEPT = "systems_partial_pipeline", table.RESULTS / "systems_partial_pipeline.json"
 #: Seconds of a layer forward; Mbit/s of a host's link; messages of which the latency is taken.
@@ -121,19 +122,24 @@ def _steps(rounds: int, kinds: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _on_rank(rank: RankContext, rounds: int, kinds: tuple[str, ...]) -> tuple[list[Taken], list[float]]:
-    latencies = _latencies(rank)
-    steps: dict[str, ranks.Steps] = {}
-    for kind in kinds:
-        engine = ranks.Engine(replace(rank, config=in_lab(kind)))
-        for replica in engine.stages.stages.values():
-            seconds = LAYER * len(replica.model.blocks)
-            for name, factor in (("forward", 1), ("backward", 2)):
-                setattr(replica, name, _paced(getattr(replica, name), factor * seconds))
-        steps[kind] = ranks.EngineSteps(engine, recorded=False)
+    latencies = latencies_of(rank)
+    steps: dict[str, ranks.Steps] = {
+        kind: ranks.EngineSteps(paced_engine(rank, in_lab(kind)), recorded=False) for kind in kinds
+    }
     return ranks.in_turn(steps, rounds), latencies
 
 
-def _latencies(rank: RankContext) -> list[float]:
+def paced_engine(rank: RankContext, config: RunConfig) -> ranks.Engine:
+    """Whose layers take ``LAYER`` seconds each, and twice that backward."""
+    engine = ranks.Engine(replace(rank, config=config))
+    for replica in engine.stages.stages.values():
+        seconds = LAYER * len(replica.model.blocks)
+        for name, factor in (("forward", 1), ("backward", 2)):
+            setattr(replica, name, _paced(getattr(replica, name), factor * seconds))
+    return engine
+
+
+def latencies_of(rank: RankContext) -> list[float]:
     """Half of what each message of one element took to the next host and back; only ranks 0 and 1 take part."""
     channel, element, found = rank.groups.pp, torch.zeros(1), list[float]()
     assert channel is not None
@@ -183,14 +189,18 @@ def _loss(kind: str, seed: int, steps: int, faster: float) -> dict[str, float]:
 
 
 def simulated(kind: str, latency: float) -> float:
-    """Seconds of a step by events, of the list that ranks execute, with the lab's links."""
-    config = in_lab(kind)
+    """Seconds of a step of a kind."""
+    return played(in_lab(kind), latency).seconds
+
+
+def played(config: RunConfig, latency: float) -> Simulated:
+    """A paced step by events, of the list that ranks execute, with the lab's links."""
     costs = [
         Costs(LAYER * part.layers, 2 * LAYER * part.layers) for part in parts_of(config, plan_of(config))
     ]
     link = Link(latency, RATE * 1e6 / 8)
     hosts = Cluster("the lab", (Group(4, 1, Accelerator("a paced core", {}, 0, 0.0), link, link, "lab"),))
-    return simulate(step_of(config, costs, backend="gloo"), Machine(hosts)).seconds
+    return simulate(step_of(config, costs, backend="gloo"), Machine(hosts))
 
 
 HEADER = [

@@ -1,8 +1,9 @@
 """Systems of the literature as this project has them, each beside its plainer rival: exactness, bytes, time, verdict.
 
 KARMA: plans of activations for 20 budgets (``_out_of_core.py``). SBP of OneFlow: signatures of matrices over tp
-(``_signatures.py``), SkipPipe: stages left out, planned and not (``_partial_pipeline.py``), and SE-MoE: an embedding in
-columns and experts' rows in two stages (``_experts.py``), all three in the lab.
+(``_signatures.py``), SkipPipe: stages left out, planned and not (``_partial_pipeline.py``), OneFlow's registers: bounded
+messages between stages (``_registers.py``), and SE-MoE: an embedding in columns and experts' rows in two stages
+(``_experts.py``), all in the lab.
 
 What has been measured is kept in ``results``, so the benchmark goes on where it was stopped; ``--fresh`` begins anew,
 ``--only`` measures one system and takes the others as they are kept.
@@ -15,9 +16,12 @@ import sys
 from argparse import Namespace
 from contextlib import suppress
 
+import numpy as np
+
 from benchmarks import _experts as experts
 from benchmarks import _out_of_core as out_of_core
 from benchmarks import _partial_pipeline as partial
+from benchmarks import _registers as registers
 from benchmarks import _signatures as signatures
 from benchmarks import _table as table
 
@@ -105,6 +109,23 @@ def _se_moe(bars: dict[str, float]) -> list[str]:
     ]
 
 
+def _registers_line(given: Namespace, measures: bool) -> list[str]:
+    kept = registers.run(given.lab_rounds) if measures else json.loads(registers.KEPT.read_text())
+    if measures:
+        table.show(registers.NAME, registers.title(kept), registers.HEADER, registers.rows(kept), given.save)
+    bars, every = registers.bars(kept), len(registers.KINDS)
+    free, one = (float(np.median(kept["seconds"][kind])) for kind in ("no bound", "1"))
+    return [
+        "OneFlow's registers, `schedule.registers`",
+        "losses to the bit (tests)",
+        f"never more held than registers: {bars['held']} of {every}",
+        f"{bars['simulated']} of {every} within 15 %",
+        f"no bound: one register takes {one / free:.2f} times as long",
+        "no figure of registers alone",
+        "bounds memory as described; two are enough for 1F1B",
+    ]
+
+
 def _karma(bars: dict[str, int]) -> list[str]:
     every = out_of_core.BUDGETS
     keeps = {name: count == every for name, count in bars.items()}
@@ -142,6 +163,7 @@ def _skip_pipe(bars: partial.Bars) -> list[str]:
 SYSTEMS = {
     "karma": _karma_line,
     "signatures": _signatures_line,
+    "registers": _registers_line,
     "partial": _partial_line,
     "experts": _experts_lines,
 }
@@ -149,6 +171,7 @@ KEPT = {
     "karma": out_of_core.KEPT,
     "signatures": signatures.KEPT,
     "partial": partial.KEPT,
+    "registers": registers.KEPT,
     "experts": experts.KEPT,
 }
 

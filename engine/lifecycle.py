@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 
 from engine.config import layout
 from engine.config.errors import InputError
@@ -31,10 +32,12 @@ from engine.run.progress import Progress
 from engine.schedules.actions import Costs, Work
 from engine.schedules.algorithms import NoFormError
 from engine.schedules.closed_forms import bubble_fraction, busy_seconds, idle_seconds
+from engine.schedules.credits import REGISTERS, fewest
 from engine.schedules.partial import relative_sizes
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from profilers.analysis.events import change_rows
+from profilers.model.rows import PipelineRow
 from profilers.model.run_summary import RunSummary, TrainedModel
 from profilers.model.verdict import Pipeline, Setting, Thresholds
 from profilers.records.reader import RunRecords
@@ -80,17 +83,22 @@ def _pipeline(config: RunConfig) -> Pipeline | None:
 
         return Pipeline(kind, chunks, micro_batches, config.batch.micro_batch, idle_of_paths, _SIMULATION)
 
+    registers = config.schedule.registers
+
     def idle(micro_batches: int, forward: float, backward: float) -> float:
         """By closed form where one holds for any costs, else by simulation; a split backward has equal halves."""
         half = backward / 2
         costs = Costs(forward, backward, half, half)
-        try:
-            return idle_seconds(kind, ranks, chunks, micro_batches, costs)
-        except NoFormError:
-            whole = simulate(plan(kind, ranks, chunks, micro_batches), costs).seconds
-            return whole - busy_seconds(kind, chunks, micro_batches, costs)
+        with contextlib.suppress(NoFormError):
+            if registers is None:
+                return idle_seconds(kind, ranks, chunks, micro_batches, costs)
+        made = plan(kind, ranks, chunks, micro_batches)
+        enough = None if registers is None else max(registers, fewest(made))  # asked of other numbers, too
+        return simulate(made, costs, registers=enough).seconds - busy_seconds(
+            kind, chunks, micro_batches, costs
+        )
 
-    has_form = KINDS[kind].idle is not None and KINDS[kind].idle_of_any_costs
+    has_form = registers is None and KINDS[kind].idle is not None and KINDS[kind].idle_of_any_costs
     formula = "its closed form" if has_form else _SIMULATION
     return Pipeline(kind, chunks, micro_batches, config.batch.micro_batch, idle, formula)
 
@@ -282,7 +290,20 @@ def summary_of(
     row = replace(
         summary.pipeline, formula_fraction=fraction, formula_source=source, trained_shares=list(shares)
     )
-    return replace(summary, pipeline=row)
+    return replace(summary, pipeline=_with_registers(row, records))
+
+
+def _with_registers(row: PipelineRow, records: RunRecords) -> PipelineRow:
+    """With what ranks told of the registers between their stages, if there is a bound."""
+    told = [one.data for rank in records.ranks() for one in records.events(rank) if one.kind == REGISTERS]
+    if not told:
+        return row
+    return replace(
+        row,
+        registers=told[0]["registers"],
+        most_held=max(one["most_held"] for one in told),
+        register_seconds=fmean(one["seconds"] for one in told),
+    )
 
 
 def _with_last_batch(config: RunConfig, records: RunRecords) -> RunConfig:
@@ -396,8 +417,9 @@ def _expected_bubble(config: RunConfig, seconds: Mapping[str, float]) -> tuple[f
         return timeline.bubble_fraction, "simulation of its lists"
     kind, ranks, chunks = config.schedule.kind, config.parallel.pp, config.schedule.chunks
     micro_batches = accumulation(config)
-    try:
-        return bubble_fraction(kind, ranks, chunks, micro_batches, costs), "closed form"
-    except NoFormError:
-        timeline = simulate(plan(kind, ranks, chunks, micro_batches), costs)
-        return timeline.bubble_fraction, "simulation of its lists"
+    registers = config.schedule.registers
+    with contextlib.suppress(NoFormError):
+        if registers is None:
+            return bubble_fraction(kind, ranks, chunks, micro_batches, costs), "closed form"
+    timeline = simulate(plan(kind, ranks, chunks, micro_batches), costs, registers=registers)
+    return timeline.bubble_fraction, "simulation of its lists"

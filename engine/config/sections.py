@@ -148,6 +148,9 @@ class Schedule(Section):
     With ``skip_share`` micro-batches leave out that share of all their visits of stages while training, never the first
     stage or the last; what is validated goes through all. With the ``skip_order`` planned, who leaves out what, and
     each rank's order, is made so that micro-batches do not collide; unplanned deals stages out in turn.
+
+    With ``registers`` no more than so many messages from a stage to another are begun and not used up: a stage that is
+    faster than the next waits, and memory is bounded.
     """
 
     kind: Annotated[str, OneOf(lambda: KINDS)] = "1f1b"
@@ -155,6 +158,7 @@ class Schedule(Section):
     stage_layers: list[Annotated[int, Field(ge=1)]] | None = None
     skip_share: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     skip_order: Literal["planned", "unplanned"] = "planned"
+    registers: Annotated[int, Field(ge=1)] | None = None
 
 
 class Compression(Section):

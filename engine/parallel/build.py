@@ -38,7 +38,8 @@ from engine.parallel.data.shared import SharedOverStages, meet
 from engine.parallel.data.zero1 import SlicedParameters
 from engine.parallel.expert import ExpertParallel, Islands
 from engine.parallel.memory_plan import asks_for_plan, plan_blocks
-from engine.parallel.pipeline import Course, PipelineExecutor, PipelineMessages
+from engine.parallel.pipeline import Course, PipelineExecutor
+from engine.parallel.pipeline_messages import PipelineMessages
 from engine.parallel.tensor import Chunks, TensorParallel
 from engine.schedules.actions import Plan
 
@@ -256,4 +257,5 @@ def _messages_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> Pipel
     layers = layers_of_stages(blueprint.blocks, chosen.stages, config.schedule.stage_layers)
     ends = [one.stop - 1 for one in layers[:-1]]
     kinds = blueprint.messages(ends, _axes(rank), config.batch.micro_batch)
-    return PipelineMessages(chosen, groups.at.pp, groups.pp, groups.pp_back, kinds, rank.device)
+    registers = config.schedule.registers
+    return PipelineMessages(chosen, groups.at.pp, groups.pp, groups.pp_back, kinds, rank.device, registers)

@@ -1,15 +1,13 @@
 """Executes one rank's list of actions: takes what an action needs, computes, gives away what it made.
 
-A step without a pipeline is the same list with nothing to receive or send. Messages between stages are sent when they
-are made, and received in the order they are made in: every rank knows every other's list of actions, so it knows what
-will come from whom and in which order. That is what makes one receive ahead of need safe on backends that match
-messages by order alone.
+A step without a pipeline is the same list with nothing to receive or send. What ranks send each other is the affair of
+``pipeline_messages.py``.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -17,121 +15,21 @@ import torch
 from torch import Tensor
 
 from engine.comm import host_values
-from engine.comm.channel import Channel, Message
 from engine.model.experts.mixture import Mixture
 from engine.model.linear import DeferredGradients
-from engine.model.stage import Blueprint, MessageKind, Samples
+from engine.model.stage import Blueprint, Samples
 from engine.model.workload import OwnStep
 from engine.parallel.data.replica import Replica
-from engine.schedules.actions import Action, Plan, Work, result_of, sent
+from engine.parallel.pipeline_messages import PipelineMessages
+from engine.schedules.actions import Action, Plan, Work
+from engine.schedules.credits import REGISTERS
 from engine.schedules.registry import KINDS
+from profilers.records.writer import RecordWriter
 from profilers.steps.pipeline_actions import ActionRecorder
 from profilers.steps.timer import StepTimer
 
 #: Inputs and targets of each, both [batch, ...].
 MicroBatches = list[tuple[Tensor, Tensor]]
-
-
-class PipelineMessages:
-    """One rank's messages. ``onward`` leads to later ranks, ``back`` to earlier ones; ``kinds`` are of what
-    each stage but the last gives to the next one, whose gradient is alike.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        rank: int,
-        onward: Channel | None,
-        back: Channel | None,
-        kinds: Sequence[MessageKind],
-        device: torch.device,
-    ) -> None:
-        self._plan, self._rank, self._ends = plan, rank, (onward, back)
-        self._kinds, self._device = kinds, device
-        self._order = _arrivals(plan, rank)
-        self._due: dict[int, deque[Action]] = {}
-        self._under_way: dict[int, tuple[Action, Message]] = {}
-        self._here: dict[Action, Tensor] = {}
-        self._leaving: deque[Message] = deque()
-
-    def connect(self) -> None:
-        """Exchange one element with each neighbour, both ways; once, before the first step, by all ranks.
-
-        With NCCL the first message of two ranks in a group makes a communicator, for which the host waits until the
-        peer's first one. In a schedule those come in different orders on the two ranks; here all go by one order.
-        """
-        routes = sent(self._plan)
-        pairs = {(min(route.source, route.target), max(route.source, route.target)) for route in routes}
-        for low, high in sorted(pairs):
-            if self._rank in (low, high):
-                self._meet(low, high)
-                self._meet(high, low)
-
-    def open(self, forward_only: bool = False) -> None:
-        """A step begins: the messages of a whole schedule, or of its forwards only, are due."""
-        for source, order in self._order.items():
-            self._due[source] = deque(
-                action for action in order if action.work is Work.FORWARD or not forward_only
-            )
-            self._expect(source)
-
-    def take(self, result: Action) -> Tensor:
-        """The tensor that an action of a neighbouring stage made; waits for it if it has to."""
-        source = self._plan.rank_of[result.stage]
-        while result not in self._here:
-            action, message = self._under_way.pop(source)
-            self._here[action] = message.wait()
-            self._expect(source)
-        return self._here.pop(result)
-
-    def give(self, result: Action, to_stage: int, tensor: Tensor) -> None:
-        """Send what an action made to a neighbouring stage."""
-        target = self._plan.rank_of[to_stage]
-        if target == self._rank:
-            self._here[result] = tensor
-            return
-        while self._leaving and self._leaving[0].is_through:
-            self._leaving.popleft().wait()
-        self._leaving.append(self._end(self._rank, target).send(tensor.contiguous(), target))
-
-    def close(self) -> None:
-        """Wait until everything has left."""
-        while self._leaving:
-            self._leaving.popleft().wait()
-
-    def _meet(self, source: int, target: int) -> None:
-        channel = self._end(source, target)
-        if channel.batches:
-            element = torch.zeros(1, device=self._device)
-            mine = self._rank == source
-            (channel.send(element, target) if mine else channel.receive(element, source)).wait()
-
-    def _expect(self, source: int) -> None:
-        if self._due[source] and source not in self._under_way:
-            action = self._due[source].popleft()
-            made_by = action.stage
-            if action.work is not Work.FORWARD:  # a gradient is like what it is of
-                made_by = self._plan.before(action.micro_batch, action.stage) or 0
-            shape, dtype = self._kinds[made_by]
-            buffer = torch.empty(shape, dtype=dtype, device=self._device)
-            self._under_way[source] = (action, self._end(source, self._rank).receive(buffer, source))
-
-    def _end(self, source: int, target: int) -> Channel:
-        channel = self._ends[0] if target > source else self._ends[1]
-        assert channel is not None, "a message without a pipeline"
-        return channel
-
-
-def _arrivals(plan: Plan, rank: int) -> dict[int, list[Action]]:
-    """Source -> the results that come from it, of both kinds, in the order in which it makes them."""
-    arrivals: dict[int, list[Action]] = {}
-    for route, results in sent(plan).items():
-        if route.target == rank:
-            arrivals.setdefault(route.source, []).extend(results)
-    for source, results in arrivals.items():
-        place_of = {result_of(action): place for place, action in enumerate(plan.actions[source])}
-        results.sort(key=place_of.__getitem__)
-    return arrivals
 
 
 class Course(NamedTuple):
@@ -169,6 +67,7 @@ class PipelineExecutor:
         self._inputs: dict[tuple[int, int], Tensor] = {}
         self._outputs: dict[tuple[int, int], Tensor] = {}
         self._metrics: list[Tensor] = []
+        self._register_seconds = 0.0
 
     def samples(self) -> Samples:
         """The data, as this rank needs them."""
@@ -200,12 +99,14 @@ class PipelineExecutor:
         losses = []
         for place, action in enumerate(self._actions):
             self._gather_once(place)
+            self._wait_for_register(action)
             if action.work is Work.FORWARD:
                 losses += self._forward(action, batches)
             elif action.work is Work.WEIGHT:
                 self._weights(action, last=place in self._completing)
             else:
                 self._backward(action, last=place in self._completing)
+            self._messages.end(action)
         self._close()
         for replica in self.stages.values():
             replica.finish()
@@ -220,10 +121,27 @@ class PipelineExecutor:
         losses, self._metrics = [], []
         with torch.no_grad():
             for action in self._actions:
-                losses += self._forward(action, batches) if action.work is Work.FORWARD else []
+                if action.work is Work.FORWARD:
+                    self._wait_for_register(action)
+                    losses += self._forward(action, batches)
+                    self._messages.end(action)
         self._close()
         loss = host_values.number(torch.stack(losses).sum()) if losses else None
         return loss, host_values.number(torch.stack(self._metrics).mean()) if self._metrics else None
+
+    @property
+    def most_held(self) -> int:
+        """The most messages of one way between stages that this rank held at once in training."""
+        return self._training.messages.held.most
+
+    def tell_registers(self, steps: int, writer: RecordWriter) -> None:
+        """Note what was held between stages, and what was waited for, over so many ``steps``; nothing without a
+        bound.
+        """
+        held, steps = self._training.messages.held, max(steps, 1)
+        if held.registers is not None:
+            seconds = self._register_seconds / steps
+            writer.event(REGISTERS, registers=held.registers, most_held=self.most_held, seconds=seconds)
 
     def close(self) -> None:
         """The run is over, however it ended: let go of all that would stay alive in a process that goes on."""
@@ -296,6 +214,13 @@ class PipelineExecutor:
         if self._recorder is None or not self._recorder.recording:
             return self._timer.phase(phase)
         return self._recorder.span(phase, action.work, action.stage, action.micro_batch)
+
+    def _wait_for_register(self, action: Action) -> None:
+        if self._messages.needs_register(action):
+            began = time.monotonic()
+            with self._timer.phase("bubble"):
+                self._messages.begin(action)
+            self._register_seconds += time.monotonic() - began
 
     def _wait_for(self, wanted: Action) -> Tensor:
         with self._timer.phase("bubble"):

@@ -59,6 +59,7 @@ def train(rank: RankContext) -> bool:
             optimizer.drain()
         if host_clocks.several:
             report_offset(host_clocks, rank.writer)
+        stages.tell_registers(rank.config.train.steps, rank.writer)
         rank.state("finished")
         return finished
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -183,21 +184,27 @@ class Route(NamedTuple):
     work: Work
 
 
+_NOBODY: Mapping[Action, Action] = MappingProxyType({})
+
+
 def result_of(action: Action) -> Action:
     """What an action leaves behind for others, as an action; a whole backward leaves what I leaves."""
     work, micro_batch, stage = action
     return Action(Work.INPUT, micro_batch, stage) if work is Work.BACKWARD else action
 
 
-def in_order(plan: Plan) -> Iterator[tuple[int, Action]]:
-    """(rank, action) in an order that keeps every rank's list and every need; ends early in a deadlock."""
+def in_order(plan: Plan, credit: Mapping[Action, Action] = _NOBODY) -> Iterator[tuple[int, Action]]:
+    """(rank, action) in an order that keeps every rank's list and every need, an action's ``credit`` among them (see
+    ``credits.py``); ends early in a deadlock.
+    """
     done, places, moved = set[Action](), [0] * len(plan.actions), True
     while moved:
         moved = False
         for rank, actions in enumerate(plan.actions):
             while places[rank] < len(actions):
                 action = actions[places[rank]]
-                if not done.issuperset(plan.needs(action)):
+                waits = action in credit and result_of(credit[action]) not in done
+                if waits or not done.issuperset(plan.needs(action)):
                     break
                 done.add(result_of(action))
                 places[rank] += 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.schedules.actions import Action, Costs, Plan, Work, in_order, result_of
+from engine.schedules.credits import credits_of
 
 
 class Span(NamedTuple):
@@ -43,8 +44,9 @@ class Timeline:
         return 1.0 - busy / (len(self.spans) * self.seconds)
 
 
-def simulate(plan: Plan, costs: Costs, sizes: Sequence[float] = ()) -> Timeline:
-    """Start and end of each action; stages take their ``sizes`` times the costs, all alike where none are given.
+def simulate(plan: Plan, costs: Costs, sizes: Sequence[float] = (), registers: int | None = None) -> Timeline:
+    """Start and end of each action; stages take their ``sizes`` times the costs, all alike where none are given. With
+    ``registers`` work on a message begins once there is one for it: a credit takes as long as a message.
 
     Raises:
         ValueError: the plan ends in a deadlock.
@@ -52,8 +54,11 @@ def simulate(plan: Plan, costs: Costs, sizes: Sequence[float] = ()) -> Timeline:
     spans: list[list[Span]] = [[] for _ in plan.actions]
     ended: dict[Action, float] = {}
     seconds = {work: costs.of(work) for work in Work}
-    for rank, action in in_order(plan):
+    credit = credits_of(plan, registers)
+    for rank, action in in_order(plan, credit):
         start = spans[rank][-1].end if spans[rank] else 0.0
+        if action in credit:
+            start = max(start, ended[result_of(credit[action])] + costs.hop)
         for need in plan.needs(action):
             way = 0.0 if plan.rank_of[need.stage] == rank else costs.hop
             start = max(start, ended[need] + way)

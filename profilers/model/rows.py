@@ -14,7 +14,9 @@ class PipelineRow:
     the others to finish), the transfer of messages from then on, and gaps of the rank itself. ``action_seconds`` are
     the medians of F, B, I and W; ``formula_fraction`` is the bubble that the schedule has with these costs and no
     transfer time, by ``formula_source``. ``trained_shares`` has the share of the micro-batches that goes through each
-    stage; it is empty where all go through all.
+    stage; it is empty where all go through all. Where messages between stages are bounded, ``most_held`` is the most of
+    one way that a rank held, expected and in use among them, beside the ``registers`` that it had, and
+    ``register_seconds`` is what a rank waited for a free one in a step, which is part of the bubble.
     """
 
     ranks: int
@@ -29,6 +31,9 @@ class PipelineRow:
     formula_fraction: float | None = None
     formula_source: str | None = None
     trained_shares: list[float] = field(default_factory=list)
+    registers: int | None = None
+    most_held: int | None = None
+    register_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

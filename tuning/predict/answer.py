@@ -187,6 +187,11 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     said[f"schedule.skip_share={skip:g}: seconds are those of all stages; --simulate plays the paths"] = (
         skip > 0
     )
+    registers = config.schedule.registers
+    said[
+        f"schedule.registers={registers}: seconds are those without a bound, and memory is without what waits between "
+        "stages; --simulate plays them"
+    ] = registers is not None and config.parallel.pp > 1
     said["train.optimizer=muon: its products are not counted, and its state as AdamW's"] = (
         config.train.optimizer == "muon"
     )

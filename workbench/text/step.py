@@ -140,6 +140,12 @@ def _bubble(row: PipelineRow) -> str:
     if row.trained_shares:
         shares = ", ".join(words.percent(share) for share in row.trained_shares)
         text += f". Stages are trained by {shares} of the micro-batches"
+    if row.registers is not None and row.most_held is not None:
+        waited = words.seconds(row.register_seconds or 0.0)
+        text += (
+            f". Between stages with {words.several(row.registers, 'registers')} a rank held at most "
+            f"{words.several(row.most_held, 'messages')} of one way, and waited {waited} a step for a free register"
+        )
     if row.clock_error_seconds:
         text += f"; clocks are known to within {words.seconds(row.clock_error_seconds)}"
     return f"{text}."

@@ -319,6 +319,19 @@ KNOBS: dict[str, KnobFacts] = {
         changes=("speed", "memory"),
         trade="planned: micro-batches do not collide; unplanned: they wait for each other",
     ),
+    "schedule.registers": KnobFacts(
+        "Registers between stages",
+        "registers",
+        unset="no bound",
+        acts=rules.pipelines,
+        at_rest=None,
+        plain=None,
+        offered=rules.of_decoder(rules.between_ranks(None, 1, 2, 4)),
+        usual=rules.never,
+        live=SCHEDULE,
+        changes=("speed", "memory"),
+        trade="so many messages wait between two stages: with fewer less memory is held, and a fast stage waits",
+    ),
     **BETWEEN_RANKS,
     **{
         f"{SECTION}.{name}": KnobFacts(

@@ -17,6 +17,7 @@ from engine.config.validation.block_actions import block_action_problems
 from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
 from engine.config.validation.own_model import workload_problems
 from engine.config.validation.partial_pipeline import skip_problems
+from engine.config.validation.registers import register_problems
 from engine.config.validation.shared_parameters import sharing_problems
 from engine.config.validation.thinned import thinning_problems
 from engine.schedules.registry import KINDS
@@ -56,6 +57,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from sharing_problems(config, blocks)
     yield from _schedule_rules(config)
     yield from skip_problems(config)
+    yield from register_problems(config)
     yield from _memory_rules(config, blocks)
     yield from block_action_problems(config, blocks)
     yield from thinning_problems(config)

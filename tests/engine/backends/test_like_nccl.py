@@ -14,7 +14,7 @@ import torch.distributed as dist
 from engine.comm.channel import Channel, start_hop
 from engine.launch.measure.calibrate import Ranks
 from engine.launch.measure.rank import Cell
-from engine.parallel.pipeline import PipelineMessages
+from engine.parallel.pipeline_messages import PipelineMessages
 from engine.run.devices.selection import load_backend
 from engine.schedules.registry import plan
 from profilers.collectives.recorder import CollectiveRecorder

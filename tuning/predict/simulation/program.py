@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from engine.schedules.actions import Action, Plan, Work, result_of
+from engine.schedules.credits import ways
 from tuning.predict.model.hardware import Link
 from tuning.predict.simulation.machine import Ports, transfer
 from tuning.predict.simulation.step import Collective, Items, Pause, Sent, Step
@@ -157,6 +158,7 @@ class _Links:
         self._step, self._lists, self._firsts, self._lasts = step, lists, firsts, lasts
         made = enumerate(step.plan.actions)
         self._makers = [{result_of(one): place for place, one in enumerate(actions)} for _, actions in made]
+        self._ways = {way: number for number, way in enumerate(ways(step.plan))}
 
     def connect(self, rank: int, place: int, action: Action) -> None:
         """An action of a rank with the one of another rank that it waits for, if there is one."""
@@ -166,7 +168,7 @@ class _Links:
             return
         source, border = plan.rank_of[needed.stage], min(needed.stage, action.stage)
         made = self._makers[source][needed]
-        register = 2 * border + (needed.work is Work.INPUT) if step.registers is not None else -1
+        register = self._ways[needed.stage, action.stage] if step.registers is not None else -1
         begin, end = self._firsts[rank][place], self._lasts[rank][place]
         size = step.border_bytes(border)
         self._change(rank, begin, needs=True, arriving=size)

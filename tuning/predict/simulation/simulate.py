@@ -89,7 +89,6 @@ def step_of(
     seconds: Sequence[Costs],
     optimizer_seconds: Sequence[float] | float = 0.0,
     price: Price = lambda call: None,
-    registers: int | None = None,
     backend: str = "nccl",
 ) -> Step:
     """What to play for a configuration that keeps every rule.
@@ -115,7 +114,7 @@ def step_of(
         for place in range(layout.pp)
     )
     width = layout.tp * layout.cp
-    return Step(pipeline.plan, tuple(seconds), float(size), layout.dp, width, sent, registers)
+    return Step(pipeline.plan, tuple(seconds), float(size), layout.dp, width, sent, config.schedule.registers)
 
 
 def among(axis: str, layout: Layout) -> Among:

@@ -84,7 +84,7 @@ class Step:
     a part in front of each collective, the last of which is at its end. Where an action itself joins what it started,
     such as a layer's parameters, the part comes behind the join, and the next start goes on beside it.
 
-    ``registers`` bounds the messages of each border and direction that were begun and not yet used up (the quota of
+    ``registers`` bounds the messages from each stage to another that were begun and not yet used up (the quota of
     OneFlow's actors, arXiv 2110.15032): work whose result has no free register waits until the work that reads an
     older one has ended and its credit has come back. None is no bound.
     """

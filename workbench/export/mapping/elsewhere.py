@@ -61,6 +61,7 @@ COMMON: tuple[Row, ...] = (
     lost("schedule.skip_share", "this trainer's pipelines have all stages",
          "this changes what is learned: measure without it"),
     lost("schedule.skip_order", "goes with schedule.skip_share", "see there"),
+    lost("schedule.registers", "this trainer decides how far stages run ahead"),
     lost("compression.method", "compression of gradients is Python in every trainer",
          f"{GRADIENT_HOOK} has it for DistributedDataParallel", hook=GRADIENT_HOOK),
     lost("compression.weights", "this trainer gathers weights as they are", "export to deepspeed (ZeRO++)"),

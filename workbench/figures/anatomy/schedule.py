@@ -93,12 +93,13 @@ def series_of_run(config: RunConfig) -> ScheduleSeries | None:
     if config.parallel.pp * config.schedule.chunks == 1:
         return None
     chosen, skips = plan_of(config), skips_of(config)
-    return series_of(chosen, relative_sizes(chosen, skips.layers) if skips else ())
+    sizes = relative_sizes(chosen, skips.layers) if skips else ()
+    return series_of(chosen, sizes, config.schedule.registers)
 
 
-def series_of(chosen: Plan, sizes: Sequence[float] = ()) -> ScheduleSeries:
-    """Bars and figures of merit of any plan; stages take their ``sizes`` times as long."""
-    timeline = simulate(chosen, USUAL, sizes)
+def series_of(chosen: Plan, sizes: Sequence[float] = (), registers: int | None = None) -> ScheduleSeries:
+    """Bars and figures of merit of any plan; stages take their ``sizes`` times as long, and have ``registers``."""
+    timeline = simulate(chosen, USUAL, sizes, registers)
     bars = []
     for rank, spans in enumerate(timeline.spans):
         own = chosen.stages_of(rank)

@@ -31,6 +31,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "memory.recompute_layers": (1,),
     "memory.sample_tokens": (0.3,),
     "schedule.skip_share": (0.25,),
+    "schedule.registers": (1, 2),
     "memory.block_actions": (["offload", "full"], ["selective", "offload"]),
     "model.capacity_factor": (1.25,),
     "model.layer_groups": (1,),
