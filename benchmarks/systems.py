@@ -1,9 +1,9 @@
 """Systems of the literature as this project has them, each beside its plainer rival: exactness, bytes, time, verdict.
 
 KARMA: plans of activations for 20 budgets (``_out_of_core.py``). SBP of OneFlow: signatures of matrices over tp
-(``_signatures.py``), SkipPipe: stages left out, planned and not (``_partial_pipeline.py``), OneFlow's registers: bounded
-messages between stages (``_registers.py``), and SE-MoE: an embedding in columns and experts' rows in two stages
-(``_experts.py``), all in the lab.
+(``_signatures.py``), SkipPipe: stages left out, planned and not (``_partial_pipeline.py``), OneFlow's registers:
+bounded messages between stages (``_registers.py``), and SE-MoE: an embedding in columns and experts' rows in two
+stages (``_experts.py``), all in the lab.
 
 What has been measured is kept in ``results``, so the benchmark goes on where it was stopped; ``--fresh`` begins anew,
 ``--only`` measures one system and takes the others as they are kept.

@@ -1,0 +1,84 @@
+"""Knobs of a pipeline: its schedule, its stages, and what waits between them. A part of the catalogue."""
+
+from __future__ import annotations
+
+from engine.config.knobs import facts as rules
+from engine.config.knobs.facts import AUTO, SCHEDULE, KnobFacts
+from engine.schedules.registry import KINDS
+
+PIPELINE: dict[str, KnobFacts] = {
+    "schedule.kind": KnobFacts(
+        "Pipeline schedule",
+        "schedule",
+        "schedule",
+        named_anyway=True,
+        acts=rules.pipelines,
+        offered=lambda search: (
+            [name for name, kind in KINDS.items() if kind.offered] if search.ranks > 1 else None
+        ),
+        rare=rules.not_offered(KINDS),
+        live=SCHEDULE,
+        decides=5,
+        changes=("speed", "memory"),
+        trade="how long pipeline ranks wait, and how many activations they keep",
+    ),
+    "schedule.chunks": KnobFacts(
+        "Stages per rank",
+        "stages per rank",
+        acts=lambda now: rules.pipelines(now) and len(KINDS[now["schedule.kind"]].chunks) > 1,
+        offered=rules.between_ranks(1, 2),
+        changes=("speed", "memory"),
+        trade="more, smaller stages: shorter waits, more messages and activations",
+    ),
+    "schedule.stage_layers": KnobFacts(
+        "Layers of each stage",
+        "stage layers",
+        unset="even",
+        automatic=True,
+        acts=lambda now: rules.pipelines(now) and now["schedule.chunks"] == 1,
+        at_rest=None,
+        plain=None,
+        offered=rules.of_decoder(rules.between_ranks(None, AUTO)),
+        changes=("speed", "memory"),
+        trade="fewer layers beside the head: stages take equally long, the first ones hold more",
+    ),
+    "schedule.skip_share": KnobFacts(
+        "Share of stages skipped",
+        "skipped stages",
+        acts=rules.may_skip,
+        at_rest=0.0,
+        plain=0.0,
+        exact=0.0,
+        offered=rules.of_decoder(rules.between_ranks(0.0, 0.125, 0.25)),
+        usual=rules.never,
+        live=SCHEDULE,
+        decides=8,
+        changes=("speed", "memory", "loss"),
+        trade="each micro-batch leaves out stages: less is computed, and each layer learns from fewer tokens",
+    ),
+    "schedule.skip_order": KnobFacts(
+        "Order of skipping",
+        "order of skipping",
+        acts=lambda now: rules.may_skip(now) and now["schedule.skip_share"] > 0,
+        at_rest="planned",
+        plain="planned",
+        offered=rules.of_decoder(rules.between_ranks("planned", "unplanned")),
+        usual=rules.never,
+        live=SCHEDULE,
+        changes=("speed", "memory"),
+        trade="planned: micro-batches do not collide; unplanned: they wait for each other",
+    ),
+    "schedule.registers": KnobFacts(
+        "Registers between stages",
+        "registers",
+        unset="no bound",
+        acts=rules.pipelines,
+        at_rest=None,
+        plain=None,
+        offered=rules.of_decoder(rules.between_ranks(None, 1, 2, 4)),
+        usual=rules.never,
+        live=SCHEDULE,
+        changes=("speed", "memory"),
+        trade="so many messages wait between two stages: with fewer less memory is held, and a fast stage waits",
+    ),
+}
