@@ -11,6 +11,7 @@ from typing import Any
 from engine.config.environment import SECTION, VARIABLES
 from engine.config.knobs import facts as rules
 from engine.config.knobs.between_ranks import BETWEEN_RANKS
+from engine.config.knobs.between_stages import BETWEEN_STAGES
 from engine.config.knobs.facts import (
     ACTIVATIONS,
     AUTO,
@@ -23,9 +24,7 @@ from engine.config.knobs.facts import (
     Values,
 )
 from engine.config.knobs.learning import OPTIMIZERS
-from engine.config.knobs.pipeline import PIPELINE
 from engine.config.knobs.thinning import THINNING
-from engine.schedules.registry import KINDS
 
 #: Sections that a fair comparison needs to hold still as a whole.
 _FIXED_SECTIONS = ("model.", "data.", "train.", "profile.")
@@ -259,7 +258,7 @@ KNOBS: dict[str, KnobFacts] = {
         changes=("speed",),
         trade="fused kernels, a minute or more before the first step",
     ),
-    **PIPELINE,
+    **BETWEEN_STAGES,
     **BETWEEN_RANKS,
     **{
         f"{SECTION}.{name}": KnobFacts(
