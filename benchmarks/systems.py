@@ -3,7 +3,8 @@
 KARMA: plans of activations for 20 budgets (``_out_of_core.py``). SBP of OneFlow: signatures of matrices over tp
 (``_signatures.py``), SkipPipe: stages left out, planned and not (``_partial_pipeline.py``), OneFlow's registers:
 bounded messages between stages (``_registers.py``), and SE-MoE: an embedding in columns and experts' rows in two
-stages (``_experts.py``), all in the lab.
+stages (``_experts.py``), all in the lab; and
+its experts on host and disk, with slots for some of them (``_expert_slots.py``).
 
 What has been measured is kept in ``results``, so the benchmark goes on where it was stopped; ``--fresh`` begins anew,
 ``--only`` measures one system and takes the others as they are kept.
@@ -18,6 +19,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from benchmarks import _expert_slots as slots
 from benchmarks import _experts as experts
 from benchmarks import _out_of_core as out_of_core
 from benchmarks import _partial_pipeline as partial
@@ -126,6 +128,25 @@ def _registers_line(given: Namespace, measures: bool) -> list[str]:
     ]
 
 
+def _slots_line(given: Namespace, measures: bool) -> list[str]:
+    kept = slots.run() if measures else json.loads(slots.KEPT.read_text())
+    rows, bars = slots.rows(kept)
+    if measures:
+        table.show(slots.NAME, slots.title(kept), slots.HEADER, rows, given.save)
+    every = len(slots.SLOTS)
+    return [
+        "SE-MoE's experts on host and disk, `memory.expert_slots`",
+        f"losses within {slots.SAME_LOSS:g}: {bars['equal']} of {every}",
+        "so many experts as there are slots",
+        "not modelled",
+        f"hits of a recorded trace: as many as by recency {bars['hits']} of {every}, more {bars['better']}",
+        "no figure of the cache alone",
+        "frequency with the order of layers beats recency"
+        if bars["better"] == every
+        else "does not keep every bar",
+    ]
+
+
 def _karma(bars: dict[str, int]) -> list[str]:
     every = out_of_core.BUDGETS
     keeps = {name: count == every for name, count in bars.items()}
@@ -166,6 +187,7 @@ SYSTEMS = {
     "registers": _registers_line,
     "partial": _partial_line,
     "experts": _experts_lines,
+    "slots": _slots_line,
 }
 KEPT = {
     "karma": out_of_core.KEPT,
@@ -173,6 +195,7 @@ KEPT = {
     "partial": partial.KEPT,
     "registers": registers.KEPT,
     "experts": experts.KEPT,
+    "slots": slots.KEPT,
 }
 
 if __name__ == "__main__":

@@ -257,6 +257,9 @@ class Memory(Section):
     ``sample_tokens`` is the share of a micro-batch's tokens that the gradients of a block's matrices are taken from:
     those that weigh most, and a draw from the others that is weighed up, so that the mean is exact. Only their rows of
     what these matrices read are kept. Experts' matrices see all of theirs.
+
+    With ``expert_slots`` a CPU rank's experts lie at their ``expert_home``, in host memory or in a file of the run's
+    folder, and so many of them at a time in slots: those that are asked for most often stay.
     """
 
     recompute: Annotated[Literal["none", "selective", "full"], BeforeValidator(_recompute)] = "none"
@@ -267,6 +270,8 @@ class Memory(Section):
     parameters: Literal["fp32", "bf16"] = "fp32"
     limit_gib: Annotated[float, Field(gt=0)] | None = None
     sample_tokens: Annotated[float, Field(gt=0, le=1)] = 1.0
+    expert_slots: Count | None = None
+    expert_home: Literal["host", "disk"] = "host"
 
 
 class Train(Section):

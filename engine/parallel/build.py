@@ -16,6 +16,7 @@ from engine.footprint.footprint import plan_of, whole_plan_of
 from engine.model.axes import Axes, ExpertAxis, LocalExperts
 from engine.model.decoder import Linear
 from engine.model.experts.mixture import Mixture
+from engine.model.experts.slots import ExpertSlots
 from engine.model.linear import DeferredGradients
 from engine.model.stage import Blueprint, Stage
 from engine.model.workload import OwnStep, StepSetting
@@ -64,6 +65,8 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     models = {
         stage: _stage(rank, blueprint, layers[stage], late, on_meta) for stage in chosen.stages_of(at.pp)
     }
+    if not on_meta:
+        _keep_experts_in_slots(rank, models)
     shared = _shared_over_stages(
         rank, models, Holders(blueprint.sharing, layers, chosen.rank_of), late is not None
     )
@@ -145,6 +148,16 @@ def _axes(rank: RankContext) -> Axes:
         data,
         data if parallel.embedding == "columns" else None,
     )
+
+
+def _keep_experts_in_slots(rank: RankContext, models: Mapping[int, Stage]) -> None:
+    memory = rank.config.memory
+    if memory.expert_slots is None:
+        return
+    slots = ExpertSlots(memory.expert_slots, memory.expert_home, rank.folder)
+    for model in models.values():
+        for layer, mixture in model.mixtures().items():
+            mixture.keep_in(slots, layer)
 
 
 def _expert_axis(rank: RankContext) -> ExpertAxis:

@@ -147,6 +147,9 @@ class PipelineExecutor:
         """The run is over, however it ended: let go of all that would stay alive in a process that goes on."""
         self._inputs.clear()
         self._outputs.clear()
+        for mixture in self.mixtures().values():
+            if mixture.slots is not None:
+                mixture.slots.close()
         for replica in self.stages.values():
             if replica.model.offload is not None:
                 replica.model.offload.close()

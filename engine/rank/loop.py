@@ -29,7 +29,7 @@ from engine.rank.environment_report import HostClocks, report_offset
 from engine.rank.reconfigure import GrowingBatch, Reconfiguration
 from engine.rank.rollback import RollbackPoint
 from engine.rank.step_log import StepLog
-from engine.rank.workload_report import report_workload
+from engine.rank.workload_report import report_slots, report_workload
 from engine.run import run_folder
 from engine.run.commands import BACK, EVALUATE, SET, TRY, Order
 from profilers.collectives.recorder import unrecorded
@@ -57,6 +57,7 @@ def train(rank: RankContext) -> bool:
             length.tell()
         else:
             optimizer.drain()
+        report_slots(rank, stages.mixtures().values())
         if host_clocks.several:
             report_offset(host_clocks, rank.writer)
         stages.tell_registers(rank.config.train.steps, rank.writer)

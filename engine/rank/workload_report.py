@@ -1,17 +1,22 @@
-"""Tells what is trained where that is not the decoder, whose numbers follow from the configuration."""
+"""Tells what is trained where that is not the decoder, whose numbers follow from the configuration; and what became of
+requests for experts that lie elsewhere.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from engine.comm.context import RankContext
 from engine.config.presets import WorkloadFacts
 from engine.config.run_config import RunConfig
+from engine.model.experts.mixture import Mixture
 from engine.model.stage import Blueprint
 from engine.model.workloads.description import describe
 from engine.model.workloads.listed import ListedBlueprint
 from engine.model.workloads.opening import open_blueprint
 from engine.parallel.build import alone
+from profilers.analysis.events import EXPERT_SLOTS_EVENT
 
 #: The kind of the event.
 EVENT = "workload"
@@ -26,6 +31,19 @@ def of_config(config: RunConfig) -> WorkloadFacts:
     blueprint = open_blueprint(config, alone())
     assert isinstance(blueprint, ListedBlueprint)
     return describe(blueprint)
+
+
+def report_slots(rank: RankContext, mixtures: Iterable[Mixture]) -> None:
+    """What became of requests for experts that lie elsewhere, in the whole run."""
+    slots = next((one.slots for one in mixtures if one.slots is not None), None)
+    if slots is not None:
+        known = {
+            "slots": slots.count,
+            "experts": slots.experts,
+            "slot_bytes": slots.slot_bytes,
+            "home": slots.home,
+        }
+        rank.writer.event(EXPERT_SLOTS_EVENT, rank=rank.rank, **known, **asdict(slots.use))
 
 
 def report_workload(rank: RankContext, blueprint: Blueprint) -> None:

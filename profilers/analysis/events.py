@@ -22,6 +22,7 @@ from profilers.analysis.steps import JoinedSteps
 from profilers.model.rows import (
     ChangeRow,
     CheckpointRow,
+    ExpertSlotRow,
     MemoryPlanRow,
     OuterRow,
     PlanRow,
@@ -150,6 +151,21 @@ def memory_plan_rows(records: RunRecords) -> list[MemoryPlanRow]:
     ]
     found = [_converted(event.data, MemoryPlanRow) for event in told]
     return sorted((row for row in found if row is not None), key=lambda row: row.stage)
+
+
+EXPERT_SLOTS_EVENT = "expert_slots"
+
+
+def expert_slot_rows(records: RunRecords) -> list[ExpertSlotRow]:
+    """As each rank told it at its end."""
+    told = [
+        event
+        for rank in records.ranks()
+        for event in records.events(rank)
+        if event.kind == EXPERT_SLOTS_EVENT
+    ]
+    found = [_converted(event.data, ExpertSlotRow) for event in told]
+    return sorted((row for row in found if row is not None), key=lambda row: row.rank)
 
 
 LOCAL_UPDATE_EVENT = "outer"

@@ -55,6 +55,26 @@ class ExpertRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertSlotRow:
+    """What became of a rank's requests for experts that lie at their ``home``, the host or disk, in the whole run.
+
+    ``slots`` of ``slot_bytes`` hold some of its ``experts``. A request finds its expert there (``hits``), on its way
+    (``ahead``), or has it fetched while products wait (``misses``): together ``waited_seconds``.
+    """
+
+    rank: int
+    slots: int
+    experts: int
+    slot_bytes: int
+    home: str
+    hits: int
+    ahead: int
+    misses: int
+    fetched_bytes: int
+    waited_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class ClockRow:
     """A rank's clock minus that of rank 0 in the middle of the measured steps, right within ``error_seconds``.
 

@@ -15,6 +15,7 @@ from profilers.model.rows import (
     CheckpointRow,
     ClockRow,
     ExpertRow,
+    ExpertSlotRow,
     GapRow,
     GpuRow,
     HostRow,
@@ -233,6 +234,8 @@ class RunSummary:
     pipeline: PipelineRow | None = None
     #: One for each layer with experts.
     experts: list[ExpertRow] = field(default_factory=list)
+    #: One a rank, where experts lie elsewhere than in their slots; told at its end.
+    expert_slots: list[ExpertSlotRow] = field(default_factory=list)
     #: Where nothing named ran, the costliest first; of the steps whose spans were kept.
     gaps: list[GapRow] = field(default_factory=list)
     #: Steps at the start that were not measured, and those that step times show to be warm-up; None if not known.

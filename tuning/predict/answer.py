@@ -247,6 +247,9 @@ def _memory(config: RunConfig) -> dict[str, bool]:
         is not None,
         f"memory.budget_gib={memory.budget_gib}: the plan is made when the run starts; seconds are those of blocks "
         "that keep everything": memory.budget_gib is not None,
+        f"memory.expert_slots={memory.expert_slots}: experts are taken to lie where they are used": (
+            memory.expert_slots is not None
+        ),
         f"memory.sample_tokens={memory.sample_tokens:g}: seconds are those of whole weight gradients": (
             memory.sample_tokens < 1
         ),

@@ -220,6 +220,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "hidden_seconds_by_axis": {},
     "pipeline": None,
     "experts": [],
+    "expert_slots": [],
     "gaps": [],
     "warmup_steps": None,
     "warmup_steps_found": None,

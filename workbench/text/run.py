@@ -57,6 +57,8 @@ def lines(summary: RunSummary) -> Iterator[Line]:
     if summary.model_flops_per_second is not None:
         yield "FLOPs", flops(summary)
     yield from _machine_lines(summary)
+    for row in summary.expert_slots:
+        yield "experts", step.expert_slots(row)
     if summary.outer is not None:
         yield "outer loop", outer(summary.outer)
     yield from uncompressed_lines(summary)

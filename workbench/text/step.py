@@ -13,6 +13,7 @@ from profilers.model.rows import (
     ROTATING,
     ClockRow,
     ExpertRow,
+    ExpertSlotRow,
     GapRow,
     MemoryPlanRow,
     PipelineRow,
@@ -161,6 +162,20 @@ def _experts(rows: Sequence[ExpertRow]) -> str:
         text += f"; the busiest rank of ep has {row.rank_load:.2f} times the mean"
     dropped = sum(row.dropped_fraction for row in rows) / len(rows)
     return f"{text}; {words.percent(dropped)} of all choices were dropped."
+
+
+def expert_slots(row: ExpertSlotRow) -> str:
+    """What a rank's slots were good for."""
+    asked = row.hits + row.ahead + row.misses
+    shares = {"found": row.hits, "on their way": row.ahead, "waited for": row.misses}
+    told = ", ".join(
+        f"{words.percent(count / asked if asked else 0.0)} {name}" for name, count in shares.items()
+    )
+    return (
+        f"rank {row.rank} has {row.slots} slots of {words.gib(row.slot_bytes)} for {row.experts} experts on "
+        f"{'the host' if row.home == 'host' else 'disk'}: of {asked:,} requests {told}; "
+        f"{words.gib(row.fetched_bytes)} fetched, products waited {words.seconds(row.waited_seconds)}"
+    )
 
 
 def expert_columns(rows: Sequence[ExpertRow]) -> list[Column]:

@@ -21,6 +21,8 @@ AT_START: dict[str, str] = {
     "parallel.cp_method": "the groups of its messages are made with the model; it would take both kinds at the start",
     "parallel.tp_replicated": "matrices would be gathered or cut on every rank; it would take a checkpoint in between",
     "parallel.ep_island": "the groups of its messages are made with the model; it would take both kinds at the start",
+    "memory.expert_slots": "experts move to their homes as the model is made; it would take moving them back",
+    "memory.expert_home": "experts move to their homes as the model is made; it would take moving them again",
     "parallel.embedding": "columns would change ranks; it would take moving weights and state",
     "parallel.tp_regather": "it is built into each matrix product; it would take products that ask in every forward",
     "schedule.stage_layers": "layers would change ranks; it would take moving weights and state",

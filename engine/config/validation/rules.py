@@ -15,6 +15,7 @@ from engine.config.run_config import RunConfig
 from engine.config.sections import Train
 from engine.config.validation.block_actions import block_action_problems
 from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
+from engine.config.validation.expert_slots import slot_problems
 from engine.config.validation.own_model import workload_problems
 from engine.config.validation.partial_pipeline import skip_problems
 from engine.config.validation.registers import register_problems
@@ -60,6 +61,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from register_problems(config)
     yield from _memory_rules(config, blocks)
     yield from block_action_problems(config, blocks)
+    yield from slot_problems(config)
     yield from thinning_problems(config)
     yield from _optimizer_rules(config)
     yield from _validation_rules(config)

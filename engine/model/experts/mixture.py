@@ -27,6 +27,7 @@ from engine.model.experts.dispatch import (
     place_sorted,
     spread,
 )
+from engine.model.experts.slots import ExpertSlots
 from engine.model.linear import apply
 
 
@@ -211,6 +212,9 @@ class Mixture(nn.Module):
         self.token_groups: Tensor | None = None
         self.report: MixtureReport | None = None
         self.load = ExpertLoad()
+        #: Where its experts are while they are used, if they lie elsewhere; and its number in the model.
+        self.slots: ExpertSlots | None = None
+        self.layer = 0
         self.router = Router(shape.experts, shape.hidden, shape.top_k)
         wide, narrow = (
             (shape.experts, shape.ffn_hidden, shape.hidden),
@@ -250,7 +254,17 @@ class Mixture(nn.Module):
         slots = spread(tokens, placement).unflatten(0, (self.shape.experts, -1))
         return placement, self.axis.run_padded(slots, self._experts).flatten(0, 1)
 
+    def keep_in(self, slots: ExpertSlots, layer: int) -> None:
+        """From now on its experts lie at their home, and are used in slots."""
+        self.slots, self.layer = slots, layer
+        slots.adopt(layer, self._weights())
+
+    def _weights(self) -> list[nn.Parameter]:
+        return [self.gate.weight, self.up.weight, self.down.weight]
+
     def _experts(self, x: Tensor, counts: Tensor | None) -> Tensor:
+        if self.slots is not None:
+            return self.slots.run(self.layer, x, counts, self._weights())
         out: Tensor = self.down(F.silu(self.gate(x, counts)) * self.up(x, counts), counts)
         return out
 

@@ -20,6 +20,7 @@ from engine.config.compression import NO_PLAN, Plan, settings_of, settings_with
 from engine.config.run_config import RunConfig
 from engine.config.sections import Memory
 from engine.model.activation_memory import on_host
+from engine.model.experts.slots import slots_of
 from engine.parallel.data.buckets import Bucket, GradientBuckets
 from engine.parallel.data.replica import (
     Extent,
@@ -280,6 +281,8 @@ class AveragedParameters:
     def publish_weights(self) -> None:
         """Bring new weights into the parameters where no gradients were applied."""
         self._masters.write_back()
+        for slots in {id(one): one for one in map(slots_of, self.shared.named.values()) if one}.values():
+            slots.forget()
         self._spread()
 
     def drain(self) -> None:
@@ -301,7 +304,11 @@ class AveragedParameters:
         """Every parameter as a whole."""
         pieces = []
         for name, parameter in self.shared.named.items():
-            weight = self._masters.weight(parameter.detach(), self._values[parameter])
+            home: Tensor | None = getattr(parameter, "home", None)
+            if home is None:
+                weight = self._masters.weight(parameter.detach(), self._values[parameter])
+            else:  # experts are updated where they lie
+                weight = nn.Parameter(home)
             pieces.append(self._piece(name, parameter, weight, self._gradient(parameter), self.shared.ranks))
         return pieces
 

@@ -34,6 +34,8 @@ NOT_LISTED = {
     "memory.budget_gib": "how much memory activations may take is for people to say",
     "memory.block_actions": "a list of its own belongs in base; a budget finds such lists",
     "parallel.placement": "offered where ranks lie on islands of a lab: elsewhere ranks in order are as fast",
+    "memory.expert_slots": "how much memory experts may take is for people to say",
+    "memory.expert_home": "as the slots",
     "parallel.ep_island": "as the placement",
     "parallel.tp_replicated": "offered to dense decoders: experts stand where two of its groups of matrices are",
     "batch.global_batch": "offered to a study of the time to a loss: it changes what is learned",

@@ -79,6 +79,8 @@ COMMON: tuple[Row, ...] = (
     lost("memory.block_actions", "this trainer treats all blocks alike", "export another setting of memory.recompute"),
     lost("memory.budget_gib", "a plan is made by this project's engine as a run starts",
          "read what it chose in the run, and set memory.recompute to what is nearest"),
+    lost("memory.expert_slots", _SEARCHED),
+    lost("memory.expert_home", _SEARCHED),
     lost("memory.sample_tokens", _SEARCHED, "this changes what is learned: measure without it"),
     lost("memory.offload", "this trainer offloads nothing here"),
     lost("memory.parameters", "the training script makes the weights", "make them in this precision"),

@@ -40,6 +40,9 @@ def draw_experts(summary: RunSummary) -> None:
     drawing = quality_figures.experts(summary.experts, summary.id)
     chart(drawing, "run-experts", "Each expert's share of the choices, by layer")
     number_table(step.expert_columns(summary.experts), "run-expert-table")
+    for row in summary.expert_slots:
+        told = step.expert_slots(row)
+        st.caption(f":material/stacks: {told[:1].upper()}{told[1:]}.")
 
 
 def _baseline_comparison(run: str, state: str) -> None:

@@ -67,6 +67,8 @@ APART = ("device", "lab", "environment", "profile")
 UNREACHED: dict[str, str] = {
     "memory.budget_gib": "a plan is made from seconds of copies and kernels, and there are none",
     "compile": "the compiler writes Triton kernels for a GPU that it asks about itself",
+    "memory.expert_slots": "slots are of CPU ranks",
+    "memory.expert_home": "slots are of CPU ranks",
     "train.resume": "a rank alone reads its own part of a checkpoint alone",
 }
 BASES: dict[str, dict[str, Any]] = {

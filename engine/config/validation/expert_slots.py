@@ -1,0 +1,56 @@
+"""The rules of experts that lie elsewhere than in their slots. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.config.errors import LayoutError
+from engine.config.presets import is_decoder, resolve
+from engine.config.run_config import RunConfig
+
+KEY = "memory.expert_slots"
+_FP32 = 4
+
+
+def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
+    """Of ``memory.expert_slots`` and ``expert_home``."""
+    memory, slots = config.memory, config.memory.expert_slots
+    if slots is None:
+        if memory.expert_home != "host":
+            yield LayoutError(
+                "memory.expert_home", memory.expert_home, f"needs {KEY}; set that, or leave this out"
+            )
+        return
+    if config.model.experts is None or not is_decoder(config.model):
+        yield LayoutError(KEY, slots, "there are no experts; set model.experts, or leave this out")
+        return
+    experts = config.model.experts // config.parallel.ep * resolve(config.model).layers
+    size, limit = slot_bytes(config), memory.limit_gib
+    reasons = {
+        f"a model's ranks have no more than {experts} experts; choose fewer slots, or leave it out": slots
+        > experts,
+        f"take {slots * size / 2**30:.3g} GiB, and memory.limit_gib is {limit}; choose at most "
+        f"{int((limit or 0) * 2**30 // size)}": limit is not None and slots * size > limit * 2**30,
+        "are of CPU ranks so far; set device to cpu, or leave it out": config.device != "cpu"
+        and not config.lab.wanted,
+        "needs every expert's own gradient and update on its rank; set zero_stage to 0": config.parallel.zero_stage
+        > 0,
+        "needs fp32 parameters; set memory.parameters to fp32": memory.parameters != "fp32",
+        "says already where experts lie; set memory.offload to none or activations": memory.offload
+        in ("optimizer", "both"),
+        "needs experts of its own for each layer; leave out model.layer_groups": config.model.layer_groups
+        is not None,
+        "goes without an outer loop, which keeps copies of all weights; set outer.method to none": (
+            config.outer.method != "none"
+        ),
+    }
+    for remedy, applies in reasons.items():
+        if applies:
+            yield LayoutError(KEY, slots, remedy)
+
+
+def slot_bytes(config: RunConfig) -> int:
+    """Of one expert's matrices on a rank."""
+    shape = resolve(config.model)
+    width = (config.model.expert_ffn_hidden or shape.ffn_hidden) // config.parallel.tp
+    return 3 * _FP32 * width * shape.hidden
