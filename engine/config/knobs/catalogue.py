@@ -242,6 +242,13 @@ KNOBS: dict[str, KnobFacts] = {
         changes=("speed", "memory"),
         trade="less memory on the device, copies to the host and back",
     ),
+    "memory.expert_slots": KnobFacts(
+        "Slots of experts",
+        unset="none",
+        plain=None,
+        trade="seldom chosen experts lie elsewhere, and are fetched",
+    ),
+    "memory.expert_home": KnobFacts("Home of experts", plain="host", trade="on disk they take no memory"),
     "memory.parameters": KnobFacts(
         "Parameters in",
         "parameters",
