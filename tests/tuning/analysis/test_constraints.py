@@ -48,7 +48,10 @@ def test_the_guard_s_decisions() -> None:
     assert scoring.judge(2.44, 2.4, 24, guard).state == "satisfied"
     over = scoring.judge(2.5, 2.4, 24, guard)
     assert (over.state, over.violation) == ("violated", pytest.approx(2.5 / 2.4 - 1.02))
-    assert "+4.2 % against the baseline's, 2 % allowed" in over.reason
+    assert (
+        "+4.2 % against the baseline's after 24 steps, 2 % allowed; what it loses later is not known"
+        in over.reason
+    )
     assert scoring.judge(None, 2.4, 24, guard).state == "undecided"
     assert scoring.judge(2.4, None, 24, guard).state == "undecided"
     assert scoring.judge(2.4, 2.4, 24, replace_steps(guard, 25)).state == "undecided"
