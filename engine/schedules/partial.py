@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import combinations, combinations_with_replacement, product
 from typing import NamedTuple
@@ -159,10 +160,13 @@ class _Course:
         return max(longest, *(_least_of(rank, chains) for rank in range(self.whole.ranks)))
 
     def play(self, paths: Sequence[Path]) -> _Found:
-        """The shortest of what each rule makes of the paths, and of the plan's own order."""
+        """The shortest of what each rule makes of the paths, and of the plan's own order, in which those whose stages
+        changed places may wait for each other.
+        """
         chains, kept = self.chains(paths), _without(self.whole, paths)
-        seconds = simulate(kept, COSTS, self.sizes).seconds
-        found = [_Found(seconds, tuple(paths), kept.actions)]
+        found = list[_Found]()
+        with suppress(ValueError):
+            found.append(_Found(simulate(kept, COSTS, self.sizes).seconds, tuple(paths), kept.actions))
         for rule in _RULES:
             for bounded in (False, True):
                 lists = self._listed(chains, rule, bounded)

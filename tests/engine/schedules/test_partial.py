@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.schedules.actions import Costs, Plan, Work
+from engine.schedules.actions import Costs, Plan, Work, in_order
 from engine.schedules.partial import (
     COSTS,
     LEAST_TRAINED,
@@ -143,3 +143,8 @@ def test_messages_go_along_paths() -> None:
         source, target = (place - 1, place + 1) if ahead else (place + 1, place - 1)
         assert (wanted and wanted.stage) == (path[source] if 0 <= source < len(path) else None)
         assert (given_on and given_on[1]) == (path[target] if 0 <= target < len(path) else None)
+
+
+def test_paths_for_which_the_own_order_stands_still_are_looked_at_too() -> None:
+    found = plan("interleaved", 3, 2, 5, Skips(0.125, True, (2, 1, 1, 2, 2, 2)))
+    assert sum(1 for _ in in_order(found)) == sum(map(len, found.actions))
