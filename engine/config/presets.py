@@ -65,6 +65,7 @@ SHIPPED: dict[str, str] = {
     "saddle": "engine.model.workloads.published.saddle",
     "convolutions": "engine.model.workloads.published.convolutions",
     "partitioned": "engine.model.workloads.published.partitioned",
+    "driving": "engine.model.workloads.published.driving",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from engine.config.errors import InputError
 from engine.config.presets import FIELD, WorkloadFacts
+from engine.model.workload import StepSetting
 from engine.model.workloads.listed import ListedBlueprint, Tensors, said
 
 
@@ -25,6 +27,7 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
     parts = {name: blueprint.on_meta(name, build) for name, build in blueprint.parts()}
     _check_shared(config.model.workload, parts)
     _check_all_used(blueprint, parts)
+    _check_step(blueprint)
     sizes = _sizes(blueprint, parts)
     flops, reason = _counted(blueprint, list(parts.values()))
     return WorkloadFacts(
@@ -89,6 +92,13 @@ def _check_all_used(blueprint: ListedBlueprint, parts: dict[str, nn.Module]) -> 
     if other := next((name for name in weights if name not in own), None):
         remedy = f"its weights have {other}, and no part has such a parameter; leave it out"
         raise InputError(FIELD, blueprint.config.model.workload, remedy)
+
+
+def _check_step(blueprint: ListedBlueprint) -> None:
+    """What a step of its own says of a configuration is to be known before ranks start."""
+    if (step := blueprint.workload.step) is not None:
+        whole = blueprint.stage(range(blueprint.blocks), blueprint.alone, on_meta=True)
+        step(StepSetting(whole, None, blueprint.config, lambda _: nullcontext()))
 
 
 def _sizes(blueprint: ListedBlueprint, parts: dict[str, nn.Module]) -> dict[str, tuple[int, ...]]:
