@@ -4,7 +4,8 @@ KARMA: plans of activations for 20 budgets (``_out_of_core.py``). SBP of OneFlow
 (``_signatures.py``), SkipPipe: stages left out, planned and not (``_partial_pipeline.py``), OneFlow's registers:
 bounded messages between stages (``_registers.py``), and SE-MoE: an embedding in columns and experts' rows in two
 stages (``_experts.py``), all in the lab; and
-its experts on host and disk, with slots for some of them (``_expert_slots.py``).
+its experts on host and disk, with slots for some of them (``_expert_slots.py``). MASHA, OREPA, synthetic intermediate
+labels and a stand-in for CaRL: workloads (``_workloads.py``).
 
 What has been measured is kept in ``results``, so the benchmark goes on where it was stopped; ``--fresh`` begins anew,
 ``--only`` measures one system and takes the others as they are kept.
@@ -16,6 +17,7 @@ import json
 import sys
 from argparse import Namespace
 from contextlib import suppress
+from functools import partial as given_first
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from benchmarks import _partial_pipeline as partial
 from benchmarks import _registers as registers
 from benchmarks import _signatures as signatures
 from benchmarks import _table as table
+from benchmarks import _workloads as workloads
 
 HEADER = ["system", "exact", "bytes", "predicted", "beside its rival", "the paper", "verdict"]
 
@@ -181,6 +184,14 @@ def _skip_pipe(bars: partial.Bars) -> list[str]:
     ]
 
 
+def _workload_line(name: str, given: Namespace, measures: bool) -> list[str]:
+    kept = workloads.run(name) if measures else json.loads(workloads.KEPT[name].read_text())
+    if measures:
+        rows = workloads.rows(name, kept)
+        table.show(f"systems_{name}", workloads.TITLES[name], workloads.HEADER, rows, given.save)
+    return workloads.LINES[name](kept)
+
+
 SYSTEMS = {
     "karma": _karma_line,
     "signatures": _signatures_line,
@@ -188,6 +199,7 @@ SYSTEMS = {
     "partial": _partial_line,
     "experts": _experts_lines,
     "slots": _slots_line,
+    **{name: given_first(_workload_line, name) for name in workloads.LINES},
 }
 KEPT = {
     "karma": out_of_core.KEPT,
@@ -196,6 +208,7 @@ KEPT = {
     "registers": registers.KEPT,
     "experts": experts.KEPT,
     "slots": slots.KEPT,
+    **workloads.KEPT,
 }
 
 if __name__ == "__main__":
