@@ -4,8 +4,9 @@ KARMA: plans of activations for 20 budgets (``_out_of_core.py``). SBP of OneFlow
 (``_signatures.py``), SkipPipe: stages left out, planned and not (``_partial_pipeline.py``), OneFlow's registers:
 bounded messages between stages (``_registers.py``), and SE-MoE: an embedding in columns and experts' rows in two
 stages (``_experts.py``), all in the lab; and
-its experts on host and disk, with slots for some of them (``_expert_slots.py``). MASHA, OREPA, synthetic intermediate
-labels and a stand-in for CaRL: workloads (``_workloads.py``).
+its experts on host and disk, with slots for some of them (``_expert_slots.py``). Holmes and Pipette: ranks placed and
+layers dealt, beside every other way (``_placed_orders.py``), in the lab. MASHA, OREPA, synthetic intermediate labels and
+a stand-in for CaRL: workloads (``_workloads.py``).
 
 What has been measured is kept in ``results``, so the benchmark goes on where it was stopped; ``--fresh`` begins anew,
 ``--only`` measures one system and takes the others as they are kept.
@@ -18,6 +19,7 @@ import sys
 from argparse import Namespace
 from contextlib import suppress
 from functools import partial as given_first
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from benchmarks import _expert_slots as slots
 from benchmarks import _experts as experts
 from benchmarks import _out_of_core as out_of_core
 from benchmarks import _partial_pipeline as partial
+from benchmarks import _placed_orders as placed
 from benchmarks import _registers as registers
 from benchmarks import _signatures as signatures
 from benchmarks import _table as table
@@ -150,6 +153,40 @@ def _slots_line(given: Namespace, measures: bool) -> list[str]:
     ]
 
 
+def _placed_line(given: Namespace, measures: bool) -> list[str]:
+    kept = placed.run(given.lab_rounds) if measures else json.loads(placed.KEPT.read_text())
+    if measures:
+        table.show(placed.NAME, placed.title(kept), placed.HEADER, placed.rows(kept), given.save)
+    return _placed(kept)
+
+
+def _placed(kept: dict[str, Any]) -> list[str]:
+    found, most = placed.Orders(kept), 1 + placed.NEAR
+    bars = {"order": found.chosen <= most, "prediction": found.within == found.count}
+    said = [
+        f"order chosen, hosts shuffled in 24 ways: at most {found.chosen:.2f} of the best of {found.count}, the "
+        f"slowest {found.slowest:.2f}"
+    ]
+    if placed.is_measured(kept, "cuts"):
+        bars["cut"] = (chosen := placed.cut(kept, placed.chosen_cut())) <= most
+        said.append(f"cut chosen {chosen:.2f} of the best of 7, the even one {placed.cut(kept, '4 4'):.2f}")
+    if placed.is_measured(kept, "overlap"):
+        apart, again = (placed.overlap(kept, name).plain() for name in (placed.APART, placed.AGAIN))
+        said.append(f"ZeRO 1 that waits for its gathers: {apart} of one that does not (A/A {again})")
+    missing = [part for part in placed.PARTS if not placed.is_measured(kept, part)]
+    said += [f"not measured yet: {', '.join(missing)}"] if missing else []
+    missed = [name for name, keeps in bars.items() if not keeps]
+    return [
+        "Holmes and Pipette, `parallel.placement`, `schedule.stage_layers: auto`",
+        f"losses of all orders within {found.apart:.1g}",
+        "in `placement.md`",
+        f"{found.within} of {found.count} orders within 15 %, the worst {found.worst:.0%} off; Spearman {found.rank}",
+        "; ".join(said),
+        "Megatron-LM at 0.72 of Holmes's speed on two clusters (read off a chart)",
+        f"misses its bar of {', '.join(missed)}" if missed else "keeps the bars that were measured",
+    ]
+
+
 def _karma(bars: dict[str, int]) -> list[str]:
     every = out_of_core.BUDGETS
     keeps = {name: count == every for name, count in bars.items()}
@@ -200,6 +237,7 @@ SYSTEMS = {
     "experts": _experts_lines,
     "slots": _slots_line,
     **{name: given_first(_workload_line, name) for name in workloads.LINES},
+    "placed": _placed_line,
 }
 KEPT = {
     "karma": out_of_core.KEPT,
@@ -209,6 +247,7 @@ KEPT = {
     "experts": experts.KEPT,
     "slots": slots.KEPT,
     **workloads.KEPT,
+    "placed": placed.KEPT,
 }
 
 if __name__ == "__main__":

@@ -43,14 +43,3 @@ def bytes_between(source: Signature, target: Signature, whole_bytes: float, rank
     if source == PARTIAL:
         return (2 if target == BROADCAST else 1) * (ranks - 1) * whole_bytes
     return (ranks - 1) * whole_bytes / (1 if target == BROADCAST else ranks)
-
-
-def bytes_across(
-    source: Signature, target: Signature, whole_bytes: float, senders: int, receivers: int
-) -> float:
-    """The same from the ranks of one group to those of another that shares none with it."""
-    if source == PARTIAL and target == BROADCAST:
-        return (senders + receivers - 1) * whole_bytes
-    if source == PARTIAL:
-        return senders * whole_bytes
-    return (receivers if target == BROADCAST else 1) * whole_bytes
