@@ -5,8 +5,8 @@ KARMA: plans of activations for 20 budgets (``_out_of_core.py``). SBP of OneFlow
 bounded messages between stages (``_registers.py``), and SE-MoE: an embedding in columns and experts' rows in two
 stages (``_experts.py``), all in the lab; and
 its experts on host and disk, with slots for some of them (``_expert_slots.py``). Holmes and Pipette: ranks placed and
-layers dealt, beside every other way (``_placed_orders.py``), in the lab. MASHA, OREPA, synthetic intermediate labels and
-a stand-in for CaRL: workloads (``_workloads.py``).
+layers dealt, beside every other way (``_placed_orders.py``), in the lab. MASHA, OREPA, synthetic intermediate labels
+and a stand-in for CaRL: workloads (``_workloads.py``).
 
 What has been measured is kept in ``results``, so the benchmark goes on where it was stopped; ``--fresh`` begins anew,
 ``--only`` measures one system and takes the others as they are kept.

@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.comm import host_values
 from engine.comm.channel import Channel, Message
 from engine.model.stage import MessageKind
-from engine.schedules.actions import Action, Plan, Work, sent
+from engine.schedules.actions import Action, Plan, Work, result_of, sent
 from engine.schedules.credits import Way, credits_of
 
 
@@ -29,7 +29,9 @@ class _Arrival(NamedTuple):
 
 
 class Held:
-    """Messages that a rank holds of each way: expected, here, and in use. ``most`` is the most of any way so far."""
+    """Messages that a rank holds of each way: expected, here, and in use; of those it sends, the ones that are not used
+    up. ``most`` is the most of any way so far.
+    """
 
     def __init__(self, registers: int | None) -> None:
         self.registers, self._now = registers, Counter[Way]()
@@ -74,6 +76,8 @@ class PipelineMessages:
         self._under_way: dict[int, tuple[_Arrival, Message]] = {}
         self._here: dict[_Arrival, Tensor] = {}
         self._leaving: deque[Message] = deque()
+        #: Of each way, with registers: what was sent, and whoever reads it has not said that it is used up.
+        self._unused: dict[Way, deque[Message]] = {}
         self.held = Held(registers)
 
     def connect(self) -> None:
@@ -105,6 +109,9 @@ class PipelineMessages:
         """Wait until one is free again."""
         user = self._credit[action]
         host_values.number(self._arrived(_Arrival(user, is_credit=True)))  # the host waits, too
+        way = self._way_of(_Arrival(result_of(action)))
+        assert way is not None, "it makes a message"
+        self._unused[way].popleft().wait()  # it was used up: gloo does not say of itself that it has left
 
     def end(self, action: Action) -> None:
         """The message that the action used is used up: its register is free, and whoever waits for it is told."""
@@ -127,14 +134,21 @@ class PipelineMessages:
         if target == self._rank:
             self._here[_Arrival(result)] = tensor
             return
+        message = self._end(self._rank, target).send(tensor.contiguous(), target)
+        if self.held.registers is not None:
+            unused = self._unused.setdefault((result.stage, to_stage), deque())
+            unused.append(message)
+            self.held.most = max(self.held.most, len(unused))
+            return
         while self._leaving and self._leaving[0].is_through:
             self._leaving.popleft().wait()
-        self._leaving.append(self._end(self._rank, target).send(tensor.contiguous(), target))
+        self._leaving.append(message)
 
     def close(self) -> None:
         """Wait until everything has left."""
-        while self._leaving:
-            self._leaving.popleft().wait()
+        for messages in (self._leaving, *self._unused.values()):
+            while messages:
+                messages.popleft().wait()
 
     def _meet(self, source: int, target: int) -> None:
         channel = self._end(source, target)
