@@ -84,9 +84,14 @@ class Model(Section):
 
 
 class Data(Section):
-    """Text at byte level: a UTF-8 file or folder, or the text that comes with Python."""
+    """Text at byte level: a UTF-8 file or folder, or the text that comes with Python.
+
+    ``documents`` says what a token sees where a sequence holds several documents (files of a folder, topics of Python's
+    text): ``joined`` text is one, of ``masked`` text each begins with a token of its own and sees no other.
+    """
 
     path: str | None = None
+    documents: Literal["joined", "masked"] = "joined"
     sequence_length: Annotated[int, Field(ge=2)] = 128
     held_out_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
 

@@ -84,8 +84,9 @@ class ContextAxis(Protocol):
             ValueError: the sequence does not split evenly.
         """
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Causal attention over the whole sequence, for this rank's tokens.
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Causal attention over the whole sequence, for this rank's tokens; of a whole one, over what is ``visible``
+        (bool [batch, 1, queries, keys]).
 
         ``query`` is [batch, heads, sequence / cp, head_dim], ``key`` and ``value`` [batch, kv_heads,
         sequence / cp, head_dim] with heads a multiple of kv_heads; the result is like ``query``.

@@ -17,6 +17,9 @@ from engine.config.sections import Data
 Bytes = npt.NDArray[np.uint8]
 Tokens = npt.NDArray[np.int64]
 
+#: Begins each document where they are masked: a byte that UTF-8 never has.
+BORDER = 0xFF
+
 _PROBE_BYTES = 1 << 20
 _FEISTEL_ROUNDS = 4
 
@@ -66,9 +69,20 @@ def _problem(file: Path) -> str | None:
 
 @functools.cache
 def _embedded() -> Bytes:
+    return np.frombuffer("\n\n".join(_topics()).encode("utf-8"), dtype=np.uint8)
+
+
+def _topics() -> list[str]:
     from pydoc_data.topics import topics  # 465,126 characters that every Python has
 
-    return np.frombuffer("\n\n".join(topics.values()).encode("utf-8"), dtype=np.uint8)
+    return list(topics.values())
+
+
+def _documents(path: str | None) -> list[Bytes]:
+    """Each topic of Python's text, or each file."""
+    if path is None:
+        return [np.frombuffer(topic.encode("utf-8"), dtype=np.uint8) for topic in _topics()]
+    return [_map(file) for file in _text_files(Path(path))]
 
 
 @dataclass(frozen=True)
@@ -127,10 +141,13 @@ def open_corpus(data: Data, seed: int) -> Corpus:
         InputError: the path is unusable, or the text is shorter than two windows.
     """
     parts: tuple[Bytes, ...]
-    if data.path is None:
+    if data.documents == "masked":
+        border = np.array([BORDER], dtype=np.uint8)
+        parts = tuple(part for document in _documents(data.path) for part in (border, document))
+    elif data.path is None:
         parts = (_embedded(),)
     else:
-        parts = tuple(_map(file) for file in _text_files(Path(data.path)))
+        parts = tuple(_documents(data.path))
     corpus = Corpus(parts, data.sequence_length, data.held_out_fraction, seed)
     if corpus.windows < 2:
         size = sum(len(part) for part in parts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from engine.config.presets import ModelShape
 from engine.model.activation_memory import Activations, Recompute, again
 from engine.model.axes import Axes, Deferral, TensorAxis
 from engine.model.column_lookup import column_rows, my_columns
+from engine.model.data import BORDER
 from engine.model.experts.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
 from engine.model.linear import RingSlice, apply, linear, ring_slice, sliced_linear
 from engine.model.row_sampling import RowSampler, SampledProducts
@@ -137,14 +139,14 @@ class Attention(nn.Module):
         ):
             matrix.take(ring_slice(each // self.head_dim, keep, dim, many * self.head_dim, seed))
 
-    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rotary: Tensor, visible: Tensor | None = None) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
         matrices = self.query, self.key, self.value
         products = _columns(self.tp, "query_key_value", x, matrices, self.sampled_inputs)
         if self.query.tp_dim is None:
             products = self.tp.sequence_to_width(products)
         query, key, value = map(self._heads, products)
-        core = query, key, value, rotary
+        core = query, key, value, rotary, visible
         if not self.forgets or not torch.is_grad_enabled():
             return self._out(self._mix(*core))
         if self.output.deferred is None and self.output.tp_dim is not None:
@@ -157,13 +159,15 @@ class Attention(nn.Module):
             mixed = self.tp.width_to_sequence(mixed)
         return _rows_product(self.tp, "attention_output", mixed, self.output, self.sampled_output)
 
-    def _mix(self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor) -> Tensor:
+    def _mix(
+        self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor, visible: Tensor | None
+    ) -> Tensor:
         """Weighted values [sequence / cp, batch, hidden / tp]."""
-        mixed = self.context.attend(_rotate(query, rotary), _rotate(key, rotary), value)
+        mixed = self.context.attend(_rotate(query, rotary), _rotate(key, rotary), value, visible)
         return mixed.permute(2, 0, 1, 3).flatten(2)
 
-    def _mixed_output(self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor) -> Tensor:
-        out: Tensor = self.output(self._mix(query, key, value, rotary))
+    def _mixed_output(self, *core: Any) -> Tensor:
+        out: Tensor = self.output(self._mix(*core))
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -234,14 +238,14 @@ class Block(nn.Module):
         if isinstance(self.feed_forward, FeedForward):
             self.feed_forward.sample(sampler, _PARTS * number + 2)
 
-    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rotary: Tensor, visible: Tensor | None = None) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
         if self.forgets and torch.is_grad_enabled():
-            return again(self._compute, x, rotary)
-        return self._compute(x, rotary)
+            return again(self._compute, x, rotary, visible)
+        return self._compute(x, rotary, visible)
 
-    def _compute(self, x: Tensor, rotary: Tensor) -> Tensor:
-        attended: Tensor = self.attention(self.attention_norm(x), rotary)
+    def _compute(self, x: Tensor, rotary: Tensor, visible: Tensor | None) -> Tensor:
+        attended: Tensor = self.attention(self.attention_norm(x), rotary, visible)
         x = x + attended
         normed = self.feed_forward_norm(x)
         if isinstance(self.feed_forward, Mixture):
@@ -264,6 +268,7 @@ class Decoder(Stage):
         *,
         mixture: MixtureShape | None = None,
         sequence_length: int,
+        masked: bool = False,
         dtype: torch.dtype = torch.float32,
         activations: Activations | None = None,
     ) -> None:
@@ -282,6 +287,7 @@ class Decoder(Stage):
         self.norm = Norm(shape.hidden) if is_last else None
         self.head = Linear(shape.vocabulary, shape.hidden, tp, _split_dim(tp, "head", 0)) if is_last else None
         # Not a registered buffer: data parallelism would broadcast it with every first step.
+        self.masked = masked
         self.positions = axes.context.positions(sequence_length)
         self.rotary = _rotary(self.positions, shape.head_dim)
 
@@ -290,9 +296,12 @@ class Decoder(Stage):
         logits [sequence / cp, batch, vocabulary / tp] out, or [sequence / (cp * tp), batch, vocabulary] of a head
         that is replicated.
         """
+        blocks: list[Callable[..., Tensor]] = list(self.blocks.values())
+        if self.masked:
+            visible = same_document(x)
+            blocks = [functools.partial(block, visible=visible) for block in blocks]
         if self.embedding is not None:
             x = self.embedding(x)
-        blocks = self.blocks.values()
         if self.offload is not None and torch.is_grad_enabled():
             x = self.offload.run(blocks, x, self.rotary)
         else:
@@ -437,6 +446,15 @@ class _Rows(torch.autograd.Function):
         (tokens,) = ctx.saved_tensors
         total = torch.ops.aten.embedding_dense_backward(gradient.float(), tokens, ctx.rows, -1, False)
         return total.to(ctx.dtype), None
+
+
+def same_document(tokens: Tensor) -> Tensor:
+    """Which keys a query sees: those up to its own that no document's first token parts from it. Tokens [batch,
+    sequence] -> bool [batch, 1, sequence, sequence]. Angles between positions are relative, so none start again.
+    """
+    numbers = (tokens == BORDER).cumsum(1)
+    same = numbers[:, None, :, None] == numbers[:, None, None, :]
+    return same & torch.ones(same.shape[-2:], dtype=torch.bool, device=tokens.device).tril()
 
 
 def _rotary(positions: Tensor, head_dim: int) -> Tensor:

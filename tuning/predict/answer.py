@@ -192,6 +192,9 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
         f"schedule.registers={registers}: seconds are those without a bound, and memory is without what waits between "
         "stages; --simulate plays them"
     ] = registers is not None and config.parallel.pp > 1
+    said[
+        "data.documents=masked: attention is taken to be over whole sequences, and its mask is not counted"
+    ] = config.data.documents == "masked"
     said["train.optimizer=muon: its products are not counted, and its state as AdamW's"] = (
         config.train.optimizer == "muon"
     )

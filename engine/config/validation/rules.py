@@ -46,6 +46,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _placement_rules(config)
     yield from _shard_rules(config)
     yield from _column_rules(config)
+    yield from _document_rules(config)
     if is_decoder(config.model):
         shape = resolve(config.model)
         yield from _model_rules(config, shape)
@@ -152,6 +153,23 @@ def _replication_rules(config: RunConfig) -> Iterator[LayoutError]:
         yield LayoutError(
             key, parts, "tied embeddings are one matrix; name both embedding and head, or neither"
         )
+
+
+def _document_rules(config: RunConfig) -> Iterator[LayoutError]:
+    """The mask of documents is made of the tokens: where a rank has all of a sequence, and its tokens."""
+    parallel, why = config.parallel, None
+    if config.data.documents == "joined":
+        return
+    if not is_decoder(config.model):
+        why = "is of the built-in decoder; leave it out for another workload"
+    elif resolve(config.model).vocabulary < 256:
+        why = "needs token 255 for borders; set model.vocabulary to 256 or more"
+    elif parallel.cp > 1:
+        why = f"cp={parallel.cp} splits sequences; set cp to 1"
+    elif parallel.pp > 1:
+        why = f"pp={parallel.pp} has stages without tokens; set pp to 1"
+    if why is not None:
+        yield LayoutError("data.documents", config.data.documents, why)
 
 
 def _column_rules(config: RunConfig) -> Iterator[LayoutError]:

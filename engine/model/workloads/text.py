@@ -50,6 +50,7 @@ class DecoderBlueprint:
                 axes,
                 mixture=_mixture(config, self._shape),
                 sequence_length=config.data.sequence_length,
+                masked=config.data.documents == "masked",
                 dtype=compute_dtype(config),
                 activations=activations_of(config),
             )

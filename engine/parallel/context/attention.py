@@ -18,19 +18,23 @@ from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use
 _HALF = (torch.bfloat16, torch.float16)
 
 
-def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
     """[batch, heads, sequence, head_dim] with [batch, kv_heads, sequence, head_dim]; the result is like ``query``.
+    ``visible`` (bool [batch, 1, sequence, sequence]) says which keys a query sees, in place of all up to its own.
 
     A fused kernel reads grouped key heads in place: no copies of them, neither now nor kept for the backward pass.
     """
     kv_heads = key.shape[1]
+    causal = visible is None
     if query.shape[1] == kv_heads:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return F.scaled_dot_product_attention(query, key, value, visible, is_causal=causal)
     if takes_groups(query.device.type, query.dtype):
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        return F.scaled_dot_product_attention(query, key, value, visible, is_causal=causal, enable_gqa=True)
     query = fold(query, kv_heads)
     key, value = (spread(fold(x, kv_heads), query) for x in (key, value))
-    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    if visible is not None:
+        visible = visible.repeat_interleave(kv_heads, 0)
+    mixed = F.scaled_dot_product_attention(query, key, value, visible, is_causal=causal)
     heads: Tensor = mixed.unflatten(0, (-1, kv_heads)).flatten(1, 2)
     return heads
 

@@ -33,12 +33,13 @@ class UlyssesAttention(GroupAxis):
             raise ValueError(f"{self.size} ranks need a sequence that is a multiple of {self.size}")
         return torch.arange(sequence_length).view(self.size, -1)[self.rank]
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
         """Causal attention over the whole sequence, for this rank's queries; shapes as in ``ContextAxis``.
 
         Raises:
             ValueError: heads or kv_heads is no multiple of cp.
         """
+        assert visible is None, "documents are masked where one rank holds the sequence"
         if query.shape[1] % self.size or key.shape[1] % self.size:
             raise ValueError(
                 f"Ulysses on {self.size} ranks needs heads and kv_heads that are multiples of {self.size}, "
@@ -69,9 +70,9 @@ class WholeSequence:
         """int64 [sequence]: all of them."""
         return torch.arange(sequence_length)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Causal attention; shapes as in ``ContextAxis``."""
-        return causal_attention(query, key, value)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Causal attention, or over what is ``visible``; shapes as in ``ContextAxis``."""
+        return causal_attention(query, key, value, visible)
 
 
 def context_axis(method: Literal["ring", "ulysses"], channel: Channel | None) -> ContextAxis:

@@ -41,8 +41,9 @@ class RingAttention(GroupAxis):
 
     # Messages do not trace: compiled code steps out for the ring and goes on behind it.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
         """Causal attention over the whole sequence, for this rank's queries; shapes as in ``ContextAxis``."""
+        assert visible is None, "documents are masked where one rank holds the sequence"
         return apply(_Ring, query, key, value, self.channel, self.kernel)
 
 

@@ -33,6 +33,7 @@ COMMON: tuple[Row, ...] = (
     lost("model.tied_embeddings", "the training script builds the model", "make its head the embedding's matrix there"),
     lost("model.layer_groups", "layers there have parameters of their own", "share them in the script's model"),
     lost("data.path", "the training script reads the text", "name this text there"),
+    lost("data.documents", "the training script cuts the text", "mask attention between documents there"),
     lost("data.sequence_length", "the training script cuts the text", "cut it to this many tokens", always=True),
     lost("data.held_out_fraction", "the training script splits the text", "hold out this part there"),
     lost("parallel.dp", _SCRIPT),
