@@ -19,7 +19,7 @@ demo: $(READY) ## open the page at 127.0.0.1:8501 and start the demo study; HEAD
 	exec $(BIN)/workbench $(if $(filter-out 0,$(HEADLESS)),tune examples/quickstart.yaml,ui --demo)
 
 test: $(READY) chromium prometheus ## run the tests, without the slow ones
-	$(BIN)/python -m pytest -m "not slow" -q --durations=10 -rs -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow" -q --durations=10 -rs
 
 check: $(READY) ## formatting, lint, types, import contracts, house rules
 	$(BIN)/ruff format --check --quiet
