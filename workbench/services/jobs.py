@@ -88,8 +88,8 @@ def new_folder(home: Path) -> Path:
 
 def listed(home: Path) -> list[Job]:
     """Every job that was started from this home, newest first."""
-    folders = sorted((home / JOBS).glob("*/"), reverse=True)
-    return [job for folder in folders if (job := _read(folder)) is not None]
+    found = [job for folder in (home / JOBS).glob("*/") if (job := _read(folder)) is not None]
+    return sorted(found, key=lambda job: job.started_unix, reverse=True)  # names know no more than the second
 
 
 def interrupt(job: Job) -> None:
