@@ -119,7 +119,7 @@ def test_snapshots_show_how_far_they_are_and_what_the_end_of_the_run_left(home: 
     command = send(folder, "snapshot", {"steps": 4}, by="test")
 
     def lines() -> list[str]:
-        app = visit_page("runs", id=run)
+        app = visit_page("runs", id=run, section="Host")
         assert not app.exception
         bars = [bar.proto.text for bar in app.get("progress")]
         return [*bars, *texts(app).splitlines()]
@@ -143,7 +143,7 @@ def test_snapshots_show_how_far_they_are_and_what_the_end_of_the_run_left(home: 
 
 def test_a_run_without_a_trace_says_so(home: Path) -> None:
     full_home(home)
-    app = visit_page("runs")
+    app = visit_page("runs", section="Trace")
     ended = next(name for name in app.dataframe[0].value["id"] if name.endswith("03f3"))
     app.selectbox(key="id").set_value(ended).run()
     assert not app.exception
