@@ -56,11 +56,3 @@ def fewest(plan: Plan) -> int:
         else:
             low = middle + 1
     return low
-
-
-def held(plan: Plan, rank: int, registers: int | None) -> dict[Way, int]:
-    """The most messages of each way to a rank that it may hold at once: one that it waits for, those that came and are
-    not used up, and the one in use. Without registers all of a step may be there.
-    """
-    come = {way: len(pairs) for way, pairs in ways(plan).items() if plan.rank_of[way[1]] == rank}
-    return {way: count if registers is None else min(registers, count) for way, count in come.items()}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.config.errors import LayoutError
 from engine.config.validation import rules
 from engine.schedules.actions import Action, Costs, Plan, in_order
-from engine.schedules.credits import credits_of, fewest, held, ways
+from engine.schedules.credits import credits_of, fewest, ways
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import Timeline, simulate
 from tests.support.runs import small
@@ -70,12 +70,6 @@ def test_the_simulator_of_events_says_the_same(made: Plan, registers: int, hop: 
         assert play(step, instant(made.ranks, float(hop))).seconds == pytest.approx(
             simulate(made, costs, registers=registers).seconds
         )
-
-
-def test_what_a_rank_holds_is_told_by_way() -> None:
-    made = plan("gpipe", 3, 1, 5)
-    assert held(made, 1, 2) == {(0, 1): 2, (2, 1): 2}
-    assert held(made, 0, None) == {(1, 0): 5}
 
 
 @pytest.mark.parametrize(
