@@ -300,11 +300,12 @@ class Decoder(Stage):
         if self.masked:
             visible = same_document(x)
             blocks = [functools.partial(block, visible=visible) for block in blocks]
-        if self.embedding is not None:
-            x = self.embedding(x)
         if self.offload is not None and torch.is_grad_enabled():
-            x = self.offload.run(blocks, x, self.rotary)
+            x = self.offload.run(
+                blocks, self._entered(x), self.rotary
+            )  # with no name here, or it could not leave
         else:
+            x = self._entered(x)
             for block in blocks:
                 x = block(x, self.rotary)
         if torch.is_grad_enabled():
@@ -314,6 +315,9 @@ class Decoder(Stage):
         if self.norm is not None and self.head is not None:
             (x,) = self.tp.of("head").column_products(self.norm(x), (self.head,))
         return x
+
+    def _entered(self, x: Tensor) -> Tensor:
+        return x if self.embedding is None else self.embedding(x)
 
     def mixtures(self) -> dict[int, Mixture]:
         """Those of its blocks that have experts, by their number in the whole model."""

@@ -73,11 +73,13 @@ class ListedStage(Stage):
     def forward(self, x: Tensor) -> Tensor:
         """Inputs or what the block before gave -> what the next block takes, in fp32; or what the loss is taken of."""
         with self._precision():
-            x = x if self.first is None else self.first(x)
             steps = [self._step(*pair) for pair in zip(self.blocks.values(), self._forgets, strict=True)]
             if self.offload is not None and torch.is_grad_enabled():
-                x = self.offload.run(steps, x, None)
+                x = self.offload.run(
+                    steps, self._entered(x), None
+                )  # with no name here, or it could not leave
             else:
+                x = self._entered(x)
                 for step in steps:
                     x = step(x, None)
             x = x if self.last is None else self.last(x)
@@ -89,6 +91,9 @@ class ListedStage(Stage):
 
     def metric(self, output: Tensor, targets: Tensor) -> Tensor | None:
         return None if self._metric is None else self._metric(output, targets, *self._told)
+
+    def _entered(self, x: Tensor) -> Tensor:
+        return x if self.first is None else self.first(x)
 
     def _step(self, block: nn.Module, forgets: bool) -> Callable[[Tensor, Tensor | None], Tensor]:
         def step(x: Tensor, _: Tensor | None) -> Tensor:

@@ -86,6 +86,26 @@ def test_no_mix_changes_a_number(tmp_path: Path, precision: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(gradients, same, strict=True)), mix
 
 
+class _Slow(ThreadCopies):
+    """Holds what it copies for longer than a block computes."""
+
+    def _taken(self, tensors: list[Tensor]) -> list[Tensor]:
+        time.sleep(0.1)
+        return super()._taken(tensors)
+
+
+def test_copies_that_take_longer_than_blocks_hold_no_more_than_planned(tmp_path: Path) -> None:
+    """A whole block is in transit while the next one computes; what came into the first one has left as well."""
+    config = config_of()
+    around, block = around_stage(config, plan_of(config), 0), costs_of_block(config)
+    actions: list[BlockAction] = ["offload", "full", "offload", "offload", "offload", "full"]
+    plan = block_plan.evaluate([block] * LAYERS, actions, around)
+    decoder = build(config, tmp_path, actions)
+    assert decoder.offload is not None
+    decoder.offload.take("host", _Slow())
+    assert 0.98 * plan.peak_bytes < counted(decoder) <= plan.peak_bytes
+
+
 def test_blocks_that_left_hold_nothing_until_their_backward(tmp_path: Path) -> None:
     config = config_of()
     whole = costs_of_block(config)["keep"].resident

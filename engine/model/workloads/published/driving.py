@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from engine.comm import host_values
 from engine.config.errors import InputError
 from engine.config.presets import FIELD
 from engine.model.workload import Workload
@@ -102,7 +103,8 @@ class Driver(nn.Module):
 
     def forward(self, episodes: Tensor) -> Tensor:
         """The likeliest action at each step; what was driven by the same weights is not driven again."""
-        weights = nn.utils.parameters_to_vector(self.parameters()).detach().cpu().numpy().tobytes()
+        flat = nn.utils.parameters_to_vector(self.parameters()).detach()
+        weights = host_values.to_host(flat).numpy().tobytes()
         if weights != self._weights:
             self._weights, self._driven = weights, {}
         numbers = [int(number) for number in episodes]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from engine.comm import host_values
 from engine.config.errors import InputError
 from engine.model.workload import StepInput, StepResult, StepSetting
 
@@ -141,7 +142,9 @@ class Ppo:
         for _ in range(self._rule.rollout):
             seen = torch.from_numpy(np.stack(self._seen)).to(device)
             chances = torch.log_softmax(self._policy(seen), dim=-1)
-            actions = [self._choose(n, row) for n, row in enumerate(chances.exp().double().cpu())]
+            actions = [
+                self._choose(n, row) for n, row in enumerate(host_values.to_host(chances.exp().double()))
+            ]
             moved = [self._move(n, action) for n, action in enumerate(actions)]
             taken = torch.tensor(actions, device=device)
             rewards, over = torch.tensor(moved, device=device).unbind(dim=1)
