@@ -1,0 +1,37 @@
+"""KARMA: plans of activations for 20 budgets (``_out_of_core.py``)."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+from benchmarks import _out_of_core as out_of_core
+from benchmarks import _table as table
+from benchmarks.literature import System
+
+
+def _karma_line(given: Namespace, measures: bool) -> list[str]:
+    kept = out_of_core.run(given.rounds) if measures else json.loads(out_of_core.KEPT.read_text())
+    rows, bars = out_of_core.rows(kept)
+    rows.append(out_of_core.again_row(kept))
+    if measures:
+        table.show(out_of_core.NAME, out_of_core.title(kept, bars), out_of_core.HEADER, rows, given.save)
+    return _karma(bars)
+
+
+def _karma(bars: dict[str, int]) -> list[str]:
+    every = out_of_core.BUDGETS
+    keeps = {name: count == every for name, count in bars.items()}
+    good = all(keeps[name] for name in ("within", "equal", "predicted", "not slower"))
+    return [
+        "KARMA, `memory.budget_gib`",
+        f"loss and gradients to the bit: {bars['equal']} of {every}",
+        f"never over the budget: {bars['within']} of {every}",
+        f"{bars['predicted']} of {every} within 10 %",
+        f"best uniform setting that fits: not slower {bars['not slower']}, at least 5 % faster {bars['5 % faster']}",
+        "1.52 times the speed of other out-of-core methods (mean of six models)",
+        "pays" if good and bars["5 % faster"] >= every / 2 else "does not keep every bar",
+    ]
+
+
+SYSTEMS = {"karma": System(out_of_core.KEPT, _karma_line)}

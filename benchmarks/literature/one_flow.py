@@ -1,0 +1,61 @@
+"""OneFlow: signatures of matrices over tp (``_signatures.py``), and registers that bound messages between stages
+(``_registers.py``), both in the lab.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+import numpy as np
+
+from benchmarks import _registers as registers
+from benchmarks import _signatures as signatures
+from benchmarks import _table as table
+from benchmarks.literature import System
+
+
+def _signatures_line(given: Namespace, measures: bool) -> list[str]:
+    kept = signatures.run(given.lab_rounds) if measures else json.loads(signatures.KEPT.read_text())
+    rows, bars = signatures.rows(kept)
+    if measures:
+        table.show(signatures.NAME, signatures.title(kept), signatures.HEADER, rows, given.save)
+    return _signatures(bars)
+
+
+def _signatures(bars: dict[str, int]) -> list[str]:
+    every = len(signatures.POINTS)
+    good = all(bars[name] == every for name in ("equal", "bytes", "not slower"))
+    return [
+        "OneFlow's SBP, `parallel.tp_replicated: auto`",
+        f"losses within {signatures.SAME_LOSS:g}: {bars['equal']} of {every}",
+        f"saved as the formula says, within a tenth of all: {bars['bytes']} of {every}",
+        "its bytes alone",
+        f"all split and all replicated: not over 3 % slower {bars['not slower']} of {every}, at least 5 % faster than "
+        f"all split {bars['5 % faster']}",
+        "no figure of signatures alone",
+        "pays with long sequences" if good else "does not keep every bar",
+    ]
+
+
+def _registers_line(given: Namespace, measures: bool) -> list[str]:
+    kept = registers.run(given.lab_rounds) if measures else json.loads(registers.KEPT.read_text())
+    if measures:
+        table.show(registers.NAME, registers.title(kept), registers.HEADER, registers.rows(kept), given.save)
+    bars, every = registers.bars(kept), len(registers.KINDS)
+    free, one = (float(np.median(kept["seconds"][kind])) for kind in ("no bound", "1"))
+    return [
+        "OneFlow's registers, `schedule.registers`",
+        "losses to the bit (tests)",
+        f"never more held than registers: {bars['held']} of {every}",
+        f"{bars['simulated']} of {every} within 15 %",
+        f"no bound: one register takes {one / free:.2f} times as long",
+        "no figure of registers alone",
+        "bounds memory as described; two are enough for 1F1B",
+    ]
+
+
+SYSTEMS = {
+    "signatures": System(signatures.KEPT, _signatures_line),
+    "registers": System(registers.KEPT, _registers_line),
+}

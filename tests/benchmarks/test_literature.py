@@ -1,0 +1,36 @@
+"""The registry of published systems: files are found by themselves, and tell their lines of what was kept."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import literature
+
+MADE_UP = """
+from pathlib import Path
+from benchmarks.literature import System
+
+SYSTEMS = {"made up": System(Path(__file__), lambda given, measures: ["a line", str(measures)])}
+"""
+
+
+def test_a_file_in_the_folder_is_a_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made_up_system.py").write_text(MADE_UP)
+    monkeypatch.setattr(literature, "__path__", [*literature.__path__, str(tmp_path)])
+    found = literature.systems()
+    assert found["made up"].line(Namespace(), False) == ["a line", "False"]
+    assert {"karma", "signatures", "registers", "partial", "experts", "slots", "placed"} <= set(found)
+    del sys.modules["benchmarks.literature.made_up_system"]
+
+
+def test_what_was_kept_is_told_without_a_measurement() -> None:
+    kept = {name: system for name, system in literature.systems().items() if system.kept.exists()}
+    assert len(kept) > 5
+    for name, system in kept.items():
+        line = system.line(Namespace(save=False), False)
+        assert len(line) == len(literature.HEADER), name
+        assert all(line), name
