@@ -292,6 +292,16 @@ def test_no_error_is_caught_blindly() -> None:
     ]
 
 
+def test_nothing_waits_with_select() -> None:
+    """It refuses descriptors above 1,023, which a process that has much open comes to; ``poll`` takes all."""
+    assert not [
+        f"{where}:{node.lineno}"
+        for where, node in nodes(*CODE, "tests", "examples")
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) in {"select.select", "selectors.SelectSelector"}
+    ]
+
+
 def test_no_file_names_a_path_of_one_machine() -> None:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:

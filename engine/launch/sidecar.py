@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import signal
 import socket
 import struct
@@ -111,7 +110,7 @@ def main(arguments: Sequence[str]) -> None:
         writer.event("host", name=host, ranks=sorted(pids))
         sampler.watch([pids.get(rank, 0) for rank in range(max(pids) + 1)])
         starter, look_at = os.getppid(), time.monotonic()
-        while os.getppid() == starter and not select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
+        while os.getppid() == starter and not child_process.readable(sys.stdin.fileno(), _POLL_SECONDS):
             if taker is not None:
                 taker.pass_on()
             if watch is not None and time.monotonic() >= look_at:

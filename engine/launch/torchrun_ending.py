@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from engine.launch.ending import Death, decide
+from engine.run.child_process import readable
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
 
@@ -67,14 +67,16 @@ class LastWords:
         woken, wakes = os.pipe()
         os.set_blocking(wakes, False)
         before = signal.signal(signal.SIGTERM, lambda *_: None), signal.set_wakeup_fd(wakes)
-        target = self._obey if self._rank else self._listen
-        threading.Thread(target=target, args=(woken,), name="last words", daemon=True).start()
+        released = threading.Event()
+        threading.Thread(target=self._attend, args=(woken, released), name="last words", daemon=True).start()
         try:
             yield
         finally:
             self._over.set()
             signal.signal(signal.SIGTERM, before[0])
             signal.set_wakeup_fd(before[1])
+            os.close(wakes)  # which wakes the thread
+            released.set()
 
     def tell(self, report: RankReport) -> None:
         """This rank failed. Returns when the ending is written, or nobody will write it."""
@@ -88,9 +90,19 @@ class LastWords:
             self._told.set()
             self._store.wait([_WRITTEN], _PATIENCE)
 
+    def _attend(self, woken: int, released: threading.Event) -> None:
+        try:
+            if self._rank:
+                self._obey(woken)
+            else:
+                self._listen(woken)
+        finally:  # a request to end may still come: it is written into the pipe, which has to have a reader
+            released.wait()
+            os.close(woken)
+
     def _obey(self, woken: int) -> None:
         while not self._over.is_set():
-            if select.select([woken], [], [], _POLL_SECONDS)[0]:
+            if readable(woken, _POLL_SECONDS) and not self._over.is_set():
                 if self._telling:  # it says more than this; once it has, its connection may be waiting
                     self._told.wait(_GRACE_SECONDS)
                 else:
@@ -101,7 +113,9 @@ class LastWords:
 
     def _listen(self, woken: int) -> None:
         while not self._over.is_set():
-            asked_to_end = bool(select.select([woken], [], [], _POLL_SECONDS)[0])
+            asked_to_end = readable(woken, _POLL_SECONDS)
+            if self._over.is_set():
+                return
             with self._lock:
                 if asked_to_end:
                     self._hear(_GRACE_SECONDS, enough=1)

@@ -1,4 +1,4 @@
-"""Child processes that run another program of this Python: how they are started, and how they are ended.
+"""Child processes that run another program of this Python: how they are started, heard and ended.
 
 Ranks are not started here: they are forked from a server that has torch loaded (:mod:`engine.launch.workers`).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -51,6 +52,16 @@ def start(
 def package_path() -> dict[str, str]:
     """The variable with which a child finds these packages also where they are not installed."""
     return {"PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+def readable(descriptor: int, seconds: float) -> bool:
+    """Whether there is something to read, or the other end of a pipe is closed, within so many seconds.
+
+    ``select()`` would refuse numbers above 1,023, which a process that has much open comes to.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1e3))
 
 
 def end(

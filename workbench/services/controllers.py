@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -57,7 +56,7 @@ class Children:
         for process in fresh:
             left = max(0.0, deadline - time.monotonic())
             if process.stdout is not None:
-                if not select.select([process.stdout], [], [], left)[0] or not process.stdout.readline():
+                if not child_process.readable(process.stdout.fileno(), left) or not process.stdout.readline():
                     say(f"warning: a controller beside this one did not start; see {self._log('*')}")
                 process.stdout.close()
 

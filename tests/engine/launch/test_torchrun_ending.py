@@ -21,6 +21,7 @@ from engine.launch.ending import Death
 from engine.launch.torchrun_ending import LastWords
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
+from tests.support.descriptors import beyond_select, open_now
 from tests.support.engine.torchrun import tiny
 from tests.support.waiting import wait_until
 
@@ -167,6 +168,28 @@ def test_a_request_to_end_is_followed_where_nobody_failed(
         assert wait_until(lambda: rank_0.left == [128 + signal.SIGTERM])
     assert rank_0.written == []
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_request_to_end_is_heard_where_much_is_open(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(torchrun_ending, "leave", left.append)
+    words = LastWords(connected(store), rank, 2, lambda _: None)
+    with beyond_select(), words.listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert wait_until(lambda: left == [128 + signal.SIGTERM])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_listened_leaves_nothing_open(store: dist.TCPStore, rank: int) -> None:
+    words = LastWords(connected(store), rank, 2, lambda _: None)
+    before = sorted(open_now())
+    with words.listening():
+        assert sorted(open_now()) != before
+    assert wait_until(lambda: sorted(open_now()) == before)
+    assert wait_until(lambda: "last words" not in {thread.name for thread in threading.enumerate()})
 
 
 def test_a_rank_that_failed_leaves_where_the_store_is_gone() -> None:

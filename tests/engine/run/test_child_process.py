@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from engine.run import child_process
+from tests.support.descriptors import FD_SETSIZE, beyond_select
 from tests.support.waiting import wait_until
 
 #: Says what it started, and then hears nothing but SIGKILL.
@@ -141,3 +142,18 @@ def test_a_program_that_is_not_there_is_an_os_error(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     with pytest.raises(OSError, match="nothing"):
         child_process.start(["-c", ""])
+
+
+def test_a_pipe_is_readable_once_something_is_in_it_or_its_writer_is_gone() -> None:
+    """Whatever its number, which grows with what a process has open."""
+    with beyond_select():
+        reads, writes = os.pipe()
+        assert reads >= FD_SETSIZE
+        assert not child_process.readable(reads, 0.0)
+        os.write(writes, b"x")
+        assert child_process.readable(reads, 60.0)
+        os.read(reads, 1)
+        assert not child_process.readable(reads, 0.01)
+        os.close(writes)
+        assert child_process.readable(reads, 60.0)
+        os.close(reads)

@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -21,6 +20,8 @@ import time
 from typing import Any
 
 import psutil
+
+from engine.run.child_process import readable
 
 _SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 _POLL_SECONDS = 0.02
@@ -73,7 +74,7 @@ class Guard:
         if self._kill_at is not None:
             time.sleep(_POLL_SECONDS)
             return
-        if not select.select([0], [], [], _POLL_SECONDS)[0]:
+        if not readable(0, _POLL_SECONDS):
             return
         words = os.read(0, 4096).split()
         patience = float(words[1]) if len(words) > 1 else _PATIENCE_SECONDS
