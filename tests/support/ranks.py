@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import time
+import pickle
 import traceback
 import uuid
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def on_ranks_of(
 def _answer(reader: Connection, rank: int) -> tuple[str, Any]:
     if not reader.poll(PATIENCE_SECONDS):
         return f"rank {rank} gave no answer in {PATIENCE_SECONDS:.0f} s", None
-    answer: tuple[str, Any] = reader.recv()
+    answer: tuple[str, Any] = pickle.loads(reader.recv_bytes())
     return answer
 
 
@@ -92,8 +92,12 @@ def _rank(
     try:
         answer = function(rank, *arguments)
         dist.barrier()
-        results.send(("", answer))
+        _send(results, "", answer)
     except BaseException:
-        results.send((traceback.format_exc(), None))
+        _send(results, traceback.format_exc(), None)
     dist.destroy_process_group()
-    time.sleep(PATIENCE_SECONDS)  # who asked fetches tensors from this process, and then ends it
+
+
+def _send(results: Connection, failure: str, answer: Any) -> None:
+    """As bytes: torch would share each tensor's memory, and who keeps the tensor keeps a descriptor open for it."""
+    results.send_bytes(pickle.dumps((failure, answer)))
