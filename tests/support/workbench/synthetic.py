@@ -20,14 +20,27 @@ from engine.config.layout import layout_of
 from engine.config.presets import resolve
 from engine.run import ownership, run_folder
 from engine.run.progress import Progress
+from profilers.analysis.communication import MESSAGES
 from profilers.records.reader import RunRecords
-from profilers.records.schema import PHASES, CommSample, GpuSample, HostSample, MemorySample, StepSample
+from profilers.records.schema import (
+    PHASES,
+    CommSample,
+    CoreSample,
+    GpuSample,
+    HostSample,
+    MemorySample,
+    ProcessSample,
+    StepSample,
+)
 from profilers.records.writer import RecordWriter
 from profilers.summary import RunFacts, summarize
 from tests.support.samples import busy_gpu
 from tests.support.workbench.synthetic_study import write_study
 
 GIB = 2**30
+CORES = 4
+#: The part of each call's time in which its rank stands still.
+EXPOSED = 0.6
 LAST_LINES = [
     '  File "engine/rank/loop.py", line 88, in train_step',
     "    loss = self.workload.loss(self.model(tokens), targets)",
@@ -60,23 +73,25 @@ class FakeRun:
         self.started_unix = self.started_unix or time.time() - self.steps * self.step_seconds
 
     def shares(self) -> dict[str, float]:
-        """How a step divides into phases."""
-        parallel = self.config.parallel
+        """How a step divides into phases; what its calls expose is its exposed communication."""
         shares = {"data": 0.01, "forward": 0.3, "backward": 0.5, "optimizer": 0.05, "other": 0.02}
-        shares["bubble"] = 0.12 if parallel.pp > 1 else 0.0
-        shares["communication_exposed"] = 0.06 * parallel.tp + 0.04 * parallel.dp
-        whole = sum(shares.values())
-        return {phase: shares[phase] / whole for phase in PHASES}
+        shares["bubble"] = 0.12 if self.config.parallel.pp > 1 else 0.0
+        computed, exposed = sum(shares.values()), EXPOSED * sum(row[-1] for row in self.calls())
+        shares = {name: share / computed * (1 - exposed) for name, share in shares.items()}
+        return {phase: shares.get(phase, exposed) for phase in PHASES}
 
     def step(self, rank: int, number: int) -> StepSample:
         """One step of one rank, with noise, a hiccup now and then, and a slower first step."""
         factor = self.random.lognormvariate(0.0, 0.05) + 0.012 * rank
         factor += 0.8 * (number == 0) + 0.5 * (self.random.random() < 0.015)
+        shares = self.shares()
+        exposed = shares.pop("communication_exposed")
         seconds = {
             phase: share * self.step_seconds * factor * self.random.uniform(0.92, 1.08)
-            for phase, share in self.shares().items()
+            for phase, share in shares.items()
         }
-        total = sum(seconds.values())
+        total = sum(seconds.values()) / (1 - exposed)
+        seconds["communication_exposed"] = total * exposed
         loss = 2.1 + 3.45 * 0.97**number + self.random.gauss(0, 0.02)
         return StepSample(
             step=number,
@@ -106,7 +121,7 @@ class FakeRun:
         if parallel.tp > 1:
             rows.append(("all_reduce", "tp", 32, 32 * 1_310_720, 0.1))
         if parallel.pp > 1:
-            rows += [("send", "pp", 8, 8 * 655_360, 0.03), ("recv", "pp", 8, 8 * 655_360, 0.05)]
+            rows += [("send", "pp", 8, 8 * 655_360, 0.0), ("recv", "pp", 8, 8 * 655_360, 0.0)]
         return rows
 
 
@@ -152,7 +167,7 @@ class RunFolder:
             sample = self.run.step(rank, number)
             writer.write(sample)
             for row in self.run.calls():
-                for call in _calls(sample, *row):
+                for call in _calls(sample, layout_of(self.run.config).as_dict()[row[1]], *row):
                     writer.write(call)
             rss = int((0.41 + 0.02 * rank) * GIB + 2e6 * min(number, 30))
             writer.write(MemorySample(number, sample.start_unix, rss, rss + 2**24, None, None, None))
@@ -164,6 +179,11 @@ class RunFolder:
         for gpu in range(self.run.gpus):
             self.launcher.write(self._gpu(at, gpu))
         self.launcher.write(HostSample(at, cpu, int(9.1 * GIB + 3e7 * number), 24 * GIB, *([0] * 5), 3.5))
+        used = cpu * CORES / self.run.world_size * number * self.run.step_seconds
+        for core in range(CORES):
+            self.launcher.write(CoreSample(at, core, cpu))
+        for rank in range(self.run.world_size):
+            self.launcher.write(ProcessSample(at, rank, used, None, 8, 40 * number, 9 * number, None, None))
 
     def _gpu(self, at: float, gpu: int) -> GpuSample:
         return busy_gpu(at, gpu, min(1.0, 0.88 + 0.1 * self.run.random.random()))
@@ -196,7 +216,8 @@ class RunFolder:
             writer.close()
 
 
-def _calls(sample: StepSample, operation: str, axis: str, *numbers: float) -> Iterator[CommSample]:
+def _calls(sample: StepSample, ranks: int, operation: str, axis: str, *numbers: float) -> Iterator[CommSample]:
+    """``ranks`` are those of the axis. Nobody can time a message: one end is posted before the other is there."""
     count, size, share = numbers
     seconds = share * sample.step_seconds / count
     for call in range(int(count)):
@@ -205,11 +226,11 @@ def _calls(sample: StepSample, operation: str, axis: str, *numbers: float) -> It
             operation=operation,
             axis=axis,
             dtype="float32",
-            group_size=2,
+            group_size=ranks,
             bytes=int(size / count),
             start_unix=sample.start_unix + sample.step_seconds * (call + 1) / (count + 1),
-            seconds=seconds,
-            exposed_seconds=seconds * 0.6,
+            seconds=None if operation in MESSAGES else seconds,
+            exposed_seconds=seconds * EXPOSED,
         )
 
 

@@ -6,14 +6,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import yaml
 
 from engine.run import ownership, run_folder
+from profilers.model.run_summary import RunSummary
+from tuning.analysis.measures import measure
 from tuning.report import result
 from tuning.spec import study_file
+from tuning.spec.objectives import Aim
 from tuning.storage.journal import Journal, load
 
 NAME = "quickstart"
@@ -90,7 +92,7 @@ def write_study(home: Path, make_run: Callable[..., Any], make_folder: Callable[
         live = make_folder(home, run)
         if trial[-1] is not None:
             live.write(run.steps)
-        _note(journal, number, trial, run)
+        _note(journal, number, trial, run, home)
     asked = {"compression.method": "fp16"}
     journal.append(
         "command", id="c-1", command="enqueue", by="page", accepted=True, reason="", arguments=asked
@@ -114,33 +116,34 @@ def _run(number: int, trial: tuple[Any, ...], make_run: Callable[..., Any]) -> A
     )
 
 
-def _note(journal: Journal, number: int, trial: tuple[Any, ...], run: Any) -> None:
+def _note(journal: Journal, number: int, trial: tuple[Any, ...], run: Any, home: Path) -> None:
     """The lines that the owner of a study would write about a trial."""
     point = dict(zip(KEYS, trial, strict=False))
     journal.append("proposal", number=number, config=point, params={}, source=trial[9], attempt=0)
     journal.append("lease", number=number, pid=os.getpid(), start_time=0.0)
     journal.append("started", number=number, run=run.id)
     if trial[-1] is not None:
-        journal.append("tell", number=number, run=run.id, seconds=run.steps * trial[8] + 1.3, **_told(trial))
+        told = _told(trial, home / run.id)
+        journal.append("tell", number=number, run=run.id, seconds=run.steps * trial[8] + 1.3, **told)
 
 
-def _told(trial: tuple[Any, ...]) -> dict[str, Any]:
+def _told(trial: tuple[Any, ...], run: Path) -> dict[str, Any]:
+    """What the run itself measured, as the owner of a study takes it from its summary."""
     oom = trial[-1] == "oom"
-    value = None if oom else 2048 / trial[8]
-    noise = Random(str(trial))
-    samples = [] if value is None else [value * noise.lognormvariate(0, 0.03) for _ in range(20)]
+    summary = RunSummary.from_dict(run_folder.read_json(run / run_folder.SUMMARY) or {})
+    found = None if oom else measure(summary, Aim("tokens_per_second"))
     return {
         "outcome": trial[-1],
         "reason": OOM if oom else "",
         "rank": 2 if oom else None,
         "phase": "forward" if oom else None,
-        "value": value,
-        "low": value and value * 0.975,
-        "high": value and value * 1.02,
-        "samples": samples,
-        "validation_loss": None if oom else 2.42,
+        "value": found and found.value,
+        "low": found and found.low,
+        "high": found and found.high,
+        "samples": found.samples if found else [],
+        "validation_loss": None if oom else summary.validation_loss,
         "constraints": {"oom": 1.0} if oom else {},
-        "steps": 24,
+        "steps": summary.measured_steps,
     }
 
 
