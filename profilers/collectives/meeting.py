@@ -121,6 +121,19 @@ def meetings(
     ]
 
 
+def longest_call(
+    records: RunRecords, step: int, clocks: Mapping[int, ClockOffset]
+) -> tuple[int, CallKey] | None:
+    """The rank that was longest in a call of a step, and that call; None where no call was timed."""
+    timed = [
+        (row.seconds, rank, key)
+        for rank in records.ranks()
+        for key, (row, _) in _calls(records, step, rank, clocks).items()
+        if row.seconds is not None
+    ]
+    return max(timed)[1:] if timed else None
+
+
 def _group(groups: Groups, axis: str, rank: int, present: Sequence[int]) -> list[int]:
     return next((group for group in groups.get(axis, [list(present)]) if rank in group), [rank])
 

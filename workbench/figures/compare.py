@@ -168,7 +168,7 @@ def parallel(trials: Sequence[TrialRow], aim: Aim, letters: Mapping[str, str], s
     _upright(drawing, len(axes), [(0.0, text(low)), (1.0, text(high))])
     titles = [axis.title for axis in axes] + [aim.unit]
     drawing.update_xaxes(tickvals=list(range(len(titles))), ticktext=titles, range=[-0.15, len(axes) + 0.3])
-    drawing.update_yaxes(visible=False, range=[-0.06, 1.06])
+    drawing.update_yaxes(visible=False, range=[-0.04, 1.12])
     return drawing.update_layout(hovermode="closest", margin_t=62)
 
 
@@ -183,6 +183,7 @@ def _trial_line(
         mode="lines",
         name=f"{letter}: trial {row.number}" if letter else f"trial {row.number}",
         showlegend=letter is not None,
+        legendrank=1000 + list(letters.values()).index(letter) if letter else None,
         opacity=1.0 if letter else _FAINT,
         line={"color": color, "width": _STRONG if letter else 1.2},
         hovertemplate=f"trial {row.number}: {text(value)} {aim.unit}<extra></extra>",
@@ -193,7 +194,15 @@ def _upright(drawing: go.Figure, at: int, labels: Sequence[tuple[float, str]]) -
     drawing.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, line={"color": NEUTRAL, "width": 1})
     for height, label in labels:
         drawing.add_annotation(
-            x=at, y=height, text=label, showarrow=False, xanchor="left", xshift=5, font={"size": 11}
+            x=at,
+            y=height,
+            text=label,
+            showarrow=False,
+            xanchor="left",
+            xshift=5,
+            yanchor="bottom",  # above the lines that meet here
+            yshift=2,
+            font={"size": 11},
         )
 
 

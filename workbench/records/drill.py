@@ -16,9 +16,10 @@ from engine.lifecycle import setting_of
 from engine.run import run_folder
 from profilers.analysis.anatomy import clocks_of, hosts_of
 from profilers.analysis.steps import WORK
-from profilers.collectives.meeting import CallKey, Meeting, call_key, meetings
+from profilers.collectives.meeting import CallKey, Groups, Meeting, call_key, longest_call, meetings
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
+from profilers.steps.clock_offset import ClockOffset
 from workbench.records import archive
 
 #: Options of ``show`` that lead to these places.
@@ -43,14 +44,25 @@ class RankStep:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowestCall:
+    """The call of a step that held a rank longest, its waiting for others included, and that rank."""
+
+    rank: int
+    call: Meeting
+
+
+@dataclass(frozen=True, slots=True)
 class StepView:
-    """One step: all ranks, and of the rank that was asked for the calls of its collectives, all or one."""
+    """One step: all ranks, and of the rank that was asked for the calls of its collectives, all or one. ``slowest`` is
+    told where no rank was asked for, and a call was timed.
+    """
 
     run: str
     step: int
     ranks: list[RankStep]
     rank: int | None = None
     calls: list[Meeting] = field(default_factory=list)
+    slowest: SlowestCall | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain, for JSON."""
@@ -68,18 +80,29 @@ def step_view(folder: Path, step: int, rank: int | None = None, call: str | None
     ranks = ranks_of(records, step)
     if not ranks:
         raise InputError(STEP, step, _no_step(records))
+    groups, clocks = groups_of(run_folder.read_json(folder / run_folder.CONFIG)), clocks_of(records)
     if rank is None:
-        return StepView(folder.name, step, ranks)
+        return StepView(folder.name, step, ranks, slowest=_slowest(records, step, groups, clocks))
     if rank not in {one.rank for one in ranks}:
         first, last = ranks[0].rank, ranks[-1].rank
         raise InputError(
             RANK, rank, f"no such rank recorded step {step:,}; those that did: {first} to {last}"
         )
-    groups = groups_of(run_folder.read_json(folder / run_folder.CONFIG))
-    calls = meetings(records, step, rank, groups, clocks_of(records))
+    calls = meetings(records, step, rank, groups, clocks)
     if call is not None:
         calls = [_call(calls, call, step, rank)]
     return StepView(folder.name, step, ranks, rank, calls)
+
+
+def _slowest(
+    records: RunRecords, step: int, groups: Groups, clocks: Mapping[int, ClockOffset]
+) -> SlowestCall | None:
+    found = longest_call(records, step, clocks)
+    if found is None:
+        return None
+    rank, key = found
+    met = meetings(records, step, rank, groups, clocks)
+    return SlowestCall(rank, next(call for call in met if call.key == key))
 
 
 def _call(calls: Sequence[Meeting], text: str, step: int, rank: int) -> Meeting:

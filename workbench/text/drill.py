@@ -99,6 +99,18 @@ def meeting(call: Meeting, rank: int) -> str:
     return f"{issued}, {waited}. From then on it ran for {_ms(ran)}, until {_ms(own.ended)}{still}."
 
 
+def slowest(call: Meeting, rank: int) -> str:
+    """The call of a step that held a rank longest, and how much of that was waiting for another rank."""
+    own = call.of(rank)
+    held = f"The slowest collective: {call.operation} on {call.axis}, call {call.number:,}. Rank {rank:,} was in it"
+    if own.ended is None:
+        return f"{held} when the step was written."
+    text = f"{held} for {_ms(own.ended - own.issued)}"
+    if own.waited_seconds and own.waited_seconds > call.clock_error_seconds and rank != call.last_rank:
+        text += f", {_ms(own.waited_seconds)} of them waiting for rank {call.last_rank:,}, the last to come"
+    return f"{text}."
+
+
 def meeting_note(call: Meeting) -> str:
     """How far to trust the times, and who is missing."""
     clocks = (

@@ -7,7 +7,7 @@ RUN = {
     "Tokens/s": "Tokens of a step over the mean wall time of measured steps, or of whole rounds of an outer loop. "
     "Below it the 95 % interval of a moving-block bootstrap: neighbouring steps depend on each other.",
     "Step time, mean": "Wall time of a step and what comes before it, the mean over ranks; warm-up does not count.",
-    "Step time": "Wall time of a step of the slowest rank, the mean of the last steps.",
+    "Step time": "Wall time of a step and what comes before it, the mean over ranks and the last steps.",
     "Communication": "The share of the step in which a rank's main thread stood and waited for a collective, the mean "
     "over ranks. What was hidden behind computation is not in it; waits for a pipeline's messages are the bubble.",
     "Peak memory": "The largest peak of a rank: resident memory on a CPU, torch's allocator on a GPU, whose context "

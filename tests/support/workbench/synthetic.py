@@ -82,12 +82,12 @@ class FakeRun:
 
     def step(self, rank: int, number: int) -> StepSample:
         """One step of one rank, with noise, a hiccup now and then, and a slower first step."""
-        factor = self.random.lognormvariate(0.0, 0.05) + 0.012 * rank
+        factor = self.random.lognormvariate(0.0, 0.025) + 0.01 * rank
         factor += 0.8 * (number == 0) + 0.5 * (self.random.random() < 0.015)
         shares = self.shares()
         exposed = shares.pop("communication_exposed")
         seconds = {
-            phase: share * self.step_seconds * factor * self.random.uniform(0.92, 1.08)
+            phase: share * self.step_seconds * factor * self.random.uniform(0.95, 1.05)
             for phase, share in shares.items()
         }
         total = sum(seconds.values()) / (1 - exposed)
@@ -216,7 +216,9 @@ class RunFolder:
             writer.close()
 
 
-def _calls(sample: StepSample, ranks: int, operation: str, axis: str, *numbers: float) -> Iterator[CommSample]:
+def _calls(
+    sample: StepSample, ranks: int, operation: str, axis: str, *numbers: float
+) -> Iterator[CommSample]:
     """``ranks`` are those of the axis. Nobody can time a message: one end is posted before the other is there."""
     count, size, share = numbers
     seconds = share * sample.step_seconds / count

@@ -66,7 +66,10 @@ def test_every_reader_sees_the_same_before_and_after(ended: Path) -> None:
     before, live = rows(archive.records(ended / run_folder.RECORDS)), LiveRun(ended).read()
     events = archive.records(ended / run_folder.RECORDS).events("rank-1")
     done = compaction.compact(ended, 0)
-    assert (done.files, done.notes) == (10, [])  # step, comm, memory of two ranks; gpu, host, cores and processes
+    assert (done.files, done.notes) == (
+        10,
+        [],
+    )  # step, comm, memory of two ranks; gpu, host, cores and processes
     assert not {
         name for name in files(ended) if name.endswith((".step", ".comm", ".gpu", ".host", ".memory"))
     }

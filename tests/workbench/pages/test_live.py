@@ -95,13 +95,16 @@ def test_it_leads_to_what_can_be_asked_of_the_run_as_it_stands(home: Path) -> No
         return [(label, query) for label, query in found if folder.name in query]
 
     details = ("Details", f"id={folder.name}")
-    trace = ("Record a trace", f"id={folder.name}&section=Trace")
-    assert links() == [details, trace]  # the values of a trial are its study's
+    trace, step = (
+        ("Record a trace", f"id={folder.name}&section=Trace"),
+        ("Last step", f"run={folder.name}&step=69"),
+    )
+    assert links() == [details, trace, step]  # the values of a trial are its study's
     run_folder.update_status(folder, labels={"purpose": "train"})
     value = ("Change a value", f"id={folder.name}&section=Configuration")
-    assert wait_until(lambda: links() == [details, value, trace]), "a look may be a moment old"
+    assert wait_until(lambda: links() == [details, value, trace, step]), "a look may be a moment old"
     run_folder.update_status(folder, state="ended", outcome={"ending": "completed"})
-    assert wait_until(lambda: links() == [details])
+    assert wait_until(lambda: links() == [details, step])
 
 
 def test_a_link_to_what_is_gone_says_so(home: Path) -> None:

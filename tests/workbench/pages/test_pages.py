@@ -139,7 +139,8 @@ def test_live_follows_the_run_that_goes_on(home: Path) -> None:
     assert running in texts(app)
     assert "70 of 600" in texts(app)
     assert "quickstart · trial 7" in texts(app)
-    assert "gloo: no GPU was found" in texts(app)
+    (backend,) = [one for one in app.caption if one.value == "gloo, on the CPU"]
+    assert backend.proto.help == "no GPU was found"
     assert "No GPU readings: libnvidia-ml.so.1 was not found" in texts(app)
     assert {"Collectives, per step and rank", "Step time by rank", "Host", "Training loss"} <= set(
         charts(app)

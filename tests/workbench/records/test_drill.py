@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from engine.config.errors import InputError
+from profilers.records.schema import FixedRecord
+from profilers.records.writer import RecordWriter
+from tests.support.samples import comm_sample, step_sample
 from tests.support.workbench.skewed_run import REDUCING, write_skewed
 from tests.workbench.conftest import Run
 from workbench.records import drill
@@ -34,6 +38,43 @@ def test_a_step_has_all_ranks_and_how_far_each_is_behind(run: Path) -> None:
     assert all(abs(behind[rank]) < 0.001 for rank in (0, 1, 3))
     assert all(sum(row.phases.values()) == pytest.approx(row.step_seconds) for row in view.ranks)
     assert view.calls == []
+
+
+def test_a_step_names_the_call_that_held_a_rank_longest(run: Path) -> None:
+    slowest = drill.step_view(run, 16).slowest
+    assert slowest is not None
+    assert slowest.rank != 2, "the last to come waits for nobody"
+    assert slowest.call.key.written() == "dp.all_reduce.0"
+    own = slowest.call.of(slowest.rank)
+    assert own.ended is not None
+    lengths = [one.ended - one.issued for one in slowest.call.ranks if one.ended is not None]
+    assert own.ended - own.issued == max(lengths) == pytest.approx(LATE + REDUCING, abs=0.001)
+
+
+def write_rank(folder: Path, records: Sequence[FixedRecord]) -> None:
+    """A run of a single rank."""
+    (folder / "records").mkdir(parents=True)
+    writer = RecordWriter(folder / "records", "rank-0")
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
+def test_of_several_calls_the_longer_one_is_named(tmp_path: Path) -> None:
+    """It is neither the first nor the last; messages, whose time nobody knows, are none."""
+    folder = tmp_path / "20260101-000000-abcd"
+    seconds = (0.01, 0.05, 0.02)
+    calls = [comm_sample(3, seconds=one, axis="tp") for one in seconds]
+    write_rank(folder, [step_sample(3), *calls, comm_sample(3, operation="send", axis="pp", seconds=None)])
+    slowest = drill.step_view(folder, 3).slowest
+    assert slowest is not None
+    assert (slowest.rank, slowest.call.key.written()) == (0, "tp.all_reduce.1")
+
+
+def test_a_step_without_calls_has_no_slowest_one(tmp_path: Path) -> None:
+    folder = tmp_path / "20260101-000000-abcd"
+    write_rank(folder, [step_sample(3)])
+    assert drill.step_view(folder, 3).slowest is None
 
 
 def test_a_call_of_a_rank_names_the_one_that_it_waited_for(run: Path) -> None:

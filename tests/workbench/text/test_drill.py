@@ -29,6 +29,17 @@ def test_when_it_was_issued_for_whom_it_waited_and_when_it_ran(rank: int, said: 
     assert drill.meeting(MET, rank) == said
 
 
+@pytest.mark.parametrize(
+    ("rank", "said"),
+    [
+        (0, "Rank 0 was in it for 49.000 ms, 30.000 ms of them waiting for rank 1, the last to come."),
+        (1, "Rank 1 was in it for 20.000 ms."),
+    ],
+)
+def test_the_slowest_call_says_for_whom_it_waited(rank: int, said: str) -> None:
+    assert drill.slowest(MET, rank).endswith(f"call {MET.number}. {said}")
+
+
 def test_a_wait_within_the_clocks_error_is_none() -> None:
     unsure = replace(MET, clock_error_seconds=0.05)
     assert "did not have to wait for another rank" in drill.meeting(unsure, 0)

@@ -20,6 +20,7 @@ from workbench.pages.run.anatomy import steps as run_steps
 from workbench.pages.widgets.note_form import said_of
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
+    backend_note,
     badge,
     home,
     metrics,
@@ -72,7 +73,7 @@ def _so_far(view: RunView, summary: RunSummary) -> None:
 
 
 def _headline(view: RunView) -> None:
-    study, backend = view.labels.get("study"), view.status.backend
+    study = view.labels.get("study")
     with st.container(horizontal=True, vertical_alignment="center", key="run-badges"):
         badge(view.outcome or view.state)
         st.markdown(f"**`{view.id}`**", width="content")
@@ -80,8 +81,7 @@ def _headline(view: RunView) -> None:
             name = words.escaped(f"{study} · trial {view.labels.get('trial', '?')}")
             st.page_link(PAGES["Tune"], label=name, icon=":material/tune:", query_params={"study": study})
         st.badge(words.layout(view.layout), icon=":material/grid_view:", color="blue")
-        if backend:
-            st.caption(words.escaped(f"{backend}: {view.status.backend_reason}"), width="content")
+        backend_note(view.status.backend, view.status.backend_reason)
         st.page_link(PAGES["Live"], label="Live", icon=":material/monitoring:", query_params={"run": view.id})
         st.page_link(PAGES["Steps"], label="Steps", icon=":material/grid_on:", query_params={"run": view.id})
         st.page_link(

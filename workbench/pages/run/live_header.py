@@ -16,7 +16,7 @@ from profilers.analysis.rounds import recent_steps
 from profilers.model.run_summary import RunSummary
 from workbench.figures.steps import slowest_rank
 from workbench.pages.navigation import PAGES
-from workbench.pages.widgets.shared import badge, metrics, table_height
+from workbench.pages.widgets.shared import backend_note, badge, metrics, table_height
 from workbench.records.columns import Array, Columns, common_steps, rows_of
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
@@ -58,6 +58,17 @@ def _links(snapshot: Snapshot, *, goes_on: bool) -> None:
     for label, (section, icon) in places.items():
         query = {"id": snapshot.id} | ({"section": section} if section else {})
         st.page_link(PAGES["Runs"], label=label, icon=f":material/{icon}:", query_params=query)
+    if (step := _last_detailed(snapshot)) is not None:
+        query = {"run": snapshot.id, "step": str(step)}
+        st.page_link(PAGES["Steps"], label="Last step", icon=":material/grid_on:", query_params=query)
+
+
+def _last_detailed(snapshot: Snapshot) -> int | None:
+    """The last step that all ranks have recorded in detail."""
+    written = [columns for columns in snapshot.steps.values() if len(columns.get("step", ()))]
+    detailed = [columns["step"][np.isfinite(columns["communication_exposed_seconds"])] for columns in written]
+    common = common_steps(detailed)
+    return int(common[-1]) if len(common) else None
 
 
 def findings(summary: RunSummary | None) -> None:
@@ -85,11 +96,7 @@ def _labels(snapshot: Snapshot) -> None:
             color="violet",
         )
     st.badge(words.layout(snapshot.status.layout), icon=":material/grid_view:", color="blue")
-    backend = snapshot.status.backend
-    if backend:
-        st.caption(
-            f"{backend}: {snapshot.status.backend_reason or 'no reason was recorded'}", width="content"
-        )
+    backend_note(snapshot.status.backend, snapshot.status.backend_reason)
 
 
 def _steps(snapshot: Snapshot, slowest: Columns) -> tuple[int, int]:

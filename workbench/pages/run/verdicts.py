@@ -28,6 +28,10 @@ _MEANINGS = {
     "experts": "Share of a layer's choices of experts that would have to go to others for an even load.",
 }
 _COLUMNS = 4
+_BELOW = (
+    "Each beside its threshold, which can be changed below. Waiting for a rank that comes late counts as straggler: "
+    "what is called exposed is less than the tile Communication by that."
+)
 
 
 def draw(run: str, summary: RunSummary, config: Mapping[str, Any]) -> None:
@@ -41,8 +45,8 @@ def draw(run: str, summary: RunSummary, config: Mapping[str, Any]) -> None:
     _cards(verdicts)
     for episode in summary.episodes:
         st.markdown(f":material/schedule: {_sentence(_escaped(run_text.episode(episode)))}.")
-    if text := run_text.below_limits(below(rated, verdicts)):
-        st.caption(f"Below their thresholds: {text}.")
+    if text := _below(below(rated, verdicts)):
+        st.caption(f"Below their thresholds: {text}.", help=_BELOW)
     with st.expander("Change thresholds", icon=":material/tune:", key="run-thresholds"):
         _controls(run, own, wanted)
 
@@ -56,7 +60,7 @@ def _cards(verdicts: Sequence[Verdict]) -> None:
                 st.markdown(f":material/{icon}: **{name}**", width="content")
                 if verdict.share is not None:
                     share = words.percent(verdict.share, 1)
-                    st.badge(f"{share}, above {run_text.limit(verdict)}", color="orange")
+                    st.badge(f"{share}, above {words.percent(verdict.threshold)}", color="orange")
                 if verdict.gain is not None:
                     st.badge(
                         f"up to {words.percent(verdict.gain.fraction, 1)} of a step to gain", color="green"
@@ -65,6 +69,13 @@ def _cards(verdicts: Sequence[Verdict]) -> None:
             st.caption(f"Change next: {_keys(verdict)}.")
             if gain := run_text.gain(verdict):
                 st.caption(f"Expect {gain}.")
+
+
+def _below(findings: Sequence[Verdict]) -> str:
+    return ", ".join(
+        f"{words.bottleneck(each.name, each.axis)} {words.percent(each.share, 1)} of {words.percent(each.threshold)}"
+        for each in findings
+    )
 
 
 def _keys(verdict: Verdict) -> str:

@@ -166,6 +166,15 @@ def badge(state: str | None, label: str | None = None) -> None:
     st.badge(label or words.spoken(state), icon=icon, color=color)  # type: ignore[arg-type]
 
 
+def backend_note(backend: str | None, reason: str | None) -> None:
+    """What ranks send by. Why no GPU does it may be the words of a driver's library, which belong in a tip."""
+    if backend:
+        where = f"{backend}, on the CPU" if backend == "gloo" else backend
+        st.caption(
+            words.escaped(where), help=words.escaped(reason or "no reason was recorded"), width="content"
+        )
+
+
 def metrics(values: Mapping[str, tuple[str, str]], key: str) -> None:
     """A row of tiles: label -> (value, a quiet line below it), each with what its number is."""
     with st.grid(len(values), min_column_width=TILE_PIXELS, gap="small", key=key):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
@@ -28,7 +29,9 @@ def test_a_card_tells_evidence_threshold_knob_and_gain(home: Path) -> None:
     assert "for all-gather over dp" in text
     assert "Change next: gather less often with a smaller `parallel.zero_stage`" in text
     assert "if all of it ran beside computation" in text
-    assert "Below their thresholds:" in text
+    assert "Below their thresholds: " in text
+    assert "straggler=" not in text, "a threshold is a percentage, as what is compared with it"
+    assert re.search(r"straggler [\d.]+ % of 10 %", text)
 
 
 def test_thresholds_changed_on_the_page_judge_anew_and_go_back(home: Path) -> None:

@@ -226,9 +226,30 @@ def _one_step(records: Snapshot, step: int, rank: int | None) -> None:
     numbers = [row.rank for row in view.ranks]
     _pick(columns, "steps-ranks", lambda at: _go(rank=numbers[at]), f"{records.id}-{step}")
     st.caption(":material/touch_app: Choose a rank in the table to see the calls of its collectives.")
+    _slowest(view)
     draw_lanes(records, step, rank)
     if rank is not None:
         _one_rank(records, view, rank)
+
+
+def _slowest(view: StepView) -> None:
+    """The call to look at first, and the way there."""
+    if (found := view.slowest) is None:
+        return
+    place = {
+        "run": view.run,
+        "step": str(view.step),
+        "rank": str(found.rank),
+        "call": found.call.key.written(),
+    }
+    with st.container(horizontal=True, vertical_alignment="center", key="steps-slowest"):
+        st.markdown(
+            f":material/hourglass_bottom: {words.escaped(drill_text.slowest(found.call, found.rank))}",
+            width="content",
+        )
+        st.page_link(
+            PAGES["Steps"], label="See this call", icon=":material/chevron_right:", query_params=place
+        )
 
 
 def _pick(columns: list[Column], key: str, go: Callable[[int], None], place: str) -> None:

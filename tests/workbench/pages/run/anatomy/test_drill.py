@@ -43,12 +43,18 @@ def test_a_link_leads_to_a_call_and_says_for_whom_it_waited(home: Path) -> None:
     ranks = table(app, "behind the others, ms")
     assert ranks["behind the others, ms"].idxmax() == 2
     assert table(app, "last rank")["last rank"].tolist() == [2]
-    assert [link.label for link in app.get("page_link")][-4:] == [
-        "all steps",
-        "step 16",
-        "rank 0",
-        "dp.all_reduce.0",
-    ]
+    links = [link.label for link in app.get("page_link")]
+    assert links[-5:] == ["all steps", "step 16", "rank 0", "dp.all_reduce.0", "See this call"]
+
+
+def test_a_step_names_its_slowest_collective_and_leads_there(home: Path) -> None:
+    run = write_skewed(home, late_in_16)
+    app = visit("steps", run=run, step="16")
+    assert re.search(
+        r"slowest collective: all_reduce on dp, call 0\. Rank \d was in it for 8[34]\.\d", texts(app)
+    )
+    (link,) = [one.proto for one in app.get("page_link") if one.proto.label == "See this call"]
+    assert re.fullmatch(rf"run={run}&step=16&rank=[013]&call=dp\.all_reduce\.0", link.query_string)
 
 
 def test_the_heat_map_shows_another_metric_and_rows(home: Path) -> None:
