@@ -1,13 +1,20 @@
 """Fixtures that every test may use, and the reasons for which marked tests are skipped."""
 
+import gc
 import shutil
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 from tests.support import drawn
+from tests.support.descriptors import open_now
+
+#: Of all that a module of tests opened.
+MOST_LEFT_OPEN = 24
 
 # A busy machine may take its time over an example.
 hypothesis.settings.register_profile(
@@ -22,6 +29,19 @@ def _own_numbers() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_left_open() -> Iterator[None]:
+    """A module's tests give back what they open: the process goes on, and some of what it runs takes no descriptor
+    above 1,023. What is made once for all modules (fork server, browser, page server) has some.
+    """
+    before = Counter(open_now())
+    yield
+    if len(open_now()) > before.total() + MOST_LEFT_OPEN:
+        gc.collect()
+    left = Counter(open_now()) - before
+    assert len(open_now()) <= before.total() + MOST_LEFT_OPEN, f"left open: {left.most_common(10)}"
 
 
 @pytest.fixture

@@ -123,6 +123,10 @@ class AppendFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        """As with Python's own files: who drops one without closing it keeps no descriptor."""
+        self.close()
+
     def _write(self, data: bytes) -> None:
         self._torn = True
         written = os.write(self._descriptor, data)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.workbench.synthetic import RunFolder, write_home
+from tests.support.workbench.synthetic import write_home
 from workbench import cli
 
 
@@ -62,14 +61,10 @@ class Furnished:
 
 
 @pytest.fixture(scope="session")
-def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Furnished:
     """Written once; not to be changed."""
     home = tmp_path_factory.mktemp("furnished")
-    live: RunFolder = write_home(home, live_steps=12)
-    yield Furnished(home, live.run.id)
-    for writer in (*live.ranks, live.launcher):
-        writer.close()
-    gc.collect()
+    return Furnished(home, write_home(home, live_steps=12).run.id)
 
 
 @pytest.fixture

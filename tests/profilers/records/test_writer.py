@@ -1,5 +1,6 @@
 """The writer: what it writes, what it survives, and what it counts."""
 
+import gc
 import os
 import resource
 import signal
@@ -18,6 +19,7 @@ from profilers.records.codec import STREAM_OF, fields_of, record_struct
 from profilers.records.reader import RunRecords
 from profilers.records.schema import CommSample, Event, FixedRecord
 from profilers.records.writer import RecordWriter
+from tests.support.descriptors import open_now
 from tests.support.samples import (
     comm_sample,
     gpu_sample,
@@ -102,6 +104,18 @@ def test_files_appear_with_their_first_record(tmp_path: Path) -> None:
     writer.write(step_sample())
     writer.close()
     assert [path.name for path in tmp_path.iterdir()] == ["rank-0.step"]
+
+
+def test_a_writer_that_is_dropped_keeps_nothing_open(tmp_path: Path) -> None:
+    """A page or a controller runs for days: whoever forgot to close one must not take a descriptor from it for good."""
+    before = sorted(open_now())
+    writer = RecordWriter(tmp_path, "rank-0")
+    writer.write(step_sample())
+    writer.event("opened", step=1)
+    assert len(open_now()) == len(before) + 2
+    del writer
+    gc.collect()
+    assert sorted(open_now()) == before
 
 
 def test_a_second_writer_goes_on_where_the_first_ended(tmp_path: Path) -> None:
