@@ -4,6 +4,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 # The torch that `make lock` pins: left open, pip may take one that drags in gigabytes of CUDA.
 TORCH ?= 2.13.0
+# Processes that share the tests, a file at a time. Most tests start ranks of their own, so one for each core is enough.
+WORKERS ?= 2
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -18,8 +20,8 @@ help: ## list the targets
 demo: $(READY) ## open the page at 127.0.0.1:8501 and start the demo study; HEADLESS=1 runs it in the terminal
 	exec $(BIN)/workbench $(if $(filter-out 0,$(HEADLESS)),tune examples/quickstart.yaml,ui --demo)
 
-test: $(READY) chromium prometheus ## run the tests, without the slow ones
-	$(BIN)/python -m pytest -m "not slow" -q --durations=10 -rs
+test: $(READY) chromium prometheus ## run the tests, without the slow ones, in two processes; WORKERS=4 takes more
+	$(BIN)/python -m pytest -m "not slow" -q --durations=10 -rs -n $(WORKERS) --dist loadfile
 
 check: $(READY) ## formatting, lint, types, import contracts, house rules
 	$(BIN)/ruff format --check --quiet

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from engine.config.knobs.catalogue import KNOBS
 from engine.run.outcome import Ending, RunOutcome
 from tests.support.studies.fake import Machine, run_study, study
@@ -45,12 +47,17 @@ def test_every_knob_belongs_to_one_group() -> None:
     assert groups["overlap.bucket_mb"] == groups["memory.offload"] == "memory and overlap"
 
 
-def test_a_phase_turns_its_own_knobs_alone(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def usual_study(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The result of one study with all phases; not to be changed."""
+    return run_study(usual(), tmp_path_factory.mktemp("studies") / "first", Machine())
+
+
+def test_a_phase_turns_its_own_knobs_alone(usual_study: dict[str, Any]) -> None:
     """Those of later phases stand as in the baseline, those of earlier ones as in one of the two best layouts by then.
     What comes after all phases may be anything.
     """
-    file = usual()
-    found = run_study(file, tmp_path / "studies" / "first", Machine())
+    file, found = usual(), usual_study
     rows, baseline = found["trials"], found["trials"][0]["config"]
     order, first = [*GROUPS, ""], phases.phases(StudyState(), file)[0].keys
     assert [row["turned"] for row in rows[1:]] == sorted(turned(found)[1:], key=order.index)
@@ -70,8 +77,8 @@ def test_a_phase_turns_its_own_knobs_alone(tmp_path: Path) -> None:
             assert group == now or value in allowed, (number, key, value)
 
 
-def test_each_has_its_share_of_the_trials(tmp_path: Path) -> None:
-    found = run_study(usual(), tmp_path / "studies" / "first", Machine())
+def test_each_has_its_share_of_the_trials(usual_study: dict[str, Any]) -> None:
+    found = usual_study
     counts = [turned(found).count(name) for name in GROUPS]
     assert counts[0] == 8 and 0 < counts[1] <= 4 and counts[2] <= 3  # of 20 beside the baseline
     assert turned(found)[-5:] == [""] * 5
