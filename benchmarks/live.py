@@ -27,8 +27,9 @@ from engine.session import Session
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import RunRecords
-from tuning.execution.live.ledger import Ledger
+from tuning.execution.live.limits import Ledger
 from tuning.execution.live.ongoing_run import runs_of
+from tuning.execution.live.rest import rest
 from tuning.execution.live.starter import Starter
 from tuning.execution.live.windows import LiveWindows
 from tuning.spec.study_file import StudyFile, parse
@@ -66,7 +67,7 @@ def tuned(home: Path, file: StudyFile) -> str:
     windows = LiveWindows(home, Starter(home, folder, file.name, file.live), Ledger(file.live))
     result = run_study(file, folder, windows)
     best = result.best.config if result.best else file.search_space.baseline[0]
-    windows.rest(file.search_space.config(best), file.name, lambda: False)
+    rest(windows, file.search_space.config(best), file.name, lambda: False)
     return runs_of(folder)[-1]
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,8 +26,9 @@ from engine.config.run_config import RunConfig, load
 from engine.run import run_folder
 from engine.session import Session
 from tuning.execution.live.approach import Approach
-from tuning.execution.live.ledger import Ledger
+from tuning.execution.live.limits import Ledger
 from tuning.execution.live.ongoing_run import runs_of
+from tuning.execution.live.rest import to_the_end
 from tuning.execution.live.starter import Starter
 from tuning.execution.live.windows import LiveWindows
 from tuning.spec.study_file import StudyFile, parse
@@ -92,9 +94,7 @@ def tuned(home: Path, file: StudyFile) -> str:
     approach = Approach(baseline(file), file.guard)
     starter, races = Starter(home, folder, file.name, file.live), file.races is not None
     windows = LiveWindows(home, starter, Ledger(file.live), approach, races)
-    result = run_study(file, folder, windows)
-    best = file.search_space.config(result.best.config) if result.best else baseline(file)
-    windows.rest(best, file.name, lambda: False)
+    to_the_end(windows, file, lambda: run_study(file, folder, windows), lambda: nullcontext(lambda: False))
     return runs_of(folder)[-1]
 
 

@@ -85,7 +85,7 @@ def _steps(
         mixtures = {} if rank.groups.at.tp else stages.mixtures()
         log = opened.enter_context(StepLog(rank, first, mixtures=mixtures))
         turning = Reconfiguration(rank, stages, optimizer, log)
-        copy = RollbackPoint(rank, optimizer, checkpoints, planner, turning, validation.before)
+        copy = RollbackPoint(rank, optimizer, checkpoints, planner, turning, validation)
 
         def at_hold(step: int) -> None:
             log.settle()

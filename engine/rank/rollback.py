@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import psutil
 from torch import Tensor
@@ -45,6 +45,16 @@ class _Kept:
     since: float
 
 
+class Validating(Protocol):
+    """Takes the loss on held-out text between two steps."""
+
+    def before(self, step: int) -> None:
+        """Once it comes to ``step``; the last one asked for counts."""
+
+    def at_hold(self, step: int) -> None:
+        """Now, before ``step``, unless it was taken there already."""
+
+
 class RollbackPoint:
     """One rank's copy, the last one that was asked for; every rank makes the same calls."""
 
@@ -55,17 +65,18 @@ class RollbackPoint:
         checkpoints: Checkpoints,
         planner: Planner,
         reconfiguration: Reconfiguration,
-        evaluate_before: Callable[[int], None],
+        validation: Validating,
     ) -> None:
         self._rank, self._optimizer, self._checkpoints = rank, optimizer, checkpoints
         self._planner, self._reconfiguration = planner, reconfiguration
-        self._evaluate_before = evaluate_before
+        self._validation = validation
         self._store = RankStore(rank, "copies")
         self._snapshot = Snapshot()
         self._kept: _Kept | None = None
 
     def attempt(self, order: Order, step: int) -> Done:
-        """Keep a copy of what holds before ``step``, then change what the order asks for, if anything.
+        """Keep a copy of what holds before ``step``, then change what the order asks for, if anything. Where a loss is
+        to be taken after some steps, it is taken now, too: the difference is what they learn.
 
         Raises:
             InputError: it is not legal, or the copy does not fit into a host's memory: then all is as it was.
@@ -77,6 +88,8 @@ class RollbackPoint:
         size = sum(_flat(value).nbytes for value in state.values())
         self._check_room(order, size)
         self._checkpoints.protect(step)
+        if order.steps:
+            self._validation.at_hold(step)
         held = self._rank.config, self._rank.plan, self._snapshot.take(state)
         self._kept = _Kept(step, *held, time.monotonic())
         words = f"copy of {size / 2**20:,.1f} MiB a rank kept; {self._changed(order, step)}"
@@ -108,7 +121,7 @@ class RollbackPoint:
     def _changed(self, order: Order, step: int) -> str:
         """What the order changes in words, and its loss is taken in time."""
         # Where ranks wait after the steps, it is taken then; one that was asked for before is not wanted any more.
-        self._evaluate_before(step + order.steps if order.steps and not order.wait else 0)
+        self._validation.before(step + order.steps if order.steps and not order.wait else 0)
         return self._reconfiguration.apply(order, step).note or ""
 
     def _check_loss(self, order: Order) -> None:

@@ -194,6 +194,9 @@ class RunSummary:
     validation_metric: float | None = None
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
+    #: Of the same windows: the steps that the run had done before, and its held-out loss then.
+    steps_before: int | None = None
+    loss_before: float | None = None
     #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
     #: measured; the window's rate over that of the leader around it, with the ends of its 95 % interval; and the trial
     #: that led then. What loses something has the baseline on the same steps in the leader's place.

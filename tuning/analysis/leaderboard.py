@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from engine.config.knobs.catalogue import loses_alike
 from engine.run.outcome import FROM_OUTSIDE, RETRY_ONCE
 from tuning.analysis import beside_leader
 from tuning.analysis.constraints import Checked, is_about, over_runs
+from tuning.analysis.learning import learning
 from tuning.analysis.scoring import LOSS_GUARD, Judged, is_lossy, judge
 from tuning.space.points import Point, Points, point_key
 from tuning.spec.objectives import Aim
@@ -81,7 +83,7 @@ def _confirmations(state: StudyState) -> dict[int, list[Trial]]:
     if None not in known:
         again, measured_again = retried(state), dict[int, list[Trial]]()
         for other in state.trials:
-            ended = other.confirms is not None and other.outcome is not None
+            ended = other.confirms is not None and other.outcome is not None and not other.checks_loss
             if ended and other.number not in again and not wants_retry(state, other):
                 measured_again.setdefault(other.confirms or 0, []).append(other)
         known[None] = measured_again
@@ -191,7 +193,25 @@ def at_one_level(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
     return trial if over is None or baseline is None else replace(trial, value=over * (baseline.value or 0.0))
 
 
-def judged(trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
+def loss_checks(state: StudyState) -> list[Trial]:
+    """What measured the loss of a live study's leaders again, and told it."""
+    return state.once("loss checks", None, lambda: [one for one in state.trials if _tells_loss(one)])
+
+
+def _tells_loss(trial: Trial) -> bool:
+    return trial.checks_loss and trial.validation_loss is not None and trial.reference_loss is not None
+
+
+def _last_loss(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
+    """The trial, or who measured later what loses as much: after more steps of the run more is known."""
+    space = file.search_space
+    mine = space.base_values | trial.config
+    later = [one for one in loss_checks(state) if one.number > trial.number]
+    same = [one for one in later if loses_alike(space.base_values | one.config, mine)]
+    return same[-1] if same else trial
+
+
+def judged(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
     """What the loss guard says about a trial. Where a loss is to be reached, a value says that it was."""
     if file.target_loss is not None:
         if trial.value is not None:
@@ -201,9 +221,11 @@ def judged(trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
         return Judged("exact", "its value is what it learned")
     if not _lossy(trial, file):
         return Judged("exact", "gradients are sent as they are")
+    trial = _last_loss(state, trial, file)
     usual = baseline.validation_loss if baseline else None
     usual = usual if file.live is None else trial.reference_loss
-    return judge(trial.validation_loss, usual, trial.steps, file.guard)
+    learned = learning(trial, trial.validation_loss, usual, trial.steps)
+    return judge(trial.validation_loss, usual, trial.steps, file.guard, learned)
 
 
 def _lossy(trial: Trial, file: StudyFile) -> bool:
@@ -238,7 +260,7 @@ def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: Stud
         lossy = _lossy(trial, file)
         known[trial.number] = keeps(state, trial, file) and (lossy or _feasible(trial)), lossy
     may, lossy = known[trial.number]
-    return may and (not lossy or judged(trial, baseline, file).state == "satisfied")
+    return may and (not lossy or judged(state, trial, baseline, file).state == "satisfied")
 
 
 def _feasible(trial: Trial) -> bool:

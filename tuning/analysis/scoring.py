@@ -11,6 +11,7 @@ from engine.run.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
 from profilers.model.run_summary import RunSummary
 from tuning.analysis import conditions
 from tuning.analysis.constraints import broken, checked, violations
+from tuning.analysis.learning import Learning
 from tuning.analysis.measures import Measure, measure, measures, seconds_to_loss
 from tuning.spec.objectives import Aim
 from tuning.spec.study_file import StudyFile
@@ -45,8 +46,16 @@ class Judged:
     violation: float | None = None
 
 
-def judge(loss: float | None, baseline_loss: float | None, steps: int, guard: LossGuard) -> Judged:
-    """Whether a lossy setting may win: satisfied, violated, or undecided with the reason."""
+def judge(
+    loss: float | None,
+    baseline_loss: float | None,
+    steps: int,
+    guard: LossGuard,
+    learned: Learning | None = None,
+) -> Judged:
+    """Whether a lossy setting may win: satisfied, violated, or undecided with the reason. What it ``learned`` beside
+    the baseline counts where that makes more of a difference in the end than there is now.
+    """
     if steps < guard.min_steps:
         return Judged("undecided", f"{steps} steps are too few to tell; the guard asks for {guard.min_steps}")
     if loss is None or not math.isfinite(loss):
@@ -56,7 +65,11 @@ def judge(loss: float | None, baseline_loss: float | None, steps: int, guard: Lo
     difference = loss / baseline_loss - 1
     words = f"validation loss {100 * difference:+.1f} % against the baseline's after {steps:,} steps"
     words += f", {100 * guard.threshold:g} % allowed"
-    if steps < ENOUGH_TO_JUDGE:
+    if learned is not None:
+        words += f"; it learned {max(0.0, learned.share):.2f} of what the baseline did in the same steps"
+        words += f", which makes {100 * learned.increase:+.1f} % in the end"
+        difference = max(difference, learned.increase)
+    elif steps < ENOUGH_TO_JUDGE:
         words += "; what it loses later is not known"
     violation = difference - guard.threshold
     return Judged("violated" if violation > 0 else "satisfied", words, violation)
@@ -95,6 +108,8 @@ def measured(
         "killed_from_outside": outcome.killed_from_outside,
         "validation_loss": loss_at(summary, len(summary.losses) if steps is None else steps),
         "reference_loss": summary.reference_loss,
+        "steps_before": summary.steps_before,
+        "loss_before": summary.loss_before,
         "leader_level": summary.leader_level,
         "leader_ratio": summary.leader_ratio,
         "leader_ratio_low": summary.leader_ratio_low,

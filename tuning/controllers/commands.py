@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from tuning.analysis import leaderboard
+from tuning.analysis import confirmation, leaderboard
 from tuning.controllers import successor
 from tuning.search import policy
 from tuning.space.knobs import Knob
@@ -178,7 +178,9 @@ def _budget_key(name: str, value: Any, file: StudyFile, before: dict[str, Any]) 
 
 
 POLL_SECONDS = 0.2
-KNOWN = ("pause", "resume", "stop", "revert", "kill", "enqueue", *STEERING)
+KNOWN = ("pause", "resume", "stop", "revert", "kill", "enqueue", "check", *STEERING)
+#: A loss is taken again over so many steps, unless told.
+CHECK_STEPS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,8 @@ class Control:
             raise InputError("command", command.command, f"unknown; a study obeys {', '.join(KNOWN)}")
         if command.command == "enqueue":
             return self._enqueue(command.arguments, state)
+        if command.command == "check":
+            return self._check(command.arguments, state)
         if command.command == "kill":
             return self._kill(command, state), {}
         if command.command in STEERING:
@@ -333,6 +337,23 @@ class Control:
         masked = effective_config.of_state(state, space).outside(point, space)
         note += f"; {masked}, measured nevertheless" if masked else ""
         return f"next: {space.label(point)}{note}", {"point": point}
+
+    def _check(self, arguments: Arguments, state: StudyState) -> tuple[str, dict[str, Any]]:
+        """The leader's loss again, beside the exact baseline's on the same steps of the run as it is now."""
+        file, steps = self._file, arguments.get("steps", CHECK_STEPS)
+        if file.live is None or not file.turns_lossy:
+            remedy = "is for a study that tunes a run as it goes and turns something that loses; use quality for runs"
+            raise InputError("command", "check", remedy)
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1 or arguments.keys() - {"steps"}:
+            raise InputError("check", steps, "takes steps=N, with N from 1 on, or nothing")
+        leader = confirmation.winner(state, file)
+        if leader is None or not leaderboard.changes_result(file.search_space, leader.config):
+            raise InputError("check", None, "what leads loses nothing: there is nothing to check")
+        changes = {"checks": leader.number, "steps": steps}
+        return f"next: the loss of trial {leader.number} over {steps:,} steps, beside the baseline's", {
+            "point": leader.config,
+            "changes": changes,
+        }
 
     def _check_new(self, point: Point, state: StudyState) -> None:
         label = self._file.search_space.label(point)

@@ -18,6 +18,7 @@ from engine.run.outcome import FROM_OUTSIDE, Ending, RunOutcome, StopAnswer
 from profilers.analysis.statistics import mean_interval
 from profilers.model.run_summary import RunSummary
 from tuning.analysis import leaderboard, scoring
+from tuning.analysis.learning import learning
 from tuning.spec import terms
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
@@ -139,4 +140,5 @@ def _judged(trial: Trial, summary: RunSummary, state: StudyState, file: StudyFil
     loss = stands.baseline.validation_loss if stands.baseline else None
     loss = loss if file.live is None else summary.reference_loss
     own = scoring.loss_at(summary, file.config.train.steps)
-    return scoring.judge(own, loss, len(summary.losses), file.guard)
+    steps = len(summary.losses)
+    return scoring.judge(own, loss, steps, file.guard, learning(summary, own, loss, steps))

@@ -250,7 +250,7 @@ def _phases(state: StudyState, file: StudyFile) -> list[PhaseRow]:
 def _rows(state: StudyState, stands: Standing, file: StudyFile) -> list[Measurement]:
     """All trials; those of the search are ``TrialRow``. A row stays the same object until its trial changes."""
     yardstick = stands.baseline and (stands.baseline.number, stands.baseline.validation_loss)
-    known = state.cache("row", (file, yardstick))
+    known = state.cache("row", (file, yardstick, len(leaderboard.loss_checks(state))))
     for trial in state.trials:
         if trial.number not in known:
             known[trial.number] = _row(state, trial, stands, file)
@@ -268,7 +268,7 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
     }
     if trial.confirms is not None:
         return Measurement(**values)
-    judged = leaderboard.judged(trial, stands.baseline, file) if trial.outcome in GOOD else None
+    judged = leaderboard.judged(state, trial, stands.baseline, file) if trial.outcome in GOOD else None
     guard = None if judged is None else GuardState(judged.state, judged.reason)
     # A constraint is judged over all runs of a trial that has a value.
     limits = leaderboard.limits(state, trial, file) if trial.value is not None else []
@@ -279,8 +279,9 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
 #: What a row has as its trial has it.
 _COPIED = (
     "number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of", "confirms",
-    "why", "rank", "phase", "turned", "resolved", "validation_loss", "reference_loss", "leader_level", "leader_ratio",
-    "leader_ratio_low", "leader_ratio_high", "leader_trial", "constraints", "steps", "peak_memory_bytes", "measures",
+    "why", "rank", "phase", "turned", "resolved", "validation_loss", "reference_loss", "steps_before", "loss_before",
+    "leader_level", "leader_ratio", "leader_ratio_low", "leader_ratio_high", "leader_trial", "constraints", "steps",
+    "peak_memory_bytes", "measures",
 )  # fmt: skip
 
 
@@ -406,7 +407,7 @@ def _lossy(state: StudyState, stands: Standing, file: StudyFile) -> LossyEntry |
     faster = exact is None or leaderboard.rank(state, lossy, stands.baseline, file) > leaderboard.rank(
         state, exact, stands.baseline, file
     )
-    guard = leaderboard.judged(lossy, stands.baseline, file)
+    guard = leaderboard.judged(state, lossy, stands.baseline, file)
     return _entry(LossyEntry, lossy, file, guard=guard, faster_than_best_exact=faster)
 
 

@@ -14,7 +14,7 @@ from tuning.space.first_tries import Tries, first_tries, fitting_tries
 from tuning.space.points import Point, point_key
 from tuning.spec.study_file import StudyFile
 from tuning.storage import effective_config
-from tuning.storage.state import StudyState, Trial
+from tuning.storage.state import CHECK, StudyState, Trial
 
 #: At most this share of the trials goes to lossy settings that this study cannot prove.
 UNPROVABLE_SHARE = 0.25
@@ -41,6 +41,8 @@ def next_step(
     again = next((trial for trial in state.trials if leaderboard.wants_retry(state, trial)), None)
     if again:
         return _retry(state, again, file)
+    if (check := next(iter(unchecked(state)), None)) is not None:
+        return check
     if not any(trial.source == "baseline" for trial in state.trials):
         point, note = file.search_space.baseline
         usual = _baseline_words(file)
@@ -76,6 +78,19 @@ def enqueued(state: StudyState) -> list[tuple[str, Point]]:
         answer for answer in state.answers.values() if answer.accepted and answer.command == "enqueue"
     ]
     return [(answer.id, answer.point) for answer in accepted if answer.id not in proposed and answer.point]
+
+
+def unchecked(state: StudyState) -> list[Step]:
+    """Checks of a leader's loss that were asked for and not begun yet, oldest first."""
+    begun = {trial.command for trial in state.trials}
+    found = []
+    for answer in state.answers.values():
+        if answer.command == "check" and answer.accepted and answer.id not in begun and answer.point:
+            told = answer.changes or {}
+            why = f"takes the loss of trial {told['checks']} again, over {told['steps']:,} steps"
+            details = {"command": answer.id, "confirms": told["checks"], "window": told["steps"]}
+            found.append(Step("confirm", CHECK, answer.point, why, details))
+    return found
 
 
 def startup_trials(trials: int) -> int:

@@ -134,7 +134,9 @@ class Live(Section):
     """Trials are windows of one run that goes on, of ``steps`` steps in all; it saves after every ``checkpoint_every``
     where its own configuration does not say how often. The last ``over_steps`` may take so much longer than the
     baseline's would have: 0.25 is 25 %. A window that would make it more ends early. Where steps take another time by
-    more than ``look_again`` after the search though nobody turned anything, another search follows; null: never.
+    more than ``look_again`` after the search though nobody turned anything, another search follows; null: never. What
+    ends up lossy is judged again while the run goes on, by ``loss_checks`` of the time that is left at the most; 0:
+    never.
     """
 
     steps: Count = 1000
@@ -142,6 +144,7 @@ class Live(Section):
     max_slowdown: Positive = 0.25
     over_steps: Count = 200
     look_again: Positive | None = 0.3
+    loss_checks: Annotated[float, Field(ge=0, le=0.5)] = 0.05
     look: Annotated[int, Field(ge=0)] = 0
     trainer: Trainer | None = None
 

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 Line = dict[str, Any]
 
+#: What a trial comes from that takes the loss of a live study's leader again.
+CHECK = "check"
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -48,6 +51,9 @@ class Trial:
     validation_loss: float | None = None
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
+    #: Of the same windows: the steps that the run had done before, and its held-out loss then.
+    steps_before: int | None = None
+    loss_before: float | None = None
     #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
     #: measured; the window's rate over that of the leader around it, with the ends of its 95 % interval; and the trial
     #: that led then. What loses something has the baseline on the same steps in the leader's place.
@@ -65,11 +71,17 @@ class Trial:
     #: As it ran, what stands at ``auto`` in the configuration.
     resolved: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def checks_loss(self) -> bool:
+        """Whether it measures another one again for its loss alone: its speed counts for nobody."""
+        return self.confirms is not None and self.round is None and self.window is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a command. ``point``: what an accepted ``enqueue`` will measure. ``changes``: what an accepted one
-    changes from there on: ``limits`` of knobs, keys of the file that are ``turned``, or the ``successor``.
+    """What became of a command. ``point``: what an accepted ``enqueue`` or ``check`` will measure. ``changes``: what an
+    accepted one changes from there on: ``limits`` of knobs, keys of the file that are ``turned``, or the ``successor``;
+    of a ``check`` the trial that it ``checks`` over so many ``steps``.
     """
 
     id: str

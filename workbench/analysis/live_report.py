@@ -17,8 +17,10 @@ from engine.config.knobs.catalogue import live_parts
 from engine.run import run_folder
 from engine.run.run_folder import RunStatus
 from profilers.analysis.statistics import mean_interval
+from tuning.analysis.learning import learning
 from tuning.execution.live.ongoing_run import runs_of
 from tuning.report.study_result import Gain, StudyResult, TrialRow
+from tuning.storage.state import CHECK
 from workbench.analysis.live_timeline import Floats, Timeline, Turned, changes_of, timeline_of
 
 #: Points of the curve, at the most.
@@ -58,6 +60,12 @@ class WindowRow:
     #: By which trials rank: its value over the baseline's as if the machine had been the same for both; None where a
     #: leader was measured again.
     over_baseline: float | None = None
+    #: The share that it learned of what the baseline did in the same steps, and by what share its loss will so be above
+    #: the baseline's in the end; None where none was compared, or too little was learned to tell.
+    learned: float | None = None
+    later_increase: float | None = None
+    #: Whether it measured another trial's loss again, and its speed counts for nobody.
+    checks_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +242,13 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
             increase = _increase(row.validation_loss, row.reference_loss)
             value = row.value, row.low, row.high, None, increase
             window = WindowRow(row.number, row.confirms, row.label, *where, row.outcome or "", *value, *more)
+            learned = learning(row, row.validation_loss, row.reference_loss, row.steps)
             found.append(
                 replace(
                     window,
+                    checks_loss=row.source == CHECK,
+                    learned=learned.share if learned else None,
+                    later_increase=learned.increase if learned else None,
                     leader_ratio=row.leader_ratio,
                     leader_ratio_low=row.leader_ratio_low,
                     leader_ratio_high=row.leader_ratio_high,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -262,13 +264,13 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     """Search on a run; one that the study began trains on to its end with what was found, an ``attached`` one is left
     with it. Ctrl-C stops a run of the study's own, with a checkpoint.
     """
-    from tuning.controllers.commands import is_reverted
     from tuning.execution.live.approach import Approach
-    from tuning.execution.live.ledger import Ledger
+    from tuning.execution.live.limits import Ledger
+    from tuning.execution.live.rest import ended_with, to_the_end
     from tuning.execution.live.starter import Starter
     from tuning.execution.live.windows import LiveWindows
     from tuning.execution.signals import Interruption
-    from tuning.storage.study_folder import STUDIES, STUDY, StudyReader
+    from tuning.storage.study_folder import STUDIES, STUDY
     from tuning.study import run_study
     from workbench.analysis import studies
     from workbench.services.predictions import foresight_of
@@ -276,35 +278,36 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
 
     assert file.live is not None
     file = _newest(home, file)
-    assert file.live is not None
+    live = file.live
+    assert live is not None
     folder = home / STUDIES / file.name
-    starter = Starter(home, folder, file.name, file.live, attached)
+    starter = Starter(home, folder, file.name, live, attached)
     known = studies.document(folder) if (folder / STUDY).is_file() else None
     before, exact = (known.live, known.result.best_exact) if known else (None, None)
-    ledger = Ledger(file.live, before.baseline_step_seconds if before else None)
+    ledger = Ledger(live, before.baseline_step_seconds if before else None)
     baseline = file.search_space.config(file.search_space.baseline[0]) if file.turns_lossy else None
     windows = LiveWindows(home, starter, ledger, Approach(baseline, file.guard), file.races is not None)
     if exact is not None and exact.value is not None:
         first = known.result.baseline if known else None
         usual = file.search_space.config(exact.config)
         windows.remember(usual, exact.value, exact.trial, first.trial if first else None)
-    with StudyProgress(file) as shown:
-        result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
-    if reverted := is_reverted(StudyReader(folder).view().journal):
-        windows.release()
-    found = result.best.config if result.best and not reverted else file.search_space.baseline[0]
-    best = file.search_space.config(found)
+
+    def search() -> StudyResult:
+        with StudyProgress(file) as shown:
+            return run_study(file, folder, windows, shown.update, foresight_of(home, file))
+
+    @contextmanager
+    def looking() -> Iterator[Callable[[], bool]]:
+        with Interruption() as interruption, LiveProgress(starter, live.steps, interruption) as going:
+            yield going.should_stop
+
     if attached is not None:
+        result = search()
         if not starter.was_left:
-            windows.leave(best, file.name)
-    elif result.state == "interrupted":
-        starter.stop()
-    else:
-        with Interruption() as interruption, LiveProgress(starter, file.live.steps, interruption) as going:
-            changed = windows.rest(best, file.name, going.should_stop, file.live.look_again)
-        if isinstance(changed, str):
-            return _look_again(home, file, result, changed, starter)
-    return result
+            windows.leave(ended_with(windows, file, result), file.name)
+        return result
+    result, changed = to_the_end(windows, file, search, looking)
+    return _look_again(home, file, result, changed, starter) if changed else result
 
 
 def _newest(home: Path, file: StudyFile) -> StudyFile:

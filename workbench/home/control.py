@@ -132,18 +132,29 @@ def _of_study(action: str, values: list[str]) -> dict[str, Any]:
         if len(values) != 1 or not values[0].isdecimal():
             raise InputError("kill", " ".join(values), "give the number of one trial, for example: kill 3")
         return {"trial": int(values[0])}
+    if action == "check":
+        steps = _steps(found := assignments(values))
+        if found:
+            raise InputError("check", " ".join(values), "takes steps=N, or nothing")
+        return steps
     return _nothing(action, values)
+
+
+def _steps(found: dict[str, Any]) -> dict[str, Any]:
+    """After how many steps the loss is taken, out of what was given, if that says so."""
+    steps = found.pop("steps", None)
+    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
+        raise InputError("steps", steps, "give a number of steps, after which the held-out loss is taken")
+    return {} if steps is None else {"steps": steps}
 
 
 def _tried(folder: Path, values: list[str]) -> dict[str, Any]:
     """Keys and values, if any, and after how many steps the loss is taken."""
     found = assignments(values)
-    steps = found.pop("steps", None)
-    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
-        raise InputError("steps", steps, "give a number of steps, after which the held-out loss is taken")
+    steps = _steps(found)
     if found:
         check(folder, found)
-    return found | ({} if steps is None else {"steps": steps})
+    return found | steps
 
 
 def _nothing(action: str, values: list[str]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Action(StrEnum):
     REVERT = "revert", "study", "end, with the first values"
     KILL = "kill", "study", "end one trial", "TRIAL"
     ENQUEUE = "enqueue", "study", "try a configuration next", "KEY=VALUE ...", "parallel.tp=2"
+    CHECK = "check", "study", "take a lossy leader's loss again", "steps=N | nothing"
     PIN = "pin", "study", "hold a key at one value", "KEY=VALUE ...", "parallel.tp=2"
     UNPIN = "unpin", "study", "search a key again", "KEY ..."
     NARROW = "narrow", "study", "search fewer values", "KEY=1,2 | KEY=2..8", "batch.micro_batch=1,2"

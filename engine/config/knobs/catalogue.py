@@ -410,6 +410,12 @@ def is_lossy(values: Mapping[str, Any]) -> bool:
     return any(values.get(key, exact) != exact for key, exact in exact_values().items())
 
 
+def loses_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether all that decides what is lost, and how, is the same: runs of one model on one text then learn alike."""
+    keys = {key for key in (*one, *other) if key.startswith(_SECTIONS)} | exact_values().keys()
+    return all(one.get(key) == other.get(key) for key in keys)
+
+
 def exactly(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be set in a run's values to make it exact: ``usual`` values, where it has others."""
     exact = exact_values()

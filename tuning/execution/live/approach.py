@@ -6,6 +6,7 @@ text, so that their losses on held-out text compare. Those steps count once: wha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,21 +14,23 @@ from engine.config.knobs.catalogue import is_lossy
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.run.commands import BACK, SET, TRY
+from tuning.analysis.learning import learning
 from tuning.execution.live.ongoing_run import OngoingRun
 from tuning.spec.terms import LossGuard
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """``steps`` of a run that the baseline did from a copy on, kept before the ``first`` of them, its loss on held-out
-    text after them, what those of them took that count (``seconds``), and the configuration that held ``before`` them:
-    to go back is to go back to that.
+    """``steps`` of a run that the baseline did from a copy on, kept before the ``first`` of them: its loss on held-out
+    text at the ``start`` and after them, what those of them took that count (``seconds``), and the configuration that
+    held ``before`` them: to go back is to go back to that.
     """
 
     run: str
     first: int
     steps: int
     before: RunConfig
+    start: float | None = None
     loss: float | None = None
     seconds: tuple[float, ...] = ()
 
@@ -42,6 +45,29 @@ class Begun:
     loss_before: int | None = None
     undone: bool = False
     on_copy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """On held-out text: a window's ``own``, the baseline's after the same steps (``reference``), and the
+    ``loss_before`` both, which the run had after ``steps_before``. None where one was not taken.
+    """
+
+    own: float | None
+    reference: float | None = None
+    loss_before: float | None = None
+    steps_before: int | None = None
+
+
+def increase(losses: Losses, steps: int) -> float:
+    """By what share a window of so many ``steps`` loses more than the baseline does, now or, as it looks, later on;
+    infinite where that is not known.
+    """
+    own, usual = losses.own, losses.reference
+    if own is None or not usual:
+        return math.inf
+    learned = learning(losses, own, usual, steps)
+    return max(own / usual - 1, learned.increase if learned else 0.0)
 
 
 class Approach:
@@ -113,20 +139,21 @@ class Approach:
         known = self._reference
         return known.before if known is not None and self._spoilt and known.run == run.id else run.config
 
-    def judge(self, run: OngoingRun, config: RunConfig, began: Begun) -> tuple[float | None, float | None]:
-        """A window's loss and the baseline's after the same steps, as far as they were taken."""
+    def judge(self, run: OngoingRun, config: RunConfig, began: Begun) -> Losses:
+        """A window's loss, and of one that follows the baseline on the same steps what that comes to."""
         own = None if began.loss_before is None else run.loss_before(began.loss_before)
-        if self._reference is None:
-            return own, None
+        known = self._reference
+        if known is None:
+            return Losses(own)
         if self._is_baseline(config):
             seconds = tuple(run.step_seconds(began.first))
-            self._reference = replace(self._reference, loss=own, seconds=seconds)
-            return own, None
-        theirs = self._reference.loss
-        allowed = None if theirs is None else theirs * (1 + self._guard.threshold)
+            start = run.loss_before(known.first)
+            self._reference = replace(known, start=start, loss=own, seconds=seconds)
+            return Losses(own)
+        found = Losses(own, known.loss, known.start, known.first)
         if began.undone:
-            self._spoilt = own is None or allowed is None or own > allowed
-        return own, theirs
+            self._spoilt = increase(found, known.steps) > self._guard.threshold
+        return found
 
     def beside(self, config: RunConfig) -> tuple[RunConfig, list[float]] | None:
         """The baseline, and the seconds of its steps that a window of this one does again; None where it does not."""

@@ -51,6 +51,12 @@ class ByHand:
     def _searched(self) -> set[str]:
         return {key for trial in self._journal.look().trials for key in trial.config}
 
+    @property
+    def asks(self) -> bool:
+        """Whether somebody asked the study for something, and nobody answered."""
+        state = self._journal.look()
+        return state.successor is None and bool(commands.pending(self._folder, state.answers))
+
     def hold(self, values: dict[str, Any]) -> None:
         """Ask the study to pin these, each by itself: one that it does not search is no reason to refuse the rest."""
         self._released = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,19 +28,17 @@ from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import OnStart, OverError, Ran, ShouldStop
 from tuning.execution.live.approach import Approach, Begun, live_values
 from tuning.execution.live.by_hand import ByHand
-from tuning.execution.live.leader import MOST_BESIDE, Leader, drifted, may_lead_after_all, needs_after
-from tuning.execution.live.ledger import Ledger
+from tuning.execution.live.leader import MOST_BESIDE, Leader, may_lead_after_all, needs_after
+from tuning.execution.live.limits import Ledger, lacking
 from tuning.execution.live.ongoing_run import BY_STUDY, OngoingRun, UnansweredError
-from tuning.execution.live.room import lacking
 from tuning.execution.live.starter import Starter, Trying
 from tuning.execution.live.worth import LEAST_STEPS
+from tuning.storage.state import CHECK
 
 _POLL_SECONDS = 0.1
 #: If no window begins for so long, the run is given the fastest values so far.
 IDLE_SECONDS = 2.0
-#: How often a run that nobody turns is looked at.
-LOOK_SECONDS = 2.0
-#: The purpose of windows that measure a leader again: their speed counts, not their loss.
+#: The purpose of windows that measure a leader again: their speed counts, not their loss. The other way round: CHECK.
 CONFIRM, BASELINE = "confirm", "baseline"
 #: Of those that nobody asked for by hand.
 _SEARCHING = ("sampler", "prior")
@@ -143,7 +141,7 @@ class LiveWindows:
             self._starter.died(safe)
             self._given = None
         summary = self._end(folder, run, outcome, began, config, level)
-        again, trial = labels.get("purpose") == CONFIRM, int(labels["trial"])
+        again, trial = labels.get("purpose") in (CONFIRM, CHECK), int(labels["trial"])
         if outcome.good and labels.get("purpose") == BASELINE:
             self._first = trial
         if outcome.good and began.undone and (known := self._approach.beside(config)):
@@ -307,7 +305,13 @@ class LiveWindows:
             found = run.summary(began.first)
             own = found.losses[began.first - found.first_step :][: config.train.steps]
             summary = replace(
-                found, losses=own, validation_loss=losses[0], reference_loss=losses[1], leader_level=level
+                found,
+                losses=own,
+                validation_loss=losses.own,
+                reference_loss=losses.reference,
+                steps_before=losses.steps_before,
+                loss_before=losses.loss_before,
+                leader_level=level,
             )
             self._ledger.note(stretch, undone=began.undone)
         summary = replace(summary, id=folder.name)
@@ -371,47 +375,23 @@ class LiveWindows:
             with contextlib.suppress(InputError, UnansweredError):  # it ended meanwhile
                 run.settle()
                 self._undo_tried(run, config, False, by)
+                spoilt = self._approach.spoilt
                 self._approach.leave(run, config, by)
+                if spoilt:
+                    self._mark_undone(self._on_copy)
+                self._on_copy = []
                 self._given = config
                 self._starter.note_trying(None)
 
-    def rest(
-        self, config: RunConfig, name: str, should_stop: Callable[[], bool], share: float | None = None
-    ) -> RunOutcome | str | None:
-        """Give the run the values that the search ended with, and wait for its end; ``should_stop`` ends it sooner.
+    @property
+    def starter(self) -> Starter:
+        """Of the run that is tuned."""
+        return self._starter
 
-        Returns:
-            How it ended; what changed, where its steps take another time by more than this ``share`` though nobody
-            turned it: it goes on then; None if no run was ever begun.
-        """
-        run = self._starter.current
-        if run is None:
-            return None
-        if self._starter.was_left:  # by an earlier controller: a person may have turned it since
-            share = None if live_values(config, run.config) else share
-            config = run.config
-            self._starter.died(config)
-        else:
-            self.leave(config, name)
-        since, looked = run.step + 1, time.monotonic()
-        while (outcome := run.outcome()) is None or outcome.ending is not Ending.COMPLETED:
-            if should_stop():
-                self._starter.stop()
-                return run.outcome()
-            try:
-                run = self._starter.run(config)
-            except OverError:
-                return run.outcome()
-            if time.monotonic() - looked > LOOK_SECONDS:
-                if live_values(run.config, config):  # a person's choice is no drift, and outlives a death
-                    config, share = run.config, None
-                    self._starter.died(config)
-                run.refresh()
-                if share is not None and (words := drifted(run.step_seconds(since), share)):
-                    return words
-                looked = time.monotonic()
-            time.sleep(_POLL_SECONDS)
-        return outcome
+    @property
+    def asked(self) -> bool:
+        """Whether somebody asked the study for something, and nobody answered."""
+        return self._hand.asks
 
     def _measured(
         self,
@@ -434,7 +414,7 @@ class LiveWindows:
             turned = self._approach.turn(run, config, _by(labels), judged)
             self._given = config
             began = turned or Begun(max(self._next, run.step + 1))
-            searching = self._races and labels.get("purpose") not in (CONFIRM, BASELINE)
+            searching = self._races and labels.get("purpose") not in (CONFIRM, CHECK, BASELINE)
             around = self._approach.beside(config) or (None, before)
             return began, self._waited(run, config, began, should_stop, around if searching else None)
         except UnansweredError as problem:  # says nothing of the configuration: the run's own ending does

@@ -37,6 +37,14 @@ _SETTLING = (
     "Steps at the start that took another time than the rest; where too few tell, the warm-up. Not measured."
 )
 _LOSS = "Held-out loss above the baseline's after the same steps, from the same weights and on the same text."
+_LEARNED = (
+    "By how much the held-out loss fell in these steps, over what it fell by for the baseline. Empty for exact values, "
+    "and where the baseline learned too little to tell."
+)
+_IN_THE_END = (
+    "By how much the loss will be above the baseline's after as many steps if this share stays: losses fall about as a "
+    "power of the steps. What is guarded is the larger one of both."
+)
 
 
 def section(found: StudySnapshot) -> None:
@@ -83,10 +91,16 @@ def _beside(row: WindowRow) -> str:
     return f"{row.leader_ratio:.2f} x{ends}"
 
 
+def _trial(row: WindowRow) -> str:
+    if row.confirms is None:
+        return f"{row.trial}"
+    return f"{row.confirms}, {'loss again' if row.checks_loss else 'again'}"
+
+
 def _windows(report: LiveReport) -> None:
     rows = report.windows[::-1]
     columns: dict[str, list[Any]] = {
-        "trial": [f"{row.trial}" if row.confirms is None else f"{row.confirms}, again" for row in rows],
+        "trial": [_trial(row) for row in rows],
         "steps": [f"{row.first:,} to {row.end - 1:,}" if row.end > row.first else "none" for row in rows],
         "values": [row.label for row in rows],
         "ended": [words.spoken(row.outcome) + (", undone" if row.undone else "") for row in rows],
@@ -98,6 +112,8 @@ def _windows(report: LiveReport) -> None:
         "over the start": [row.over_baseline for row in rows],
         "settling": [row.settling_steps for row in rows],
         "loss": [row.loss_increase for row in rows],
+        "learned": [row.learned for row in rows],
+        "loss in the end": [row.later_increase for row in rows],
         "saved, s": [row.saved_seconds for row in rows],
     }
     formats = {
@@ -109,6 +125,8 @@ def _windows(report: LiveReport) -> None:
         "over the start": st.column_config.NumberColumn(format="%.2f x", help=_OVER),
         "settling": st.column_config.NumberColumn(format="%d", help=_SETTLING),
         "loss": st.column_config.NumberColumn(format="percent", help=_LOSS),
+        "learned": st.column_config.NumberColumn(format="%.2f x", help=_LEARNED),
+        "loss in the end": st.column_config.NumberColumn(format="percent", help=_IN_THE_END),
         "saved, s": st.column_config.NumberColumn(format="%+.2f", help=_SAVED),
     }
     table(columns, "tune-live-windows", formats)

@@ -15,6 +15,7 @@ from engine.config.knobs.catalogue import KNOBS
 from tuning.report.study_result import Measurement
 from tuning.spec.objectives import Aim
 from tuning.storage import study_folder
+from tuning.storage.state import CHECK
 from workbench.analysis.studies import FollowedStudies, FollowedStudy, StudySnapshot
 from workbench.figures import study as study_figures
 from workbench.figures.search.thinning import thinned
@@ -164,7 +165,7 @@ def _layout(config: Mapping[str, Any]) -> str:
 
 def _source(row: Measurement) -> str:
     if row.confirms is not None:
-        return f"re-measures {row.confirms}"
+        return f"{'loss of' if row.source == CHECK else 're-measures'} {row.confirms}"
     if row.retry_of is not None:
         return f"retry of {row.retry_of}"
     return "by hand" if row.source == "enqueued" else row.source

@@ -24,8 +24,9 @@ from tests.support.waiting import wait_until
 from tuning.execution.command.process import _GUARD, MARK
 from tuning.execution.executor import OverError
 from tuning.execution.live.bridge import FOLDER
-from tuning.execution.live.ledger import Ledger
+from tuning.execution.live.limits import Ledger
 from tuning.execution.live.ongoing_run import OngoingRun
+from tuning.execution.live.rest import rest
 from tuning.execution.live.starter import Starter
 from tuning.execution.live.windows import LiveWindows
 from tuning.spec.study_file import StudyFile, parse
@@ -129,8 +130,8 @@ def test_a_study_finds_the_planted_value_and_exports_it(tmp_path: Path) -> None:
     result = run_study(tuning.file, tuning.folder, tuning.windows)
     assert result.state == "ended" and result.best is not None
     assert result.best.config["trainer.accumulation"] == 2
-    outcome = tuning.windows.rest(
-        tuning.file.search_space.config(result.best.config), "foreign", lambda: False
+    outcome = rest(
+        tuning.windows, tuning.file.search_space.config(result.best.config), "foreign", lambda: False
     )
     assert not isinstance(outcome, str) and outcome is not None and outcome.ending is Ending.COMPLETED
     assert len(tuning.noted(0)) == 300 and tuning.noted(1)[-1]["accumulation"] == 2

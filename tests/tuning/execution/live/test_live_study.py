@@ -25,8 +25,9 @@ from profilers.analysis.steps import join_steps
 from profilers.records.reader import RunRecords
 from tests.support.waiting import wait_until
 from tuning.execution.executor import OverError
-from tuning.execution.live.ledger import Ledger
+from tuning.execution.live.limits import Ledger
 from tuning.execution.live.ongoing_run import RUNS
+from tuning.execution.live.rest import Watched, rest
 from tuning.execution.live.starter import Starter
 from tuning.execution.live.windows import IDLE_SECONDS, LiveWindows
 from tuning.spec.study_file import StudyFile, parse
@@ -74,7 +75,7 @@ class Live:
 
     def to_the_end(self) -> Path:
         """The run trains on with the baseline; its folder."""
-        outcome = self.windows.rest(self.file.config, self.file.name, lambda: False)
+        outcome = rest(self.windows, self.file.config, self.file.name, lambda: False)
         assert outcome is not None and outcome.ending is Ending.COMPLETED, outcome
         return self.run
 
@@ -315,7 +316,9 @@ def test_what_is_set_by_hand_after_the_search_outlives_the_controller(tmp_path: 
         assert run is not None and run.turn({"batch.micro_batch": 4}, "somebody").changed
         again = Live(tmp_path / "home", file)
         since = time.monotonic()
-        stopped = again.windows.rest(usual, "live", lambda: time.monotonic() - since > 6, 0.01)
+        stopped = rest(
+            again.windows, usual, "live", lambda: time.monotonic() - since > 6, Watched(drift=0.01)
+        )
         assert isinstance(stopped, RunOutcome), "no drift, whatever its steps take"
         assert run.config.batch.micro_batch == 4
         assert stopped.ending is Ending.STOPPED

@@ -14,8 +14,8 @@ from profilers.model.run_summary import MemoryRow, RunSummary
 from tests.support.runs import small
 from tests.tuning.execution.live.test_live_study import Live, live_study
 from tuning.execution.executor import played_summary
-from tuning.execution.live import room
-from tuning.execution.live.room import lacking
+from tuning.execution.live import limits
+from tuning.execution.live.limits import lacking
 
 MIB = 2**20
 
@@ -64,7 +64,7 @@ def test_a_window_that_would_not_fit_is_no_turn(tmp_path: Path, monkeypatch: pyt
 
     try:
         assert window()[0] is Ending.COMPLETED
-        monkeypatch.setattr(room, "free_bytes", lambda summary, limit: 1000.0)
+        monkeypatch.setattr(limits, "free_bytes", lambda summary, limit: 1000.0)
         ending, reason = window(**{"batch.micro_batch": 4})
         assert ending is Ending.ILLEGAL and reason.startswith("predicted not to fit")
         run = live.starter.current

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.run.outcome import Ending
-from tuning.execution.live.ledger import Ledger
+from tuning.execution.live.limits import Ledger
 from tuning.execution.live.ongoing_run import Stretch
 from tuning.spec.terms import Live
 

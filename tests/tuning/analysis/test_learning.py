@@ -1,0 +1,84 @@
+"""What a share of the exact setting's progress comes to in the end, where losses fall as a power of the steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tuning.analysis.learning import LEAST_LEARNED, Learning, learning
+from tuning.analysis.scoring import judge
+from tuning.spec.terms import LossGuard
+
+
+@dataclass(frozen=True)
+class Window:
+    loss_before: float | None
+    steps_before: int | None
+
+
+def loss(steps: float, power: float) -> float:
+    return 5.0 * steps**-power
+
+
+def window(share: float, power: float, before: int, steps: int) -> Learning | None:
+    """Of a setting of which each step is worth so much of an exact one, which learned alone until then."""
+    so_far, own = share * before, share * (before + steps)
+    return learning(Window(loss(so_far, power), before), loss(own, power), loss(so_far + steps, power), steps)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.95, 1.0, 1.1])
+@pytest.mark.parametrize("power", [0.1, 0.3, 0.6])
+@pytest.mark.parametrize("before", [100, 1000])
+def test_a_few_steps_tell_the_loss_of_many(share: float, power: float, before: int) -> None:
+    """The end is worked out from the whole curves, the share from an eighth of the steps so far and from less."""
+    ends = loss(share * 1e6, power) / loss(1e6, power) - 1
+    for steps, within in ((before // 8, 0.25), (before // 50, 0.05)):
+        found = window(share, power, before, steps)
+        if steps * power / before < LEAST_LEARNED:
+            continue
+        assert found is not None
+        # Steps of the exact setting become less worth while it goes through them: the share is a little too high.
+        assert found.share == pytest.approx(share, rel=0.6 * steps / (share * before), abs=1e-9)
+        assert found.increase == pytest.approx(ends, rel=within, abs=0.02)
+
+
+def test_what_learns_nothing_has_no_end_but_a_number() -> None:
+    found = learning(Window(3.0, 100), 3.1, 2.9, 10)
+    assert found is not None and found.share < 0 and 1 < found.increase < 100
+
+
+@pytest.mark.parametrize(
+    ("before", "own", "exact", "steps"),
+    [
+        (Window(None, 10), 2.0, 2.0, 6),
+        (Window(3.0, None), 2.0, 2.0, 6),
+        (Window(3.0, 10), None, 2.0, 6),
+        (Window(3.0, 10), 2.0, None, 6),
+        (Window(3.0, 10), float("nan"), 2.0, 6),
+        (Window(3.0, 10), 2.0, 2.0, 0),
+        (Window(3.0, 10), 2.99, 3.0 * (1 - LEAST_LEARNED / 2), 6),
+        (Window(3.0, 10), 2.99, 3.2, 6),
+    ],
+)
+def test_nothing_is_told_where_nothing_is_known(
+    before: Window, own: float | None, exact: float | None, steps: int
+) -> None:
+    assert learning(before, own, exact, steps) is None
+
+
+def test_the_guard_looks_at_the_end_and_at_now() -> None:
+    """Losses of PowerSGD of rank 4, its 12 steps from the 120th on, and the exact ones from the same weights."""
+    guard, start = LossGuard(threshold=0.05, min_steps=1), Window(2.4031, 120)
+    learned = learning(start, 2.3208, 2.2868, 12)
+    now = judge(2.3208, 2.2868, 12, guard)
+    assert now.state == "satisfied" and "what it loses later is not known" in now.reason
+    later = judge(2.3208, 2.2868, 12, guard, learned)
+    assert later.state == "violated" and "it learned 0.71 of what the baseline did" in later.reason
+    # It ended 16.6 % above the exact run after 600 steps.
+    assert learned is not None and 0.10 < learned.increase < 0.17
+    assert later.violation == pytest.approx(learned.increase - 0.05)
+    good = learning(Window(2.1732, 120), 2.0902, 2.0908, 12)  # int4
+    assert judge(2.0902, 2.0908, 12, guard, good).state == "satisfied"
+    worse_now = judge(2.6, 2.2868, 12, guard, good)
+    assert worse_now.state == "violated" and worse_now.violation == pytest.approx(2.6 / 2.2868 - 1.05)

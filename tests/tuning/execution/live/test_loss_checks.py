@@ -1,0 +1,161 @@
+"""A lossy leader's loss is taken again while its run goes on: when, what it costs, and what follows."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from engine.config.run_config import RunConfig, load
+from engine.run import run_folder
+from profilers.records.reader import RunRecords
+from tests.tuning.execution.live.test_live_study import losses
+from tests.tuning.execution.live.test_lossy_windows import Lossy, lossy_study
+from tuning.execution.executor import OnStart, Ran, ShouldStop
+from tuning.execution.live import rest, windows
+from tuning.execution.live.loss_checks import LEAST_STEPS, OF_THE_GAIN, Checked, LossChecks
+from tuning.execution.live.rest import to_the_end
+from tuning.report.study_result import StudyResult
+from tuning.storage import commands
+from tuning.storage.state import CHECK
+from tuning.study import run_study
+from workbench.analysis import live_report, studies
+
+
+def played(checks: LossChecks, end: int) -> list[Checked]:
+    """All checks of a run whose every step is looked at; a check does its steps twice, and is at them then."""
+    done, step = list[Checked](), checks.since
+    while step < end:
+        if steps := replace(checks, done=done).due(step, end):
+            done.append(Checked(step, steps))
+            step += steps
+        step += 1
+    return done
+
+
+@pytest.mark.parametrize("end", [100, 1000, 20_000])
+@pytest.mark.parametrize("ratio", [1.0, 1.3, 4.5, 30.0])
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2])
+@pytest.mark.parametrize("since", [0, 60, 400])
+def test_checks_keep_to_their_share(end: int, ratio: float, share: float, since: int) -> None:
+    found = played(LossChecks(share, ratio, since, 200), end)
+    cost = sum(one.steps for one in found) * ratio
+    rest_of_run = max(0, end - since)
+    one = LEAST_STEPS * ratio <= OF_THE_GAIN * rest_of_run * (ratio - 1)
+    assert cost <= max(share * rest_of_run, LEAST_STEPS * ratio if one else 0) + 1e-9
+    places = [since, *(check.first for check in found)]
+    assert all(later >= 2 * max(1, before) for before, later in itertools.pairwise(places))
+    assert all(LEAST_STEPS <= check.steps <= 200 and check.first + 2 * check.steps <= end for check in found)
+    if one and since and 2 * since + 2 * LEAST_STEPS <= end:
+        assert found, "what gains much is checked once at the least"
+
+
+def test_a_long_run_is_checked_often_and_for_long() -> None:
+    found = played(LossChecks(0.05, 2.0, 500, 1000), 100_000)
+    assert len(found) == 7 and found[0].steps == 1000 // 8 and found[-1].steps > 300
+    assert not played(LossChecks(0.0, 2.0, 500, 1000), 100_000)
+
+
+class Flattered:
+    """Windows of what loses seem ten times as fast as the baseline, and those of the search to lose nothing; checks are
+    as they are.
+    """
+
+    def __init__(self, windows_of_run: Any) -> None:
+        self._windows = windows_of_run
+
+    def __call__(
+        self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart = None, /
+    ) -> Ran:
+        outcome, summary = self._windows(config, labels, should_stop, on_start)
+        if config.compression.method == "none" or not outcome.good:
+            return outcome, summary
+        summary = replace(
+            summary, leader_ratio=10.0, leader_ratio_low=9.0, leader_ratio_high=11.0, leader_trial=0
+        )
+        if labels["purpose"] == CHECK:
+            return outcome, summary
+        return outcome, replace(summary, validation_loss=summary.reference_loss, loss_before=None)
+
+
+@pytest.mark.timeout(300)
+def test_who_leads_and_learns_nothing_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousandth of each gradient passes for as good as all of it within the search. The run ends with the exact
+    method, its own losses in order, and everybody is told why.
+    """
+    monkeypatch.setattr(rest, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(windows, "IDLE_SECONDS", 60.0)
+    steps = 160
+    file = lossy_study(
+        ["none", "topk"],
+        trials=2,
+        loss_guard={"threshold": 0.01, "min_steps": 1},
+        live={"steps": steps, "checkpoint_every": 20, "loss_checks": 0.5, "look_again": None},
+    )
+    tuned = Lossy(tmp_path, file)
+    led = list[str]()
+
+    def search() -> StudyResult:
+        found = run_study(file, tuned.folder, Flattered(tuned.windows))
+        assert found.best is not None
+        led.append(found.best.config["compression.method"])
+        return found
+
+    result, changed = to_the_end(tuned.windows, file, search, lambda: nullcontext(lambda: False))
+    assert (led, changed) == (["topk", "none"], "")
+    folder = tuned.run
+    assert load(folder / run_folder.CONFIG).compression.method == "none"
+    assert len(losses(folder)) == steps
+
+    (check,) = [row for row in result.confirmations if row.source == CHECK]
+    lossy = next(row for row in result.trials if row.config["compression.method"] == "topk")
+    assert check.confirms == lossy.number and lossy.guard is not None
+    assert lossy.guard.state == "violated" and f"after {check.steps} steps" in lossy.guard.reason
+    assert result.state == "ended" and result.fastest_lossy is not None
+    assert result.fastest_lossy.guard is not None and result.fastest_lossy.guard.state == "violated"
+    records = RunRecords(folder / run_folder.RECORDS)
+    taken = [
+        one.data["loss"]
+        for rank in records.ranks()
+        for one in records.events(rank)
+        if one.kind == "validation" and one.data.get("step") == check.steps_before
+    ]
+    assert len(taken) == 2 and fmean(taken) == pytest.approx(check.loss_before)
+    assert check.steps_before is not None and check.loss_before is not None
+    assert check.steps_before >= 2 * file.config.train.steps
+
+    report = live_report.of_study(tuned.folder, studies.document(tuned.folder).result)
+    assert report is not None
+    (row,) = [row for row in report.windows if row.checks_loss]
+    assert row.learned is not None and row.later_increase is not None and row.undone
+    assert row.learned < 0.7 and row.later_increase > 0.01
+    # What a check measured of speed counts for nobody.
+    assert result.best is not None and result.best.config["compression.method"] == "none"
+
+
+@pytest.mark.timeout(240)
+def test_what_is_asked_while_the_run_trains_on_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that somebody asks for where nothing loses is refused with the reason; the run goes on."""
+    monkeypatch.setattr(rest, "LOOK_SECONDS", 0.05)
+    live = {"steps": 120, "checkpoint_every": 20, "look_again": None}
+    file = lossy_study(["none", "int8"], trials=2, live=live)
+    tuned, searches = Lossy(tmp_path, file), list[StudyResult]()
+
+    def search() -> StudyResult:
+        searches.append(run_study(file, tuned.folder, tuned.windows))
+        if len(searches) == 1:
+            commands.send(tuned.folder, CHECK, {"steps": 0}, "somebody")
+        return searches[-1]
+
+    result, changed = to_the_end(tuned.windows, file, search, lambda: nullcontext(lambda: False))
+    assert len(searches) >= 2 and not changed
+    (answer,) = [one for one in result.steering if one.command == CHECK and one.by == "somebody"]
+    assert not answer.accepted and "takes steps=N, with N from 1 on" in answer.reason
+    assert len(losses(tuned.run)) == 120

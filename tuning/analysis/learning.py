@@ -1,0 +1,55 @@
+"""What a lossy setting learns of a step, beside the exact one from the same weights on the same steps, and what that
+comes to in the end. Pure.
+
+Held-out losses fall about as a power of the steps, L = c * t^-a (arXiv 1712.00409, section 2). Who learns a share p of
+what the exact setting does in a step needs 1 / p times its steps for any loss, and so ends with p^-a times its loss. A
+few steps from the same weights tell p; a is that of the window's own steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+#: The exact setting has to come down by so much of its loss, or nobody can tell who learns more.
+LEAST_LEARNED = 0.003
+#: Less than this counts as so much: there is no end to what nothing comes to.
+LEAST_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """The ``share`` that is learned of what the exact setting learns in a step, and by what share the loss will so be
+    higher than its loss after as many steps (``increase``); below 0 where it learns more.
+    """
+
+    share: float
+    increase: float
+
+
+class Begun(Protocol):
+    """Where both began: the held-out loss then, and the steps that the run had done. None of what is no window."""
+
+    @property
+    def loss_before(self) -> float | None: ...
+
+    @property
+    def steps_before(self) -> int | None: ...
+
+
+def learning(began: Begun, own: float | None, exact: float | None, steps: int) -> Learning | None:
+    """Of a window that came to the loss ``own`` where the exact setting came to ``exact``, in as many ``steps``; None
+    where a loss is not known, or the exact one learned too little to tell.
+    """
+    start, steps_before = began.loss_before, began.steps_before
+    if start is None or own is None or exact is None or steps_before is None or steps < 1:
+        return None
+    if not all(map(math.isfinite, (start, own, exact))) or min(start, own, exact) <= 0:
+        return None
+    if start - exact < LEAST_LEARNED * start:
+        return None
+    share, before = (start - own) / (start - exact), max(1, steps_before)
+    lower = own if share > LEAST_SHARE else exact  # who learns nothing says nothing of the power
+    exponent = math.log(start / lower) / math.log((before + steps) / before)
+    return Learning(share, max(share, LEAST_SHARE) ** -exponent - 1)

@@ -1,0 +1,98 @@
+"""When a lossy leader's loss is taken again while its run goes on, and over how many steps. Pure.
+
+What a setting loses shows later than a window of the search: of a small decoder PowerSGD of rank 4 learned as much as
+the exact baseline at first, 0.7 of it after 120 steps and 0.4 after 240. So its loss is taken again, beside the exact
+baseline's from the same weights on the same steps, each time that the run has come twice as far. Steps of the baseline
+take longer than the leader's, and are what a check costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.config.knobs.catalogue import is_lossy, loses_alike
+from tuning.report.study_result import StudyResult
+from tuning.spec.terms import Live
+from tuning.storage.state import CHECK
+
+#: Fewer steps say too little.
+LEAST_STEPS = 6
+#: More than this share of the steps so far need not be asked for: that is how far a loss has to fall.
+MOST_SHARE = 8
+#: A first check may always cost so much of what the leader saves.
+OF_THE_GAIN = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """So many ``steps`` from ``first`` on."""
+
+    first: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossChecks:
+    """Of one leader: it takes ``share`` of the time of the run at the most, counted from the step ``since`` on, from
+    which on it leads. A step of the baseline takes ``ratio`` of its own; ``most`` steps at a time. ``done`` are those
+    that were made.
+    """
+
+    share: float
+    ratio: float
+    since: int
+    most: int
+    done: Sequence[Checked] = ()
+
+    def due(self, step: int, end: int) -> int:
+        """How many steps to check now, before this ``step`` of a run of ``end`` steps; 0: none."""
+        last = max([self.since, *(one.first for one in self.done)])
+        if not self.share or step < 2 * max(1, last):
+            return 0
+        left = self._allowed(end) - sum(one.steps for one in self.done)
+        turns = max(1, math.ceil(math.log2(end / step))) if end > step else 1
+        wanted = max(float(LEAST_STEPS), min(left / turns, step / MOST_SHARE))
+        steps = int(min(wanted, self.most))
+        fits = LEAST_STEPS <= steps <= left and step + 2 * steps <= end
+        return steps if fits else 0
+
+    def _allowed(self, end: int) -> float:
+        """Steps of the baseline that all checks together may take."""
+        rest = max(0, end - self.since)
+        gain = rest * max(0.0, self.ratio - 1)
+        one = LEAST_STEPS if LEAST_STEPS * self.ratio <= OF_THE_GAIN * gain else 0
+        return max(self.share * rest / self.ratio, one)
+
+
+class Checking:
+    """The checks of whoever leads a study."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._values: Mapping[str, Any] | None = None
+        self._since, self._asked = 0, list[Checked]()
+
+    def of(self, result: StudyResult, values: Mapping[str, Any], step: int) -> LossChecks | None:
+        """Of a run that goes on from this ``step`` with these values, by their dotted keys; None where they lose
+        nothing. Who leads anew, or loses otherwise, is checked from here on.
+        """
+        if not is_lossy(values):
+            return None
+        if self._values is None or not loses_alike(values, self._values):
+            self._values, self._since, self._asked = values, step, []
+        ratio = max(1.0, result.gain.ratio if result.gain is not None else 1.0)
+        # A window that loses more time than this ends early, and would say nothing.
+        most = self._live.max_slowdown * self._live.over_steps * ratio / 2
+        told = [
+            Checked(row.steps_before, row.steps)
+            for row in result.confirmations
+            if row.source == CHECK and row.steps_before is not None and row.steps_before > self._since
+        ]
+        return LossChecks(self._live.loss_checks, ratio, self._since, int(most), (*told, *self._asked))
+
+    def ask(self, step: int, steps: int) -> None:
+        """A check was asked for before this step; it counts however it ends."""
+        self._asked.append(Checked(step, steps))
