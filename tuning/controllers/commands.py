@@ -201,11 +201,6 @@ def orders(state: StudyState, heard: int) -> Orders:
     return Orders(pauses[-1:] == ["pause"], "stop" in new or "revert" in new, killed)
 
 
-def is_reverted(state: StudyState) -> bool:
-    """Whether somebody wants the run of a live study to have what it began with."""
-    return any(answer.accepted and answer.command == "revert" for answer in state.answers.values())
-
-
 class Control:
     """What people asked a study to do, as flags that its loop obeys. They follow from the answers in the journal, so
     that all controllers of a study obey, whoever answered; the first ``heard`` answers were obeyed before they began.

@@ -165,6 +165,11 @@ class StudyState:
         return next(reversed(self.under_way), None)
 
     @property
+    def is_reverted(self) -> bool:
+        """Whether somebody wants the run of a live study to have what it began with."""
+        return any(answer.accepted and answer.command == "revert" for answer in self.answers.values())
+
+    @property
     def next_number(self) -> int:
         """A number that no trial has."""
         return self.trials[-1].number + 1 if self.trials else 0

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
-from tuning.controllers.commands import is_reverted
 from tuning.execution.executor import OverError
 from tuning.execution.live.approach import live_values
 from tuning.execution.live.leader import drifted
@@ -97,7 +96,7 @@ def rest(
 
 def ended_with(windows: LiveWindows, file: StudyFile, result: StudyResult) -> RunConfig:
     """What a search gives its run: the best, or what the run began with if somebody wants that back."""
-    if reverted := is_reverted(StudyReader(windows.starter.study).view().journal):
+    if reverted := StudyReader(windows.starter.study).view().journal.is_reverted:
         windows.release()
     found = result.best.config if result.best and not reverted else file.search_space.baseline[0]
     return file.search_space.config(found)
