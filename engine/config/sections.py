@@ -181,7 +181,10 @@ class Compression(Section):
     the layer's weight for the loss, and a plan that saves less than 5 % of the bytes is none.
 
     zero_stage 1 to 3 send gradients as int8 or int4 to the rank that needs them. ``weights`` is what zero_stage 2 and 3
-    gather parameters in, and ``experts`` what ep sends tokens and their gradients in, forward and backward.
+    gather parameters in, and ``experts`` what ep sends tokens and their gradients in, forward and backward. With lsh
+    tokens that are alike travel as their mean, so many that ``expert_rate`` of the bytes is sent (one for each expert
+    at least), and with ``expert_residual`` a token's distance from the mean is added to what comes back; lsh_int8 sends
+    means as int8, and the rate is that of both together. At evaluation all tokens travel.
     """
 
     method: Annotated[str, OneOf(compression_methods.names)] = "none"
@@ -197,7 +200,9 @@ class Compression(Section):
     plan_budget: Literal["loss", "error"] = "loss"
     plan_alpha: Annotated[float, Field(gt=0)] = 1.0
     weights: Literal["none", "int8"] = "none"
-    experts: Literal["none", "bf16", "int8"] = "none"
+    experts: Literal["none", "bf16", "int8", "lsh", "lsh_int8"] = "none"
+    expert_rate: Annotated[float, Field(gt=0, le=1)] = 0.2
+    expert_residual: bool = True
 
 
 class Outer(Section):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.config.knobs.expert_rows import is_bucketed, rows_sent
 from engine.config.layout import layout_of
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
@@ -330,7 +331,9 @@ def _feed_forward(sizes: Sizes) -> int:
 
 
 def _mixture(config: RunConfig, sizes: Sizes) -> int:
-    """The router's numbers, and for each row at an expert its input, four tensors of its width, and its result."""
+    """The router's numbers, and for each row at an expert its input, four tensors of its width, and its result; of rows
+    that travel as one, the results of all as well, and to which bucket each belongs.
+    """
     model = config.model
     experts, chosen = model.experts or 1, sizes.tokens * model.experts_per_token
     rows = chosen
@@ -338,11 +341,14 @@ def _mixture(config: RunConfig, sizes: Sizes) -> int:
         slots = math.ceil(round(model.capacity_factor * chosen / experts, 9))
         rows = experts * min(slots, sizes.tokens)
     width = (model.expert_ffn_hidden or sizes.shape.ffn_hidden) // sizes.tp
-    computed = sizes.element * rows * (2 * sizes.shape.hidden + 4 * width)
+    sent = rows_sent(config, rows)
+    computed = sizes.element * sent * (2 * sizes.shape.hidden + 4 * width)
+    if is_bucketed(config):
+        computed += sizes.element * (rows - sent) * sizes.shape.hidden + INDEX_BYTES * (2 * rows + sent)
     copy = (FP32_BYTES - sizes.element) * sizes.hidden  # the router reads the norm's output in fp32
     router = FP32_BYTES * (sizes.tokens * (experts + 1) + 2 * chosen) + INDEX_BYTES * chosen
     orders = 2 if layout_of(config).ep > 1 and rows == chosen else 0
-    return computed + copy + router + INDEX_BYTES * (chosen + rows + orders * rows)
+    return computed + copy + router + INDEX_BYTES * (chosen + rows + orders * sent)
 
 
 def _head(config: RunConfig, sizes: Sizes) -> int:

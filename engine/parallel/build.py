@@ -9,12 +9,14 @@ from torch import nn
 
 from engine.comm.channel import Channel
 from engine.comm.context import RankContext
+from engine.config.knobs.expert_rows import format_of, is_bucketed, row_share
 from engine.config.knobs.sharing import Holders
 from engine.config.layout import accumulation, layers_of_stages
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, whole_plan_of
 from engine.model.axes import Axes, ExpertAxis, LocalExperts
 from engine.model.decoder import Linear
+from engine.model.experts.buckets import RowBuckets, directions
 from engine.model.experts.mixture import Mixture
 from engine.model.experts.slots import ExpertSlots
 from engine.model.linear import DeferredGradients
@@ -67,6 +69,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     }
     if not on_meta:
         _keep_experts_in_slots(rank, models)
+    _bucket_rows(rank, models)
     shared = _shared_over_stages(
         rank, models, Holders(blueprint.sharing, layers, chosen.rank_of), late is not None
     )
@@ -106,6 +109,18 @@ def set_micro_batches(stages: Mapping[int, Stage], config: RunConfig, chosen: Pl
         for module in model.modules():
             if isinstance(module, Mixture):
                 module.balance_scale = 1.0 / accumulation(config)
+
+
+def _bucket_rows(rank: RankContext, models: Mapping[int, Stage]) -> None:
+    """The same directions in every layer and on every rank."""
+    config = rank.config
+    if not is_bucketed(config):
+        return
+    for model in models.values():
+        for mixture in model.mixtures().values():
+            turned = directions(mixture.shape.hidden, config.train.seed).to(rank.device)
+            adds = config.compression.expert_residual
+            mixture.buckets = RowBuckets(row_share(config), adds, turned, mixture.tp.size)
 
 
 def _stage(
@@ -167,7 +182,7 @@ def _expert_axis(rank: RankContext) -> ExpertAxis:
     islands = None
     if groups.ep_island is not None and groups.ep_between is not None:
         islands = Islands(groups.ep_island, groups.ep_between)
-    return ExpertParallel(groups.ep, rank.config.compression.experts, islands)
+    return ExpertParallel(groups.ep, format_of(rank.config), islands)
 
 
 def _shared_over_stages(

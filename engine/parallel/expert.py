@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,11 +21,10 @@ from torch.autograd.function import once_differentiable
 
 from engine.comm import host_values
 from engine.comm.channel import Channel
+from engine.config.knobs.expert_rows import SCALE_BYTES, Format
 from engine.model.axes import Compute, GroupAxis
 from engine.model.linear import apply
 
-Format = Literal["none", "bf16", "int8"]
-_SCALE_BYTES = 4
 _LEVELS = 127
 
 
@@ -241,9 +240,9 @@ def _coarse(rows: Tensor, format_: Format) -> Tensor:
         return rows.to(torch.bfloat16)
     wide = rows.float()
     scales = wide.abs().amax(dim=1, keepdim=True).clamp_min_(1e-30).div_(_LEVELS)
-    message = torch.empty((len(rows), rows.shape[1] + _SCALE_BYTES), dtype=torch.uint8, device=rows.device)
-    message[:, :-_SCALE_BYTES] = (wide / scales).round_().to(torch.int8).view(torch.uint8)
-    message[:, -_SCALE_BYTES:] = scales.view(torch.uint8)
+    message = torch.empty((len(rows), rows.shape[1] + SCALE_BYTES), dtype=torch.uint8, device=rows.device)
+    message[:, :-SCALE_BYTES] = (wide / scales).round_().to(torch.int8).view(torch.uint8)
+    message[:, -SCALE_BYTES:] = scales.view(torch.uint8)
     return message
 
 
@@ -251,5 +250,5 @@ def _whole(message: Tensor, format_: Format, dtype: torch.dtype) -> Tensor:
     """The rows [n, width] that a message tells of."""
     if format_ == "bf16":
         return message.to(dtype)
-    scales = message[:, -_SCALE_BYTES:].contiguous().view(torch.float32)
-    return (message[:, :-_SCALE_BYTES].view(torch.int8) * scales).to(dtype)
+    scales = message[:, -SCALE_BYTES:].contiguous().view(torch.float32)
+    return (message[:, :-SCALE_BYTES].view(torch.int8) * scales).to(dtype)

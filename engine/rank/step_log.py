@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from engine.comm import host_values
 from engine.comm.context import RankContext
@@ -122,12 +123,22 @@ def expert_samples(step: int, mixtures: Mapping[int, Mixture]) -> Callable[[], l
 
     def samples() -> list[ExpertSample]:
         return [
-            ExpertSample(step, layer, expert, int(choices), int(dropped), probability / count)
+            _expert_sample(step, layer, expert, values, count)
             for layer, (sums, count) in known.items()
-            for expert, (choices, dropped, probability) in enumerate(zip(*sums(), strict=True))
+            for expert, values in enumerate(zip(*sums(), strict=True))
         ]
 
     return samples
+
+
+def _expert_sample(step: int, layer: int, expert: int, values: Sequence[float], count: int) -> ExpertSample:
+    """Of an expert's sums over so many micro-batches, in the order of ``ExpertLoad``."""
+    choices, dropped, probability, *bucketed = values
+    sample = ExpertSample(step, layer, expert, int(choices), int(dropped), probability / count)
+    if not bucketed:
+        return sample
+    buckets, apart = bucketed
+    return replace(sample, buckets=int(buckets), residual=apart / choices if choices else 0.0)
 
 
 def _warm_up(config: RunConfig) -> int:

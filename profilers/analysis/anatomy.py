@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,41 +91,53 @@ def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict
 
 def expert_rows(tables: Sequence[Table], steps: np.ndarray[Any, Any], ep: int = 1) -> list[ExpertRow]:
     """One for each layer whose load ranks recorded in these steps; its experts lie in order on ``ep`` ranks."""
-    names = ("layer", "expert", "choices", "dropped", "probability")
+    names = ("layer", "expert", "choices", "dropped", "probability", "buckets", "residual")
     kept = [
-        [table.column(name).filled(0)[np.isin(table.column("step").filled(-1), steps)] for name in names]
+        [
+            table.column(name).filled(np.nan if name == "residual" else 0)[
+                np.isin(table.column("step").filled(-1), steps)
+            ]
+            for name in names
+        ]
         for table in tables
     ]
-    layer, expert, choices, dropped, probability = (
-        np.concatenate(column) for column in zip(*kept, strict=True)
-    )
+    columns = dict(zip(names, (np.concatenate(column) for column in zip(*kept, strict=True)), strict=True))
     found = []
-    for number in np.unique(layer):
-        of_layer = layer == number
-        each = expert[of_layer].astype(np.int64)
-        fell, sums, times = (
-            np.bincount(each, values)
-            for values in (choices[of_layer], probability[of_layer], np.ones(len(each)))
-        )
-        if fell.sum():
-            lost = float(dropped[of_layer].sum() / fell.sum())
-            found.append(_expert_row(int(number), fell / fell.sum(), sums / times, lost, ep))
+    for number in np.unique(columns["layer"]):
+        of_layer = {name: column[columns["layer"] == number] for name, column in columns.items()}
+        if of_layer["choices"].sum():
+            found.append(replace(_expert_row(int(number), of_layer, ep), **_bucketed(of_layer)))
     return found
 
 
-def _expert_row(
-    layer: int, load: np.ndarray[Any, Any], probability: np.ndarray[Any, Any], dropped: float, ep: int
-) -> ExpertRow:
-    count = len(load)
+def _expert_row(layer: int, samples: Mapping[str, np.ndarray[Any, Any]], ep: int) -> ExpertRow:
+    each = samples["expert"].astype(np.int64)
+    fell, sums, times = (
+        np.bincount(each, values)
+        for values in (samples["choices"], samples["probability"], np.ones(len(each)))
+    )
+    load, probability, count = fell / fell.sum(), sums / times, len(fell)
     by_rank = load.reshape(ep, -1).sum(axis=1) if ep > 1 and count % ep == 0 else None
     return ExpertRow(
         layer,
         load.tolist(),
         float(np.maximum(load - 1 / count, 0.0).sum()),
-        dropped,
+        float(samples["dropped"].sum() / fell.sum()),
         float(count * (load * probability).sum()),
         None if by_rank is None else float(by_rank.max() * ep),
     )
+
+
+def _bucketed(samples: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+    """What travelled for others; nothing where all did for themselves."""
+    known = ~np.isnan(samples["residual"])
+    choices = samples["choices"][known]
+    if not choices.sum():
+        return {}
+    return {
+        "sent_fraction": float(samples["buckets"][known].sum() / choices.sum()),
+        "residual": float((samples["residual"][known] * choices).sum() / choices.sum()),
+    }
 
 
 def _straggler(measured: JoinedSteps, records: RunRecords) -> dict[str, Any]:

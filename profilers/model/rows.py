@@ -43,7 +43,9 @@ class ExpertRow:
     ``load`` is each expert's share of all choices before any is dropped. ``excess`` is the share that would have to go
     to other experts for an even load; a capacity factor of 1 would drop as much. ``balance`` is experts * sum(load *
     mean probability): 1 when even, and what the balance loss weighs (arXiv 2101.03961). ``rank_load`` is the busiest ep
-    rank's share over the mean one; None where experts are not spread.
+    rank's share over the mean one; None where experts are not spread. Where tokens that are alike travel as one,
+    ``sent_fraction`` is the share of the choices that was sent, and ``residual`` the mean distance of a token from the
+    one that was sent for it, over its length.
     """
 
     layer: int
@@ -52,6 +54,8 @@ class ExpertRow:
     dropped_fraction: float
     balance: float
     rank_load: float | None = None
+    sent_fraction: float | None = None
+    residual: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,8 @@ class ExpertSample:
 
     ``choices`` counts a token once for each expert that it chose, ``dropped`` those of them that found no slot.
     ``probability`` is the router's for this expert, the mean over tokens. Ranks of tp have the same tokens, and one of
-    them records.
+    them records. Where tokens that are alike travel as one, ``buckets`` are those that were sent, and ``residual`` is
+    the mean, over choices, of a token's distance from the one that was sent for it, over its length.
     """
 
     step: int
@@ -230,6 +231,8 @@ class ExpertSample:
     choices: int
     dropped: int
     probability: float
+    buckets: int | None = None
+    residual: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,12 @@ def _of_experts(runs: list[FollowedRun]) -> Iterator[Metric]:
     dropped = CounterMetricFamily(
         "workbench_expert_dropped_choices", "Those of them that found no slot.", labels=of_expert
     )
+    sent = CounterMetricFamily(
+        "workbench_expert_buckets", "Tokens that travelled for all of their bucket.", labels=of_expert
+    )
+    residual = GaugeMetricFamily("workbench_expert_residual",
+                                 "Mean distance of tokens from those that travelled for them, over their length, of a "
+                                 "rank's last detailed step.", labels=of_expert)  # fmt: skip
     balance = GaugeMetricFamily("workbench_expert_balance",
                                 "What the balance loss weighs, of a rank's last detailed step; 1 when even.",
                                 labels=[*_PER_RANK, "layer"])  # fmt: skip
@@ -128,9 +134,12 @@ def _of_experts(runs: list[FollowedRun]) -> Iterator[Metric]:
             labels = [run.id, rank, str(layer), str(expert)]
             choices.add_metric(labels, sums.choices)
             dropped.add_metric(labels, sums.dropped)
+            if sums.last_residual is not None:
+                sent.add_metric(labels, sums.buckets)
+                residual.add_metric(labels, sums.last_residual)
         for layer in sorted({layer for layer, _ in of_rank}):
             balance.add_metric([run.id, rank, str(layer)], _balance(of_rank, layer))
-    yield from (choices, dropped, balance)
+    yield from (choices, dropped, balance, sent, residual)
 
 
 def _balance(of_rank: Mapping[tuple[int, int], ExpertSums], layer: int) -> float:

@@ -107,24 +107,28 @@ def add_calls(sums: defaultdict[tuple[str, str], CallSums], table: Table) -> Non
 @dataclass(slots=True)
 class ExpertSums:
     """What fell on one expert of a layer from one rank's tokens, in all detailed steps; ``last_choices`` and
-    ``last_probability`` are of the last one.
+    ``last_probability`` are of the last one, as is ``last_residual`` where tokens that are alike travel as
+    one; ``buckets`` of these were sent.
     """
 
     choices: int = 0
     dropped: int = 0
     last_choices: int = 0
     last_probability: float = 0.0
+    buckets: int = 0
+    last_residual: float | None = None
 
 
 def add_experts(sums: defaultdict[tuple[int, int], ExpertSums], table: Table) -> None:
     """Counts new records in, by layer and expert."""
-    names = ("layer", "expert", "choices", "dropped", "probability")
-    columns = [table.column(name).filled(0).tolist() for name in names]
-    for layer, expert, choices, dropped, probability in zip(*columns, strict=True):
+    names = ("layer", "expert", "choices", "dropped", "probability", "buckets", "residual")
+    columns = [table.column(name).tolist() for name in names]
+    for layer, expert, choices, dropped, probability, buckets, residual in zip(*columns, strict=True):
         total = sums[layer, expert]
         total.choices += choices
         total.dropped += dropped
-        total.last_choices, total.last_probability = choices, probability
+        total.buckets += buckets or 0
+        total.last_choices, total.last_probability, total.last_residual = choices, probability, residual
 
 
 #: Value of the key -> field -> when it was read, in seconds of the wall clock, and the number.

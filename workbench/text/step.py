@@ -161,7 +161,19 @@ def _experts(rows: Sequence[ExpertRow]) -> str:
     if row.rank_load is not None:
         text += f"; the busiest rank of ep has {row.rank_load:.2f} times the mean"
     dropped = sum(row.dropped_fraction for row in rows) / len(rows)
-    return f"{text}; {words.percent(dropped)} of all choices were dropped."
+    return f"{text}; {words.percent(dropped)} of all choices were dropped{_bucketed(rows)}."
+
+
+def _bucketed(rows: Sequence[ExpertRow]) -> str:
+    known = [row for row in rows if row.sent_fraction is not None]
+    if not known:
+        return ""
+    sent = sum(row.sent_fraction or 0.0 for row in known) / len(known)
+    apart = sum(row.residual or 0.0 for row in known) / len(known)
+    return (
+        f", and {words.percent(sent)} of them travelled for all, {words.percent(apart)} of a token's length from it in "
+        "the mean"
+    )
 
 
 def expert_slots(row: ExpertSlotRow) -> str:
@@ -193,6 +205,13 @@ def expert_columns(rows: Sequence[ExpertRow]) -> list[Column]:
     if rows and rows[0].rank_load is not None:
         loads = [row.rank_load for row in rows]
         found.append(Column("busiest ep rank", loads, RATIO, "Its choices over the mean rank's."))
+    if rows and rows[0].sent_fraction is not None:
+        found += [
+            Column("sent", [row.sent_fraction for row in rows], PERCENT,
+                   "Tokens that travelled, each for those of its bucket, of all choices."),
+            Column("residual", [row.residual for row in rows], PERCENT,
+                   "Mean distance of a token from the one that was sent for it, over its length."),
+        ]  # fmt: skip
     return found
 
 

@@ -37,6 +37,8 @@ AT_START: dict[str, str] = {
     "outer.fragments": "anchors and momenta lie in fragments; it would take dealing them out anew",
     "overlap.delay": "a gradient of the step before is under way; it would take a step with two updates or none",
     "compression.experts": "exchanges of tokens are made with the model; it would take ones that ask in every forward",
+    "compression.expert_rate": "as the exchanges, which have it",
+    "compression.expert_residual": "as the exchanges, which have it",
     "batch.global_batch": _LEARNING,
     "batch.ramp_from": _LEARNING,
     "batch.ramp_share": _LEARNING,

@@ -304,4 +304,22 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         changes=("speed", "loss"),
         trade="fewer bytes of tokens, activations are inexact",
     ),
+    "compression.expert_rate": KnobFacts(
+        "Bytes of expert tokens sent",
+        "expert rate",
+        acts=rules.buckets_tokens,
+        offered=rules.of_experts(rules.between_ranks(0.13, 0.2, 0.4)),
+        usual=rules.never,
+        changes=("speed", "loss"),
+        trade="fewer tokens travel, each for more others",
+    ),
+    "compression.expert_residual": KnobFacts(
+        "Distances of expert tokens added",
+        "token residual",
+        acts=rules.buckets_tokens,
+        offered=rules.of_experts(rules.between_ranks(True, False)),
+        usual=rules.never,
+        changes=("loss",),
+        trade="a token's own part passes its expert by instead of being left out",
+    ),
 }

@@ -338,9 +338,16 @@ def of_experts(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
     return lambda search: None if search.base.model.experts is None else values(search)
 
 
+def buckets_tokens(now: Mapping[str, Any]) -> bool:
+    """Tokens that are alike travel as one."""
+    return bool(now["parallel.ep"] > 1) and now["compression.experts"] in ("lsh", "lsh_int8")
+
+
 def token_formats(search: Search) -> list[str] | None:
     """What ep can send tokens in; in bf16 they are that already."""
     formats = ["none", "int8"] if search.base.precision == "bf16" else ["none", "bf16", "int8"]
+    if search.base.model.capacity_factor is None:
+        formats += ["lsh", "lsh_int8"]
     return formats if search.ranks > 1 else None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from engine.config.compression_methods import METHODS, RANK, one_way, planned
 from engine.config.errors import LayoutError
+from engine.config.knobs.expert_rows import format_share, is_bucketed
 from engine.config.layout import layout_of
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, is_decoder, resolve
@@ -61,6 +62,18 @@ def _format_problems(config: RunConfig) -> Iterator[LayoutError]:
         )
     if experts == "bf16" and config.precision == "bf16":
         yield LayoutError("compression.experts", experts, "tokens are bf16 already; set it to none or int8")
+    if is_bucketed(config):
+        yield from _bucket_problems(config)
+
+
+def _bucket_problems(config: RunConfig) -> Iterator[LayoutError]:
+    key, experts, rate = "compression.experts", config.compression.experts, config.compression.expert_rate
+    if config.model.capacity_factor is not None:
+        remedy = "an expert's slots are as many whatever is sent; leave out model.capacity_factor, or set this to int8"
+        yield LayoutError(key, experts, remedy)
+    if config.model.experts is not None and rate >= (least := format_share(config)) and experts == "lsh_int8":
+        remedy = f"int8 alone sends {least:.4g} of the bytes; choose less, or set compression.experts to int8"
+        yield LayoutError("compression.expert_rate", rate, remedy)
 
 
 def _rank_problem(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:

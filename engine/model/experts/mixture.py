@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from engine.comm.channel import Channel
 from engine.model.axes import ExpertAxis, TensorAxis
+from engine.model.experts.buckets import RowBuckets
 from engine.model.experts.dispatch import (
     Placement,
     batched_linear,
@@ -136,12 +137,15 @@ class MixtureReport:
     ``balance_loss`` carries its weight; its mean over the data ranks is the whole batch's. None in evaluation and
     with weight 0. ``tokens_per_expert`` int64 [experts] counts choices before any is dropped; ``dropped_per_expert``
     those of them that found no slot, None without a capacity. ``probability`` fp32 [experts] is the router's mean.
+    ``bucketed`` fp64 [2, experts] are the rows that were sent for them, and the sum of the relative distances of the
+    others from these; None where all are sent as they are.
     """
 
     balance_loss: Tensor | None
     tokens_per_expert: Tensor
     dropped_per_expert: Tensor | None
     probability: Tensor
+    bucketed: Tensor | None = None
 
     @property
     def dropped(self) -> Tensor | None:
@@ -153,7 +157,7 @@ class MixtureReport:
 
 class ExpertLoad:
     """The sums of a mixture's reports while it is ``on``: float64 [3, experts] of choices, of dropped ones, and of
-    mean probabilities; and how many reports they are of.
+    mean probabilities, [5, experts] with what was ``bucketed``; and how many reports they are of.
     """
 
     def __init__(self) -> None:
@@ -168,6 +172,8 @@ class ExpertLoad:
         dropped = report.dropped_per_expert
         none = torch.zeros_like(report.tokens_per_expert) if dropped is None else dropped
         parts = torch.stack([one.double() for one in (report.tokens_per_expert, none, report.probability)])
+        if report.bucketed is not None:
+            parts = torch.cat((parts, report.bucketed))
         self._sums = parts if self._sums is None else self._sums + parts
         self._count += 1
 
@@ -215,6 +221,8 @@ class Mixture(nn.Module):
         #: Where its experts are while they are used, if they lie elsewhere; and its number in the model.
         self.slots: ExpertSlots | None = None
         self.layer = 0
+        #: Rows that are alike travel as one.
+        self.buckets: RowBuckets | None = None
         self.router = Router(shape.experts, shape.hidden, shape.top_k)
         wide, narrow = (
             (shape.experts, shape.ffn_hidden, shape.hidden),
@@ -232,7 +240,9 @@ class Mixture(nn.Module):
         weights, loss = self._balance(routing, counts)
         placement, results = self._dispatch(tokens, routing, counts)
         dropped = None if placement.is_full else counts - placement.filled(self.shape.experts)
-        self.report = MixtureReport(loss, counts, dropped, routing.probabilities.detach().mean(dim=0))
+        bucketed = None if self.buckets is None else self.buckets.last
+        probability = routing.probabilities.detach().mean(dim=0)
+        self.report = MixtureReport(loss, counts, dropped, probability, bucketed)
         return combine(results, weights, placement).view_as(x)
 
     def _balance(self, routing: Routing, counts: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -249,10 +259,19 @@ class Mixture(nn.Module):
         capacity = self.shape.capacity(tokens.shape[0] // ranks)
         if capacity is None:
             placement = place_sorted(routing.chosen)
-            return placement, self.axis.run_sorted(spread(tokens, placement), counts, self._experts)
+            return placement, self._run_sorted(spread(tokens, placement), counts)
         placement = place_padded(routing.chosen, self.shape.experts, capacity, groups)
         slots = spread(tokens, placement).unflatten(0, (self.shape.experts, -1))
         return placement, self.axis.run_padded(slots, self._experts).flatten(0, 1)
+
+    def _run_sorted(self, rows: Tensor, counts: Tensor) -> Tensor:
+        def exchange(rows: Tensor, counts: Tensor) -> Tensor:
+            return self.axis.run_sorted(rows, counts, self._experts)
+
+        # Training alone: what is learned is judged without what is lost on the way.
+        if self.buckets is None or not torch.is_grad_enabled():
+            return exchange(rows, counts)
+        return self.buckets.run(rows, counts, exchange, self.load.on)
 
     def keep_in(self, slots: ExpertSlots, layer: int) -> None:
         """From now on its experts lie at their home, and are used in slots."""

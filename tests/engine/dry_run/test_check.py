@@ -64,6 +64,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "ring": {"parallel.dp": 2, "parallel.cp": 2},
     "ulysses": {"parallel.tp": 2, "parallel.cp": 2, "parallel.cp_method": "ulysses", "model.kv_heads": 4},
     "experts": {"parallel.dp": 4, "model.experts": 4},
+    "bucketed experts": {"parallel.dp": 4, "parallel.ep": 2, "model.experts": 4, "compression.experts": "lsh"},
     "spread experts": {"parallel.dp": 4, "parallel.ep": 2, "model.experts": 4, "model.capacity_factor": 1.5},
     "recompute": {"parallel.dp": 2, "parallel.pp": 2, "memory.recompute": "full"},
     "selective": {"parallel.dp": 2, "parallel.tp": 2, "memory.recompute": "selective"},

@@ -12,15 +12,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.channel import Channel
+from engine.config.knobs.expert_rows import Format, bucket_count
 from engine.config.layout import Layout
 from engine.model.axes import LocalExperts
+from engine.model.experts.buckets import RowBuckets, directions
 from engine.model.experts.mixture import Mixture, MixtureShape
-from engine.parallel.expert import ExpertParallel, Format, Islands
+from engine.parallel.expert import ExpertParallel, Islands
 from engine.parallel.tensor import TensorParallel
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import CpuClock
 from profilers.steps.timer import StepTimer
-from tests.support.engine.mixtures import CLOSE, margins, mixture
+from tests.support.engine.mixtures import CLOSE, OtherRanks, margins, mixture
 from tests.support.engine.sent_bytes import padded_bytes, sorted_bytes
 from tests.support.ranks import on_ranks
 
@@ -42,6 +44,8 @@ class Case:
     router: str = "random"
     sends: Format = "none"
     island: int | None = None
+    #: The share of rows that travels, where those that are alike travel as one.
+    bucketed: float | None = None
 
     @property
     def layout(self) -> Layout:
@@ -55,6 +59,10 @@ class Case:
                 weight[2:], weight[:2] = 0.0, 10.0
             elif self.router == "twins":
                 weight[1] = weight[0]
+        if self.bucketed is not None:
+            turned = directions(self.shape.hidden, 0)
+            module.buckets = RowBuckets(self.bucketed, True, turned, self.tp if tp else 1)
+            module.load.on = True
         module.balance_scale = 0.25
         return module
 
@@ -99,7 +107,16 @@ ISLANDS = {
     f"{name}-islands": replace(STRAIGHT[name], island=2)
     for name in ("ep4", "ep4-capacity", "ep4-idle-ranks", "int8-ep4")
 }
-ALL = STRAIGHT | ISLANDS
+#: Buckets of one row each, and of more.
+ALONE = {
+    f"{name}-alone": replace((STRAIGHT | ISLANDS)[name], bucketed=1.0)
+    for name in ("ep2", "ep2-tp2", "ep4-idle-ranks", "ep4-islands", "int8", "bf16")
+}
+BUCKETED = {
+    f"{name}-bucketed": replace((STRAIGHT | ISLANDS)[name], bucketed=0.4)
+    for name in ("ep2", "ep2-tp2", "ep4", "int8", "ep4-islands")
+}
+ALL = STRAIGHT | ISLANDS | ALONE | BUCKETED
 
 
 class Counting(Channel):
@@ -152,6 +169,8 @@ def results(module: Mixture, x: Tensor, target: Tensor) -> dict[str, Any]:
     assert module.report is not None and module.report.balance_loss is not None and x.grad is not None
     found = {"out": out.detach().float(), "x": x.grad.float(), "loss": module.report.balance_loss}
     found |= {"counts": module.report.tokens_per_expert}
+    if module.report.bucketed is not None:
+        found |= {"buckets": module.report.bucketed[0].long()}
     found |= {"dropped": torch.zeros(()) if module.report.dropped is None else module.report.dropped}
     found |= {name.split(".")[0]: value.grad for name, value in module.named_parameters()}
     with torch.no_grad():
@@ -292,3 +311,41 @@ def test_the_exchange_sends_the_bytes_of_its_formula(name: str) -> None:
         assert sum(sizes) == formula
         balance = [count for operation, count, _ in found["calls"] if operation == "all_reduce"]
         assert balance == [8 * shape.experts]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_buckets_of_one_row_are_rows_as_they_were(name: str) -> None:
+    """To the bit, in both directions."""
+    for one, other in zip(ranks_of(name.removesuffix("-alone")), ranks_of(name), strict=True):
+        for key in ("out", "x", "router", "gate", "up", "down", "counts"):
+            assert torch.equal(one[key], other[key]), key
+        assert torch.equal(other["counts"], other["buckets"])
+
+
+@pytest.mark.parametrize("name", [name for name in BUCKETED if "int8" not in name])
+def test_buckets_on_ranks_are_those_of_each_ranks_tokens_in_one_process(name: str) -> None:
+    case, found = ALL[name], joined(name)
+    for place in range(case.data):
+        module = case.module(data=OtherRanks(found["counts"] - ranks_of(name)[place * case.tp]["counts"]))
+        x, target = (case.tokens(seed).unflatten(1, (case.data, -1))[:, place] for seed in (1, 2))
+        expected = results(module, x, target)
+        mine = slice(place * BATCH, (place + 1) * BATCH)
+        for key, scale in (("out", 1), ("x", 1 / case.data)):
+            torch.testing.assert_close(found[key][:, mine], expected[key] * scale, **CLOSE)
+        assert torch.equal(ranks_of(name)[place * case.tp]["buckets"], expected["buckets"])
+
+
+@pytest.mark.parametrize("name", BUCKETED)
+def test_buckets_send_their_share_of_the_bytes(name: str) -> None:
+    case, size = ALL[name], torch.empty((), dtype=ALL[name].dtype).itemsize
+    shape, rows = case.shape, SEQUENCE * BATCH * case.shape.top_k
+    into = bucket_count(rows, shape.experts, 0.4)
+    assert into == pytest.approx(0.4 * rows, abs=1)
+    for rank, found in enumerate(ranks_of(name)):
+        assert int(found["buckets"].sum()) == into
+        sizes = [count for operation, count, _ in found["calls"] if operation == "all_to_all"]
+        if case.island is None:
+            place, sharers = case.layout.coordinates(rank).dp, ranks_of(name)[rank % case.tp :: case.tp]
+            sent = torch.stack([other["buckets"] for other in sharers]).sum(dim=0)
+            received = int(sent.unflatten(0, (case.ep, -1)).sum(dim=1)[place])
+            assert sum(sizes) == sorted_bytes(into, received, shape.hidden, shape.experts, size, case.sends)

@@ -169,3 +169,30 @@ def test_phases_sum_to_the_step_and_waits_are_exposed(session: Session) -> None:
 
 def test_recording_can_be_left_out(session: Session) -> None:
     assert run(session, parallel__dp=2, profile__collectives=False).as_dict()["communication"] == []
+
+
+@pytest.mark.parametrize(("method", "rate"), [("lsh", 0.13), ("lsh", 0.4), ("lsh_int8", 0.2)])
+def test_buckets_of_expert_tokens_send_the_rate_of_the_bytes(
+    session: Session, method: str, rate: float
+) -> None:
+    """All ranks together, over the same run in which all tokens travel; how many go to each expert is told as well."""
+    experts = {"model__experts": 4, "parallel__dp": 2, "parallel__ep": 2, "batch__micro_batch": 4}
+    bucketed = run(session, **experts, compression__experts=method, compression__expert_rate=rate)
+    plain = run(session, **experts)
+    sent, whole = (
+        sum(row["bytes"] for row in one.as_dict()["communication"] if row["axis"] == "ep")
+        for one in (bucketed, plain)
+    )
+    counts = TINY.layers * 4 * 8
+    assert (sent - counts) / (whole - counts) == pytest.approx(rate, rel=0.01)
+    each = 4 * TINY.hidden / (TINY.hidden + 4) if method == "lsh_int8" else 1
+    for row in bucketed.as_dict()["experts"]:
+        assert row["sent_fraction"] == pytest.approx(rate * each, rel=0.01)
+        assert 0 < row["residual"] < 1
+    assert all(row["sent_fraction"] is None for row in plain.as_dict()["experts"])
+
+
+def test_buckets_are_the_same_when_forwards_are_done_again(session: Session) -> None:
+    experts = {"model__experts": 4, "parallel__dp": 2, "parallel__ep": 2, "compression__experts": "lsh"}
+    losses = [run(session, **experts, **more).losses for more in ({}, {}, {"memory__recompute": "full"})]
+    assert losses[0] == losses[1] == losses[2]

@@ -132,6 +132,9 @@ def test_without_prefetch_each_gather_is_waited_for() -> None:
         assert found["beside"] == {False} and not found["depths"]
 
 
+BUCKETS = {"compression__experts": "lsh", "model__experts": 4, "parallel__dp": 2, "parallel__ep": 2}
+
+
 @pytest.mark.parametrize(
     ("values", "field", "words"),
     [
@@ -150,6 +153,17 @@ def test_without_prefetch_each_gather_is_waited_for() -> None:
         ({"overlap__delay": 1, "parallel__dp": 2, "parallel__zero_stage": 2}, "overlap.delay", "buckets"),
         ({"compression__weights": "int8", "parallel__dp": 2}, "compression.weights", "zero_stage 2 or 3"),
         ({"compression__experts": "int8"}, "compression.experts", "ep=1"),
+        ({"compression__experts": "lsh"}, "compression.experts", "ep=1"),
+        (
+            {**BUCKETS, "model__capacity_factor": 1.0},
+            "compression.experts",
+            "leave out model.capacity_factor",
+        ),
+        (
+            {**BUCKETS, "compression__experts": "lsh_int8", "compression__expert_rate": 0.3},
+            "compression.expert_rate",
+            "int8 alone sends 0.2562 of the bytes",
+        ),
         (
             {"compression__method": "topk", "parallel__dp": 2, "parallel__zero_stage": 2},
             "compression.method",

@@ -286,3 +286,15 @@ def test_the_least_even_layer_is_named_only_above_its_threshold(tmp_path: Path) 
     assert not [
         one for one in judge(found.findings, Thresholds(experts=0.5)) if one.name == "expert_imbalance"
     ]
+
+
+def test_what_travels_for_others_is_weighed_by_choices_and_old_records_have_none(tmp_path: Path) -> None:
+    write(tmp_path, [{"forward": 1.0}] * 2)
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        writer.write(ExpertSample(4, 0, 0, 300, 0, 0.5, 30, 0.2))
+        writer.write(ExpertSample(4, 0, 1, 100, 0, 0.5, 20, 0.6))
+        writer.write(ExpertSample(4, 1, 0, 300, 0, 0.5))
+    bucketed, plain = summary(tmp_path).experts
+    assert bucketed.sent_fraction == about(50 / 400)
+    assert bucketed.residual == about((300 * 0.2 + 100 * 0.6) / 400)
+    assert (plain.sent_fraction, plain.residual) == (None, None)

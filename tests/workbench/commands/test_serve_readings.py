@@ -140,3 +140,16 @@ def test_the_load_of_experts_grows_and_its_balance_is_that_of_the_last_step(
     assert one(found, "workbench_expert_choices_total", rank="1", layer="7", expert="0") == 50
     assert one(found, "workbench_expert_dropped_choices_total", layer="7", expert="1") == 3
     assert one(found, "workbench_expert_balance", layer="7") == pytest.approx(2 * 0.75)
+
+
+def test_of_tokens_that_travel_for_others_their_number_grows_and_the_distance_is_the_last(
+    records: Path, endpoint: Endpoint
+) -> None:
+    with RecordWriter(records, "rank-1") as writer:
+        for step, apart in enumerate((0.5, 0.25)):
+            writer.write(ExpertSample(step, 7, 0, 100, 0, 0.5, 13, apart))
+        writer.write(ExpertSample(0, 8, 0, 100, 0, 0.5))
+    found = fetched(endpoint)
+    assert one(found, "workbench_expert_buckets_total", rank="1", layer="7", expert="0") == 26
+    assert one(found, "workbench_expert_residual", layer="7") == 0.25
+    assert not [name for name, labels in found if "buckets" in name and dict(labels)["layer"] == "8"]

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from engine.config.knobs.expert_rows import format_of, row_bytes, rows_sent
 from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Sizes, sizes_of
 from engine.schedules.actions import Action
 
 FLOAT32, BFLOAT16, FLOAT64, INT32, INT64 = "float32", "bfloat16", "float64", "int32", "int64"
-BYTES = {FLOAT32: 4, BFLOAT16: 2, FLOAT64: 8, INT32: 4, INT64: 8}
+UINT8 = "uint8"
+BYTES = {FLOAT32: 4, BFLOAT16: 2, FLOAT64: 8, INT32: 4, INT64: 8, UINT8: 1}
 
 
 class Call(NamedTuple):
@@ -188,11 +190,13 @@ class Wire:
         return tuple(size._replace(axis=axis, group_size=ranks) for axis, ranks in reversed(self.hops))
 
     def _rows(self, known: bool) -> Call:
-        model = self.config.model
-        count = self.slots or self.sizes.tokens * model.experts_per_token
-        size = self.sizes.element * self.sizes.shape.hidden * count
-        known = known and model.experts is not None and self.config.compression.experts == "none"
-        return Call("all_to_all", "ep", self.dtype, self.layout.ep, size if known else None)
+        config, sizes = self.config, self.sizes
+        count = self.slots or rows_sent(config, sizes.tokens * config.model.experts_per_token)
+        format_ = format_of(config)
+        size = row_bytes(format_, sizes.shape.hidden, sizes.element) * count
+        dtype = {"none": self.dtype, "bf16": BFLOAT16, "int8": UINT8}[format_]
+        known = known and config.model.experts is not None
+        return Call("all_to_all", "ep", dtype, self.layout.ep, size if known else None)
 
     @cached_property
     def slots(self) -> int | None:

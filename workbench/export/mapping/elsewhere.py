@@ -67,6 +67,8 @@ COMMON: tuple[Row, ...] = (
          f"{GRADIENT_HOOK} has it for DistributedDataParallel", hook=GRADIENT_HOOK),
     lost("compression.weights", "this trainer gathers weights as they are", "export to deepspeed (ZeRO++)"),
     lost("compression.experts", _SEARCHED),
+    lost("compression.expert_rate", "goes with compression.experts", "see there"),
+    lost("compression.expert_residual", "goes with compression.experts", "see there"),
     lost("compression.*", "goes with compression.method", f"see {GRADIENT_HOOK}", hook=GRADIENT_HOOK),
     lost("outer.*", "an outer loop is Python in every trainer", f"{OUTER_HOOK} shows where it goes",
          hook=OUTER_HOOK),

@@ -23,6 +23,7 @@ STEPS: dict[str, Any] = {
 #: Settings that take numbers, with one that changes what is computed.
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "compression.ratio": (0.1, 0.6),
+    "compression.expert_rate": (0.5,),
     "overlap.bucket_mb": (0.01,),
     "overlap.delay": (1,),
     "overlap.prefetch": (1,),
@@ -49,6 +50,8 @@ ALONG: dict[str, dict[str, Any]] = {
     "compression.plan": {"compression.method": "powersgd"},
     "compression.plan_budget": {"compression.plan": "l_greco", "compression.method": "int8"},
     "compression.weights": {"compression.method": "int8"},
+    "compression.expert_rate": {"compression.experts": "lsh"},
+    "compression.expert_residual": {"compression.experts": "lsh_int8"},
     "memory.parameters": {"precision": "bf16"},
     "schedule.skip_share": {"schedule.kind": "interleaved"},
     "schedule.skip_order": {"schedule.kind": "interleaved", "schedule.skip_share": 0.25},

@@ -86,7 +86,10 @@ def experts_page() -> None:
     from profilers.model.run_summary import RunSummary
     from workbench.pages.run import quality
 
-    rows = [ExpertRow(0, [0.5, 0.5], 0.0, 0.0, 1.0, 1.0), ExpertRow(1, [0.9, 0.1], 0.4, 0.3, 1.5, 1.8)]
+    rows = [
+        ExpertRow(0, [0.5, 0.5], 0.0, 0.0, 1.0, 1.0, 0.13, 0.5),
+        ExpertRow(1, [0.9, 0.1], 0.4, 0.3, 1.5, 1.8, 0.14, 0.7),
+    ]
     quality.draw_experts(RunSummary("x", {}, 1, "gloo", 1, 1, experts=rows))
     quality.draw_experts(RunSummary("y", {}, 1, "gloo", 1, 1))
 
@@ -100,3 +103,5 @@ def test_the_load_of_each_layers_experts_is_drawn_and_listed_once() -> None:
     assert list(table.value["busiest expert"]) == [0, 0]
     assert list(table.value["dropped, %"]) == [0.0, 30.0]
     assert list(table.value["busiest ep rank"]) == [1.0, 1.8]
+    assert list(table.value["sent, %"]) == [13.0, 14.0]
+    assert list(table.value["residual, %"]) == [50.0, 70.0]
