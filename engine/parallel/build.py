@@ -16,8 +16,8 @@ from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, whole_plan_of
 from engine.model.axes import Axes, ExpertAxis, LocalExperts
 from engine.model.decoder import Linear
-from engine.model.experts.buckets import RowBuckets, directions
 from engine.model.experts.mixture import Mixture
+from engine.model.experts.row_buckets import RowBuckets, directions
 from engine.model.experts.slots import ExpertSlots
 from engine.model.linear import DeferredGradients
 from engine.model.stage import Blueprint, Stage

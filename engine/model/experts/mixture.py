@@ -17,7 +17,6 @@ from torch.autograd.function import once_differentiable
 
 from engine.comm.channel import Channel
 from engine.model.axes import ExpertAxis, TensorAxis
-from engine.model.experts.buckets import RowBuckets
 from engine.model.experts.dispatch import (
     Placement,
     batched_linear,
@@ -28,6 +27,7 @@ from engine.model.experts.dispatch import (
     place_sorted,
     spread,
 )
+from engine.model.experts.row_buckets import RowBuckets
 from engine.model.experts.slots import ExpertSlots
 from engine.model.linear import apply
 

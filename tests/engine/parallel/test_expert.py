@@ -15,8 +15,8 @@ from engine.comm.channel import Channel
 from engine.config.knobs.expert_rows import Format, bucket_count
 from engine.config.layout import Layout
 from engine.model.axes import LocalExperts
-from engine.model.experts.buckets import RowBuckets, directions
 from engine.model.experts.mixture import Mixture, MixtureShape
+from engine.model.experts.row_buckets import RowBuckets, directions
 from engine.parallel.expert import ExpertParallel, Islands
 from engine.parallel.tensor import TensorParallel
 from profilers.collectives.recorder import CollectiveRecorder

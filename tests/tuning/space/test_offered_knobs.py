@@ -25,7 +25,7 @@ TREE: dict[str, Any] = {"batch": {"global_batch": 16, "micro_batch": 1}, "precis
 #: Bases at which every knob has something to turn: in bf16, the first one with experts.
 BASE, DENSE = parse({"model": SHAPE | {"experts": 8}} | TREE), parse({"model": SHAPE} | TREE)
 RANKS = 8
-OF_EXPERTS = ("parallel.ep", "compression.experts")
+OF_EXPERTS = ("parallel.ep", "compression.experts", "compression.expert_rate", "compression.expert_residual")
 #: Knobs beside which the others act or rest; each one is turned with these alone.
 DEGREES = ("parallel.tp", "parallel.pp", "parallel.cp")
 DRAWS = 400

@@ -36,7 +36,7 @@ TREE: dict[str, Any] = {
     "train": {"steps": 5, "warmup": 1, "validate_every": 2, "validation_batches": 2}, "precision": "bf16",
 }  # fmt: skip
 DENSE, EXPERTS = parse({"model": SHAPE} | TREE), parse({"model": SHAPE | {"experts": 4}} | TREE)
-OF_EXPERTS = ("parallel.ep", "compression.experts")
+OF_EXPERTS = ("parallel.ep", "compression.experts", "compression.expert_rate", "compression.expert_residual")
 LAYOUT = ("parallel.tp", "parallel.pp", "parallel.cp", "schedule.chunks")
 
 

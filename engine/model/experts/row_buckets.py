@@ -49,8 +49,7 @@ class Buckets(NamedTuple):
 
     def means(self, rows: Tensor) -> Tensor:
         """[rows, width] -> [buckets, width] in their dtype; that of one row is the row."""
-        means = self.sums(rows) / self.sizes.unsqueeze(1)
-        return means.to(rows.dtype)
+        return (self.sums(rows) / self.sizes.unsqueeze(1)).to(rows.dtype)
 
     def distances(self, rows: Tensor, means: Tensor) -> Tensor:
         """Of the rows from the means of their buckets, fp32 [rows, width]."""
@@ -63,7 +62,7 @@ def directions(width: int, seed: int) -> Tensor:
     """
     generator = Draws(seed, 0, lambda: 0, torch.device("cpu")).once(_DRAWN)
     drawn = torch.randn(HASHES, width, min(WIDTH, width), generator=generator)
-    found = torch.linalg.qr(drawn)[0].transpose(1, 2)
+    found: Tensor = torch.linalg.qr(drawn)[0].transpose(1, 2)
     return found.repeat(1, -(-WIDTH // found.shape[1]), 1)[:, :WIDTH].flatten(0, 1)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.config.knobs.expert_rows import bucket_count, row_share, rows_sent
 from engine.config.run_config import parse
-from engine.model.experts.buckets import HASHES, WIDTH, Buckets, RowBuckets, bucketed, directions
+from engine.model.experts.row_buckets import HASHES, WIDTH, Buckets, RowBuckets, bucketed, directions
 from tests.support.engine.mixtures import activations, mixture
 
 ROWS, WIDE = 96, 16

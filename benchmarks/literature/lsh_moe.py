@@ -1,0 +1,51 @@
+"""LSH-MoE: expert tokens that are alike travel as one (``_bucketed.py``), beside int8."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from typing import Any
+
+from benchmarks import _bucketed as bucketed
+from benchmarks import _table as table
+from benchmarks.literature import System
+
+
+def _line(given: Namespace, measures: bool) -> list[str]:
+    kept = bucketed.run(bucketed.Size()) if measures else json.loads(bucketed.KEPT.read_text("utf-8"))
+    if measures:
+        table.show(bucketed.NAME, bucketed.title(kept), bucketed.HEADER, bucketed.rows(kept), given.save)
+    return line(kept)
+
+
+def line(kept: dict[str, Any]) -> list[str]:
+    """Of what was measured."""
+    lost = {
+        kind: bucketed.lost(kept, kind)
+        for kind in (bucketed.INT8, bucketed.LSH, bucketed.ALONE, bucketed.BOTH)
+    }
+    shares = {kind: bucketed.share(kept, kind) for kind in lost}
+    near = max(abs(shares[kind] / bucketed.RATE - 1) for kind in (bucketed.LSH, bucketed.BOTH))
+    good = [kind for kind in (bucketed.LSH, bucketed.BOTH) if lost[kind] <= bucketed.WITHIN]
+    beside = (
+        f"loss at {bucketed.RATE:.0%} of the bytes {lost[bucketed.LSH]:+.1%}, without the residual "
+        f"{lost[bucketed.ALONE]:+.1%}, with means as int8 {lost[bucketed.BOTH]:+.1%}; int8 alone, at "
+        f"{shares[bucketed.INT8]:.0%}, {lost[bucketed.INT8]:+.1%}"
+    )
+    if "lab" in kept:
+        times = [(kind, bucketed.gain(kept, kind).plain()) for kind in (bucketed.LSH, bucketed.INT8)]
+        beside += "; a step at 100 Mbit/s: " + ", ".join(
+            f"{kind} {gained} times as fast" for kind, gained in times
+        )
+    return [
+        "LSH-MoE, `compression.experts: lsh`",
+        "buckets of one token: to the bit (tests)",
+        f"within {near:.1%} of the rate",
+        "a rank's own rows; what comes from others is not modelled",
+        beside,
+        "1.28 to 2.2 times as fast at 11.7 to 20 % of the bytes",
+        f"keeps its bar with {' and '.join(good)}" if good else "misses its bar: int8 wins",
+    ]
+
+
+SYSTEMS = {"bucketed": System(bucketed.KEPT, _line)}
