@@ -42,7 +42,8 @@ def page() -> None:
     if not rows:
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
-    chosen = _chosen([row.id for row in rows], {row.id: _label(row.id, row.study, row.trial) for row in rows})
+    offered = [row.id for row in rows if row.purpose != "confirm"]  # a window is compared by a link to it
+    chosen = _chosen(offered, {row.id: _label(row.id, row.study, row.trial) for row in rows})
     if len(chosen) < FEWEST:
         st.info("Choose at least two runs.", icon=":material/compare_arrows:")
         return

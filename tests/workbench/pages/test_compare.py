@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.run import run_folder
 from tests.workbench.pages.conftest import Visit
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import charts, run_names, texts, visit
@@ -51,6 +52,17 @@ def test_what_is_gone_is_said(home: Path) -> None:
     assert not app.exception
 
 
+def test_windows_of_a_confirmation_are_offered_by_nobody(home: Path) -> None:
+    full_home(home)
+    window, *_ = names = sorted(run_names(home))
+    run_folder.update_status(
+        home / window, labels={"study": "quickstart", "trial": "9", "purpose": "confirm"}
+    )
+    offered = visit("compare").multiselect(key="compare-ids").options
+    assert len(offered) == len(names) - 1
+    assert not any(window in option for option in offered)
+
+
 def test_a_knob_is_an_upright_line_with_its_values_in_order() -> None:
     rows = [
         TrialRow(
@@ -69,6 +81,9 @@ def test_a_knob_is_an_upright_line_with_its_values_in_order() -> None:
     assert lines["A: trial 0"] == [1.0, 0.0, 0.0]
     assert lines["B: trial 2"] == [0.5, 0.0, 1.0]
     assert [trace.name for trace in drawing.data][-2:] == ["A: trial 0", "B: trial 2"]
+    turned = figures.parallel(rows, Aim(), {"r2": "A", "r0": "B"}, "s")
+    ranks = {trace.name: trace.legendrank for trace in turned.data if trace.showlegend}
+    assert sorted(ranks, key=ranks.__getitem__) == ["A: trial 2", "B: trial 0"], "as in every other figure"
     panels = figures.slices(rows, Aim(), {"r2": "B"}, "s")
     own = [trace for trace in panels.data if trace.name == "B"]
     assert [(trace.x[0], trace.y[0]) for trace in own] == [("4", 102.0), ("none", 102.0)]

@@ -223,7 +223,9 @@ def _why_it_wins(why: Why) -> None:
 
 def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
     """The tiles of a study."""
-    aim, failed = result.aim, sum(row.failed for row in result.trials)
+    aim, again = result.aim, {row.retry_of for row in result.trials}
+    failed = sum(row.failed and row.number not in again for row in result.trials)
+    repeated = sum(row.number in again for row in result.trials)
     tiles = {
         f"{name}, {aim.unit}": (text(aim.shown(entry.value)), _around(entry, result))
         if entry
@@ -231,8 +233,9 @@ def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
         for name, entry in (("Best", result.best), ("Baseline", result.baseline))
     }
     done = f"{result.trials_done:,} of {result.trials_total:,}"
-    without = f"{failed:,} without a value" if failed else ""
-    return tiles | {"Gain": _gain(result), "Trials": (done, without)}
+    of_these = [f"{failed:,} without a value"] if failed else []
+    besides = [f"besides {repeated:,} that had to be tried again"] if repeated else []
+    return tiles | {"Gain": _gain(result), "Trials": (done, "; ".join(of_these + besides))}
 
 
 def _around(entry: Entry, result: StudyResult) -> str:

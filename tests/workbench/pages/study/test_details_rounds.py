@@ -57,6 +57,17 @@ def test_what_is_undecided_can_be_decided_from_the_page(home: Path, monkeypatch:
     assert "it is not told from trial 1" in texts(app).replace("\\", "")
 
 
+def test_a_trial_that_was_tried_again_is_not_one_of_those_that_the_budget_counts() -> None:
+    state = searched(1000.0, 700.0)
+    lost = replace(trial(2, DEEP, 1.0), outcome="stopped", value=None, samples=())
+    broken = replace(trial(4, DEEP, 1.0), outcome="oom", value=None, samples=())
+    state = replace(state, trials=(*state.trials, lost, trial(3, DEEP, 800.0, retry_of=2, attempt=1), broken))
+    assert numbers(result(state, study(trials=4)))["Trials"] == (
+        "4 of 4",
+        "1 without a value; besides 1 that had to be tried again",
+    )
+
+
 def test_a_baseline_that_may_be_beaten_is_called_undecided_in_tile_and_line() -> None:
     file = study(trials=2, confirm_repeats=3)
     found = result(rerun(searched(1000.0, 1020.0), {0: 1000.0, 1: 1030.0}, file, wild), file)
