@@ -427,7 +427,7 @@ def episode(found: Episode) -> str:
 def so_far(summary: RunSummary) -> str:
     """Of what a run that goes on has its numbers."""
     if not summary.measured_steps:
-        return "No step was measured yet: the first ones warm up."
+        return "No step was measured: the first ones warm up."
     last = summary.first_step + len(summary.losses) - 1
     return f"Still running: numbers are of the {summary.measured_steps:,} steps measured so far, up to step {last:,}."
 

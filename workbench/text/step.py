@@ -68,7 +68,7 @@ def straggler(summary: RunSummary) -> str:
     if RANKS in summary.layout and summary.world_size > 1:
         return "One rank tells of the steps of all: no skew is known."
     if summary.slowest_rank is None:
-        return "No step was measured yet." if summary.world_size != 1 else "A single rank has no skew."
+        return "No step was measured." if summary.world_size != 1 else "A single rank has no skew."
     if summary.slowest_rank_share is None:
         return "A single rank has no skew."
     place = f"rank {summary.slowest_rank}" + (

@@ -162,6 +162,18 @@ def test_a_link_names_the_run_to_show(home: Path) -> None:
     assert "token 311 is not in the vocabulary" in texts(app)
 
 
+@pytest.mark.parametrize(("page", "key"), [("runs", "id"), ("live", "run"), ("steps", "run")])
+def test_the_browser_is_told_each_time_which_run_is_chosen(home: Path, page: str, key: str) -> None:
+    """It would show the first option if one drawing overtook another, which new runs do to a page that loads."""
+    full_home(home)
+    crashed = next(path.name for path in home.iterdir() if path.name.endswith("9f10"))
+    app = visit(page, **{key: crashed})
+    for _ in range(2):
+        chooser = app.selectbox(key=key)
+        assert (chooser.value, chooser.proto.set_value) == (crashed, True)
+        app.run()
+
+
 def test_tune_watches_a_study(home: Path) -> None:
     full_home(home)
     app = visit("tune")

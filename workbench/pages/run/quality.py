@@ -36,7 +36,6 @@ def draw_experts(summary: RunSummary) -> None:
     """How evenly the experts of each layer are loaded; nothing without experts."""
     if not summary.experts:
         return
-    st.markdown("**Load of experts**")
     drawing = quality_figures.experts(summary.experts, summary.id)
     chart(drawing, "run-experts", "Each expert's share of the choices, by layer")
     number_table(step.expert_columns(summary.experts), "run-expert-table")

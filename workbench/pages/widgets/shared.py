@@ -138,6 +138,8 @@ def from_link(key: str, options: Sequence[str], first: str | None = None) -> Non
             st.session_state[f"gone-{key}"] = linked
     if st.session_state.get(key) not in options:
         st.session_state[key] = last if last in options else first or options[0]
+    # Said anew each time: a browser that missed it, as options changed while the page loaded, shows the first one.
+    st.session_state[key] = st.session_state[key]
 
 
 def to_link(key: str, chosen: str) -> None:

@@ -31,7 +31,7 @@ FRESH_SECONDS = 2.0
 def _nothing(summary: RunSummary, recorded: str) -> str:
     """Why a chart of the steps in detail is empty; ``recorded`` where there were such steps."""
     if not summary.measured_steps:
-        return "no step was measured yet"
+        return "no step was measured"
     return recorded if summary.detailed_steps else str(summary.wire_bytes_reason)
 
 
