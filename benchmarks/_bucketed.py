@@ -28,7 +28,8 @@ SEEDS, RATE = 3, 0.13
 _COUNTS = 4 * 8 * 8
 #: What is lost at that rate at most, and how near to the rate the bytes are.
 WITHIN, NEAR = 0.01, 0.01
-ALL, INT8, LSH, ALONE, BOTH, AGAIN = "all tokens", "int8", "lsh", "lsh, no residual", "lsh_int8", "again"
+ALL, INT8, AGAIN = "all tokens", "int8", "again"
+LSH, ALONE, BOTH, BOTH_ALONE = "lsh", "lsh, no residual", "lsh_int8", "lsh_int8, no residual"
 VALUES: dict[str, dict[str, Any]] = {
     ALL: {},
     INT8: {"compression.experts": "int8"},
@@ -39,6 +40,11 @@ VALUES: dict[str, dict[str, Any]] = {
         "compression.expert_residual": False,
     },
     BOTH: {"compression.experts": "lsh_int8", "compression.expert_rate": RATE},
+    BOTH_ALONE: {
+        "compression.experts": "lsh_int8",
+        "compression.expert_rate": RATE,
+        "compression.expert_residual": False,
+    },
 }
 
 
@@ -184,7 +190,7 @@ def lost(kept: dict[str, Any], kind: str) -> float:
 
 def title(kept: dict[str, Any]) -> str:
     """What was measured."""
-    seeds = len(_runs(kept, BOTH))
+    seeds = len(_runs(kept, BOTH_ALONE))
     return (
         f"Expert tokens that are alike travel as one: {kept['steps']} steps, {seeds} seeds; {kept['rounds']} rounds in "
         "the lab"

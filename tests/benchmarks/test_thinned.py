@@ -53,7 +53,7 @@ def test_every_run_is_legal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "verdict"), [(0.005, "keeps its bar with lsh and lsh_int8"), (0.05, "int8 wins")]
+    ("more", "verdict"), [(0.005, "keeps its bar: lsh; lsh, no residual; lsh_int8"), (0.05, "int8 wins")]
 )
 def test_buckets_keep_their_bar_only_where_the_loss_stays(more: float, verdict: str) -> None:
     line = lsh_moe.line(buckets(more))
