@@ -206,9 +206,17 @@ def _last_loss(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
     """The trial, or who measured later what loses as much: after more steps of the run more is known."""
     space = file.search_space
     mine = space.base_values | trial.config
-    later = [one for one in loss_checks(state) if one.number > trial.number]
+    later = [one for one in loss_checks(state) if one.number >= trial.number]
     same = [one for one in later if loses_alike(space.base_values | one.config, mine)]
     return same[-1] if same else trial
+
+
+def is_ruled_out(state: StudyState, trial: Trial, file: StudyFile) -> bool:
+    """Whether a check found that what loses as this trial does learns too little."""
+    last = _last_loss(state, trial, file)
+    learned = learning(last, last.validation_loss, last.reference_loss, last.steps)
+    found = judge(last.validation_loss, last.reference_loss, last.steps, file.guard, learned)
+    return last.checks_loss and found.state == "violated"
 
 
 def judged(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:

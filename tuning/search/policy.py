@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from engine.run.outcome import Ending
 from tuning.analysis import confirmation, leaderboard
 from tuning.analysis.scoring import is_lossy
 from tuning.search import phases
@@ -43,6 +44,9 @@ def next_step(
         return _retry(state, again, file)
     if (check := next(iter(unchecked(state)), None)) is not None:
         return check
+    if (spared := _ended_for_nothing(state, file)) is not None:
+        words = "ended early beside one that learns too little, as is known now"
+        return Step("search", "retry", spared.config, words, _next_attempt(spared))
     if not any(trial.source == "baseline" for trial in state.trials):
         point, note = file.search_space.baseline
         usual = _baseline_words(file)
@@ -150,12 +154,36 @@ def _retry(state: StudyState, trial: Trial, file: StudyFile) -> Step:
         phase = "confirm"
     elif leaderboard.is_baseline(state, trial):
         phase = "baseline"
-    details = {"retry_of": trial.number, "attempt": trial.attempt + 1}
+    details = _next_attempt(trial)
     details |= {name: value for name in _OF_A_WINDOW if (value := getattr(trial, name)) is not None}
     point = (
         trial.config if phase != "baseline" or file.live is None else _as_pinned(state, file, trial.config)
     )
     return Step(phase, "retry", point, f"trial {trial.number} ended as {trial.outcome}", details)
+
+
+def _next_attempt(trial: Trial) -> dict[str, Any]:
+    return {"retry_of": trial.number, "attempt": trial.attempt + 1}
+
+
+def _ended_for_nothing(state: StudyState, file: StudyFile) -> Trial | None:
+    """The fastest trial that was given up before a check ruled out who led, and that is faster than who leads now."""
+    failed = [
+        one.number for one in leaderboard.loss_checks(state) if leaderboard.is_ruled_out(state, one, file)
+    ]
+    if not failed:
+        return None
+    best, again = confirmation.winner(state, file), leaderboard.retried(state)
+    spared = [
+        trial
+        for trial in leaderboard.measured(state)
+        if trial.outcome == Ending.PRUNED.value
+        and trial.number < failed[-1]
+        and trial.number not in again
+        and not leaderboard.is_ruled_out(state, trial, file)
+        and (best is None or (trial.value or 0.0) > (best.value or 0.0))
+    ]
+    return max(spared, key=lambda trial: trial.value or 0.0, default=None)
 
 
 def _as_pinned(state: StudyState, file: StudyFile, point: Point) -> Point:

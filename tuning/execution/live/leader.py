@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from engine.config.knobs.catalogue import is_lossy, live_part
+from engine.config.knobs.catalogue import is_lossy, live_part, loses_alike
 from engine.config.run_config import RunConfig
 from profilers.analysis.statistics import Interval
 from profilers.model.run_summary import RunSummary
@@ -77,6 +77,8 @@ class Leader:
 
     def __init__(self) -> None:
         self._worth = Worth()
+        #: What was measured, by the name that it has there.
+        self._configs: dict[str, RunConfig] = {}
         #: The fastest exact one and its tokens per second, at the level at which the first one was measured.
         self._fastest: tuple[float, RunConfig] | None = None
         #: The number of its trial; None where that is not known.
@@ -111,6 +113,7 @@ class Leader:
         if rate is None:
             return False
         if not spoilt:
+            self._configs[_name(config)] = config
             self._worth.note(_name(config), summary.step_samples, level, again)
         known = 0.0 if self._fastest is None else self._fastest[0]
         rate = rate * level if ratio is None else known * ratio
@@ -118,6 +121,12 @@ class Leader:
             return False
         self._fastest, self.trial = (rate, config), trial
         return True
+
+    def rule_out(self, config: RunConfig) -> None:
+        """What loses as this one does may not lead: nobody is given up because of it any more."""
+        for name, known in self._configs.items():
+            if loses_alike(known.flat(), config.flat()):
+                self._worth.forget(name)
 
     def level(self, steps: Sequence[float], whose: RunConfig | None = None) -> float | None:
         """What the ``steps`` of the leader, or ``whose`` they are, take over what they took when it was measured; None

@@ -3,7 +3,7 @@
 What a setting loses shows later than a window of the search: of a small decoder PowerSGD of rank 4 learned as much as
 the exact baseline at first, 0.7 of it after 120 steps and 0.4 after 240. So its loss is taken again, beside the exact
 baseline's from the same weights on the same steps, each time that the run has come twice as far. Steps of the baseline
-take longer than the leader's, and are what a check costs.
+take longer than the leader's, and are what a check costs: where few can be paid for they lie further apart.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from tuning.storage.state import CHECK
 LEAST_STEPS = 6
 #: More than this share of the steps so far need not be asked for: that is how far a loss has to fall.
 MOST_SHARE = 8
+#: Sooner than twice after this share of a run little can be told of its end.
+EARLY = 1 / 32
 #: A first check may always cost so much of what the leader saves.
 OF_THE_GAIN = 0.1
 
@@ -49,15 +51,17 @@ class LossChecks:
 
     def due(self, step: int, end: int) -> int:
         """How many steps to check now, before this ``step`` of a run of ``end`` steps; 0: none."""
-        last = max([self.since, *(one.first for one in self.done)])
-        if not self.share or step < 2 * max(1, last):
-            return 0
         left = self._allowed(end) - sum(one.steps for one in self.done)
-        turns = max(1, math.ceil(math.log2(end / step))) if end > step else 1
+        affordable = int(left / LEAST_STEPS)
+        if not self.share or affordable < 1:
+            return 0
+        last = max([1.0, self.since, end * EARLY, *(one.first for one in self.done)])
+        if step < last * max(2.0, (end / last) ** (1 / (affordable + 1))):
+            return 0
+        turns = max(1, min(affordable, math.ceil(math.log2(max(1.0, end / step)))))
         wanted = max(float(LEAST_STEPS), min(left / turns, step / MOST_SHARE))
         steps = int(min(wanted, self.most))
-        fits = LEAST_STEPS <= steps <= left and step + 2 * steps <= end
-        return steps if fits else 0
+        return steps if steps >= LEAST_STEPS and step + 2 * steps <= end else 0
 
     def _allowed(self, end: int) -> float:
         """Steps of the baseline that all checks together may take."""

@@ -141,9 +141,8 @@ class LiveWindows:
             self._starter.died(safe)
             self._given = None
         summary = self._end(folder, run, outcome, began, config, level)
-        again, trial = labels.get("purpose") in (CONFIRM, CHECK), int(labels["trial"])
         if outcome.good and labels.get("purpose") == BASELINE:
-            self._first = trial
+            self._first = int(labels["trial"])
         if outcome.good and began.undone and (known := self._approach.beside(config)):
             outcome, summary = self._held(folder, known[1], [], outcome, summary, known[0])
         elif outcome.good and before and summary.step_samples:
@@ -151,11 +150,18 @@ class LiveWindows:
             after = self._leader_steps(run, config, labels, should_stop) if turns_back else []
             outcome, summary = self._held(folder, before, after, outcome, summary)
         self._seen = (config, summary) if outcome.good else self._seen
-        if self._leader.rank(config, summary, again, self._approach.spoilt, trial):
-            self._leading = None
+        self._rank(config, summary, labels)
         if labels.get("purpose") in _SEARCHING:
             self._leader.paid(time.monotonic() - since, run.step - step, summary.leader_level or 1.0)
         return outcome, summary
+
+    def _rank(self, config: RunConfig, summary: RunSummary, labels: dict[str, str]) -> None:
+        """What a window says of who leads."""
+        purpose, spoilt = labels.get("purpose"), self._approach.spoilt
+        if self._leader.rank(config, summary, purpose in (CONFIRM, CHECK), spoilt, int(labels["trial"])):
+            self._leading = None
+        if purpose == CHECK and spoilt:
+            self._leader.rule_out(config)
 
     def _held_beside(self, config: RunConfig, labels: dict[str, str]) -> RunConfig | None:
         """Whom a window is held beside: the fastest exact one; None of those that are compared otherwise. A lossy one

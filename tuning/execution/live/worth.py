@@ -68,6 +68,10 @@ class Worth:
             arm.windows += 1
             arm.rounds += again
 
+    def forget(self, name: str) -> None:
+        """What was measured of this one says nothing of what can be reached."""
+        self._arms.pop(name, None)
+
     def paid(self, seconds: float, steps: int, level: float = 1.0) -> None:
         """A window of the search took the run so long, which came so many ``steps`` further meanwhile: fewer than none
         where it went back.
