@@ -1,9 +1,10 @@
 """What a lossy setting learns of a step, beside the exact one from the same weights on the same steps, and what that
-comes to in the end. Pure.
+may come to in the end. Pure.
 
-Held-out losses fall about as a power of the steps, L = c * t^-a (arXiv 1712.00409, section 2). Who learns a share p of
-what the exact setting does in a step needs 1 / p times its steps for any loss, and so ends with p^-a times its loss. A
-few steps from the same weights tell p; a is that of the window's own steps.
+Held-out losses fall about as a power of the steps, L = c * t^-a. Who learns a share p of what the exact setting does in
+a step needs 1 / p times its steps for any loss, and so ends with p^-a times its loss. A few steps from the same weights
+tell p. What they tell of a is too little, above all at the beginning of a run: it is taken to be ``POWER`` at the
+least, so that what a share comes to is rather told too high.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+#: By which power of the steps a loss falls, as far as steps can make it (arXiv 2001.08361, table 2: alpha_S).
+POWER = 0.76
 #: The exact setting has to come down by so much of its loss, or nobody can tell who learns more.
 LEAST_LEARNED = 0.003
 #: Less than this counts as so much: there is no end to what nothing comes to.
@@ -20,7 +23,7 @@ LEAST_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """The ``share`` that is learned of what the exact setting learns in a step, and by what share the loss will so be
+    """The ``share`` that is learned of what the exact setting learns in a step, and by what share the loss may so be
     higher than its loss after as many steps (``increase``); below 0 where it learns more.
     """
 
@@ -51,5 +54,5 @@ def learning(began: Begun, own: float | None, exact: float | None, steps: int) -
         return None
     share, before = (start - own) / (start - exact), max(1, steps_before)
     lower = own if share > LEAST_SHARE else exact  # who learns nothing says nothing of the power
-    exponent = math.log(start / lower) / math.log((before + steps) / before)
+    exponent = max(POWER, math.log(start / lower) / math.log((before + steps) / before))
     return Learning(share, max(share, LEAST_SHARE) ** -exponent - 1)

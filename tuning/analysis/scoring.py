@@ -67,7 +67,7 @@ def judge(
     words += f", {100 * guard.threshold:g} % allowed"
     if learned is not None:
         words += f"; it learned {max(0.0, learned.share):.2f} of what the baseline did in the same steps"
-        words += f", which makes {100 * learned.increase:+.1f} % in the end"
+        words += f", which may make {100 * learned.increase:+.1f} % in the end"
         difference = max(difference, learned.increase)
     elif steps < ENOUGH_TO_JUDGE:
         words += "; what it loses later is not known"

@@ -109,7 +109,7 @@ def trial_record(
 ) -> dict[str, Any]:
     """Value and constraints of a run that ended, and the reason where a loss was not good enough."""
     outcome = terms.environment_outcome(outcome, summary)
-    found = scoring.measured(outcome, summary, file.aim, file.config.train.steps)
+    found = scoring.measured(outcome, summary, file.aim, trial.window or file.config.train.steps)
     judged = _judged(trial, summary, state, file)
     found["constraints"] = scoring.constraints(outcome, trial.attempt > 0, judged)
     if outcome.good and judged is not None and judged.state != "satisfied":

@@ -60,7 +60,7 @@ class WindowRow:
     #: By which trials rank: its value over the baseline's as if the machine had been the same for both; None where a
     #: leader was measured again.
     over_baseline: float | None = None
-    #: The share that it learned of what the baseline did in the same steps, and by what share its loss will so be above
+    #: The share that it learned of what the baseline did in the same steps, and by what share its loss may so be above
     #: the baseline's in the end; None where none was compared, or too little was learned to tell.
     learned: float | None = None
     later_increase: float | None = None

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from engine.config.run_config import RunConfig, load
+from engine.lifecycle import summary_of
 from engine.run import run_folder
+from engine.run.outcome import Ending, RunOutcome
 from profilers.records.reader import RunRecords
 from tests.tuning.execution.live.test_live_study import losses
 from tests.tuning.execution.live.test_lossy_windows import Lossy, lossy_study
 from tuning.analysis.confirmation import winner
-from tuning.execution.executor import OnStart, Ran, ShouldStop
+from tuning.execution.executor import OnStart, Ran, ShouldStop, trial_record
 from tuning.execution.live import rest, windows
 from tuning.execution.live.loss_checks import LEAST_STEPS, OF_THE_GAIN, Checked, LossChecks
 from tuning.execution.live.rest import to_the_end
@@ -105,6 +107,20 @@ def test_who_was_given_up_beside_one_that_is_ruled_out_is_tried_again() -> None:
     after = StudyState(trials=(*windows, failed, again))
     assert next_step(after, file, True).source != "retry"
     assert winner(after, file) == again
+
+
+def test_a_check_may_be_longer_than_a_trial() -> None:
+    file = lossy_study(["none", "topk"])
+    steps = file.config.train.steps + 8
+    check = Trial(3, file.search_space.baseline[0], CHECK, confirms=1, window=steps)
+    summary = replace(
+        summary_of(file.config, "window", "gloo", None),
+        losses=[4.0] * steps,
+        validation_loss=3.5,
+        reference_loss=3.4,
+    )
+    told = trial_record(check, RunOutcome(Ending.COMPLETED), summary, StudyState(), file)
+    assert (told["validation_loss"], told["reference_loss"]) == (3.5, 3.4)
 
 
 class Flattered:
