@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from engine.config.errors import InputError
 from engine.run.outcome import Ending, StopAnswer
+from tuning.analysis import leaderboard
 from tuning.analysis.early_stop import Race, race_of
 from tuning.controllers import coordination, open_study
 from tuning.controllers.commands import POLL_SECONDS, Control
@@ -32,7 +33,7 @@ from tuning.space import rounds
 from tuning.space.encoding import Encoding
 from tuning.spec.study_file import StudyFile
 from tuning.storage.journal import TURN, FileLock, Journal, UnreachableError
-from tuning.storage.state import Trial
+from tuning.storage.state import CHECK, Trial
 
 if TYPE_CHECKING:
     from tuning.sampling.optuna_study import Draw
@@ -65,7 +66,7 @@ class Measuring:
             InputError: it could not begin, through a mistake that the user can mend.
         """
         trial = self._trial
-        labels = {"study": self._file.name, "trial": str(trial.number), "purpose": trial.source}
+        labels = {"study": self._file.name, "trial": str(trial.number), "purpose": self._purpose}
         space = self._file.search_space
         config = rounds.lengthened(space.config(trial.config))
         resolved = {key: config.flat()[key] for key in space.automatic(trial.config)}
@@ -80,6 +81,12 @@ class Measuring:
             told["by_command"] = self._control.killed.get(trial.number)
             told["reason"] = self._why_stopped() or outcome.reason
         return told
+
+    @property
+    def _purpose(self) -> str:
+        """What the trial is for: another attempt at the baseline is it, and one at a check is one."""
+        first = leaderboard.root(self._journal.state, self._trial).source
+        return first if first in ("baseline", CHECK) else self._trial.source
 
     def _should_stop(self) -> StopAnswer:
         control, board = self._control, self._board

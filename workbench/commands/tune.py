@@ -303,8 +303,9 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
 
     if attached is not None:
         result = search()
+        best = ended_with(windows, file, result)
         if not starter.was_left:
-            windows.leave(ended_with(windows, file, result), file.name)
+            windows.leave(best, file.name)
         return result
     result, changed = to_the_end(windows, file, search, looking)
     return _look_again(home, file, result, changed, starter) if changed else result

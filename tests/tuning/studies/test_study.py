@@ -116,6 +116,14 @@ def test_bad_luck_is_tried_again_and_counts_once(folder: Path) -> None:
     assert (retry["config"], found["trials_done"], len(found["trials"])) == (hung["config"], 6, 7)
 
 
+def test_the_baseline_is_the_baseline_when_it_is_tried_again(folder: Path) -> None:
+    """Whoever runs trials does other things for it, by its purpose."""
+    machine = Machine(endings={0: RunOutcome(Ending.HANG, "rank 2 was silent", 2)})
+    found = run_study(study(), folder, machine)
+    assert [trial["source"] for trial in found["trials"][:2]] == ["baseline", "retry"]
+    assert [labels["purpose"] for labels in machine.labels[:2]] == ["baseline", "baseline"]
+
+
 def test_what_fails_twice_is_a_constraint(folder: Path) -> None:
     crashed = RunOutcome(Ending.CRASHED, "an assertion")
     found = run_study(study(), folder, Machine(endings={1: crashed, 2: crashed}))

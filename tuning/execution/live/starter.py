@@ -54,11 +54,12 @@ class Trying:
 @dataclass(frozen=True, slots=True)
 class Notes:
     """What a study knows of its ``runs``, in its folder: whether a search that is over ``left`` the last one; the
-    ``safe`` configuration to start it again with; what it is ``trying``.
+    ``safe`` configuration to start it again with; what it is ``trying``; whether it was ``reverted``.
     """
 
     runs: tuple[str, ...] = ()
     left: bool = False
+    reverted: bool = False
     safe: dict[str, Any] | None = None
     trying: Trying | None = None
 
@@ -68,7 +69,8 @@ class Notes:
         told = run_folder.read_json(folder / RUNS) or {}
         trying = told.get("trying")
         made = Trying(trying["run"], trying["first"], tuple(trying["windows"])) if trying else None
-        return cls(tuple(runs_of(folder)), bool(told.get("left")), told.get("safe"), made)
+        left, reverted = bool(told.get("left")), bool(told.get("reverted"))
+        return cls(tuple(runs_of(folder)), left, reverted, told.get("safe"), made)
 
     def write(self, folder: Path) -> None:
         """OSError if that is not possible."""
@@ -118,6 +120,11 @@ class Starter:
         """The search is over, and the run has what it ended with; or it goes on after all."""
         if left != self.was_left:
             self._note(left=left)
+
+    def note_reverted(self) -> None:
+        """Somebody wants the run to have what it began with: it is given that once, also where a search had left it."""
+        if not Notes.of(self._folder).reverted:
+            self._note(left=False, reverted=True)
 
     def died(self, safe: RunConfig) -> None:
         """The run is over; if it is started again, then with this configuration."""

@@ -364,6 +364,7 @@ class LiveWindows:
     def release(self) -> None:
         """What was set by hand need not stay: somebody wants the run to have what it began with."""
         self._hand.release()
+        self._starter.note_reverted()
 
     def leave(self, config: RunConfig, name: str) -> None:
         """Give the run the values that the search ended with, and leave it alone: what is set by hand from now on
@@ -420,9 +421,10 @@ class LiveWindows:
             turned = self._approach.turn(run, config, _by(labels), judged)
             self._given = config
             began = turned or Begun(max(self._next, run.step + 1))
-            searching = self._races and labels.get("purpose") not in (CONFIRM, CHECK, BASELINE)
+            purpose = labels.get("purpose")
             around = self._approach.beside(config) or (None, before)
-            return began, self._waited(run, config, began, should_stop, around if searching else None)
+            raced = around if self._races and purpose not in (CONFIRM, CHECK, BASELINE) else None
+            return began, self._waited(run, config, began, should_stop, raced, may_cost=purpose == CHECK)
         except UnansweredError as problem:  # says nothing of the configuration: the run's own ending does
             return began, run.outcome() or RunOutcome(Ending.STOPPED, str(problem))
         except InputError as problem:
@@ -435,9 +437,11 @@ class LiveWindows:
         began: Begun,
         should_stop: ShouldStop,
         around: tuple[RunConfig | None, Sequence[float]] | None,
+        may_cost: bool,
     ) -> RunOutcome:
         """How the window ended; one that searches, ``around`` steps of the leader, or of a configuration that is given
-        with them, need not go on where it cannot lead.
+        with them, need not go on where it cannot lead. One that ``may_cost`` what its steps do ends only with them: a
+        part of them tells no loss.
         """
         while True:
             ended = run.outcome()
@@ -452,7 +456,9 @@ class LiveWindows:
                 return RunOutcome(Ending.COMPLETED)
             if ended is not None:
                 return ended
-            answer = should_stop() or self._ledger.too_dear(run.stretch(began.first), undone=began.undone)
+            answer = should_stop() or (
+                not may_cost and self._ledger.too_dear(run.stretch(began.first), undone=began.undone)
+            )
             if (
                 not answer
                 and around is not None

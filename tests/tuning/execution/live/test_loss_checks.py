@@ -224,3 +224,42 @@ def test_what_is_asked_while_the_run_trains_on_is_done(
     (answer,) = [one for one in result.steering if one.command == CHECK and one.by == "somebody"]
     assert not answer.accepted and "takes steps=N, with N from 1 on" in answer.reason
     assert len(losses(tuned.run)) == 120
+
+
+@pytest.mark.timeout(240)
+def test_revert_while_the_run_trains_on_gives_it_what_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though no window follows. What somebody sets by hand after that stays, as ever."""
+    monkeypatch.setattr(rest, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(windows, "IDLE_SECONDS", 60.0)
+    live = {"steps": 60, "checkpoint_every": 20, "look_again": None, "loss_checks": 0}
+    file = lossy_study(["none", "int8"], trials=2, live=live)
+    tuned, searches = Lossy(tmp_path, file), list[StudyResult]()
+
+    def search() -> StudyResult:
+        searches.append(run_study(file, tuned.folder, Flattered(tuned.windows)))
+        if len(searches) == 1:
+            commands.send(tuned.folder, "revert", {}, "somebody")
+        return searches[-1]
+
+    to_the_end(tuned.windows, file, search, lambda: nullcontext(lambda: False))
+    assert searches[0].best is not None and searches[0].best.config["compression.method"] == "int8"
+    assert len(searches) == 2 and len(losses(tuned.run)) == 60
+    assert load(tuned.run / run_folder.CONFIG).compression.method == "none"
+
+
+@pytest.mark.timeout(240)
+def test_a_check_goes_on_where_the_search_has_lost_what_it_may(tmp_path: Path) -> None:
+    """A part of its steps would tell no loss: all of them would be for nothing."""
+    file = lossy_study(["none", "int8"], live={"steps": 60, "max_slowdown": 0.01, "over_steps": 10})
+    tuned = Lossy(tmp_path, file)
+    tuned.folder.mkdir(parents=True)
+    usual = file.search_space.config(file.search_space.baseline[0])
+    lossy, labels = usual.with_values({"compression.method": "int8"}), {"study": "live", "trial": "0"}
+    outcome, _ = tuned.windows(usual, labels | {"purpose": "baseline"}, lambda: False)
+    assert outcome.good
+    outcome, summary = tuned.windows(lossy, labels | {"purpose": CHECK}, lambda: False)
+    assert outcome.ending.value == "completed", outcome
+    assert summary.validation_loss is not None and summary.reference_loss is not None
+    tuned.starter.stop()
