@@ -32,6 +32,7 @@ from workbench.figures.base import (
 )
 from workbench.figures.steps import GIB, RANKS, Line, line, plain
 from workbench.records.columns import Columns
+from workbench.records.kept import MEAN, WEIGHT
 from workbench.records.live_snapshot import Snapshot
 
 MEGA = 1e6
@@ -169,9 +170,10 @@ def core_series(columns: Columns, start_unix: float) -> CoreSeries:
     cores, rows = np.unique(columns["core"][known], return_inverse=True)
     places = np.clip(np.searchsorted(bins, times[known] - start_unix) - 1, 0, len(bins) - 2)
     flat, shape = rows * (len(bins) - 1) + places, (len(cores), len(bins) - 1)
-    sums = np.bincount(flat, columns["busy_fraction"][known] * 100, minlength=shape[0] * shape[1])
-    counts = np.bincount(flat, minlength=shape[0] * shape[1])
-    means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).reshape(shape)
+    busy, weights = _weighed(columns, "busy_fraction")
+    sums = np.bincount(flat, (busy * weights)[known] * 100, minlength=shape[0] * shape[1])
+    counts = np.bincount(flat, weights[known], minlength=shape[0] * shape[1])
+    means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0).reshape(shape)
     return CoreSeries(_middles(bins), [int(core) for core in cores], [plain(row) for row in means])
 
 
@@ -181,7 +183,8 @@ def share_series(processes: Columns, host: Columns, cores: Columns, start_unix: 
     count = len(np.unique(cores.get("core", np.empty(0))))
     if not len(bins) or not count:
         return ShareSeries([])
-    busy = _bin_means(host["time_unix"] - start_unix, host["cpu_fraction"] * 100, bins)
+    fractions, weights = _weighed(host, "cpu_fraction")
+    busy = _bin_means(host["time_unix"] - start_unix, fractions * 100, weights, bins)
     lines, rest = [], busy
     for rank in np.unique(processes.get("rank", np.empty(0, dtype=int))):
         mine = {name: values[processes["rank"] == rank] for name, values in processes.items()}
@@ -242,12 +245,19 @@ def _rates(seconds: Array, counter: Array, bins: Array) -> Array:
     return np.where(grown < 0, np.nan, grown)
 
 
-def _bin_means(seconds: Array, values: Array, bins: Array) -> Array:
+def _weighed(columns: Columns, field: str) -> tuple[Array, Array]:
+    """Readings, and how many each stands for: of thinned ones the means that are held beside them."""
+    if MEAN + field in columns:
+        return columns[MEAN + field], columns[WEIGHT]
+    return columns[field], np.ones(len(columns[field]))
+
+
+def _bin_means(seconds: Array, values: Array, weights: Array, bins: Array) -> Array:
     known = np.isfinite(values)
     places = np.clip(np.searchsorted(bins, seconds[known]) - 1, 0, len(bins) - 2)
-    counts = np.bincount(places, minlength=len(bins) - 1)
-    sums = np.bincount(places, values[known], minlength=len(bins) - 1)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    counts = np.bincount(places, weights[known], minlength=len(bins) - 1)
+    sums = np.bincount(places, (values * weights)[known], minlength=len(bins) - 1)
+    return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
 
 
 def _middles(bins: Array) -> list[float]:

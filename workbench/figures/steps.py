@@ -15,14 +15,16 @@ from profilers.analysis.steps import WORK
 from profilers.model.rows import ChangeRow
 from profilers.model.run_summary import CommunicationRow
 from profilers.records.schema import PHASES
-from workbench.records.columns import Array, Columns, common_steps, means_by_step, pick_columns, rows_of
+from workbench.records.columns import Array, Columns, common_steps, means_by_step, rows_of
+from workbench.records.columns import slowest_rank as slowest_rank  # noqa: PLC0414  (figures find it here)
+from workbench.records.kept import LINES, PhaseMeans
 
 #: Points of a line; more make a browser slow and show nothing new.
 POINTS = 1000
 #: Bars of a stacked chart.
 BARS = 90
 #: Above this many ranks a figure shows the fastest, the median and the slowest one instead of all.
-RANKS = 8
+RANKS = LINES
 
 MILLI = 1e3
 MIB = 2**20
@@ -132,6 +134,19 @@ def phase_series(columns: Columns, rank: str, bars: int = BARS) -> PhaseSeries:
     return PhaseSeries(rank, shown, per_bar, divided, whole.tolist(), warmup_until(columns))
 
 
+def bars_of(found: PhaseMeans, rank: str, columns: Columns, bars: int = BARS) -> PhaseSeries:
+    """Stacked bars from means over blocks of steps; above ``kept.BLOCKS`` steps a bar is some whole blocks, so that
+    there can be fewer of them. ``columns`` tell where warm-up ends.
+    """
+    steps, per_bar, means = found.bars(bars)
+    if not len(steps):
+        return PhaseSeries(rank, [], per_bar, {phase: [] for phase in PHASES}, [], None)
+    by_phase = {phase: means[f"{phase}_seconds"] * MILLI for phase in PHASES}
+    whole = np.where(np.isnan(by_phase[PHASES[0]]), means["step_seconds"] * MILLI, 0.0)
+    divided = {phase: np.nan_to_num(values).tolist() for phase, values in by_phase.items()}
+    return PhaseSeries(rank, steps.tolist(), per_bar, divided, whole.tolist(), warmup_until(columns))
+
+
 def change_marks(rows: Sequence[ChangeRow]) -> list[Mark]:
     """One mark a step; ``rows`` are a run's changes."""
     texts: dict[int, list[str]] = {}
@@ -141,8 +156,9 @@ def change_marks(rows: Sequence[ChangeRow]) -> list[Mark]:
 
 
 def linked_mark(step: int | None, ranks: Mapping[int, Columns]) -> list[Mark]:
-    """Of the step that a link names, if the steps that are drawn have it."""
-    if step is None or not any(step in columns.get("step", ()) for columns in ranks.values()):
+    """Of the step that a link names, if it is among those that are drawn: a long run's may be thinned."""
+    drawn = [columns["step"] for columns in ranks.values() if len(columns.get("step", ()))]
+    if step is None or not any(steps.min() <= step <= steps.max() for steps in drawn):
         return []
     return [Mark(step, f"step {step:,}")]
 
@@ -161,16 +177,6 @@ def warmup_until(columns: Columns) -> int | None:
     if not len(measured) or measured[0]:
         return None
     return int(columns["step"][measured.argmax()] if measured.any() else columns["step"][-1] + 1)
-
-
-def slowest_rank(steps: Mapping[int, Columns]) -> Columns:
-    """For each step that all ranks have written, the columns of the rank that took longest."""
-    ranks = [columns for columns in steps.values() if len(columns.get("step", ()))]
-    if not ranks:
-        return {}
-    common = common_steps([columns["step"] for columns in ranks])
-    seconds = np.stack([columns["step_seconds"][rows_of(columns["step"], common)] for columns in ranks])
-    return pick_columns(ranks, common, seconds.argmax(axis=0) if len(common) else common)
 
 
 def rank_series(steps: Mapping[int, Columns]) -> RankSeries:

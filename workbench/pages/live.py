@@ -19,9 +19,9 @@ from workbench.pages.widgets.shared import (
     nothing_yet,
     redraw_on_change,
     run_rows,
-    snapshot,
     study_rows,
     summary_of,
+    thinned_snapshot,
     to_link,
     within_reach,
 )
@@ -70,7 +70,7 @@ def _draw(chosen: str) -> None:
         return
     if _is_window(row.id):
         return
-    records = snapshot(row.id)
+    records = thinned_snapshot(row.id)
     live_header.header(records, *runs.ending(records.status)[:2])
     live_header.findings(summary_of(runs.load(home() / row.id)))
     _between_trials(records, row, study_rows())

@@ -150,3 +150,13 @@ def pick_columns(ranks: Sequence[Columns], steps: Array, pick: Array) -> Columns
         return column
 
     return LazyColumns(list(ranks[0]), lambda name: steps if name == "step" else of_picked_ranks(name))
+
+
+def slowest_rank(steps: Mapping[int, Columns]) -> Columns:
+    """For each step that all ranks have written, the columns of the rank that took longest."""
+    ranks = [columns for columns in steps.values() if len(columns.get("step", ()))]
+    if not ranks:
+        return {}
+    common = common_steps([columns["step"] for columns in ranks])
+    seconds = np.stack([columns["step_seconds"][rows_of(columns["step"], common)] for columns in ranks])
+    return pick_columns(ranks, common, seconds.argmax(axis=0) if len(common) else common)

@@ -25,11 +25,12 @@ from profilers.analysis.rounds import recent_steps
 from profilers.model.links import Links
 from profilers.model.rows import ChangeRow
 from profilers.model.run_summary import CommunicationRow, RunSummary
-from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, host_name, unknown_streams
+from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, Tail, host_name, unknown_streams
 from profilers.records.schema import Event
 from profilers.records.table import Column
 from workbench.records.archive import tail
 from workbench.records.columns import Columns, Stream, common_steps
+from workbench.records.kept import POLICIES, KeptSteps, KeptStream, PhaseMeans, Policy
 from workbench.records.summary import summary_of
 
 #: A second request within this time gets the same snapshot.
@@ -93,6 +94,8 @@ class Snapshot:
     rank_hosts: Mapping[int, str] = field(default_factory=dict)
     #: What is known of a foreign job; None for a run of ours.
     job: run_folder.ForeignJob | None = None
+    #: Of a thinned look, means over all steps: by rank, and for None of the slowest rank of each step.
+    phases: Mapping[int | None, PhaseMeans] = field(default_factory=dict)
     #: Names this look: no other one in this process has it.
     look: str = field(default_factory=lambda: str(next(_LOOKS)))
 
@@ -131,14 +134,31 @@ class _Collectives:
         return self.tables
 
 
-class LiveRun:
-    """Follows one run folder; each ``read`` costs what was written since the last one."""
+class _Thinned:
+    """A record file of readings, followed without holding all of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, tail: Tail, policy: Policy) -> None:
+        self.tail = tail
+        self._kept = KeptStream(policy)
+
+    def refresh(self) -> Columns:
+        self._kept.add(self.tail.read_new())
+        return self._kept.columns()
+
+
+class LiveRun:
+    """Follows one run folder; each ``read`` costs what was written since the last one.
+
+    With ``thinned`` what is held is bounded, however long the run: ``workbench.records.kept`` says what stays.
+    """
+
+    def __init__(self, folder: Path, *, thinned: bool = False) -> None:
         self.folder = folder
+        self._steps = KeptSteps() if thinned else None
+        self._step_tails: dict[int, Tail] = {}
         self._records = folder / run_folder.RECORDS
         self._sampled = RunRecords(self._records)
-        self._streams: dict[tuple[str, str], Stream] = {}
+        self._streams: dict[tuple[str, str], Stream | _Thinned] = {}
         self._collectives: dict[int, _Collectives] = {}
         self._links: Links | None = None
         self._last: tuple[Snapshot, frozenset[_File]] | None = None
@@ -157,7 +177,7 @@ class LiveRun:
         ranks = self._ranks()
         hosts = {name: self._readings(process) for name, process in self._host_processes().items()}
         host, gpu, cores, network, processes, events = next(iter(hosts.values()))
-        steps = {rank: self._columns(f"rank-{rank}", "step") for rank in ranks}
+        steps = self._steps_of(ranks)
         status = RunStatus.of(self.folder)
         config = run_folder.read_json(self.folder / run_folder.CONFIG) or {}
         return Snapshot(
@@ -181,7 +201,16 @@ class LiveRun:
             hosts=hosts,
             changes=change_rows(self._sampled),
             problems=self._problems(),
+            phases=self._steps.means() if self._steps is not None else {},
         )
+
+    def _steps_of(self, ranks: list[int]) -> dict[int, Columns]:
+        if self._steps is None:
+            return {rank: self._columns(f"rank-{rank}", "step") for rank in ranks}
+        for rank in ranks:
+            self._step_tails.setdefault(rank, tail(self._records / f"rank-{rank}.step"))
+        self._steps.add({rank: self._step_tails[rank].read_new() for rank in ranks})
+        return {rank: columns for rank, columns in self._steps.columns().items() if rank in ranks}
 
     def _host_processes(self) -> dict[str, str]:
         """The name of each sampled host and of the process that sampled it; of none, as if by the launcher."""
@@ -211,7 +240,9 @@ class LiveRun:
     def _columns(self, process: str, stream: str) -> Columns:
         key = process, stream
         if key not in self._streams:
-            self._streams[key] = Stream(tail(self._records / f"{process}.{stream}"))
+            followed = tail(self._records / f"{process}.{stream}")
+            whole = self._steps is None
+            self._streams[key] = Stream(followed) if whole else _Thinned(followed, POLICIES[stream])
         return self._streams[key].refresh()
 
     def _communication(
@@ -248,16 +279,19 @@ class LiveRun:
 
     def _problems(self) -> list[str]:
         tails = [stream.tail for stream in self._streams.values()]
-        tails += [collectives.tail for collectives in self._collectives.values()]
+        tails += [*self._step_tails.values(), *(one.tail for one in self._collectives.values())]
         problems = [problem for tail in tails for problem in tail.problems]
         return problems + unknown_streams(self._records)
 
 
 class LiveRuns:
-    """Snapshots for everybody: made at most once in ``FRESH_SECONDS``, however many browsers ask."""
+    """Snapshots for everybody: made at most once in ``FRESH_SECONDS``, however many browsers ask.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    With all records, or ``thinned`` to what the page Live draws.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, thinned: bool = False) -> None:
+        self._clock, self._thinned = clock, thinned
         self._lock = threading.Lock()
         self._followed: dict[Path, tuple[LiveRun, float, Snapshot]] = {}
 
@@ -267,18 +301,24 @@ class LiveRuns:
             now = self._clock()
             known = self._followed.pop(folder, None)
             if known is None or now - known[1] > FRESH_SECONDS:
-                run = known[0] if known else LiveRun(folder)
+                run = known[0] if known else LiveRun(folder, thinned=self._thinned)
                 known = run, now, run.read()
             self._followed[folder] = known
             self._forget(now)
             return known[2]
 
+    def forget(self) -> None:
+        """Lets go of what nobody has looked at for a while, also where nobody looks at anything else."""
+        with self._lock:
+            self._forget(self._clock())
+
     def _forget(self, now: float) -> None:
-        """The run that was looked at longest ago is the first one, and the last one stays."""
-        while (
-            len(self._followed) > FOLLOWED or now - next(iter(self._followed.values()))[1] > FOLLOWED_SECONDS
-        ):
-            del self._followed[next(iter(self._followed))]
+        """The run that was looked at longest ago is the first one."""
+        while self._followed:
+            folder, (_, looked, _) = next(iter(self._followed.items()))
+            if len(self._followed) <= FOLLOWED and now - looked <= FOLLOWED_SECONDS:
+                return
+            del self._followed[folder]
 
 
 def _files(*folders: Path) -> Iterator[_File]:

@@ -14,6 +14,7 @@ from workbench.figures import base, gpu, steps
 from workbench.pages.run import host
 from workbench.pages.run.live_header import ranks_table
 from workbench.pages.widgets.plotly_chart import shared_chart
+from workbench.records.columns import slowest_rank
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import words
 
@@ -84,10 +85,10 @@ def _phases(snapshot: Snapshot, linked: int | None) -> None:
 
 
 def _phases_of(snapshot: Snapshot, choice: str) -> go.Figure:
-    if choice == SLOWEST or int(choice) not in snapshot.steps:
-        series = steps.phase_series(steps.slowest_rank(snapshot.steps), "the slowest rank of each step")
-    else:
-        series = steps.phase_series(snapshot.steps[int(choice)], f"rank {choice}")
+    rank = None if choice == SLOWEST or int(choice) not in snapshot.phases else int(choice)
+    columns = slowest_rank(snapshot.steps) if rank is None else snapshot.steps[rank]
+    name = "the slowest rank of each step" if rank is None else f"rank {rank}"
+    series = steps.bars_of(snapshot.phases[rank], name, columns)
     return base.phases(series, snapshot.id)
 
 

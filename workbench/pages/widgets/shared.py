@@ -42,13 +42,19 @@ def home() -> Path:
 
 
 @st.cache_resource
-def _live_runs() -> LiveRuns:
-    return LiveRuns()
+def _live_runs(*, thinned: bool) -> LiveRuns:
+    return LiveRuns(thinned=thinned)
 
 
 def snapshot(run_id: str) -> Snapshot:
-    """A look at a run, made once for all browsers."""
-    return _live_runs().snapshot(home() / run_id)
+    """A look at a run with all its records, made once for all browsers."""
+    return _live_runs(thinned=False).snapshot(home() / run_id)
+
+
+def thinned_snapshot(run_id: str) -> Snapshot:
+    """A look at a run for a page that stays open for hours: what is held of it is bounded."""
+    _live_runs(thinned=False).forget()
+    return _live_runs(thinned=True).snapshot(home() / run_id)
 
 
 @st.cache_resource
