@@ -257,7 +257,7 @@ def _bin_means(seconds: Array, values: Array, weights: Array, bins: Array) -> Ar
     places = np.clip(np.searchsorted(bins, seconds[known]) - 1, 0, len(bins) - 2)
     counts = np.bincount(places, weights[known], minlength=len(bins) - 1)
     sums = np.bincount(places, (values * weights)[known], minlength=len(bins) - 1)
-    return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+    return np.asarray(np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0))
 
 
 def _middles(bins: Array) -> list[float]:

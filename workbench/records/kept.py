@@ -77,10 +77,11 @@ class _Words:
             if text not in self._numbers:
                 self._numbers[text] = len(self._known)
                 self._known.append(text)
-        return np.array([self._numbers[text] for text in found.tolist()], np.int32)[places]
+        numbers = np.array([self._numbers[text] for text in found.tolist()], np.int32)
+        return np.asarray(numbers[places])
 
     def texts(self, numbers: Array) -> Array:
-        return np.array(self._known)[numbers]
+        return np.asarray(np.array(self._known)[numbers])
 
 
 class _Series:
