@@ -348,11 +348,14 @@ def _in_question(
 
 
 def _search(state: StudyState) -> StudyState:
-    """The state without what came after the search, so that arms stay the same while they are measured again."""
+    """The state without what came after the search, so that arms stay the same while they are measured again; with the
+    checks of a loss, for who fails one is none of them any more.
+    """
     last = _last_searched(state)
     if not state.trials or state.trials[-1].number <= last:
         return state
-    return replace(state, trials=tuple(trial for trial in state.trials if trial.number <= last))
+    kept = tuple(trial for trial in state.trials if trial.number <= last or trial.checks_loss)
+    return replace(state, trials=kept)
 
 
 def _last_searched(state: StudyState) -> int:

@@ -18,7 +18,7 @@ POWER = 0.76
 #: The exact setting has to come down by so much of its loss, or nobody can tell who learns more.
 LEAST_LEARNED = 0.003
 #: Less than this counts as so much: there is no end to what nothing comes to.
-LEAST_SHARE = 0.01
+LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ def learning(began: Begun, own: float | None, exact: float | None, steps: int) -
     if start - exact < LEAST_LEARNED * start:
         return None
     share, before = (start - own) / (start - exact), max(1, steps_before)
-    lower = own if share > LEAST_SHARE else exact  # who learns nothing says nothing of the power
-    exponent = max(POWER, math.log(start / lower) / math.log((before + steps) / before))
-    return Learning(share, max(share, LEAST_SHARE) ** -exponent - 1)
+    if share < LEAST_SHARE:  # who learns nothing says nothing of the power
+        return Learning(share, LEAST_SHARE**-POWER - 1)
+    exponent = max(POWER, math.log(start / own) / math.log((before + steps) / before))
+    return Learning(share, share**-exponent - 1)

@@ -109,6 +109,30 @@ def test_who_was_given_up_beside_one_that_is_ruled_out_is_tried_again() -> None:
     assert winner(after, file) == again
 
 
+def test_a_check_rules_out_who_was_measured_again_as_well() -> None:
+    """Rounds of re-measurement keep their arms while they go on, but not one that a check found out."""
+    file = lossy_study(
+        ["none", "topk"], trials=2, confirm_repeats=1, loss_guard={"threshold": 0.01, "min_steps": 1}
+    )
+    usual, told = file.search_space.baseline[0], {"outcome": "completed", "steps": 12}
+    lossy = usual | {"compression.method": "topk"}
+    good = {"validation_loss": 3.9, "reference_loss": 3.9, "leader_ratio": 3.0, "leader_trial": 0}
+    trials = [
+        Trial(0, usual, "baseline", value=100.0, validation_loss=3.9, **told),
+        Trial(1, lossy, "sampler", value=300.0, **told | good),
+    ]
+    for place in range(6):
+        config, value = (usual, 100.0 + place) if place % 2 == 0 else (lossy, 300.0 + place)
+        again = {"confirms": place % 2, "round": place // 2, "window": 6}
+        trials.append(Trial(2 + place, config, "confirm", value=value, **told | again))
+    before = winner(StudyState(trials=tuple(trials)), file)
+    assert before is not None and before.number == 1
+    failing = {"validation_loss": 3.5, "reference_loss": 3.3, "loss_before": 3.6, "steps_before": 200}
+    check = Trial(8, lossy, CHECK, confirms=1, window=12, value=300.0, **told | failing)
+    after = winner(StudyState(trials=(*trials, check)), file)
+    assert after is None or after.number == 0
+
+
 def test_a_check_may_be_longer_than_a_trial() -> None:
     file = lossy_study(["none", "topk"])
     steps = file.config.train.steps + 8
