@@ -129,6 +129,10 @@ def slowest(told: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+#: What is not kept takes at least so much longer: of equal plans the one that holds less would be taken.
+MORE = 1.001
+
+
 def with_seconds(block: Mapping[BlockAction, Cost], found: Measured) -> dict[BlockAction, Cost]:
     """The formula's costs, with what was measured."""
     whole = max(block["keep"].forward_bytes, found.saved["keep"])
@@ -136,7 +140,10 @@ def with_seconds(block: Mapping[BlockAction, Cost], found: Measured) -> dict[Blo
 
 
 def _with_seconds(action: BlockAction, cost: Cost, found: Measured, whole: int) -> Cost:
-    timed = replace(cost, forward_seconds=found.forward[action], backward_seconds=found.backward[action])
+    forward, backward = found.forward[action], found.backward[action]
+    if action != "keep":  # what does more cannot take less, whatever a busy machine makes of it
+        backward = max(backward, MORE * (found.forward["keep"] + found.backward["keep"]) - forward)
+    timed = replace(cost, forward_seconds=forward, backward_seconds=backward)
     if action not in LEAVING:
         resident = max(cost.resident, found.saved[action])
         at_once = max(cost.backward_bytes, whole, resident)

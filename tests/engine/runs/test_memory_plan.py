@@ -13,7 +13,9 @@ from engine.config.errors import InputError
 from engine.config.run_config import parse
 from engine.config.validation import live_changes
 from engine.config.validation.rules import problems
+from engine.footprint import block_plan
 from engine.footprint.budget import check_budget, least_budget
+from engine.parallel.memory_plan import Measured, with_seconds
 from engine.run.outcome import Ending
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
@@ -172,3 +174,14 @@ def test_a_plan_holds_for_the_micro_batches_that_a_run_began_with() -> None:
         live_changes.changed(config, {"memory.budget_gib": 2.0})
     four = ["full", "keep", "keep", "disk"]
     assert live_changes.changed(small(), {"memory.block_actions": four}).memory.block_actions == four
+
+
+def test_what_computes_again_is_never_taken_to_be_faster() -> None:
+    """On a busy machine it may be measured so; everything fits here, and everything is kept."""
+    usual = dict.fromkeys(block_plan.ACTIONS, 1.0)
+    saved = dict.fromkeys(block_plan.ACTIONS, 1000)
+    block = {action: block_plan.Cost(1000, 1000, 1000, 0.0, 0.0) for action in block_plan.ACTIONS}
+    hasty = usual | {"full": 0.7, "offload": 0.5}
+    found = Measured(forward=hasty, backward=hasty, saved=saved, out=usual, back=usual)
+    plan = block_plan.best([with_seconds(block, found)] * 4, block_plan.Around(), 1e9)
+    assert plan is not None and plan.actions == ("keep",) * 4
