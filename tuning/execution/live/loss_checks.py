@@ -1,9 +1,9 @@
 """When a lossy leader's loss is taken again while its run goes on, and over how many steps. Pure.
 
-What a setting loses shows later than a window of the search: of a small decoder PowerSGD of rank 4 learned as much as
-the exact baseline at first, 0.7 of it after 120 steps and 0.4 after 240. So its loss is taken again, beside the exact
-baseline's from the same weights on the same steps, each time that the run has come twice as far. Steps of the baseline
-take longer than the leader's, and are what a check costs: where few can be paid for they lie further apart.
+What a setting loses shows later than a window of the search (``docs/tuning.md`` has an example). So its loss is taken
+again, beside the exact baseline's from the same weights on the same steps, each time that the run has come twice as
+far. Steps of the baseline take longer than the leader's, and are what a check costs: where few can be paid for they
+lie further apart.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Checking:
         if self._values is None or not loses_alike(values, self._values):
             self._values, self._since, self._asked = values, step, []
         ratio = max(1.0, result.gain.ratio if result.gain is not None else 1.0)
-        # A window that loses more time than this ends early, and would say nothing.
+        # One check may cost half of what the last steps may lose to the search: where it goes to the end it is not held
+        # to that limit, for a part of a check says nothing.
         most = self._live.max_slowdown * self._live.over_steps * ratio / 2
         told = [
             Checked(row.steps_before, row.steps)
