@@ -33,7 +33,8 @@ def export(folder: Path, out: Path) -> dict[str, int]:
     """Write ``<stream>.parquet`` for each stream that a run has, and ``event.parquet``; file name -> records.
 
     Columns have the names, units and types of ``profilers.records.schema``. What was not recorded, or was not a finite
-    number, is null; so is ``rank`` in records of the launcher. The data of an event are JSON.
+    number, is null; so is ``rank`` in records of the launcher, unless they tell of a rank (``process.parquet``): then it is
+    that rank. The data of an event are JSON.
 
     Raises:
         InputError: the folder exists and is not empty, or cannot be written.
@@ -65,11 +66,15 @@ def _write_all(folder: Path, scratch: Path) -> dict[str, int]:
 
 def _write(run: str, tables: dict[str, Table], path: Path) -> int:
     fields = _fields(tables)
-    schema = pa.schema([*_OWNER_FIELDS, *schema_of(fields)])
+    own = {field.name for field in fields}
+    owner_fields = [field for field in _OWNER_FIELDS if field.name not in own]
+    schema = pa.schema([*owner_fields, *schema_of(fields)])
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for process, table in tables.items():
             for part in batches(table):
-                columns = [*_owner(run, process, len(part)), *arrow_columns(part, fields, finite=True)]
+                owner = _owner(run, process, len(part))
+                columns = [owner[field.name] for field in owner_fields]
+                columns += arrow_columns(part, fields, finite=True)
                 writer.write_batch(pa.record_batch(columns, schema=schema), row_group_size=len(part))
     return sum(map(len, tables.values()))
 
@@ -80,9 +85,10 @@ def _fields(tables: dict[str, Table]) -> list[Field]:
     return [Field(name, base) for name, base in {field.name: field.base for field in known}.items()]
 
 
-def _owner(run: str, process: str, count: int) -> list[pa.Array]:
+def _owner(run: str, process: str, count: int) -> dict[str, pa.Array]:
     rank = pa.scalar(rank_of(process), pa.int64())
-    return [pa.repeat(pa.scalar(run), count), pa.repeat(pa.scalar(process), count), pa.repeat(rank, count)]
+    values = {"run": pa.scalar(run), "process": pa.scalar(process), "rank": rank}
+    return {name: pa.repeat(value, count) for name, value in values.items()}
 
 
 def rank_of(process: str) -> int | None:

@@ -86,9 +86,9 @@ def _healthy(address: str) -> bool:
         return False
 
 
-@pytest.fixture(scope="package")  # while it is open the main thread can run no other event loop
+@pytest.fixture(scope="module")  # while it is open the main thread can run no other event loop
 def browser() -> Iterator[Any]:
-    """A headless Chromium for the whole session."""
+    """A headless Chromium for the tests of a file; files of other folders may come between two that use one."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

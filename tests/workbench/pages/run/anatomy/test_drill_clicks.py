@@ -105,7 +105,7 @@ def test_from_a_run_to_one_call_by_clicks_and_back(
     )
     click_point(tab, lanes, 0, base, row)
     address(tab, step="16", rank="0", call="dp.all_reduce.0")
-    tab.page.get_by_text("for rank 2, the last to come").wait_for()
+    tab.page.get_by_text("Rank 0 issued it").filter(has_text="for rank 2, the last to come").wait_for()
     tab.screenshot(screenshots, "steps-call-light")
     link = tab.page.url
     tab.page.locator(".st-key-steps-path").get_by_role("link", name="step 16").click()
@@ -113,8 +113,8 @@ def test_from_a_run_to_one_call_by_clicks_and_back(
     tab.settle()
     assert place(tab) == {"run": run, "step": "16"}
     tab.page.go_back()
-    tab.page.get_by_text("for rank 2, the last to come").wait_for()
+    tab.page.get_by_text("Rank 0 issued it").filter(has_text="for rank 2, the last to come").wait_for()
     other = visit("dark")
     other.open(link)
-    other.page.get_by_text("for rank 2, the last to come").wait_for()
+    other.page.get_by_text("Rank 0 issued it").filter(has_text="for rank 2, the last to come").wait_for()
     other.screenshot(screenshots, "steps-call-dark")
