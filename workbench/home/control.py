@@ -20,9 +20,10 @@ from engine.config.validation import live_changes
 from engine.run import answers as run_orders
 from engine.run import commands, run_folder
 from engine.run.ownership import alive
+from tuning.execution.live.ongoing_run import runs_of
 from tuning.spec.sampler_choice import names as sampler_names
 from tuning.storage import commands as study_commands
-from tuning.storage.study_folder import StudyReader
+from tuning.storage.study_folder import StudyReader, StudyView
 from workbench.home import runs, traces
 from workbench.home.inputs import assignments
 from workbench.home.resolve import Target
@@ -73,6 +74,7 @@ ANSWER_SECONDS = 5.0
 #: Orders to ranks wait for their next steps.
 ORDER_SECONDS = 30.0
 _POLL_SECONDS = 0.1
+_OF_A_CHECK = "takes steps=N, or nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,11 @@ def _of_study(action: str, values: list[str]) -> dict[str, Any]:
             raise InputError("kill", " ".join(values), "give the number of one trial, for example: kill 3")
         return {"trial": int(values[0])}
     if action == "check":
+        if any("=" not in value for value in values):
+            raise InputError("check", " ".join(values), _OF_A_CHECK)
         steps = _steps(found := assignments(values))
         if found:
-            raise InputError("check", " ".join(values), "takes steps=N, or nothing")
+            raise InputError("check", " ".join(values), _OF_A_CHECK)
         return steps
     return _nothing(action, values)
 
@@ -250,18 +254,31 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
     before = reader.view()
     if action == "stop" and not before.alive:
         text = f"{target.id} is not running; it is {before.state}"
+        if listens(before):
+            text = f"{target.id} has ended its search; stop the run that trains on: {runs_of(target.folder)[-1]}"
         return Reply(None, target.id, action, arguments, None, text)
     sent = study_commands.send(target.folder, action, arguments, by)
-    if not before.alive:
+    _wait(lambda: sent in (now := reader.view()).journal.answers or not listens(now), patience)
+    now = reader.view()
+    found = now.journal.answers.get(sent)
+    if found is None and not listens(now):
         text = f"no process runs {target.id} {_now(target.folder)}; it is applied once the study is started again"
         return Reply(sent, target.id, action, arguments, None, text)
-    _wait(lambda: sent in (now := reader.view()).journal.answers or not now.alive, patience)
-    found = reader.view().journal.answers.get(sent)
     if found is None:
         text = f"sent; no answer within {patience:g} s, so it waits in {target.folder / run_folder.COMMANDS}"
         return Reply(sent, target.id, action, arguments, None, text)
     text = found.reason or f"{action} accepted"
     return Reply(sent, target.id, action, arguments, found.accepted, text)
+
+
+def listens(view: StudyView) -> bool:
+    """Whether a process carries out what is asked of a study: it runs it, or lets the run of a live one train on after
+    the search.
+    """
+    if view.alive:
+        return True
+    home, names = view.folder.parent.parent, runs_of(view.folder)
+    return bool(names) and alive(view.status.owner) and runs.load(home / names[-1]).state == "running"
 
 
 def _now(folder: Path) -> str:

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from engine.run import run_folder
+from engine.run.ownership import me
 from tests.workbench.conftest import Furnished, Run
 from tuning.controllers.open_study import STORAGE
+from tuning.execution.live.ongoing_run import RUNS
 from tuning.storage.commands import Command, pending
 from tuning.storage.journal import Journal
 from workbench.home import control
@@ -102,6 +104,29 @@ def test_nobody_runs_the_study(own_home: Furnished, command: Run) -> None:
     assert [sent.command for sent in pending(study(own_home), ())] == ["enqueue"] * 2
     done = command("stop", "quickstart")
     assert (done.code, done.out) == (0, "quickstart is not running; it is interrupted\n")
+
+
+def test_a_live_study_answers_while_its_run_trains_on(
+    own_home: Furnished, command: Run, answering: Callable[..., threading.Thread]
+) -> None:
+    """Its search is over; the process that runs it watches over the run. Once that is gone nobody answers."""
+    path = study(own_home) / "status.json"
+    status = (run_folder.read_json(path) or {}) | {"state": "ended", "owner": me()}
+    run_folder.write_json(path, status)
+    run_folder.write_json(study(own_home) / RUNS, {"runs": [own_home.live]})
+    owner = answering(True, "checks trial 3")
+    assert command("control", "quickstart", "check", "steps=8").out == "checks trial 3\n"
+    owner.join()
+    stopped = command("stop", "quickstart")
+    assert (stopped.code, own_home.live in stopped.out) == (0, True)
+    run_folder.write_json(path, status | {"owner": me() | {"start_time": 0.0}})
+    assert "no process runs quickstart now" in command("control", "quickstart", "check").out
+
+
+@pytest.mark.parametrize("words", ["now", "steps=0", "steps=many", "steps=3 more=2"])
+def test_what_a_check_takes(own_home: Furnished, command: Run, words: str) -> None:
+    command("control", "quickstart", "check", *words.split()).refused("steps")
+    assert not pending(study(own_home), ())
 
 
 def test_stop_of_a_run(own_home: Furnished, command: Run) -> None:

@@ -13,6 +13,7 @@ from tuning.storage.study_folder import StudyView
 from workbench.analysis.studies import StudySnapshot
 from workbench.figures import study as study_figures
 from workbench.figures.study import importance_series
+from workbench.home import control
 from workbench.pages.navigation import PAGES
 from workbench.pages.study import details, live, steer
 from workbench.pages.widgets import forms, trial_table
@@ -179,7 +180,7 @@ def _answer(view: StudyView, key: str, said: str, waited_seconds: float) -> None
 
 
 def _unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
-    if not view.alive:
+    if not control.listens(view):
         st.caption(
             f":material/schedule: {said}: no process runs this study; it is answered once the study is continued"
         )
