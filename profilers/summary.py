@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from profilers.analysis.events import (
     expert_slot_rows,
     last_change,
     left_alone,
+    losses_before_steps,
     memory_plan_rows,
     outer_row,
     plan_rows,
@@ -272,15 +273,9 @@ def _verdicts(findings: list[Verdict], thresholds: Thresholds) -> dict[str, list
 
 
 def _held_out(records: RunRecords, what: str) -> float | None:
-    """The mean over ranks of the last "loss", "partial_loss" or "metric" on held-out samples."""
-    last = [
-        [event.data.get(what) for event in records.events(rank) if event.kind == "validation"][-1:]
-        for rank in records.ranks()
-    ]
-    losses = [
-        loss for found in last for loss in found if isinstance(loss, float | int) and math.isfinite(loss)
-    ]
-    return sum(losses) / len(losses) if losses else None
+    """The last "loss", "partial_loss" or "metric" on held-out samples that all ranks told."""
+    found = losses_before_steps(records, sys.maxsize, what)
+    return found[max(found)] if found else None
 
 
 def _dropped_records(records: RunRecords) -> int:

@@ -238,9 +238,9 @@ class Validation:
         loss = sum(losses) / len(losses)
         if math.isfinite(loss):
             more = {name: sum(values) / len(values) for name, values in means.items() if values}
-            rank.writer.event(
-                "validation", step=step, loss=loss, batches=len(losses), seconds=seconds, **more
-            )
+            ranks = rank.layout.world_size // rank.layout.pp
+            about = {"step": step, "loss": loss, "batches": len(losses), "seconds": seconds, "ranks": ranks}
+            rank.writer.event("validation", **about, **more)
         return loss
 
     def _one(self, batch: int, partial: bool = False) -> tuple[float | None, float | None]:

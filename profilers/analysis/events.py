@@ -237,18 +237,20 @@ def _losses(records: RunRecords, steps: JoinedSteps) -> dict[int, float]:
     return losses_before_steps(records, int(steps.steps[-1]) + 1)
 
 
-def losses_before_steps(records: RunRecords, end: int | None = None) -> dict[int, float]:
-    """The loss on held-out text by the step before which it was taken: means over the ranks that computed it. ``end``
-    is the step of one that does not tell its own.
+def losses_before_steps(records: RunRecords, end: int | None = None, what: str = "loss") -> dict[int, float]:
+    """The loss on held-out text by the step before which it was taken: means over the ranks that computed it, each on
+    text of its own, once all of them told theirs. ``end`` is the step of one that does not tell its own. So with
+    ``what`` else is taken there: "partial_loss" or "metric".
     """
-    told = defaultdict[int, dict[int, float]](dict)
+    told, wanted = defaultdict[int, dict[int, float]](dict), dict[int, int]()
     for rank in records.ranks():
         for event in remaining(records.events(rank)):
-            loss, step = event.data.get("loss"), event.data.get("step", end)
+            loss, step = event.data.get(what), event.data.get("step", end)
             is_loss = event.kind == VALIDATION_EVENT and isinstance(loss, float | int) and math.isfinite(loss)
             if is_loss and isinstance(step, int) and loss is not None:
                 told[step][rank] = loss
-    return {step: sum(of.values()) / len(of) for step, of in told.items()}
+                wanted[step] = int(event.data.get("ranks", 1))  # records of earlier versions do not say
+    return {step: sum(of.values()) / len(of) for step, of in told.items() if len(of) >= wanted[step]}
 
 
 def _sent(records: RunRecords, steps: JoinedSteps, first: int | None, end: int, backend: str) -> float | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from engine.config.run_config import RunConfig, parse
+from engine.run import run_folder
 from engine.run.outcome import RunOutcome
 from engine.session import Session
+from profilers.analysis.events import VALIDATION_EVENT, remaining
 from profilers.model.run_summary import RunSummary
+from profilers.records.reader import RunRecords
 
 SMALL: dict[str, Any] = {
     "batch": {"global_batch": 8, "micro_batch": 1},
@@ -31,4 +35,18 @@ def execute(
     on_start: Callable[[Path], None] | None = None,
 ) -> tuple[RunOutcome, RunSummary]:
     """One run with no labels."""
-    return session.execute(config, {}, should_stop, on_start)
+    outcome, summary = session.execute(config, {}, should_stop, on_start)
+    if outcome.good and summary.validation_loss is not None:
+        check_who_told(session.home / summary.id)
+    return outcome, summary
+
+
+def check_who_told(folder: Path) -> None:
+    """As many ranks told each loss on held-out text as they say: a mean over fewer of them would be another loss."""
+    records, told, wanted = RunRecords(folder / run_folder.RECORDS), Counter[int](), dict[int, int]()
+    for rank in records.ranks():
+        for event in remaining(records.events(rank)):
+            if event.kind == VALIDATION_EVENT:
+                told[event.data["step"]] += 1
+                wanted[event.data["step"]] = event.data["ranks"]
+    assert told == wanted

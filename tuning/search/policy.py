@@ -167,12 +167,16 @@ def _next_attempt(trial: Trial) -> dict[str, Any]:
 
 
 def _ended_for_nothing(state: StudyState, file: StudyFile) -> Trial | None:
-    """The fastest trial that was given up before a check ruled out who led, and that is faster than who leads now."""
+    """The fastest trial that was given up before a check ruled out who led, and that is faster than who leads now; None
+    where there is no time for one, and of what nobody wants to be searched any more.
+    """
     failed = [
         one.number for one in leaderboard.loss_checks(state) if leaderboard.is_ruled_out(state, one, file)
     ]
-    if not failed:
+    if not failed or spent(state, file):
         return None
+    space = file.search_space
+    open_now = effective_config.of_state(state, space)
     best, again = confirmation.winner(state, file), leaderboard.retried(state)
     spared = [
         trial
@@ -181,6 +185,7 @@ def _ended_for_nothing(state: StudyState, file: StudyFile) -> Trial | None:
         and trial.number < failed[-1]
         and trial.number not in again
         and not leaderboard.is_ruled_out(state, trial, file)
+        and open_now.allows(trial.config, space)
         and (best is None or (trial.value or 0.0) > (best.value or 0.0))
     ]
     return max(spared, key=lambda trial: trial.value or 0.0, default=None)

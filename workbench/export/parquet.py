@@ -33,8 +33,8 @@ def export(folder: Path, out: Path) -> dict[str, int]:
     """Write ``<stream>.parquet`` for each stream that a run has, and ``event.parquet``; file name -> records.
 
     Columns have the names, units and types of ``profilers.records.schema``. What was not recorded, or was not a finite
-    number, is null; so is ``rank`` in records of the launcher, unless they tell of a rank (``process.parquet``): then it is
-    that rank. The data of an event are JSON.
+    number, is null; so is ``rank`` in records of the launcher, unless they tell of one (``process.parquet``). Data of
+    an event are JSON.
 
     Raises:
         InputError: the folder exists and is not empty, or cannot be written.

@@ -255,7 +255,9 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
     if action == "stop" and not before.alive:
         text = f"{target.id} is not running; it is {before.state}"
         if listens(before):
-            text = f"{target.id} has ended its search; stop the run that trains on: {runs_of(target.folder)[-1]}"
+            text = (
+                f"{target.id} has ended its search; stop the run that trains on: {runs_of(target.folder)[-1]}"
+            )
         return Reply(None, target.id, action, arguments, None, text)
     sent = study_commands.send(target.folder, action, arguments, by)
     _wait(lambda: sent in (now := reader.view()).journal.answers or not listens(now), patience)

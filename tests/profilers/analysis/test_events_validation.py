@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from profilers.analysis.events import quality_rows
+from profilers.analysis.events import losses_before_steps, quality_rows
 from profilers.analysis.steps import join_steps
 from profilers.model.rows import QualityRow
 from profilers.records.reader import RunRecords
@@ -74,6 +74,21 @@ def test_a_loss_that_is_no_number_is_left_out_and_one_without_a_step_was_the_las
         writer.event("validation", step="three", loss=1.0)
         writer.event("validation", loss=2.5)
     assert [(row.step, row.loss) for row in rows(RunRecords(tmp_path))] == [(6, 2.5)]
+
+
+def test_a_loss_is_told_once_all_ranks_told_theirs(tmp_path: Path) -> None:
+    """Each has text of its own: the mean over some of them is another loss."""
+    with RecordWriter(tmp_path, "rank-0") as first, RecordWriter(tmp_path, "rank-1") as second:
+        for step, loss in ((4, 3.0), (8, 2.0)):
+            first.event("validation", step=step, loss=loss, ranks=2, metric=0.5)
+            if step == 4:
+                second.event("validation", step=step, loss=loss + 1, ranks=2, metric=0.7)
+        records = RunRecords(tmp_path)
+        assert losses_before_steps(records) == {4: 3.5}
+        assert losses_before_steps(records, what="metric") == {4: pytest.approx(0.6)}
+        second.event("validation", step=8, loss=3.0, ranks=2)
+        records.refresh()
+        assert losses_before_steps(records) == {4: 3.5, 8: 2.5}
 
 
 def test_a_summary_has_the_curve_and_its_last_loss(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_what_pyarrow_reads_is_what_was_recorded(
         ]
         own = {field.name for field in dataclasses.fields(STREAMS[stream])}
         assert [
-            (row["run"], row["process"], STREAMS[stream](**{name: row[name] for name in own})) for row in found
+            (row["run"], row["process"], STREAMS[stream](**{name: row[name] for name in own}))
+            for row in found
         ] == [(folder.name, process, row) for process, row in wanted[stream]]
 
 

@@ -75,7 +75,8 @@ def test_few_checks_lie_where_they_tell_most() -> None:
 
 
 def test_who_was_given_up_beside_one_that_is_ruled_out_is_tried_again() -> None:
-    file = lossy_study(["none", "topk", "int8"], trials=3, loss_guard={"threshold": 0.01, "min_steps": 1})
+    guard = {"threshold": 0.01, "min_steps": 1}
+    file = lossy_study(["none", "topk", "int8"], trials=3, loss_guard=guard)
     usual = file.search_space.baseline[0]
 
     def trial(number: int, method: str, value: float, **more: Any) -> Trial:
@@ -103,6 +104,11 @@ def test_who_was_given_up_beside_one_that_is_ruled_out_is_tried_again() -> None:
     step = next_step(StudyState(trials=(*windows, failed)), file, True)
     assert (step.phase, step.source, step.details) == ("search", "retry", {"retry_of": 2, "attempt": 1})
     assert step.point == windows[2].config
+    unwanted = StudyState(trials=(*windows, failed), limits={"compression.method": ["none"]})
+    assert next_step(unwanted, file, True).source != "retry"
+    short = lossy_study(["none", "topk", "int8"], trials=3, loss_guard=guard, budget={"wall_seconds": 4.5})
+    slow = StudyState(trials=tuple(replace(one, seconds=1.0) for one in (*windows, failed)))
+    assert next_step(slow, file, True).source == "retry" and next_step(slow, short, True).phase == "done"
     again = trial(4, "int8", 300.0, retry_of=2, attempt=1, validation_loss=3.5, reference_loss=3.5)
     after = StudyState(trials=(*windows, failed, again))
     assert next_step(after, file, True).source != "retry"
