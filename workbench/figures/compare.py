@@ -207,8 +207,14 @@ def _upright(drawing: go.Figure, at: int, labels: Sequence[tuple[float, str]]) -
 
 
 def slices(trials: Sequence[TrialRow], aim: Aim, letters: Mapping[str, str], study: str) -> go.Figure:
-    """A panel for each knob: every measured trial at its value of the knob; the compared runs in their colours."""
-    axes = knob_axes(trials)[:SHOWN_KNOBS]
+    """A panel for each knob, first those in which the compared runs differ: every measured trial at its value of the
+    knob; the compared runs in their colours.
+    """
+    own = [row for row in trials if row.run in letters]
+    axes = sorted(
+        knob_axes(trials), key=lambda axis: len({_key(row.config.get(axis.key)) for row in own}) < 2
+    )
+    axes = axes[:SHOWN_KNOBS]
     measured = [row for row in trials if row.value is not None]
     labels = [(axis.title, aim.unit if place % 3 == 0 else "") for place, axis in enumerate(axes)]
     drawing = panels(f"Knob by knob, {study}", labels or [("", "")], study, 260)

@@ -28,6 +28,10 @@ _NARROW = """<style>
   [class*="st-key-stacked-"] > [data-testid=stLayoutWrapper] > * > [data-testid=stColumn] { min-width: 100%; }
 }
 </style>"""
+#: What is being drawn anew fades only where that takes long: a page that draws itself each second would flicker.
+_STEADY = """<style>
+[data-testid=stElementContainer][data-stale=true] { transition: opacity 1s ease-in 4s !important; }
+</style>"""
 
 
 def main() -> None:
@@ -35,7 +39,7 @@ def main() -> None:
     icon = str(ASSETS / "icon.svg")
     st.set_page_config(page_title="Workbench", page_icon=icon, layout="wide")
     st.logo(icon)
-    st.html(_CODE + _FILLED + _NARROW)
+    st.html(_CODE + _FILLED + _NARROW + _STEADY)
     if not login.let_in():
         return
     pages = [

@@ -36,6 +36,8 @@ from workbench.text import words
 #: Windows of a confirmation are many and short: the first kind leaves them out.
 KINDS = ("Runs and studies", "Runs", "Studies", "Windows")
 SHOWN_ROWS = 9
+#: What the address holds of the filters.
+FILTERS = ("filter", "kind", "outcomes", "tags")
 
 
 class Line(NamedTuple):
@@ -74,16 +76,35 @@ def page() -> None:
     if not lines:
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
-    matches = _matching_lines(lines)
-    if not matches:
-        st.info("No run or study matches the filter.", icon=":material/filter_alt:")
-        return
-    _table(matches[:MOST_OPTIONS])
-    compare_link("runs-ticked")
-    _omission_note(matches)
+    folded = _asked_for_one([line.id for line in lines])
+    with _list(len(lines), folded=folded):
+        matches = _matching_lines(lines)
+        if not matches:
+            st.info("No run or study matches the filter.", icon=":material/filter_alt:")
+            return
+        _table(matches[:MOST_OPTIONS])
+        compare_link("runs-ticked")
+        _omission_note(matches)
     chosen = _run_chooser([line.id for line in matches])
     kind = next(line.kind for line in lines if line.id == chosen)
     guarded(lambda: study_details.details(chosen) if kind == "study" else details.details(chosen))
+
+
+def _asked_for_one(ids: list[str]) -> bool:
+    """Whether who came here followed a link to one of them, and asked for no filter: the list is in the way then."""
+    linked = st.query_params.get("id")
+    if linked != st.session_state.get("linked-id"):
+        st.session_state["runs-folded"] = linked in ids and not any(
+            st.query_params.get(key) for key in FILTERS
+        )
+    return bool(st.session_state.get("runs-folded"))
+
+
+def _list(count: int, *, folded: bool) -> Any:
+    """Where the list of them stands; folded it is one line, which opens."""
+    if not folded:
+        return st.container()
+    return st.expander(f"All runs and studies ({count:,})", icon=":material/list:", key="runs-list")
 
 
 def _outcomes() -> list[tuple[str, str, str, list[str]]]:
@@ -255,7 +276,6 @@ def _select(lines: list[Line]) -> None:
 def _run_chooser(run_ids: list[str]) -> str:
     ids = within_reach("id", run_ids)
     from_link("id", ids)
-    st.space("small")
     chosen = st.selectbox("Details of", ids, key="id", width=420)
     to_link("id", chosen)
     return chosen

@@ -67,7 +67,7 @@ def _table(title: str, rows: Sequence[Forecast]) -> Table:
     for name in ("dp", "tp", "pp", "ZeRO", "micro", "stages"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("recompute", no_wrap=True)
-    for name in ("step, s", "90 %", "MFU", "memory", "too much"):
+    for name in ("step, s", "90 %", "MFU", "memory", "out of memory"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("besides products")
     for row in rows:

@@ -51,7 +51,10 @@ def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Colu
             "step", [row.step_seconds.median for row in rows], SECONDS._replace(format="%,.3f"), "Predicted."
         ),
         Column(
-            "90 %", [words.around(row.step_seconds.low, row.step_seconds.high) for row in rows], None, RANGE
+            "90 % interval, s",
+            [words.around(row.step_seconds.low, row.step_seconds.high) for row in rows],
+            None,
+            RANGE,
         ),
         Column(
             "measured",
@@ -67,7 +70,7 @@ def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Colu
             "Of the fullest device, predicted.",
         ),
         Column(
-            "too much",
+            "out of memory",
             [row.out_of_memory_probability for row in rows],
             PERCENT,
             "The probability that a rank runs out of memory.",

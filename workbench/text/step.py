@@ -75,7 +75,11 @@ def straggler(summary: RunSummary) -> str:
         f" on {summary.slowest_rank_host}" if summary.slowest_rank_host else ""
     )
     skew, share = words.seconds(summary.rank_skew_seconds), words.percent(summary.slowest_rank_share)
-    return f"{place[0].upper()}{place[1:]} computes longest, by {skew} of a mean step; it does in {share} of the steps."
+    by_chance = summary.skew is not None and summary.slowest_rank not in summary.skew.ranks
+    return (
+        f"{place[0].upper()}{place[1:]} computes longest, {skew} more than the least busy rank in a mean step; it is "
+        f"the busiest in {share} of the steps{', which is no more than chance explains' if by_chance else ''}."
+    )
 
 
 #: Kind of skew -> what it means.

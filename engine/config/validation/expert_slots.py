@@ -10,6 +10,8 @@ from engine.config.run_config import RunConfig
 
 KEY = "memory.expert_slots"
 _FP32 = 4
+#: A configuration is judged without a look at the machine, be there a GPU in it or not.
+_ON_GPUS = {"auto": "device auto takes a GPU where there is one", "cuda": "device is cuda"}
 
 
 def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
@@ -31,7 +33,8 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
         > experts,
         f"take {slots * size / 2**30:.3g} GiB, and memory.limit_gib is {limit}; choose at most "
         f"{int((limit or 0) * 2**30 // size)}": limit is not None and slots * size > limit * 2**30,
-        "are of CPU ranks so far; set device to cpu, or leave it out": config.device != "cpu"
+        f"are of CPU ranks so far, and {_ON_GPUS.get(config.device)}; set device to cpu, or leave it out": config.device
+        in _ON_GPUS
         and not config.lab.wanted,
         "needs every expert's own gradient and update on its rank; set zero_stage to 0": config.parallel.zero_stage
         > 0,

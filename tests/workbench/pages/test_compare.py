@@ -89,6 +89,19 @@ def test_a_knob_is_an_upright_line_with_its_values_in_order() -> None:
     assert [(trace.x[0], trace.y[0]) for trace in own] == [("4", 102.0), ("none", 102.0)]
 
 
+def test_the_knobs_in_which_the_compared_runs_differ_come_first() -> None:
+    keys = [f"overlap.knob{number}" for number in range(figures.SHOWN_KNOBS)] + ["compression.method"]
+    rows = [
+        TrialRow(at, run=f"r{at}", config={key: value for key in keys} | own, value=1.0 + at)
+        for at, (value, own) in enumerate(
+            [(1, {"compression.method": "none"}), (1, {"compression.method": "fp16"}), (2, {})]
+        )
+    ]
+    drawing = figures.slices(rows, Aim(), {"r0": "A", "r1": "B"}, "s")
+    titles = [axis.title.text for axis in drawing.select_xaxes()]
+    assert titles[0] == "compression" and len(titles) == figures.SHOWN_KNOBS
+
+
 def test_of_very_many_trials_the_best_is_drawn() -> None:
     rows = [
         TrialRow(at, run=f"r{at}", config={"batch.micro_batch": at % 7}, value=1.0 + at) for at in range(5000)

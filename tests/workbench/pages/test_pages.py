@@ -133,6 +133,20 @@ def test_runs_can_be_filtered(home: Path) -> None:
     assert "No run or study matches" in texts(app)
 
 
+def test_a_link_to_a_run_has_the_list_out_of_the_way(home: Path) -> None:
+    """Nine rows of others would stand above what was asked for."""
+    full_home(home)
+    crashed = next(path.name for path in home.iterdir() if path.name.endswith("9f10"))
+    folded = visit("runs", id=crashed)
+    assert [one.label for one in folded.expander if one.label.startswith("All runs")] == [
+        "All runs and studies (12)"
+    ]
+    assert len(folded.dataframe[0].value) == 12, "the list is there, behind one click"
+    for address in ({}, {"id": crashed, "kind": "Studies"}, {"id": "gone"}):
+        shown = visit("runs", **address)
+        assert not [one for one in shown.expander if one.label.startswith("All runs")], address
+
+
 def test_live_follows_the_run_that_goes_on(home: Path) -> None:
     running = full_home(home)
     app = visit("live")

@@ -26,7 +26,28 @@ def summary(**values: Any) -> RunSummary:
                 "slowest_rank_host": "node7",
                 "rank_skew_seconds": 0.02,
             },
-            "Rank 2 on node7 computes longest, by 20.0 ms of a mean step; it does in 50 % of the steps.",
+            "Rank 2 on node7 computes longest, 20.0 ms more than the least busy rank in a mean step; it is the busiest "
+            "in 50 % of the steps.",
+        ),
+        (
+            {
+                "slowest_rank": 1,
+                "slowest_rank_share": 0.55,
+                "rank_skew_seconds": 0.2,
+                "skew": SkewRow("rotating", 0.9, 0.0, 0.9, 0.0, ranks=[]),
+            },
+            "Rank 1 computes longest, 200.0 ms more than the least busy rank in a mean step; it is the busiest in 55 % "
+            "of the steps, which is no more than chance explains.",
+        ),
+        (
+            {
+                "slowest_rank": 1,
+                "slowest_rank_share": 0.95,
+                "rank_skew_seconds": 0.2,
+                "skew": SkewRow("fixed", 0.2, 0.2, 0.0, 0.0, ranks=[1], ranks_share=0.95),
+            },
+            "Rank 1 computes longest, 200.0 ms more than the least busy rank in a mean step; it is the busiest in 95 % "
+            "of the steps.",
         ),
     ],
 )

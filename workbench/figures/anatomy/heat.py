@@ -6,7 +6,7 @@ several, with the largest value among them. So nothing that stands out is lost, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,17 +36,25 @@ DIVERGING = ((0.0, "#0072B2"), (0.5, "#F4F4F4"), (1.0, "#B34700"))
 
 
 class Metric(NamedTuple):
-    """A metric of the steps that all ranks recorded: seconds [ranks, steps], NaN where it is not known."""
+    """A metric of the steps that all ranks recorded: seconds [ranks, steps], NaN where it is not known.
+
+    ``measured`` says of each step whether it is none of the warm-up.
+    """
 
     name: str
     ranks: list[int]
     steps: Array
     seconds: Array
+    measured: Array
 
     def known(self) -> Metric:
         """Only the steps of which every rank knows it."""
-        wanted = np.isfinite(self.seconds).all(axis=0)
-        return self._replace(steps=self.steps[wanted], seconds=self.seconds[:, wanted])
+        return self._of(np.isfinite(self.seconds).all(axis=0))
+
+    def _of(self, wanted: Array) -> Metric:
+        return self._replace(
+            steps=self.steps[wanted], seconds=self.seconds[:, wanted], measured=self.measured[wanted]
+        )
 
     def beside_median(self) -> Metric:
         """Each rank's seconds beyond the median rank of the step."""
@@ -56,7 +64,8 @@ class Metric(NamedTuple):
 class HeatSeries(NamedTuple):
     """A cell's milliseconds, and whose they are: ``places`` holds the rank and the step. None where nothing is known.
 
-    A row of several ranks has the title of their host, ``by_host``. ``relative``: beside the median rank.
+    A row of several ranks has the title of their host, ``by_host``. ``relative``: beside the median rank. ``scale``:
+    the least and the most of the measured steps, of all while none is measured; warm-up would leave them one colour.
     """
 
     metric: str
@@ -66,7 +75,13 @@ class HeatSeries(NamedTuple):
     places: list[list[tuple[int, int]]]
     steps_per_column: int
     relative: bool
+    scale: tuple[float, float]
     by_host: bool = False
+
+    @property
+    def beyond(self) -> bool:
+        """Whether warm-up steps lie beyond the scale."""
+        return any(value is not None and value > self.scale[1] for row in self.milliseconds for value in row)
 
 
 def metric_of(steps: Mapping[int, Columns], name: str, measured: bool = False) -> Metric:
@@ -74,17 +89,16 @@ def metric_of(steps: Mapping[int, Columns], name: str, measured: bool = False) -
     written = {rank: columns for rank, columns in sorted(steps.items()) if len(columns.get("step", ()))}
     common = common_steps([columns["step"] for columns in written.values()])
     if not written or not len(common):
-        return Metric(name, list(written), np.empty(0, np.int64), np.empty((len(written), 0)))
+        nothing = np.empty((len(written), 0))
+        return Metric(name, list(written), np.empty(0, np.int64), nothing, np.empty(0, bool))
     places = {rank: rows_of(columns["step"], common) for rank, columns in written.items()}
     seconds = np.stack(
         [sum(columns[field][places[rank]] for field in METRICS[name]) for rank, columns in written.items()]
     )
-    found = Metric(name, list(written), common, np.asarray(seconds, dtype=float))
-    if not measured:
-        return found
     first = next(iter(written))
     wanted = np.asarray(written[first]["measured"][places[first]], dtype=bool)
-    return found._replace(steps=common[wanted], seconds=found.seconds[:, wanted])
+    found = Metric(name, list(written), common, np.asarray(seconds, dtype=float), wanted)
+    return found._of(wanted) if measured else found
 
 
 def rows_by_host(ranks: Sequence[int], hosts: Mapping[int, str]) -> dict[str, list[int]]:
@@ -108,7 +122,23 @@ def heat_series(metric: Metric, rows: Mapping[str, Sequence[int]], relative: boo
         places.append([cell[1] for cell in cells])
     steps = [int(shown.steps[start]) for start in starts]
     by_host = any(len(members) > 1 for members in rows.values())
-    return HeatSeries(metric.name, list(rows), steps, numbers, places, per_column, relative, by_host)
+    scale = _scale(numbers, places, set(shown.steps[shown.measured].tolist()))
+    return HeatSeries(metric.name, list(rows), steps, numbers, places, per_column, relative, scale, by_host)
+
+
+def _scale(
+    numbers: Sequence[Sequence[float | None]],
+    places: Sequence[Sequence[tuple[int, int]]],
+    measured: Container[int],
+) -> tuple[float, float]:
+    cells = [
+        (value, step)
+        for row, own in zip(numbers, places, strict=True)
+        for value, (_, step) in zip(row, own, strict=True)
+        if value is not None
+    ]
+    values = [value for value, step in cells if step in measured] or [value for value, _ in cells] or [0.0]
+    return min(values), max(values)
 
 
 def _largest(metric: Metric, own: Array, start: int, stop: int) -> tuple[float | None, tuple[int, int]]:
@@ -151,7 +181,8 @@ def _steps_title(series: HeatSeries) -> str:
 
 
 def _colours(series: HeatSeries) -> dict[str, Any]:
+    low, high = series.scale
     if not series.relative:
-        return {"colorscale": SEQUENTIAL}
-    most = max(abs(value) for row in series.milliseconds for value in row if value is not None) or 1.0
+        return {"colorscale": SEQUENTIAL, "zmin": low, "zmax": high}
+    most = max(abs(low), abs(high)) or 1.0
     return {"colorscale": DIVERGING, "zmin": -most, "zmax": most}

@@ -113,11 +113,14 @@ def lighter(color: str, white: float = 0.45) -> str:
 
 
 class LinkSeries(NamedTuple):
-    """From row to column: megabytes of a step, and gigabytes/s of one device's link; None on an empty diagonal."""
+    """From row to column: megabytes of a step on an axis (None: on all), and gigabytes/s of one device's link; None on
+    an empty diagonal.
+    """
 
     names: list[str]
     megabytes: list[list[float]]
     rates: list[list[float | None]]
+    axis: str | None = None
 
 
 def link_series(found: TrafficMap, axis: str | None = None) -> LinkSeries:
@@ -131,12 +134,13 @@ def link_series(found: TrafficMap, axis: str | None = None) -> LinkSeries:
         names, sent = [f"device {device}" for device in range(count)], sum(wanted, np.zeros((count, count)))
         rates = np.where(np.eye(count, dtype=bool), np.nan, found.links.bytes_per_second)
     known = [[float(rate) / 1e9 if np.isfinite(rate) else None for rate in row] for row in rates]
-    return LinkSeries(names, (sent / 1e6).tolist(), known)
+    return LinkSeries(names, (sent / 1e6).tolist(), known, axis)
 
 
 def link_matrix(series: LinkSeries, revision: str = "") -> go.Figure:
     """Bright is much; what a link can carry is told where one points."""
-    drawing = figure("Sent in a step, from row to column", "to", "from", revision, _MATRIX_PIXELS)
+    of = "" if series.axis is None else f" by {series.axis}"
+    drawing = figure(f"Sent in a step{of}, from row to column", "to", "from", revision, _MATRIX_PIXELS)
     if not any(any(row) for row in series.megabytes):
         return empty(drawing, "this layout sends nothing on this axis")
     largest = max(map(max, series.megabytes)) * 1e6

@@ -125,17 +125,14 @@ def _has_begun() -> bool:
 
 
 def steer(view: RunView) -> None:
-    """Buttons of a run that goes on, and what became of the last click."""
-    if view.state != "ended":
-        target = Target("run", view.id, view.folder)
-        with st.container(horizontal=True, key="run-steer"):
-            about = "Ends after its next step, in good order; it can be continued where checkpoints are kept."
-            if pressed(st.button, "Stop", "run-stop", icon=":material/stop:", help=about):
-                _ask(target, "stop")
-            about = "Each rank writes what is in its memory, with who asked for it, over the next step."
-            if pressed(st.button, "Memory snapshot", "run-snapshot", icon=":material/memory:", help=about):
-                _ask(target, SNAPSHOT)
-    answered(f"run-{view.id}")
+    """Buttons of a run that goes on; what became of the last click is kept as the answer of ``run-ID``."""
+    target = Target("run", view.id, view.folder)
+    about = "Ends after its next step, in good order; it can be continued where checkpoints are kept."
+    if pressed(st.button, "Stop", "run-stop", icon=":material/stop:", help=about):
+        _ask(target, "stop")
+    about = "Each rank writes what is in its memory, with who asked for it, over the next step."
+    if pressed(st.button, "Memory snapshot", "run-snapshot", icon=":material/memory:", help=about):
+        _ask(target, SNAPSHOT)
 
 
 def _ask(target: Target, action: str) -> None:

@@ -17,9 +17,10 @@ from workbench.home.runs import RunView
 from workbench.pages.navigation import PAGES
 from workbench.pages.run import collectives, commands, control, gpus, host, quality, settings, verdicts
 from workbench.pages.run.anatomy import steps as run_steps
-from workbench.pages.widgets.note_form import said_of
+from workbench.pages.widgets.note_form import note_of, tags_of
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
+    answered,
     backend_note,
     badge,
     home,
@@ -44,11 +45,10 @@ def details(run_id: str) -> None:
     records, view = snapshot(run_id), runs.load(home() / run_id)
     summary = summary_of(view) or _empty_summary(view)
     _headline(view)
-    said_of(view.folder)
+    note_of(view.folder)
     if view.outcome not in (None, "completed"):
         _ending(view)
-    _so_far(view, summary)
-    control.steer(view)
+    _goes_on(view, summary)
     metrics(numbers(summary), "run-numbers")
     verdicts.draw(run_id, summary, records.config)
     for tab, draw in zip(
@@ -64,12 +64,16 @@ def _empty_summary(view: RunView) -> RunSummary:
     return RunSummary(view.id, view.layout, world_size=0, backend="", parameters=None, tokens_per_step=None)
 
 
-def _so_far(view: RunView, summary: RunSummary) -> None:
-    """Of a run that goes on; drawn again as a whole, so that no two numbers are of different steps."""
+def _goes_on(view: RunView, summary: RunSummary) -> None:
+    """Of a run that goes on: how far, and what can be asked of it. It is drawn again as a whole, so that no two numbers
+    are of different steps.
+    """
     if view.state != "ended":
         with st.container(horizontal=True, vertical_alignment="center", key="run-so-far"):
             st.caption(f":material/hourglass_top: {run_text.so_far(summary)}", width="content")
             st.button("Update", icon=":material/refresh:", type="tertiary", key="run-update")
+            control.steer(view)
+    answered(f"run-{view.id}")
 
 
 def _headline(view: RunView) -> None:
@@ -88,6 +92,7 @@ def _headline(view: RunView) -> None:
             PAGES["Export"], label="Export", icon=":material/ios_share:", query_params={"export": view.id}
         )
         report_button(view.id)
+        tags_of(view.folder)
 
 
 def _ending(view: RunView) -> None:

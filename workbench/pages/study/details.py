@@ -25,7 +25,7 @@ from workbench.figures.search.thinning import thinned_front
 from workbench.pages.navigation import PAGES
 from workbench.pages.study import sensitivity, transfer
 from workbench.pages.widgets import trial_table
-from workbench.pages.widgets.note_form import said_of
+from workbench.pages.widgets.note_form import note_of, tags_of
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import badge, metrics, report_button, table
 from workbench.pages.widgets.trial_table import study, trial_chart, trials_table
@@ -132,7 +132,8 @@ def details(name: str) -> None:
         )
         transfer.download(name)
         report_button(name)
-    said_of(found.view.folder)
+        tags_of(found.view.folder)
+    note_of(found.view.folder)
     result = found.result
     headline(found, "study")
     trial_chart(found, "study-trials")

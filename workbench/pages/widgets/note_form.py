@@ -21,18 +21,21 @@ from workbench.pages.widgets.shared import (
 from workbench.text import words
 
 
-def said_of(folder: Path) -> None:
-    """Tags and note of a run or a study, and a form to change them."""
-    said, name = remarks.remarks_of(folder), folder.name
-    with st.container(horizontal=True, vertical_alignment="center", key="remarks"):
-        for tag in said.tags:
-            st.badge(words.in_badge(tag), icon=":material/sell:", color="gray")
-        with st.popover("Note and tags", icon=":material/edit_note:", type="tertiary"):
-            _form(folder, said)
-    if said.note:
+def tags_of(folder: Path) -> None:
+    """In a row of badges: tags of a run or a study, and a form to change them and its note."""
+    said = remarks.remarks_of(folder)
+    for tag in said.tags:
+        st.badge(words.in_badge(tag), icon=":material/sell:", color="gray")
+    with st.popover("Note and tags", icon=":material/edit_note:", type="tertiary"):
+        _form(folder, said)
+
+
+def note_of(folder: Path) -> None:
+    """Below that row: the note, and what became of the last change."""
+    if note := remarks.remarks_of(folder).note:
         with st.container(border=True, key="remarks-note"):
-            st.markdown("  \n".join(words.escaped(line) for line in said.note.splitlines()))
-    answered(f"remarks-{name}")
+            st.markdown("  \n".join(words.escaped(line) for line in note.splitlines()))
+    answered(f"remarks-{folder.name}")
 
 
 def _form(folder: Path, said: Remarks) -> None:

@@ -144,7 +144,8 @@ def test_a_run_learns_the_same_with_experts_elsewhere(tmp_path: Path, values: di
             {"memory__expert_slots": 8, "memory__limit_gib": 0.0005},
             "memory.limit_gib is 0.0005; choose at most 5",
         ),
-        ({"device": "cuda"}, "set device to cpu"),
+        ({"device": "cuda"}, "device is cuda; set device to cpu"),
+        ({"device": "auto"}, "device auto takes a GPU where there is one; set device to cpu"),
         ({"parallel__dp": 2, "parallel__zero_stage": 1}, "set zero_stage to 0"),
     ],
 )

@@ -144,16 +144,16 @@ def _heat_map(records: Snapshot) -> None:
         if records.running:
             st.button("Update", icon=":material/refresh:", type="tertiary", key="steps-update")
     metric = heat.metric_of(records.steps, name)
-    drawing = heat.heat(
-        heat.heat_series(metric, rows, relative), f"{records.id}-{name}-{relative}-{len(rows)}"
-    )
+    series = heat.heat_series(metric, rows, relative)
+    drawing = heat.heat(series, f"{records.id}-{name}-{relative}-{len(rows)}")
     clicked = clickable_chart(drawing, "steps-heat", f"{name} of each rank in each step")
     if clicked and isinstance(clicked.about, list):
         _go(step=int(clicked.about[1]))
         _go(rank=int(clicked.about[0]))
         st.rerun()
     st.caption(f":material/person_alert: {_skew(records, name)}", help=step_text.SKEW_HELP)
-    st.caption(":material/touch_app: Click on a cell to see that rank in that step, or type a step.")
+    beyond = " Colours are those of the measured steps; warm-up lies beyond them." if series.beyond else ""
+    st.caption(f":material/touch_app: Click on a cell to see that rank in that step, or type a step.{beyond}")
 
 
 def _typed_step() -> None:
