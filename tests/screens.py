@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
 
@@ -20,6 +21,8 @@ from tests.workbench.pages.conftest import (
 from tests.workbench.pages.homes import full_home
 
 WIDTHS = (1440, 800)
+#: Of a run's views those that the others do not show.
+VIEWS = ("Anatomy", "Collectives", "Loss and memory", "Host", "GPUs", "Configuration")
 HEIGHT = 1000
 SCHEMES = ("light", "dark")
 
@@ -32,6 +35,7 @@ def pages(home: Path, live: str) -> dict[str, str]:
         "start": "/",
         "runs": f"/runs?id={finished}",
         "run-going": f"/runs?id={live}",
+        **{f"run-{name.lower().replace(' ', '-')}": f"/runs?id={finished}&section={quote(name)}" for name in VIEWS},
         "live": "/live",
         "steps": f"/steps?run={finished}",
         "plan": "/plan",
@@ -73,6 +77,7 @@ def _look(chromium: Any, base: str, addresses: dict[str, str], out: Path, scheme
         for _ in range(2):  # what is drawn anew in the larger window may be taller
             tall = tab.page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
             tab.page.set_viewport_size({"width": width, "height": max(HEIGHT, int(tall))})
+            tab.settle()
             tab.page.wait_for_timeout(DRAWING_MILLISECONDS)
         path = out / f"{name}-{scheme}-{width}.png"
         tab.page.screenshot(path=path)

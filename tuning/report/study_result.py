@@ -360,6 +360,12 @@ class StudyResult:
     result_lines: list[str] = field(default_factory=list)
     #: The same in one.
     result_line: str = ""
+
+    @property
+    def tried_again(self) -> set[int]:
+        """Numbers of trials that another one repeats, as what ended them was no fault of theirs."""
+        return {row.retry_of for row in self.trials if row.retry_of is not None}
+
     importance: Importance | UnsetType | None = UNSET
     prior: dict[str, Any] | UnsetType | None = UNSET
     optuna_lag: str | UnsetType = UNSET

@@ -134,6 +134,15 @@ def test_a_live_run_grows_in_the_same_charts_and_keeps_a_zoom(
     tab.screenshot(screenshots, "live-zoomed")
 
 
+def test_what_is_drawn_anew_each_second_does_not_fade(full: str, visit: Callable[[str], Visit]) -> None:
+    """Streamlit fades what it draws anew after half a second, which a busy machine needs for each look."""
+    tab = visit("light")
+    tab.open(full + "/live")
+    (element, *_) = tab.page.query_selector_all("[data-testid=stElementContainer][data-stale]")
+    delay = "element => { element.dataset.stale = 'true'; return getComputedStyle(element).transitionDelay; }"
+    assert element.evaluate(delay) == "4s"
+
+
 def zoom(tab: Visit, plot: str) -> None:
     """Drag over the middle half of a plot."""
     box = tab.page.locator(plot).first.bounding_box()

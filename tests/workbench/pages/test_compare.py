@@ -92,7 +92,7 @@ def test_a_knob_is_an_upright_line_with_its_values_in_order() -> None:
 def test_the_knobs_in_which_the_compared_runs_differ_come_first() -> None:
     keys = [f"overlap.knob{number}" for number in range(figures.SHOWN_KNOBS)] + ["compression.method"]
     rows = [
-        TrialRow(at, run=f"r{at}", config={key: value for key in keys} | own, value=1.0 + at)
+        TrialRow(at, run=f"r{at}", config=dict.fromkeys(keys, value) | own, value=1.0 + at)
         for at, (value, own) in enumerate(
             [(1, {"compression.method": "none"}), (1, {"compression.method": "fp16"}), (2, {})]
         )

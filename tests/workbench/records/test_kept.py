@@ -14,7 +14,7 @@ from workbench.figures import host, steps
 from workbench.records import kept
 from workbench.records.live_snapshot import LiveRun, LiveRuns, Snapshot
 
-#: Of a run of 8 ranks, with room above what is held. What the page's process takes in all, ``benchmarks.dashboard`` tells.
+#: Of a run of 8 ranks, with room above what is held; ``benchmarks.dashboard`` tells what the page's process takes.
 MOST_BYTES = 60e6
 
 

@@ -20,7 +20,6 @@ from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.pages.run.commands import SNAPSHOT
 from workbench.pages.widgets.shared import (
-    answered,
     home,
     pressed,
     remember,

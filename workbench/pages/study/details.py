@@ -224,7 +224,7 @@ def _why_it_wins(why: Why) -> None:
 
 def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
     """The tiles of a study."""
-    aim, again = result.aim, {row.retry_of for row in result.trials}
+    aim, again = result.aim, result.tried_again
     failed = sum(row.failed and row.number not in again for row in result.trials)
     repeated = sum(row.number in again for row in result.trials)
     tiles = {

@@ -14,6 +14,7 @@ from tests.tuning.analysis.test_confirmation import DEEP, rerun, searched, trial
 from tests.workbench.pages.test_pages import texts, visit
 from tests.workbench.text.test_study import FILE, TIED, write
 from tuning.report.result import result
+from workbench.analysis import overview
 from workbench.pages.study.details import numbers
 from workbench.services import jobs
 from workbench.text import words
@@ -62,10 +63,9 @@ def test_a_trial_that_was_tried_again_is_not_one_of_those_that_the_budget_counts
     lost = replace(trial(2, DEEP, 1.0), outcome="stopped", value=None, samples=())
     broken = replace(trial(4, DEEP, 1.0), outcome="oom", value=None, samples=())
     state = replace(state, trials=(*state.trials, lost, trial(3, DEEP, 800.0, retry_of=2, attempt=1), broken))
-    assert numbers(result(state, study(trials=4)))["Trials"] == (
-        "4 of 4",
-        "1 without a value; besides 1 that had to be tried again",
-    )
+    found = result(state, study(trials=4))
+    assert numbers(found)["Trials"] == ("4 of 4", "1 without a value; besides 1 that had to be tried again")
+    assert overview._failed(found) == 1, "the page Start counts the same ones"
 
 
 def test_a_baseline_that_may_be_beaten_is_called_undecided_in_tile_and_line() -> None:
