@@ -35,7 +35,10 @@ def pages(home: Path, live: str) -> dict[str, str]:
         "start": "/",
         "runs": f"/runs?id={finished}",
         "run-going": f"/runs?id={live}",
-        **{f"run-{name.lower().replace(' ', '-')}": f"/runs?id={finished}&section={quote(name)}" for name in VIEWS},
+        **{
+            f"run-{name.lower().replace(' ', '-')}": f"/runs?id={finished}&section={quote(name)}"
+            for name in VIEWS
+        },
         "live": "/live",
         "steps": f"/steps?run={finished}",
         "plan": "/plan",

@@ -132,6 +132,10 @@ def _how(document: StudyResult, gain: Gain, best: Entry, live: bool) -> str:
     return _APART if live else _UNCONFIRMED
 
 
+#: From here on an ordinary 95 % interval would leave out that both are alike, and one asks why this one does not.
+_SURE_ALONE = 0.975
+
+
 def beside(gain: Gain, yardstick: str) -> str:
     """A ratio of which nothing is known but itself."""
     return f"{_signed(gain.ratio)} % compared with {yardstick}"
@@ -154,7 +158,9 @@ def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
     if gain.verdict == "equal":
         same = f"equal to {yardstick} to within {text(100 * gain.equal_within)} %"
         return f"{same}: {_signed(ratio)} %, {between}"
-    likely = f", {100 * gain.probability:.0f} % likely to be {word}" if gain.probability is not None else ""
+    likely = "" if gain.probability is None else f", {100 * gain.probability:.0f} % likely to be {word}"
+    if gain.probability is not None and gain.probability >= _SURE_ALONE:
+        likely += " (the interval, which holds after every round, is wider than that)"
     return f"undecided: {beside(gain, yardstick)}, {between}{likely}"
 
 

@@ -319,6 +319,14 @@ def test_the_claim_in_words(
     assert gain_text(Gain(ratio, low, high, verdict, True, 0.82, 0.03), "B").startswith(words)
 
 
+def test_an_interval_that_a_chance_seems_to_contradict_is_explained() -> None:
+    """Of one look 98 % would mean that it is faster; the interval holds after every round, and is wider."""
+    found = gain_text(Gain(1.2, 0.88, 1.7, "undecided", True, 0.986, 0.03), "B")
+    assert found.endswith(
+        "-12.0 to +70.0 %, 99 % likely to be faster (the interval, which holds after every round, is wider than that)"
+    )
+
+
 def test_runs_under_different_conditions_are_flagged() -> None:
     state = rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0}, conditions={"sm_clock_mhz": 1500.0})
     assert condition_flags(found_in(state)) == []
