@@ -3,18 +3,21 @@
 A rank that is slow for fifty steps of a thousand is no straggler of the run, and a link that was full for a minute no
 bottleneck of an hour. So the rules about steps and communication are asked again of each stretch of the run. What is
 above its threshold there and at least twice its share of the whole is an episode; neighbouring stretches with the same
-finding are one.
+finding are one. The newest steps are one more stretch, however long the run is: who looks at a run that goes on wants
+to know of a rank that stalls while it stalls, and not that it did some thousand steps ago.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from profilers.analysis.anatomy import hosts_of
 from profilers.analysis.steps import JoinedSteps, rank_skew
+from profilers.model.rows import FIXED
 from profilers.model.verdict import Episode, Setting, Verdict, judge
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table
@@ -24,6 +27,10 @@ from profilers.verdicts.steps import SAME_FRACTION, step_findings
 
 #: A run is looked at in so many stretches at the most, of so many steps at the least.
 MOST_STRETCHES, LEAST_STEPS = 20, 10
+#: So many newest steps in detail tell what holds now, in whole rounds.
+NEWEST_STEPS = 20
+#: Of these, a rank that is the slowest in this part, and more often than by chance, is the one that stalls.
+_NOW_FRACTION = 0.5
 #: How much larger than in the whole run a share has to be.
 TIMES = 2.0
 
@@ -43,16 +50,61 @@ def episodes_of(
         return []
     above: dict[_Key, list[int]] = {}
     for place, stretch in enumerate(stretches):
-        for verdict in judge(_findings(records, stretch, setting), setting.thresholds):
-            known = shares.get(_key(verdict), 0.0)
-            if verdict.share is not None and verdict.share >= TIMES * known:
-                above.setdefault(_key(verdict), []).append(place)
+        for verdict in _above(_findings(records, stretch, setting), shares, setting):
+            above.setdefault(_key(verdict), []).append(place)
     found = [
-        _episode(records, measured, stretches, places, key, setting)
+        _over(records, measured, *_span(stretches[places[0]], stretches[places[-1]]), key, setting)
         for key, all_places in above.items()
         for places in _neighbours(all_places)
     ]
-    return sorted((one for one in found if one is not None), key=lambda one: one.first_step)
+    latest = _latest(measured, period)
+    now = _above(_findings(records, latest, setting, now=True), shares, setting)
+    ended = [replace(one, goes_on=_goes_on(one, stretches[-1], now)) for one in found if one is not None]
+    return sorted(_with_now(records, measured, ended, latest, now, setting), key=lambda one: one.first_step)
+
+
+def _with_now(
+    records: RunRecords,
+    measured: JoinedSteps,
+    ended: Sequence[Episode],
+    latest: JoinedSteps,
+    now: Sequence[Verdict],
+    setting: Setting,
+) -> list[Episode]:
+    """With what the newest steps show: it goes on with an episode of the same finding that reaches into them."""
+    found = {(_key(one.verdict), one.first_step): one for one in ended}
+    first, last = _span(latest, latest)
+    for verdict in now:
+        own = [one for one in found.values() if _key(one.verdict) == _key(verdict)]
+        if any(one.goes_on for one in own):
+            continue
+        into = next((one for one in own if one.last_step >= first - 1), None)
+        longer = (
+            None if into is None else _over(records, measured, into.first_step, last, _key(verdict), setting)
+        )
+        known = longer or Episode(first, last, True, verdict)
+        found[_key(verdict), known.first_step] = replace(known, goes_on=True)
+    return list(found.values())
+
+
+def _above(findings: Sequence[Verdict], shares: Mapping[_Key, float], setting: Setting) -> list[Verdict]:
+    """What is above its threshold, and far above its share of the whole."""
+    judged = judge(findings, setting.thresholds)
+    return [
+        one for one in judged if one.share is not None and one.share >= TIMES * shares.get(_key(one), 0.0)
+    ]
+
+
+def _latest(measured: JoinedSteps, period: int) -> JoinedSteps:
+    count = -(-NEWEST_STEPS // period) * period
+    return measured.chosen(slice(max(0, len(measured.steps) - count), None))
+
+
+def _goes_on(found: Episode, last: JoinedSteps, now: Sequence[Verdict]) -> bool:
+    """Whether it reaches the last step: a long stretch at the end may have it at its beginning alone."""
+    reaches = found.last_step == int(last.steps[-1])
+    short = len(last.steps) <= NEWEST_STEPS
+    return reaches and (short or _key(found.verdict) in [_key(one) for one in now])
 
 
 def _key(finding: Verdict) -> _Key:
@@ -70,12 +122,19 @@ def _stretches(measured: JoinedSteps, period: int) -> Iterator[JoinedSteps]:
         yield measured.chosen(slice(start, stop))
 
 
-def _findings(records: RunRecords, stretch: JoinedSteps, setting: Setting) -> list[Verdict]:
+def _findings(
+    records: RunRecords, stretch: JoinedSteps, setting: Setting, *, now: bool = False
+) -> list[Verdict]:
     calls = [_within(records.table(rank, "comm"), stretch) for rank in stretch.ranks]
     inputs = RuleInputs(stretch, setting, exposures(calls, stretch, setting.groups), hosts_of(records))
     found = [*step_findings(inputs, ()), *exposed_findings(inputs, ())]
-    steady = rank_skew(stretch).share >= SAME_FRACTION
-    return [one for one in found if one.name != "straggler" or steady]
+    share = rank_skew(stretch).share
+    return [one for one in found if one.name != "straggler" or _steady(one, share, now)]
+
+
+def _steady(straggler: Verdict, share: float, now: bool) -> bool:
+    """Whether it is always the same rank; of the newest steps it is enough that it is so more often than by chance."""
+    return share >= SAME_FRACTION or (now and straggler.kind == FIXED and share >= _NOW_FRACTION)
 
 
 def _within(calls: Table, stretch: JoinedSteps) -> Table:
@@ -92,17 +151,14 @@ def _neighbours(places: Sequence[int]) -> Iterator[list[int]]:
         yield [place for _, place in group]
 
 
-def _episode(
-    records: RunRecords,
-    measured: JoinedSteps,
-    stretches: Sequence[JoinedSteps],
-    places: Sequence[int],
-    key: _Key,
-    setting: Setting,
+def _span(begin: JoinedSteps, end: JoinedSteps) -> tuple[int, int]:
+    return int(begin.steps[0]), int(end.steps[-1])
+
+
+def _over(
+    records: RunRecords, measured: JoinedSteps, first: int, last: int, key: _Key, setting: Setting
 ) -> Episode | None:
-    """With the finding over all of its stretches together."""
-    first, last = int(stretches[places[0]].steps[0]), int(stretches[places[-1]].steps[-1])
+    """A finding as it is from one step to another one, if it is above its threshold; ``goes_on`` is not known here."""
     findings = _findings(records, measured.between(first, last + 1), setting)
     finding = next((one for one in judge(findings, setting.thresholds) if _key(one) == key), None)
-    goes_on = places[-1] == len(stretches) - 1
-    return None if finding is None else Episode(first, last, goes_on, finding)
+    return None if finding is None else Episode(first, last, False, finding)

@@ -420,7 +420,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[Line]:
 def episode(found: Episode) -> str:
     """What held for a part of the run, and in which steps."""
     verdict = found.verdict
-    steps = f"steps {found.first_step:,} to {found.last_step:,}" + (", and now" if found.goes_on else "")
+    steps = f"steps {found.first_step:,} to {found.last_step:,}" + (", the latest" if found.goes_on else "")
     return f"{words.bottleneck(verdict.name, verdict.axis)} in {steps}: {verdict.evidence}"
 
 

@@ -52,6 +52,44 @@ def test_one_that_is_still_there_goes_on(tmp_path: Path) -> None:
     assert (episode.first_step, episode.goes_on) == (80, True)
 
 
+@pytest.mark.parametrize("begins", [1960, 1985])
+def test_a_rank_that_stalls_now_is_named_however_long_the_run_was(tmp_path: Path, begins: int) -> None:
+    """A stretch of this run has 100 steps, of which too few are slow."""
+
+    def phases(rank: int, step: int) -> dict[str, float]:
+        slow = step >= begins and step % 4 != 0  # another one is the slowest now and then
+        work = 1.5 if slow and rank == 2 else 1.0 + 0.01 * ((step + rank) % 4 == 0)
+        return {"forward": work, "communication_exposed": 1.6 - work if step >= begins else 0.1}
+
+    found = run(tmp_path, phases, steps=2000)
+    (episode,) = [one for one in found.episodes if one.verdict.name == "straggler"]
+    assert (episode.first_step, episode.last_step, episode.goes_on) == (1980, 1999, True)
+    assert (episode.verdict.rank, episode.verdict.kind) == (2, "fixed")
+
+
+def test_what_is_over_is_not_said_to_go_on(tmp_path: Path) -> None:
+    """The last stretch of this run has 200 steps; the rank was slow in all but its end."""
+
+    def phases(rank: int, step: int) -> dict[str, float]:
+        work = 1.5 if rank == 2 and 3800 <= step < 3970 else 1.0 + 0.01 * ((step * 7 + rank * 3) % 4)
+        return {"forward": work, "communication_exposed": 0.1}
+
+    (episode,) = run(tmp_path, phases, steps=4000).episodes
+    assert (episode.first_step, episode.last_step, episode.goes_on) == (3800, 3999, False)
+
+
+def test_what_goes_on_into_the_newest_steps_is_one_episode(tmp_path: Path) -> None:
+    """Of stretches of ten steps it is the slowest in all of the last but one, and in six of the last."""
+
+    def phases(rank: int, step: int) -> dict[str, float]:
+        slow = 180 <= step < 190 or step in (190, 192, 193, 195, 197, 199)
+        return {"forward": 1.5 if rank == 1 and slow else 1.0 + 0.01 * (rank == (step * 7) % 4)}
+
+    (episode,) = run(tmp_path, phases).episodes
+    assert (episode.first_step, episode.last_step, episode.goes_on) == (180, 199, True)
+    assert (episode.verdict.rank, episode.verdict.share) == (1, about(8 / (20 + 8 / 4), 0.02))
+
+
 def test_a_link_that_was_full_for_a_while_is_named(tmp_path: Path) -> None:
     def phases(rank: int, step: int) -> dict[str, float]:
         return {"forward": 1.0, "communication_exposed": 1.0 if 40 <= step < 60 else 0.01}

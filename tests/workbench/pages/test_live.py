@@ -82,7 +82,7 @@ def test_what_holds_now_is_named_while_the_run_goes_on(home: Path) -> None:
                 writer.write(step_sample(step, start_unix=began + step, **phases))
     assert wait_until(lambda: "Bottlenecks over" in texts(visit("live", run=folder.name)))
     app = visit("live", run=folder.name)
-    assert any("straggler" in one.value and "and now" in one.value for one in app.warning)
+    assert any("straggler" in one.value and "the latest" in one.value for one in app.warning)
 
 
 def test_it_leads_to_what_can_be_asked_of_the_run_as_it_stands(home: Path) -> None:

@@ -49,7 +49,7 @@ class Metric(NamedTuple):
 
     def known(self) -> Metric:
         """Only the steps of which every rank knows it."""
-        return self._of(np.isfinite(self.seconds).all(axis=0))
+        return self._of(np.asarray(np.isfinite(self.seconds).all(axis=0)))
 
     def _of(self, wanted: Array) -> Metric:
         return self._replace(
