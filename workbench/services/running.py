@@ -14,7 +14,8 @@ from profilers.model.run_summary import RunSummary
 from workbench.home import runs
 from workbench.home.runs import RunView
 
-#: A summary is made again after so long, and after so many times what making it took.
+#: A summary is made again after so long, and after so many times what making it took of the processor: clock time
+#: would keep a page from telling who stalls just where training leaves it little of the processors.
 FRESH_SECONDS, FRESH_TIMES = 2.0, 20.0
 #: Runs remembered at a time.
 REMEMBERED = 8
@@ -29,8 +30,12 @@ class _Made(NamedTuple):
 class RunningSummaries:
     """Summaries of the last few runs that somebody looked at; made by one thread at a time."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._clock, self._processor, self._lock = clock, processor, threading.Lock()
         self._made: OrderedDict[Path, _Made] = OrderedDict()
 
     def summary(self, view: RunView) -> RunSummary | None:
@@ -40,9 +45,9 @@ class RunningSummaries:
         with self._lock:
             made, size = self._made.get(view.folder), _records_bytes(view.folder)
             if made is None or (self._clock() >= made.until and made.records_bytes != size):
-                began = self._clock()
+                began = self._processor()
                 summary = runs.with_numbers_so_far(view).summary
-                took = self._clock() - began
+                took = self._processor() - began
                 made = _Made(summary, size, self._clock() + max(FRESH_SECONDS, FRESH_TIMES * took))
                 self._made[view.folder] = made
                 while len(self._made) > REMEMBERED:

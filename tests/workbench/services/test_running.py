@@ -31,6 +31,23 @@ def test_a_running_run_has_a_summary_that_grows_with_it(home: Path) -> None:
     assert summaries.summary(view) is second, "nothing was written since"
 
 
+def test_what_a_summary_takes_of_the_processor_says_how_long_it_stays(home: Path) -> None:
+    """On a machine that trains on all cores the clock goes on meanwhile."""
+    folder, now, used = home / full_home(home), [0.0], iter([0.0, 1.0, 1.0, 2.0])
+
+    def clock() -> float:
+        now[0] += 30.0
+        return now[0]
+
+    summaries = RunningSummaries(clock, lambda: next(used))
+    view = runs.load(folder)
+    first = summaries.summary(view)
+    assert first is not None
+    with RecordWriter(folder / run_folder.RECORDS, "rank-0") as writer:
+        writer.write(step_sample(first.first_step + len(first.losses)))
+    assert summaries.summary(view) is not first, "twenty times a second of the processor are over"
+
+
 def test_an_ended_run_has_its_own(home: Path) -> None:
     full_home(home)
     ended = next(view for folder in runs.run_folders(home) if (view := runs.load(folder)).summary)
