@@ -16,7 +16,7 @@ def test_a_running_run_has_a_summary_that_grows_with_it(home: Path) -> None:
     folder, now = home / full_home(home), [0.0]
     view = runs.load(folder)
     assert view.summary is None
-    summaries = RunningSummaries(lambda: now[0])
+    summaries = RunningSummaries(lambda: now[0], lambda: 0.0)
     first = summaries.summary(view)
     assert first is not None and first.measured_steps > 0 and first.tokens_per_second
     assert first.verdicts
