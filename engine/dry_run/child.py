@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import multiprocessing
 import os
-from collections.abc import Sequence
+import re
+import signal
+import sysconfig
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError, WorkbenchError
 from engine.launch.workers import begin
+from engine.run.child_process import kill_group, readable
+from engine.run.processes import die_with
 
 PATIENCE_SECONDS = 300.0
+#: After so long somebody who waits is told that it takes long.
+SLOW_SECONDS = 10.0
+_TELLING_SECONDS = 2.0
+_MOST_BYTES = 1 << 16
+#: A line of what ``faulthandler`` writes, the innermost call first.
+_CALL = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
+_OURS = Path(__file__).parents[1]
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 #: The first is what ranks that train are forked with: whoever starts the server first serves both.
 PRELOAD = ["engine.launch.preload", "engine.dry_run.rank"]
 
@@ -22,8 +37,18 @@ class ChildError(WorkbenchError):
     """No answer; says why in one line."""
 
 
-def ask(function: str, about: Sequence[Any], patience_seconds: float = PATIENCE_SECONDS) -> Any:
+class UnansweredError(ChildError):
+    """It takes too long; says where it is."""
+
+
+def ask(
+    function: str,
+    about: Sequence[Any],
+    patience_seconds: float = PATIENCE_SECONDS,
+    slow: Callable[[], None] | None = None,
+) -> Any:
     """What ``MODULE:FUNCTION`` returns for some arguments. What it prints is dropped: it may be a person's code.
+    ``slow`` is called once if it takes long. Nothing that it started outlives the answer.
 
     Raises:
         InputError: the function raised it.
@@ -31,13 +56,18 @@ def ask(function: str, about: Sequence[Any], patience_seconds: float = PATIENCE_
     """
     methods = multiprocessing.get_context("forkserver")
     methods.set_forkserver_preload(PRELOAD)
-    pipe, theirs = methods.Pipe(duplex=False)
-    process = methods.Process(target=_answer, args=(theirs, function, tuple(about)), daemon=True)
+    pipe, answers = methods.Pipe(duplex=False)
+    calls, writes = methods.Pipe(duplex=False)
+    lifeline, held = methods.Pipe(duplex=False)
+    ends = (answers, writes, lifeline)
+    process = methods.Process(target=_answer, args=(*ends, function, tuple(about)), daemon=True)
     begin(process)
-    theirs.close()
+    for end in ends:
+        end.close()
     try:
-        if not pipe.poll(patience_seconds):
-            raise ChildError(f"no answer within {patience_seconds:.0f} s")
+        if not _answered(pipe, patience_seconds, slow):
+            where = _stands_at(process.pid, calls)
+            raise UnansweredError(f"no answer within {patience_seconds:g} s{where and f'; it is at {where}'}")
         good, answer = pipe.recv()
     except EOFError:
         process.join()
@@ -45,13 +75,49 @@ def ask(function: str, about: Sequence[Any], patience_seconds: float = PATIENCE_
     finally:
         process.kill()
         process.join()
-        pipe.close()
+        if process.pid is not None:
+            kill_group(process.pid)
+        for end in (pipe, calls, held):
+            end.close()
     if good:
         return answer
     raise InputError(*answer) if isinstance(answer, tuple) else ChildError(answer)
 
 
-def _answer(pipe: Connection, function: str, about: tuple[Any, ...]) -> None:
+def _answered(pipe: Connection, patience_seconds: float, slow: Callable[[], None] | None) -> bool:
+    if slow is None or patience_seconds <= SLOW_SECONDS:
+        return pipe.poll(patience_seconds)
+    if pipe.poll(SLOW_SECONDS):
+        return True
+    slow()
+    return pipe.poll(patience_seconds - SLOW_SECONDS)
+
+
+def _stands_at(pid: int | None, calls: Connection) -> str:
+    """The line that a process is at: the innermost one that is neither a library's nor ours, if there is one."""
+    if pid is None:
+        return ""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGUSR1)
+    written = b""
+    while b"in _answer\n" not in written and readable(calls.fileno(), _TELLING_SECONDS):
+        more = os.read(calls.fileno(), _MOST_BYTES)
+        written += more
+        if not more:
+            break
+    found = list(_CALL.finditer(written.decode(errors="replace")))
+    own = (one for one in found if not one["file"].startswith((*_LIBRARIES, "<", str(_OURS))))
+    at = next(own, found[0] if found else None)
+    return f"{at['file']}:{at['line']} in {at['function']}" if at else ""
+
+
+def _answer(
+    pipe: Connection, calls: Connection, lifeline: Connection, function: str, about: tuple[Any, ...]
+) -> None:
+    """In a process group of its own, which ends with whoever asks."""
+    os.setpgid(0, 0)
+    faulthandler.register(signal.SIGUSR1, calls, all_threads=False)
+    die_with(lifeline.fileno())
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)

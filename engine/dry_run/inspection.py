@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.config.errors import InputError
 from engine.config.presets import FIELD, WorkloadFacts, facts_of, is_decoder, remember
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
-from engine.dry_run.child import PATIENCE_SECONDS, ChildError, ask
+from engine.dry_run.child import SLOW_SECONDS, ChildError, UnansweredError, ask
+
+#: Nothing is trained meanwhile, so it has no longer than a step, but at least so long: packages may be large.
+LEAST_PATIENCE_SECONDS = 60.0
 
 
-def look_at(config: RunConfig, patience_seconds: float = PATIENCE_SECONDS) -> WorkloadFacts | None:
+def look_at(
+    config: RunConfig, patience_seconds: float | None = None, tell: Callable[[str], None] | None = None
+) -> WorkloadFacts | None:
     """What a workload that is not the decoder was found to be; this process knows it from then on. None of the decoder,
     and of a configuration that breaks a rule anyway.
 
-    Its code runs in a process of its own.
+    Its code runs in a process of its own; who waits for it is told once that it takes long.
 
     Raises:
         InputError: its factory, its parts, its weights or its data cannot be used.
@@ -22,8 +29,19 @@ def look_at(config: RunConfig, patience_seconds: float = PATIENCE_SECONDS) -> Wo
         return None
     if (known := facts_of(config.model)) is not None:
         return known
+    usual = max(LEAST_PATIENCE_SECONDS, config.train.step_timeout_seconds)
+    patience = usual if patience_seconds is None else patience_seconds
+
+    def slow() -> None:
+        if tell is not None:
+            what = f"{FIELD}={config.model.workload!r}: importing it and building its parts"
+            tell(f"{what} has taken {SLOW_SECONDS:g} s so far; it has {patience:g}")
+
     try:
-        found: WorkloadFacts = ask("engine.rank.workload_report:of_config", (config,), patience_seconds)
+        found: WorkloadFacts = ask("engine.rank.workload_report:of_config", (config,), patience, slow)
+    except UnansweredError as error:
+        longer = "a larger train.step_timeout_seconds gives it longer"
+        raise InputError(FIELD, config.model.workload, f"gives {error}; {longer}") from None
     except ChildError as error:
         raise InputError(FIELD, config.model.workload, f"could not be looked at: {error}") from None
     remember(config.model, found)

@@ -151,7 +151,7 @@ def checked_tree(tree: dict[str, Any]) -> RunConfig:
     """
     config = _with_absolute_data(runconfig.parse(tree))
     rules.check(config)
-    if look_at(config) is not None:
+    if look_at(config, tell=say) is not None:
         rules.check(config)  # which know more of it now
     check_budget(config)
     _check_data(config.data.path)
@@ -330,7 +330,7 @@ def _check_startable(file: StudyFile) -> None:
         _check_cluster(file, file.simulate.cluster)
         return
     try:
-        look_at(file.config)
+        look_at(file.config, tell=say)
         _check_data(file.config.data.path)
         lab.require(file.config.lab)
         selection.choose(file.config, file.ranks)

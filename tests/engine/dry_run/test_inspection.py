@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from engine.config.errors import InputError
 from engine.config.presets import facts_of
 from engine.config.validation import rules
 from engine.dry_run.inspection import look_at
+from engine.run.processes import is_running
 from engine.session import Session
 from tests.support.engine.own_models import HERE
 from tests.support.runs import execute, small
@@ -77,6 +80,25 @@ def test_a_module_that_cannot_be_loaded(spec: str, remedy: str, tmp_path: Path) 
     with pytest.raises(InputError) as told:
         look_at(small(model__workload=spec.format(file=file)))
     assert remedy in str(told.value)
+
+
+def test_a_factory_that_never_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.dry_run.child.SLOW_SECONDS", 0.5)
+    noted, said = tmp_path / "pid", list[str]()
+    config = small(model__workload=f"{HERE}:endless", model__options={"noted": str(noted)})
+    with pytest.raises(InputError) as told:
+        look_at(config, 3.0, said.append)
+    assert told.value.field == "model.workload"
+    assert "gives no answer within 3 s; it is at " in told.value.remedy
+    assert re.search(
+        r"own_models\.py:\d+ in endless; a larger train\.step_timeout_seconds", told.value.remedy
+    )
+    assert len(said) == 1 and said[0].startswith(f"model.workload='{HERE}:endless'")
+    started = int(noted.read_text())
+    until = time.monotonic() + 5.0
+    while is_running(started):
+        assert time.monotonic() < until, "what the factory started goes on"
+        time.sleep(0.05)
 
 
 def test_rules_know_what_was_found(session: Session) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,6 +79,14 @@ def raises() -> Workload:
 
 def leaves() -> Workload:
     sys.exit(3)
+
+
+def endless(noted: str) -> Workload:
+    """Waits without end for something that it started, whose number it writes down."""
+    started = subprocess.Popen(["sleep", "1000"])
+    Path(noted).write_text(str(started.pid), encoding="utf-8")
+    started.wait()
+    return shrinking()
 
 
 def dies() -> Workload:
