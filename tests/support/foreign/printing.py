@@ -40,7 +40,9 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument(
-        "--ends", default="", choices=["", "oom", "hang", "kill", "error", "well", "away", "raises"]
+        "--ends",
+        default="",
+        choices=["", "oom", "hang", "kill", "error", "well", "away", "on", "raises"],
     )
     parser.add_argument("--after", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
@@ -101,14 +103,17 @@ def end(how: str) -> None:
 
 
 def away() -> None:
-    """What a daemon does: the command is over at once, and what it started goes on in a session of its own."""
+    """What a daemon does: the command is over at once, and what it started goes on in a session of its own. With
+    ``--ends on`` it trains there.
+    """
     if os.fork():
         os._exit(0)
     os.setsid()
     if os.fork():
         os._exit(0)
     os.environ.clear()
-    time.sleep(1000)
+    if "on" not in sys.argv:
+        time.sleep(1000)
 
 
 def tell(prints: str, out: Path | None, **what: object) -> None:
@@ -134,13 +139,13 @@ def main() -> int:
         asked.out.mkdir(parents=True, exist_ok=True)
         noted = {"argv": sys.argv[1:], "threads": os.environ.get("OMP_NUM_THREADS"), "pid": os.getpid()}
         (asked.out / f"argv-{rank}.json").write_text(json.dumps(noted))
-    if asked.ends == "away":
+    if asked.ends in ("away", "on"):
         away()
     ending_rank = 1 if "RANK" in os.environ and asked.ends != "hang" else 0
     seconds = SECONDS.get(asked.micro_batch or 2, 0.02) * (3 if asked.slow else 1)
     time.sleep(asked.starts)
     for step in range(1, asked.steps + 1):
-        if asked.ends and step > asked.after and rank == ending_rank:
+        if asked.ends not in ("", "on") and step > asked.after and rank == ending_rank:
             end(asked.ends)
         time.sleep(seconds)
         if rank == 0:

@@ -3,8 +3,8 @@
 ``python -m tuning.execution.command.guard``; the first line of stdin is a JSON object with ``words``, ``directory`` and
 ``variables``. A line ``stop SECONDS`` ends the trainer, and so does the end of stdin, that is of whoever started this.
 stdout tells, as JSON lines, of its start or why there was none, and of its end: ``exit`` and who was ``left`` running.
-The trainer's output goes to stderr. Orphans of the trainer become children of this process, whatever session they
-are in, and are killed with it.
+The trainer's output goes to stderr, with ``OVER`` at the place where it ended well. Orphans of the trainer become
+children of this process, whatever session they are in, and are killed with it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import psutil
 
 from engine.run.child_process import readable
 
+#: Among what is printed, where the trainer's own process ended well: what comes later is somebody's who goes on.
+OVER = b"\n\0over\n"
 _SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 _POLL_SECONDS = 0.02
 #: What a trainer leaves behind may take so long to end by itself.
@@ -51,6 +53,8 @@ class Guard:
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 break
         asked = self._kill_at is not None
+        if not asked and self._code == 0:
+            _write(2, OVER)
         left = [] if asked else self._left()
         self._kill_all()
         tell(exit=self._code, left=left)
@@ -102,8 +106,12 @@ class Guard:
 
 def tell(**what: Any) -> None:
     """To whoever started this, if it is still there."""
+    _write(1, (json.dumps(what) + "\n").encode())
+
+
+def _write(descriptor: int, text: bytes) -> None:
     with contextlib.suppress(OSError):
-        os.write(1, (json.dumps(what) + "\n").encode())
+        os.write(descriptor, text)
 
 
 def _descendants() -> list[psutil.Process]:

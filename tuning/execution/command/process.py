@@ -18,6 +18,7 @@ import psutil
 
 from engine.config.errors import InputError
 from engine.run import child_process
+from tuning.execution.command.guard import OVER
 from tuning.spec.trainers.invocation import DIRECTORY, FIELD, Invocation
 
 #: In the environment of all that a trial starts: by it what escaped a killed guard is found.
@@ -55,6 +56,8 @@ class Processes:
         self._mark, self._ended = mark, threading.Event()
         self._blocks: deque[list[tuple[float, str]]] = deque()
         self._exit: Exit | None = None
+        #: Whether the first process ended well; lines of whoever goes on are left out.
+        self.over = False
         output, theirs = os.pipe()
         try:
             self._guard = child_process.start(
@@ -159,13 +162,22 @@ class Processes:
             while block := os.read(output, 65_536):
                 now = time.monotonic()
                 with contextlib.suppress(OSError):  # a full disk loses the log, not the trial
-                    kept.write(block)
+                    kept.write(block.replace(OVER, b""))
                 *whole, rest = (rest + block).replace(b"\r", b"\n").split(b"\n")
                 shown = [*whole, rest] if b"\r" in block else whole  # a bar's line ends with the next one
-                self._blocks.append([(now, part.decode(errors="replace")) for part in shown if part.strip()])
-        if rest.strip():
+                self._note(now, shown)
+        if rest.strip() and not self.over:
             self._blocks.append([(time.monotonic(), rest.decode(errors="replace"))])
         os.close(output)
+
+    def _note(self, now: float, parts: list[bytes]) -> None:
+        """Lines up to the end of the trainer."""
+        if self.over:
+            return
+        over = OVER.strip(b"\n") in parts
+        mine = parts[: parts.index(OVER.strip(b"\n"))] if over else parts
+        self._blocks.append([(now, part.decode(errors="replace")) for part in mine if part.strip()])
+        self.over = over
 
 
 def _rank(process: psutil.Process) -> Rank | None:

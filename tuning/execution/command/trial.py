@@ -164,12 +164,17 @@ class Trial:
         self, processes: Processes, should_stop: ShouldStop, ranks: _Ranks, killed_before: int
     ) -> RunOutcome:
         began = heard = time.monotonic()
+        deaf = False
         while True:
-            end = processes.exit  # before the lines: all of them are there once it ended
-            if self._take(processes):
+            end, over = (
+                processes.exit,
+                processes.over,
+            )  # before the lines: all of them are there once it ended
+            if not deaf and self._take(processes):
                 heard = time.monotonic()
+            deaf = over  # steps of somebody who went on in the background are none of the trainer's
             through = self._allowance.spent(time.monotonic() - began, self.steps)
-            if through or self.steps >= self._config.train.steps:
+            if not over and (through or self.steps >= self._config.train.steps):
                 ranks.look(processes, now=True)  # a short trial is over before the next look
                 processes.stop(PATIENCE_SECONDS)
                 return RunOutcome(Ending.COMPLETED, through)

@@ -24,7 +24,8 @@ _LOST_CONNECTION = re.compile(
 #: ``error: unrecognized arguments: --x`` of argparse, what Hugging Face's parser says, and what others raise.
 _REFUSED = re.compile(
     r"(?:^|\s)error: (?P<argparse>.+)|(?P<hf>Some specified arguments are not used by .+)|"
-    r"Error: (?P<click>No such option.*|Invalid value.*)"
+    r"Error: (?P<click>No such option.*|Invalid value.*)|"
+    r"(?P<getopt>(?:unrecognized|unknown|invalid|illegal) option\b.*)"
 )
 _ERROR = re.compile(r"^(?:\[[^\]]*\]:\s*)?(?P<words>(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt)\b.*)$")
 _SAID_NO = ("ValueError", "AssertionError", "TypeError", "NotImplementedError")
@@ -109,13 +110,10 @@ def _without_failure(end: Exit, last: tuple[str, ...], steps: int) -> RunOutcome
     if not steps:
         words = "the trainer ended well, and told of no step that could be read"
         return RunOutcome(Ending.ILLEGAL, words, None, None, last)
-    return RunOutcome(
-        Ending.ILLEGAL,
-        f"the trainer ended well after {steps} steps, fewer than are measured",
-        None,
-        None,
-        last,
-    )
+    words = f"the trainer ended well after {steps} steps, fewer than are measured"
+    if end.left:
+        words += f", and left {', '.join(dict.fromkeys(end.left))} running: start it in the foreground"
+    return RunOutcome(Ending.ILLEGAL, words, None, None, last)
 
 
 def _failed_rank(lines: Sequence[str], code: int | None) -> tuple[int | None, int | None, int | None]:

@@ -147,6 +147,9 @@ def _replaced(macro: str, tree: Mapping[str, Any]) -> str:
                 "command", f"${{{macro}}}", f"{name} is not set here; set it, or write its value"
             )
         return os.environ[name]
+    if f"${{{macro}}}" in MACROS:
+        remedy = "stands inside another word, where values cannot be told apart; make it a word of its own"
+        raise InputError("command", f"${{{macro}}}", remedy)
     known = ", ".join(("${program}", "${env}", "${interpreter}", "${envvar:NAME}", *MACROS))
     raise InputError("command", f"${{{macro}}}", f"is no macro that is known; known: {known}")
 

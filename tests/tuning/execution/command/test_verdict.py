@@ -68,6 +68,8 @@ def test_a_lost_connection_is_no_cause_where_somebody_had_one_of_his_own() -> No
          "Some specified arguments are not used by the HfArgumentParser: ['--x']"),
         (("[rank0]: AssertionError: heads must divide", AFTER), "AssertionError: heads must divide"),
         (("Error: No such option: --x",), "No such option: --x"),
+        (("train: unrecognized option '--x'", "Try 'train --help' for more information."),
+         "unrecognized option '--x'"),
         (("RuntimeError: no",), ""),
     ],
 )  # fmt: skip
@@ -98,3 +100,9 @@ def test_one_that_fails_without_an_error_is_told_in_its_last_words() -> None:
         == "the trainer ended with exit code 2, before its first step: python: can't open file 'x.py'"
     )
     assert verdict(2, "step 5", steps=5).reason == "the trainer ended with exit code 2, after 5 steps"
+
+
+def test_one_that_leaves_somebody_running_after_too_few_steps_says_so() -> None:
+    found = ended(Exit(0, ("python",)), ("step 2",), 2, lambda pid: False)
+    assert found.ending is Ending.ILLEGAL
+    assert "after 2 steps, fewer than are measured, and left python running" in found.reason

@@ -127,6 +127,7 @@ def test_ranges_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"method": "grid", "parameters": {"a": {"min": 0, "max": 1}}}, "method", "no end"),
         ({"command": ["python", "${progam}", "${args}"]}, "command", "no macro that is known"),
         ({"command": ["python", "${envvar:NOT_SET_ANYWHERE}"]}, "command", "NOT_SET_ANYWHERE is not set"),
+        ({"command": ["bash", "-c", "python t.py ${args}"]}, "command", "stands inside another word"),
         ({"command": "python train.py"}, "command", "no list"),
         ({"program": None}, "program", "missing"),
         ({"run_cap": 0}, "run_cap", "above 0"),
