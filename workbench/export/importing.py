@@ -15,6 +15,7 @@ from workbench.export import targets
 from workbench.export.mapping import documents
 from workbench.export.mapping.rows import USUAL, Document, Format
 
+_BY_SUFFIX = {".json": documents.read_json, ".yaml": documents.read_yaml, ".yml": documents.read_yaml}
 #: Larger than any such file.
 _MOST_BYTES = 4 * 2**20
 
@@ -51,7 +52,8 @@ def read(path: Path, name: str | None = None, ranks: int | None = None,
 def of_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any]) -> Imported:
     """As ``read``, of a file's text."""
     given = form.document(text)
-    document = documents.usual(form.name) | given
+    usual = documents.usual(form.name)
+    document = usual | given
     said = form.ranks(document)
     count = ranks or said or 1
     values = form.settings(document, count)
@@ -69,7 +71,8 @@ def of_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any])
         )
         raise InputError(problem.field, problem.value, remedy) from None
     package = documents.known(form.name)["package"]
-    return Imported(form.name, package, count, config, _with_batch(values), form.unread(given, config))
+    left_out = form.unread(given, usual, count, config)
+    return Imported(form.name, package, count, config, _with_batch(values), left_out)
 
 
 def _with_batch(values: dict[str, Any]) -> dict[str, Any]:
@@ -135,6 +138,8 @@ def _named(name: str) -> Format:
 
 def _recognised(path: Path, text: str) -> Format:
     """The format most of whose keys the file has, where its first keys leave no doubt."""
+    if (reads := _BY_SUFFIX.get(path.suffix.lower())) is not None:
+        reads(text)  # what is wrong with it as such is said first
     best: list[tuple[float, Format]] = []
     for form in _formats():
         try:

@@ -284,8 +284,28 @@ ROWS = completed((
 ))  # fmt: skip
 
 
+def _read(text: str) -> Document:
+    """A file in which 5e8 is a whole number, as its documentation writes it.
+
+    Raises:
+        InputError: it is not JSON, or holds no keys.
+    """
+    kinds = documents.known("deepspeed")["keys"]
+
+    def whole(key: str, value: Any) -> Any:
+        is_whole = isinstance(value, float) and value.is_integer() and kinds.get(key) == "int"
+        return int(value) if is_whole else value
+
+    return {key: whole(key, value) for key, value in documents.read_json(text).items()}
+
+
 def problems(document: Document, ranks: int) -> Iterator[InputError]:
     """What the parser of DeepSpeed lets through although it is wrong."""
+    for key in (key for key, value in document.items() if value == "auto"):
+        remedy = (
+            "is what Hugging Face's Trainer fills in from its own arguments; import those, or write the value"
+        )
+        yield InputError(key, "auto", remedy)
     yield from documents.unknown_keys("deepspeed", document)
     yield from _named_parts(document)
     yield from documents.one_of(document, f"{_ZERO}stage", 0, 1, 2, 3)
@@ -352,7 +372,7 @@ DEEPSPEED = Format(
     rows=ROWS,
     degrees=_known,
     text=documents.json_text,
-    document=documents.read_json,
+    document=_read,
     problems=problems,
     partly=("scheduler.type", "optimizer.type"),
     launch=of_a_script(

@@ -28,7 +28,7 @@ def read(source: str) -> Document:
     """The arguments of a file, of a command, or of a script that lists them; nothing in it runs.
 
     Raises:
-        InputError: it cannot be split into words, or a value is not one.
+        InputError: it cannot be split into words, has no arguments, or a value is not one.
     """
     try:
         words = shlex.split(source.replace("\\\n", " "), comments=True)
@@ -50,6 +50,8 @@ def read(source: str) -> Document:
         found[key] = True if not given else [_value(key, one, kind) for one in given]
         if isinstance(found[key], list) and kind != "many":
             found[key] = found[key][0]
+    if not found:
+        raise InputError("file", None, "has no arguments; give those of Megatron-LM, such as --num-layers 24")
     return _with_ranks(found)
 
 

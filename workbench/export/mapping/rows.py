@@ -211,18 +211,35 @@ class Format:
             found |= row.read(document, ranks)
         return found
 
-    def unread(self, document: Document, config: RunConfig) -> Document:
-        """What of a document is lost in the configuration made of it: keys that no setting is made of, and those of
-        ``partly`` that an export of it would not say again.
+    def unread(self, given: Document, usual: Document, ranks: int, config: RunConfig) -> Document:
+        """What of a document is lost in the configuration made of it: keys that no setting is made of, those that would
+        make one only beside others, and those of ``partly`` that an export of it would not say again. ``usual`` is what
+        holds where a document says nothing.
         """
         read, again = {key for row in self.rows for key in row.keys}, self.written(config)
+
+        def arrives(key: str, value: Any) -> bool:
+            if not value and not isinstance(value, str) and key in read:
+                return True  # what is off is off here, too
+            if key in self.partly or key not in read:
+                return bool(key in self.partly and again.get(key) == value)
+            return value in (again.get(key), usual.get(key)) or self._matters(key, given, usual, ranks)
+
         return {
             key: value
-            for key, value in document.items()
-            if value is not None
-            and self.constants.get(key) != value
-            and (again.get(key) != value if key in self.partly else key not in read)
+            for key, value in given.items()
+            if value is not None and self.constants.get(key) != value and not arrives(key, value)
         }
+
+    def _matters(self, key: str, given: Document, usual: Document, ranks: int) -> bool:
+        """Whether a document without that key makes other settings, or another number of ranks."""
+        without = {other: value for other, value in given.items() if other != key}
+        if self.ranks(usual | without) != self.ranks(usual | given):
+            return True
+        try:
+            return self.settings(usual | without, ranks) != self.settings(usual | given, ranks)
+        except (InputError, LookupError):
+            return True
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def test_what_it_can_say_comes_back_whole(name: str) -> None:
     assert len(found) > EACH // 3
     for config in found:
         assert all(form.row(key).always for key in differences(form, config)), config
-        assert back(form, config).left_out == {}
+        # Of accelerate's file alone it does not follow how many sequences are accumulated.
+        assert set(back(form, config).left_out) <= {"deepspeed_config.gradient_accumulation_steps"}
 
 
 @pytest.mark.slow
