@@ -5,15 +5,18 @@ other in the A/A row. A training's number is the median step on its slowest rank
 records itself meanwhile, as it does in any run. Models have equally many parameters, or the benchmark ends. Each
 trainer has an environment of its own, made at the first use (``tests/support/trainers``), and takes its own
 implementation of the model. On a CPU some of their functions are replaced: ``benchmarks/results/exports.md`` says how
-many. Ranks have one thread each; run it on a quiet machine.
+many. Ranks have one thread each; run it on a quiet machine. With ``--save`` each round is kept in
+``results/trainers.json`` as it ends, and the same command goes on where it was stopped; the table has all that is kept.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -120,29 +123,49 @@ def trainer_seconds(match: Match, config: RunConfig, shape: Shape) -> float:
     return float(np.median(np.array([rank["seconds"][WARMUP:] for rank in told]).max(axis=0)))
 
 
-def measured(match: Match, steps: int, rounds: int) -> dict[str, np.ndarray]:
-    """Median step seconds of each kind, one for each round."""
-    shape, pick = shape_of(steps), random.Random(match.name)
+Kept = dict[str, dict[str, Any]]
+KEPT = table.RESULTS / "trainers.json"
+
+
+def one_round(match: Match, steps: int, number: int) -> dict[str, float]:
+    """Median step seconds of each kind, in an order of chance."""
+    shape = shape_of(steps)
     config = config_of(match, shape)
-    taken: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for number in range(rounds):
+    taken = {}
+    for kind in random.Random(f"{match.name} {number}").sample(KINDS, len(KINDS)):
+        trainer = kind == "trainer"
+        taken[kind] = trainer_seconds(match, config, shape) if trainer else engine_seconds(config)
+    return taken
+
+
+def measure(match: Match, steps: int, rounds: int, kept: Kept, save: bool, until: float) -> None:
+    """The rounds that are missing, as far as they end in time; ``kept`` gets each, and so does the file if it is to."""
+    mine = kept.get(match.name)
+    if mine is None or mine["steps"] != steps:  # rounds of another length are none of these
+        mine = kept[match.name] = {"steps": steps, "seconds": {kind: [] for kind in KINDS}}
+    took = 0.0
+    for number in range(len(mine["seconds"]["engine"]), rounds):
+        began = time.monotonic()
+        if began + took > until:
+            return
         print(f"{match.name}: round {number + 1} of {rounds} ...", file=sys.stderr)
-        for kind in pick.sample(KINDS, len(KINDS)):
-            one = trainer_seconds(match, config, shape) if kind == "trainer" else engine_seconds(config)
-            taken[kind].append(one)
-    return {kind: np.array(seconds) for kind, seconds in taken.items()}
+        for kind, seconds in one_round(match, steps, number).items():
+            mine["seconds"][kind].append(seconds)
+        mine["commit"], took = table.commit(), time.monotonic() - began
+        if save:
+            KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
-def rows_of(match: Match, seconds: dict[str, np.ndarray]) -> list[list[str]]:
+def rows_of(match: Match, one: dict[str, Any]) -> list[list[str]]:
     """The engine beside the trainer, and beside itself; throughputs are those of the mean of the rounds' medians."""
     tokens = int(BATCH["batch.global_batch"]) * SHAPE.length
+    seconds = {kind: np.array(one["seconds"][kind]) for kind in KINDS}
     rows = []
     for label, other in ((f"engine / {match.trainer}", "trainer"), ("A/A: engine / engine", "again")):
         ours, theirs = (tokens / seconds[kind].mean() for kind in ("engine", other))
         faster = ratio(seconds[other], seconds["engine"])
-        rows.append(
-            [match.layout, label, str(len(seconds[other])), f"{ours:,.0f}", f"{theirs:,.0f}", faster.plain()]
-        )
+        about = [match.layout, label, str(len(seconds[other]))]
+        rows.append([*about, f"{ours:,.0f}", f"{theirs:,.0f}", faster.plain(), one["commit"]])
     return rows
 
 
@@ -162,15 +185,27 @@ def main() -> None:
         "--steps", type=int, default=24, help=f"steps of a training, {WARMUP} of them unmeasured"
     )
     arguments.add_argument("--only", default="", help="measure only matches whose names begin so")
+    arguments.add_argument(
+        "--minutes", type=float, default=math.inf, help="begin no round that would end later"
+    )
     given = arguments.parse_args()
     if given.steps <= WARMUP or given.rounds < 1:
         sys.exit(
             f"--steps {given.steps} --rounds {given.rounds}: give more than {WARMUP} steps, and a round or more"
         )
-    rows = []
+    until = time.monotonic() + 60 * given.minutes
+    kept: Kept = json.loads(KEPT.read_text("utf-8")) if given.save and KEPT.is_file() else {}
     for match in wanted(given.only):
-        rows += rows_of(match, measured(match, given.steps, given.rounds))
-    header = ["layout", "row", "rounds", "tokens/s", "tokens/s of the other", "ratio of throughputs"]
+        measure(match, given.steps, given.rounds, kept, given.save, until)
+    rows = [
+        row
+        for match in MATCHES
+        if "commit" in kept.get(match.name, {})
+        for row in rows_of(match, kept[match.name])
+    ]
+    header = [
+        *("layout", "row", "rounds", "tokens/s", "tokens/s of the other", "ratio of throughputs", "commit"),
+    ]
     title = (
         f"The engine beside public trainers (2 gloo ranks, a Llama of {parameters_of(SHAPE):,} parameters)"
     )

@@ -21,7 +21,9 @@ AXES = {
 
 
 def first_tries(space: Space, trials: int) -> Tries:
-    """A few points that experience would try first: a larger micro-batch, then a little of each kind of parallelism."""
+    """A few points that experience would try first: a larger micro-batch, then a little of each kind of parallelism;
+    of a command one thing at a time, since its trials may be few.
+    """
     start = space.degrees(space.baseline[0])
     found = [(_largest(space, start), "the largest micro-batch that divides")]
     for place, key in enumerate(space.layout_keys):
@@ -30,7 +32,7 @@ def first_tries(space: Space, trials: int) -> Tries:
         alone = [degrees for degrees in usual if prod(degrees[first:]) == degrees[place] > 1]
         if alone and key in AXES:
             found.append((_largest(space, min(alone)), f"the least {AXES[key]} parallelism"))
-    legal = [(point, why) for point, why in found if point is not None]
+    legal = [*_of_a_command(space), *((point, why) for point, why in found if point is not None)]
     return legal[: most(trials)]
 
 
@@ -56,6 +58,23 @@ def fitting_tries(space: Space, trials: int) -> Tries:
             point = plain | dict(zip(space.layout_keys, degrees, strict=True)) | saving
             found += _tries(space, point, "to fit first: the model split")
     return found[: most(trials)]
+
+
+def _of_a_command(space: Space) -> Tries:
+    """Less recomputation and larger micro-batches, with all else as the command has it today."""
+    found, today = Tries(), space.baseline[0]
+    again, size = space.by_key.get("trainer.recompute"), space.by_key.get("trainer.micro_batch")
+    less = [value for value in again.grid() if value in (False, "none")] if again else []
+    if again and less and today.get(again.key) not in less:
+        found += _tries(space, today | {again.key: less[0]}, "without recomputation, all else as it is")
+    now = today.get(size.key) if size else None
+    if size and isinstance(now, int | float):
+        larger = sorted(
+            (one for one in size.grid() if isinstance(one, int | float) and one > now), reverse=True
+        )
+        for one in larger[:2]:
+            found += _tries(space, today | {size.key: one}, "a larger micro-batch, all else as it is")
+    return found
 
 
 def _most_recomputed(values: Collection[str]) -> str:

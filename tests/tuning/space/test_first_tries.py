@@ -8,6 +8,7 @@ from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from tests.support.studies.fake import Machine, run_study, study
 from tuning.space.first_tries import first_tries, fitting_tries
+from tuning.spec.study_file import parse
 
 
 def sharded_only(config: RunConfig) -> RunOutcome | None:
@@ -50,3 +51,19 @@ def test_a_baseline_outside_of_the_space_is_left_for_the_nearest_in_it() -> None
     assert {point["batch.accumulation"] for point in points} == {5}
     assert (points[0]["ranks"], points[0]["parallel.tp"], points[0]["parallel.pp"]) == (4, 2, 2)
     assert [point for point, _ in first_tries(space, 40)]
+
+
+def test_of_a_command_one_thing_changes_at_a_time() -> None:
+    """Hugging Face's Trainer, which recomputes today."""
+    command = (
+        "torchrun --nproc-per-node 2 train.py --do_train --per_device_train_batch_size 2 "
+        "--gradient_accumulation_steps 8 --gradient_checkpointing true"
+    )
+    space = parse({"name": "s", "trainer": {"command": command}}).search_space
+    today = space.baseline[0]
+    changes = [
+        {key: value for key, value in point.items() if value != today[key]}
+        for point, _ in first_tries(space, 12)
+    ]
+    assert changes == [{"trainer.recompute": False}, {"trainer.micro_batch": 8}, {"trainer.micro_batch": 4}]
+    assert first_tries(space, 4)[0][1] == "without recomputation, all else as it is"
