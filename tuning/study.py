@@ -357,8 +357,16 @@ class Study:
             self._journal.append("withdrawn", number=trial.number)
             raise
         self._journal.append("tell", number=trial.number, seconds=time.monotonic() - started, **told)
+        self._search_on(self._trial(trial.number))
         self.control.poll(at_once=True)  # what the trial itself asked for holds for the next one
         self._ended(trial.number)
+
+    def _search_on(self, check: Trial) -> None:
+        """Once a check ruled out who led: what was enough of a search was so beside that one."""
+        state = self._journal.state
+        if check.checks_loss and state.enough and leaderboard.is_ruled_out(state, check, self._file):
+            words = f"trial {check.confirms} is ruled out by its check: the search goes on"
+            self._journal.append("note", text=words, enough="")
 
     def _ended(self, number: int) -> None:
         with self._journal.turn():

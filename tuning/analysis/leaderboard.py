@@ -219,6 +219,15 @@ def is_ruled_out(state: StudyState, trial: Trial, file: StudyFile) -> bool:
     return last.checks_loss and found.state == "violated"
 
 
+def trials_wanted(state: StudyState, file: StudyFile) -> int:
+    """How many trials the search of a study has: those of its file, and one more for each that a check ruled out after
+    it had been among them.
+    """
+    if not loss_checks(state):
+        return file.trials
+    return file.trials + sum(is_ruled_out(state, trial, file) for trial in counted(state))
+
+
 def judged(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
     """What the loss guard says about a trial. Where a loss is to be reached, a value says that it was."""
     if file.target_loss is not None:

@@ -107,7 +107,7 @@ def budget(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     after = changed(file, changes)
     check_price(after.price, after.budget, (), None)
     done = len(leaderboard.counted(state))
-    ends = f"; {done} are done, so the search ends" if done >= after.trials else ""
+    ends = f"; {done} are done, so the search ends" if done >= leaderboard.trials_wanted(state, after) else ""
     words = ", ".join(f"{name}={value}" for name, value in arguments.items())
     return f"the budget is {words} from here on{ends}", {"changes": {"turned": changes}}
 
@@ -324,8 +324,9 @@ class Control:
         point = space.completed(arguments)
         self._check_new(point, state)
         waiting = len(policy.enqueued(state)) + len(state.under_way)
-        if len(leaderboard.counted(state)) + waiting >= self._file.trials:
-            remedy = f"all {self._file.trials} trials are used up; ask for more with budget trials=.."
+        wanted = leaderboard.trials_wanted(state, self._file)
+        if len(leaderboard.counted(state)) + waiting >= wanted:
+            remedy = f"all {wanted} trials are used up; ask for more with budget trials=.."
             raise InputError("enqueue", space.label(point), remedy)
         silent = [key for key in arguments if key in point and not space.is_active(key, point)]
         note = f"; {', '.join(silent)} without effect there" if silent else ""

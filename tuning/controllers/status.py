@@ -79,7 +79,7 @@ class Board:
             self._announced.add(trial.number)
         if self._on_update is not None:
             done = len(leaderboard.counted(study))
-            counts = self.state, self.phase, done, self.file.trials
+            counts = self.state, self.phase, done, leaderboard.trials_wanted(study, self.file)
             best = leaderboard.standing(study, self.file).best
             self._on_update(Update(*counts, trial, note, elsewhere, study.under_way, best))
 
@@ -148,7 +148,7 @@ class Board:
             owner={name: self._crew.me[name] for name in ("pid", "start_time", "host")},
             current_run=self._current_run(study) if is_held else None,
             trials_done=len(leaderboard.counted(study)),
-            trials_total=self.file.trials,
+            trials_total=leaderboard.trials_wanted(study, self.file),
             running=controllers.running_trials(study, self.file) if is_held else [],
             controllers=controllers.controller_rows(self._crew.told(), study) if is_held else [],
             budget=budgets.document(study, self.file, self.state),

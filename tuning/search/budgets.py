@@ -124,7 +124,7 @@ def budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
     ended = [trial for trial in state.trials if trial.outcome is not None]
     limits, arms = _limits(file), _arms(state, file) * min(file.confirm_repeats, RESERVED)
     done = len(leaderboard.counted(state))
-    uses = {"trials": Use(BudgetRow(done, 0, file.trials), 1)}
+    uses = {"trials": Use(BudgetRow(done, 0, leaderboard.trials_wanted(state, file)), 1)}
     wall = [trial.seconds for trial in ended]
     of_ranks = [trial.seconds * file.search_space.ranks_of(trial.config) for trial in ended]
     for name, (seconds, rate) in _kinds(file, wall, of_ranks).items():

@@ -155,7 +155,8 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         turned = [_with_baseline_s(row, timeline, untuned, share) for row in turned]
     changes, since = turned, None
     if base is not None and result.state != "running":
-        since = _since(max(after, *(row.step for row in turned[-1:]), 0), result, timeline, base, gain)
+        gained = None if gain is None else (gain, _usual(base, levels, after, gain))
+        since = _since(max(after, *(row.step for row in turned[-1:]), 0), result, timeline, base, gained)
         changes = _by_gain(turned, since if gain is not None else None, after)
     total = None if saved is None else float(saved.sum())
     places = _thinned(len(timeline.steps))
@@ -309,21 +310,40 @@ def _untuned(timeline: Timeline, base: float, levels: _Levels, after: int, gain:
     """Seconds that each step would have taken with the baseline. From the step ``after`` the windows on nobody looks
     how fast the machine is: the run's own steps tell, and the ``gain`` of its values.
     """
-    if gain is None:
-        return base * np.where(timeline.steps < after, levels.at(timeline.steps), 1.0)
-    return np.where(timeline.steps < after, base * levels.at(timeline.steps), gain.ratio * timeline.seconds)
+    early = timeline.steps < after
+    untuned: Floats = base * np.where(early, levels.at(timeline.steps), 1.0)
+    if gain is not None:
+        own = timeline.seconds[~early]
+        untuned[~early] = own + (gain.ratio - 1) * _gaining(own, _usual(base, levels, after, gain), gain)
+    return untuned
+
+
+def _usual(base: float, levels: _Levels, after: int, gain: Gain) -> float:
+    """Seconds of a step of the leader when its ``gain`` was measured, by the last that is known of the machine."""
+    return base * float(levels.at(np.array([after]))[0]) / gain.ratio
+
+
+def _gaining(seconds: Floats, usual: float, gain: Gain) -> Floats:
+    """For which part of these steps a gain counts: in the mean for no more than steps took when it was measured. What
+    slows a run down later need not have slowed the baseline as many times.
+    """
+    mean = float(seconds.mean()) if len(seconds) else 0.0
+    return seconds * (usual / mean) if gain.ratio > 1 and mean > usual else seconds
 
 
 def _since(
-    first: int, result: StudyResult, timeline: Timeline, base: float, gain: Gain | None
+    first: int, result: StudyResult, timeline: Timeline, base: float, gained: tuple[Gain, float] | None
 ) -> Since | None:
-    """Of the steps from ``first`` on: the study's last turn, one by hand, or of a search that followed."""
+    """Of the steps from ``first`` on: the study's last turn, one by hand, or of a search that followed. ``gained``: the
+    gain of the run's values, and what a step took when it was measured.
+    """
     seconds = timeline.seconds[timeline.steps >= first]
     if not len(seconds):
         return None
     last = int(timeline.steps[-1]) + 1
-    if gain is not None:
-        saved, *ends = (None if one is None else float(seconds.sum()) * (one - 1) for one in _three(gain))
+    if gained is not None:
+        counted = float(_gaining(seconds, gained[1], gained[0]).sum())
+        saved, *ends = (None if one is None else counted * (one - 1) for one in _three(gained[0]))
         return Since(first, last, saved or 0.0, ends[0], ends[1])
     found, count = mean_interval(seconds), len(seconds)
     saved, half = count * (base - found.value), None

@@ -101,15 +101,27 @@ def test_what_a_machine_that_becomes_faster_saves_is_not_the_tuners() -> None:
     assert _saved(windows[1], timeline, 1.0, levels) == pytest.approx(0.0)
     equal, better = Gain(1.0, 0.9, 1.1, "undecided"), Gain(2.0, 1.5, 3.0, "better")
     assert _untuned(timeline, 1.0, levels, 30, equal)[30:] == pytest.approx(seconds[30:])
-    assert _untuned(timeline, 1.0, levels, 30, better)[30:] == pytest.approx(2 * seconds[30:])
+    assert _untuned(timeline, 2.0, levels, 30, better)[30:] == pytest.approx(2 * seconds[30:])
     assert _untuned(timeline, 1.0, levels, 30, None)[30:] == pytest.approx(1.0)
+
+
+def test_what_slows_a_run_down_after_the_search_saves_nothing() -> None:
+    """Steps of 1 s beside 3 s of the baseline's, as measured; later they take 4 s for a while: 2 s each are saved."""
+    steps = np.arange(30)
+    timeline = Timeline(steps, np.where(steps < 20, 1.0, 4.0), np.zeros(30))
+    triple, worse = Gain(3.0, 2.5, 3.5, "better"), Gain(0.5, 0.4, 0.6, "worse")
+    saved = _untuned(timeline, 3.0, _Levels([]), 10, triple) - timeline.seconds
+    assert saved[:20].sum() == pytest.approx(10 * 2.0 + saved[10:20].sum())
+    assert saved[10:].sum() == pytest.approx(20 * 2.0)
+    lost = _untuned(timeline, 0.5, _Levels([]), 10, worse) - timeline.seconds
+    assert lost[10:] == pytest.approx(-timeline.seconds[10:] / 2), "what is lost is lost with every step"
 
 
 def test_what_the_last_values_brought_is_by_the_gain_that_is_told(tmp_path: Path) -> None:
     file = live_study(confirm_repeats=0, trials=2)
     result = run_study(file, tmp_path / STUDIES / file.name, Beside())
     timeline = Timeline(np.arange(10), np.full(10, 0.5), np.zeros(10))
-    found = _since(4, result, timeline, 1.0, Gain(2.0, 1.5, None, "better"))
+    found = _since(4, result, timeline, 1.0, (Gain(2.0, 1.5, None, "better"), 0.5))
     assert found == Since(4, 10, pytest.approx(3.0), pytest.approx(1.5), None)
     assert _gain_of(dict(result.best.config), result) == result.gain if result.best else False
     assert _gain_of(dict(result.trials[0].config) | {"batch.micro_batch": 99}, result) is None

@@ -112,6 +112,11 @@ def test_who_was_given_up_beside_one_that_is_ruled_out_is_tried_again() -> None:
     again = trial(4, "int8", 300.0, retry_of=2, attempt=1, validation_loss=3.5, reference_loss=3.5)
     after = StudyState(trials=(*windows, failed, again))
     assert next_step(after, file, True).source != "retry"
+    # One more is searched for the one that is ruled out.
+    assert next_step(StudyState(trials=windows), file, False).phase != "search"
+    assert next_step(after, file, False).phase == "search"
+    found = trial(5, "int8", 310.0, validation_loss=3.5, reference_loss=3.5)
+    assert next_step(StudyState(trials=(*after.trials, found)), file, False).phase != "search"
     assert winner(after, file) == again
 
 
