@@ -34,6 +34,7 @@ from tuning.execution.live.windows import LiveWindows
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
+from workbench.analysis import live_report, studies
 from workbench.home import runs
 
 KEPT = table.RESULTS / "live_worth.json"
@@ -95,7 +96,17 @@ def tuned(home: Path, file: StudyFile) -> str:
     starter, races = Starter(home, folder, file.name, file.live), file.races is not None
     windows = LiveWindows(home, starter, Ledger(file.live), approach, races)
     to_the_end(windows, file, lambda: run_study(file, folder, windows), lambda: nullcontext(lambda: False))
+    show_windows(folder)
     return runs_of(folder)[-1]
+
+
+def show_windows(folder: Path) -> None:
+    """Which windows there were, and what each learned."""
+    report = live_report.of_study(folder, studies.document(folder).result)
+    for row in report.windows if report is not None else ():
+        learned = "" if row.learned is None else f", learned {row.learned:.2f}"
+        check = " (check)" if row.checks_loss else ""
+        print(f"{row.first}-{row.end} trial {row.trial}{check} {row.outcome}: {row.label}{learned}", flush=True)
 
 
 def offline(home: Path, file: StudyFile, steps: int) -> tuple[str, float]:

@@ -144,7 +144,7 @@ class Live(Section):
     max_slowdown: Positive = 0.25
     over_steps: Count = 200
     look_again: Positive | None = 0.3
-    loss_checks: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    loss_checks: Annotated[float, Field(ge=0, le=0.5)] = 0.08
     look: Annotated[int, Field(ge=0)] = 0
     trainer: Trainer | None = None
 

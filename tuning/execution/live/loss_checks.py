@@ -1,9 +1,9 @@
 """When a lossy leader's loss is taken again while its run goes on, and over how many steps. Pure.
 
 What a setting loses shows later than a window of the search (``docs/tuning.md`` has an example). So its loss is taken
-again, beside the exact baseline's from the same weights on the same steps, each time that the run has come twice as
-far. Steps of the baseline take longer than the leader's, and are what a check costs: where few can be paid for they
-lie further apart.
+again, beside the exact baseline's from the same weights on the same steps, once the run has come twice as far as it
+had when that was last done, and each time that it has come twice as far again. Steps of the baseline take longer than
+the leader's, and are what a check costs: where few can be paid for, those after the first lie further apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from engine.config.knobs.catalogue import is_lossy, loses_alike
 from tuning.report.study_result import StudyResult
-from tuning.spec.terms import Live
+from tuning.spec.study_file import StudyFile
 from tuning.storage.state import CHECK
 
 #: Fewer steps say too little.
@@ -40,7 +40,7 @@ class Checked:
 class LossChecks:
     """Of one leader: it takes ``share`` of the time of the run at the most, counted from the step ``since`` on, from
     which on it leads. A step of the baseline takes ``ratio`` of its own; ``most`` steps at a time. ``done`` are those
-    that were made.
+    that were made; before any, the search took its loss from the step ``known`` on, or from ``since``.
     """
 
     share: float
@@ -48,6 +48,7 @@ class LossChecks:
     since: int
     most: int
     done: Sequence[Checked] = ()
+    known: int | None = None
 
     def due(self, step: int, end: int) -> int:
         """How many steps to check now, before this ``step`` of a run of ``end`` steps; 0: none."""
@@ -55,8 +56,16 @@ class LossChecks:
         affordable = int(left / LEAST_STEPS)
         if not self.share or affordable < 1:
             return 0
-        last = max([1.0, self.since, end * EARLY, *(one.first for one in self.done)])
-        if step < last * max(2.0, (end / last) ** (1 / (affordable + 1))):
+        last = max(
+            [
+                1.0,
+                self.since if self.known is None else self.known,
+                end * EARLY,
+                *(one.first for one in self.done),
+            ]
+        )
+        apart = max(2.0, (end / last) ** (1 / (affordable + 1))) if self.done else 2.0
+        if step < last * apart:
             return 0
         turns = max(1, min(affordable, math.ceil(math.log2(max(1.0, end / step)))))
         wanted = max(float(LEAST_STEPS), min(left / turns, step / MOST_SHARE))
@@ -74,8 +83,9 @@ class LossChecks:
 class Checking:
     """The checks of whoever leads a study."""
 
-    def __init__(self, live: Live) -> None:
-        self._live = live
+    def __init__(self, file: StudyFile) -> None:
+        assert file.live is not None
+        self._live, self._base = file.live, file.search_space.base_values
         self._values: Mapping[str, Any] | None = None
         self._since, self._asked = 0, list[Checked]()
 
@@ -88,6 +98,14 @@ class Checking:
         if self._values is None or not loses_alike(values, self._values):
             self._values, self._since, self._asked = values, step, []
         ratio = max(1.0, result.gain.ratio if result.gain is not None else 1.0)
+        known = [
+            row.steps_before
+            for row in (*result.trials, *result.confirmations)
+            if row.steps_before is not None
+            and row.steps_before <= self._since
+            and row.validation_loss is not None
+            and loses_alike(values, self._base | row.config)
+        ]
         # One check may cost half of what the last steps may lose to the search: where it goes to the end it is not held
         # to that limit, for a part of a check says nothing.
         most = self._live.max_slowdown * self._live.over_steps * ratio / 2
@@ -96,7 +114,10 @@ class Checking:
             for row in result.confirmations
             if row.source == CHECK and row.steps_before is not None and row.steps_before > self._since
         ]
-        return LossChecks(self._live.loss_checks, ratio, self._since, int(most), (*told, *self._asked))
+        done = (*told, *self._asked)
+        return LossChecks(
+            self._live.loss_checks, ratio, self._since, int(most), done, max(known, default=self._since)
+        )
 
     def ask(self, step: int, steps: int) -> None:
         """A check was asked for before this step; it counts however it ends."""

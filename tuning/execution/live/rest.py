@@ -116,7 +116,7 @@ def to_the_end(
         What the search came to, and what changed since, empty where the run is over: another search may follow.
     """
     assert file.live is not None
-    checking, starter = Checking(file.live), windows.starter
+    checking, starter = Checking(file), windows.starter
     while True:
         result = search()
         best = ended_with(windows, file, result)

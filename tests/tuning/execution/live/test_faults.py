@@ -25,6 +25,7 @@ from tuning.execution.live.ongoing_run import OngoingRun, runs_of
 from tuning.spec.study_file import StudyFile
 from tuning.storage import commands as inbox
 from tuning.storage.journal import Journal
+from tuning.storage.state import CHECK
 from tuning.storage.study_folder import JOURNAL, StudyReader
 from tuning.study import run_study
 from workbench.analysis import studies
@@ -175,15 +176,17 @@ def test_a_run_whose_controller_was_killed_as_it_started_it_is_taken_over(tmp_pa
         live.starter.stop()
 
 
-@pytest.mark.parametrize("dies", [False, True])
-def test_what_a_killed_controller_tried_is_undone_by_the_next(dies: bool, tmp_path: Path) -> None:
-    """On the run itself, and where that dies, too, by going on from before it."""
+@pytest.mark.parametrize(("dies", "purpose"), [(False, "sampler"), (True, "sampler"), (False, CHECK)])
+def test_what_a_killed_controller_tried_is_undone_by_the_next(
+    dies: bool, purpose: str, tmp_path: Path
+) -> None:
+    """On the run itself, and where that dies, too, by going on from before it. A check is no other window."""
     base: dict[str, Any] = lossy_study(["none", "topk"])._given()["base"]
     base["train"] = {"steps": 160, "warmup": 2}  # long enough to be killed in on a fast machine
     file = lossy_study(["none", "topk"], base=base, live={"steps": 4000, "checkpoint_every": 4})
     tuned = Lossy(tmp_path, file)
     tuned.folder.mkdir(parents=True)
-    labels = LABELS | {"purpose": "sampler"}
+    labels = LABELS | {"purpose": purpose}
     tuned.windows(usual(file), labels, lambda: False)
     run = tuned.starter.current
     assert run is not None

@@ -67,11 +67,17 @@ def test_a_long_run_is_checked_often_and_for_long() -> None:
 
 
 def test_few_checks_lie_where_they_tell_most() -> None:
-    """Not all at the beginning of a short search, which was over after 12 steps."""
+    """The first soon: what loses much shows it by then. Others not all at the beginning of a run."""
     (one,) = played(LossChecks(0.05, 4.7, 12, 200), 1000)
-    assert 100 < one.first < 300 and one.steps == 10
+    assert one.first == 63 and one.steps >= LEAST_STEPS
     first, second = played(LossChecks(0.05, 3.3, 12, 200), 1000)
-    assert 62 <= first.first < 150 and 200 < second.first < 500
+    assert first.first == 63 and 200 < second.first < 500
+
+
+def test_a_search_is_checked_from_its_last_loss_on() -> None:
+    """It was over after 150 steps; its leader's loss was taken before step 40, or not since."""
+    assert played(LossChecks(0.08, 3.0, 150, 200, known=40), 1000)[0].first == 150
+    assert played(LossChecks(0.08, 3.0, 150, 200, known=150), 1000)[0].first == 300
 
 
 def test_who_was_given_up_beside_one_that_is_ruled_out_is_tried_again() -> None:
@@ -227,7 +233,7 @@ def test_who_leads_and_learns_nothing_is_found_out(tmp_path: Path, monkeypatch: 
     ]
     assert len(taken) == 2 and fmean(taken) == pytest.approx(check.loss_before)
     assert check.steps_before is not None and check.loss_before is not None
-    assert check.steps_before >= 2 * file.config.train.steps
+    assert lossy.steps_before and check.steps_before >= 2 * lossy.steps_before
 
     report = live_report.of_study(tuned.folder, studies.document(tuned.folder).result)
     assert report is not None
