@@ -106,7 +106,9 @@ def show_windows(folder: Path) -> None:
     for row in report.windows if report is not None else ():
         learned = "" if row.learned is None else f", learned {row.learned:.2f}"
         check = " (check)" if row.checks_loss else ""
-        print(f"{row.first}-{row.end} trial {row.trial}{check} {row.outcome}: {row.label}{learned}", flush=True)
+        print(
+            f"{row.first}-{row.end} trial {row.trial}{check} {row.outcome}: {row.label}{learned}", flush=True
+        )
 
 
 def offline(home: Path, file: StudyFile, steps: int) -> tuple[str, float]:
