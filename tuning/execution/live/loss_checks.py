@@ -56,14 +56,8 @@ class LossChecks:
         affordable = int(left / LEAST_STEPS)
         if not self.share or affordable < 1:
             return 0
-        last = max(
-            [
-                1.0,
-                self.since if self.known is None else self.known,
-                end * EARLY,
-                *(one.first for one in self.done),
-            ]
-        )
+        known = self.since if self.known is None else self.known
+        last = max([1.0, known, end * EARLY, *(one.first for one in self.done)])
         apart = max(2.0, (end / last) ** (1 / (affordable + 1))) if self.done else 2.0
         if step < last * apart:
             return 0
@@ -114,10 +108,12 @@ class Checking:
             for row in result.confirmations
             if row.source == CHECK and row.steps_before is not None and row.steps_before > self._since
         ]
-        done = (*told, *self._asked)
-        return LossChecks(
-            self._live.loss_checks, ratio, self._since, int(most), done, max(known, default=self._since)
-        )
+        done = (
+            *told,
+            *self._asked[len(told) :],
+        )  # those that were asked for and told nothing cost their steps, too
+        last = max(known, default=self._since)
+        return LossChecks(self._live.loss_checks, ratio, self._since, int(most), done, last)
 
     def ask(self, step: int, steps: int) -> None:
         """A check was asked for before this step; it counts however it ends."""

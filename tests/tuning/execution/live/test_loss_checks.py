@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +20,22 @@ from profilers.records.reader import RunRecords
 from tests.tuning.execution.live.test_live_study import losses
 from tests.tuning.execution.live.test_lossy_windows import Lossy, lossy_study
 from tuning.analysis.confirmation import winner
-from tuning.execution.executor import OnStart, Ran, ShouldStop, trial_record
+from tuning.execution.executor import (
+    OnStart,
+    Played,
+    Ran,
+    ShouldStop,
+    played_summary,
+    trial_record,
+)
 from tuning.execution.live import rest, windows
-from tuning.execution.live.loss_checks import LEAST_STEPS, OF_THE_GAIN, Checked, LossChecks
+from tuning.execution.live.loss_checks import LEAST_STEPS, OF_THE_GAIN, Checked, Checking, LossChecks
 from tuning.execution.live.rest import to_the_end
-from tuning.report.study_result import StudyResult
+from tuning.report.study_result import Measurement, StudyResult
 from tuning.search.policy import next_step
 from tuning.storage import commands
 from tuning.storage.state import CHECK, StudyState, Trial
+from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
 from workbench.analysis import live_report, studies
 
@@ -72,6 +81,33 @@ def test_few_checks_lie_where_they_tell_most() -> None:
     assert one.first == 63 and one.steps >= LEAST_STEPS
     first, second = played(LossChecks(0.05, 3.3, 12, 200), 1000)
     assert first.first == 63 and 200 < second.first < 500
+
+
+class AtOnce(Played):
+    """Windows that take no time."""
+
+    def play(self, config: RunConfig, run: str) -> Ran:
+        return RunOutcome(Ending.COMPLETED), played_summary(run, config, [1.0] * 4)
+
+
+def test_a_check_that_was_asked_for_and_told_counts_once(tmp_path: Path) -> None:
+    file = lossy_study(["none", "topk"], trials=2)
+    result = run_study(file, tmp_path / STUDIES / file.name, AtOnce())
+    row = next(row for row in result.trials if row.config["compression.method"] == "topk")
+    values, checking = file.search_space.config(row.config).flat(), Checking(file)
+
+    def done(*told: Measurement) -> Sequence[Checked]:
+        found = checking.of(replace(result, confirmations=[*told]), values, 60)
+        assert found is not None
+        return found.done
+
+    assert done() == ()
+    checking.ask(63, 10)
+    assert done() == (Checked(63, 10),), "withdrawn, or going on"
+    told = replace(row, source=CHECK, steps_before=66, steps=10)
+    assert done(told) == (Checked(66, 10),)
+    checking.ask(200, 12)
+    assert done(told) == (Checked(66, 10), Checked(200, 12))
 
 
 def test_a_search_is_checked_from_its_last_loss_on() -> None:
