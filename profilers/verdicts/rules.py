@@ -56,8 +56,7 @@ def findings_of(
 
 def _compute_bound(inputs: RuleInputs) -> Verdict:
     """What holds where nothing else does: whether that is so, the other rules say."""
-    phases = mean_phases(inputs.measured)
-    step = sum(phases.values()) or inputs.step_seconds
+    phases, step = mean_phases(inputs.measured), inputs.step_seconds
     busy, waits = sum(phases[name] for name in WORK), phases["communication_exposed"] + phases["bubble"]
     knob = (
         "to make it faster: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
