@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
 
+from tests.support.workbench.synthetic_live import write_live
 from tests.workbench.pages.conftest import (
     CHROMIUM,
     DRAWING_MILLISECONDS,
@@ -27,7 +28,7 @@ HEIGHT = 1000
 SCHEMES = ("light", "dark")
 
 
-def pages(home: Path, live: str) -> dict[str, str]:
+def pages(home: Path, live: str, study: str) -> dict[str, str]:
     """Name -> address of each page and view."""
     runs = sorted(folder.name for folder in home.iterdir() if folder.name[:2] == "20")
     finished = next(name for name in runs if name.endswith("a7e2"))
@@ -43,6 +44,7 @@ def pages(home: Path, live: str) -> dict[str, str]:
         "steps": f"/steps?run={finished}",
         "plan": "/plan",
         "tune": "/tune?view=watch&study=quickstart",
+        "tune-live": f"/tune?view=watch&study={study}",
         "tune-new": "/tune?view=new",
         "compare": "/compare?ids=quickstart:0,quickstart:4,quickstart:5",
         "export": "/export?export=quickstart",
@@ -57,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         home = Path(scratch) / "home"
         live = full_home(home)
-        addresses = pages(home, live)
+        addresses = pages(home, live, write_live(home))
         server, base = start_server(home, Path(scratch) / "log")
         try:
             chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)

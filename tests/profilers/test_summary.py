@@ -125,7 +125,9 @@ def test_planning_counts_and_the_whole_run_has_a_rate_of_its_own(tmp_path: Path)
     assert found.step_seconds is not None
     assert sum(found.phases.values()) + (found.between_seconds or 0) == about(found.step_seconds.mean)
     (bound,) = found.verdicts
-    assert "take 1.00 s of a mean step (69 %)" in bound.evidence, "of the same step as all other shares: 1 of 1.45 s"
+    assert "take 1.00 s of a mean step (69 %)" in bound.evidence, (
+        "of the same step as all other shares: 1 of 1.45 s"
+    )
     assert found.wall_seconds == about(14.5)
     assert found.tokens_per_wall_second == about(10 * 1000 / 14.5)
 

@@ -11,6 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from tests.support.workbench.skewed_run import write_skewed
+from tests.support.workbench.synthetic_live import write_live
 from tests.workbench.pages.conftest import Visit
 from tests.workbench.pages.homes import full_home
 
@@ -24,6 +25,10 @@ ADDRESSES = {
     "live": "/live",
     "steps": f"/steps?run={{run}}&{CALL}",
     "tune": "/tune",
+    "a study of a run that went on": "/tune?study=live",
+    "anatomy": "/runs?id={run}&section=Anatomy",
+    "collectives": "/runs?id={run}&section=Collectives",
+    "configuration of a run that goes": "/runs?id={going}&section=Configuration",
     "new study": "/tune?view=new",
     "new study of a command": "/tune?view=new",
     "compare": "/compare?ids=quickstart:0,quickstart:4,quickstart:5",
@@ -33,11 +38,30 @@ ADDRESSES = {
 }
 
 
+def _type_a_command(tab: Visit) -> None:
+    tab.page.get_by_text("A command of your own").click()
+    tab.page.mouse.move(0, 0)  # what is pointed at has other colours, and a tip
+    tab.page.get_by_label("Command", exact=True).fill("torchrun --nproc-per-node 4 train.py --block 8")
+    tab.page.evaluate("document.activeElement.blur()")
+    tab.page.get_by_text("recognised").wait_for()
+
+
+def _open_windows(tab: Visit) -> None:
+    tab.page.get_by_text("Windows", exact=True).first.click()
+    tab.page.mouse.move(0, 0)
+    tab.page.wait_for_selector("[class*=st-key-tune-live-windows]")
+
+
+#: What is done on a page first.
+_OPENED = {"new study of a command": _type_a_command, "a study of a run that went on": _open_windows}
+
+
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory, serve: Callable[[Path], str]) -> tuple[str, str, str]:
     """A server for a home with everything in it, a run with a call to look at, and one that goes."""
     home = tmp_path_factory.mktemp("access")
     going = full_home(home)
+    write_live(home)
     return serve(home), write_skewed(home, lambda rank, step: 0.08 * ((rank, step) == (2, 16))), going
 
 
@@ -50,12 +74,8 @@ def test_axe_finds_nothing(
     server, run, going = places
     tab = visit(scheme)
     tab.open(server + ADDRESSES[page].format(run=run, going=going))
-    if page == "new study of a command":
-        tab.page.get_by_text("A command of your own").click()
-        tab.page.mouse.move(0, 0)  # what is pointed at has other colours, and a tip
-        tab.page.get_by_label("Command", exact=True).fill("torchrun --nproc-per-node 4 train.py --block 8")
-        tab.page.evaluate("document.activeElement.blur()")
-        tab.page.get_by_text("recognised").wait_for()
+    if page in _OPENED:
+        _OPENED[page](tab)
         tab.settle()
     found = Axe().run(tab.page).response
     assert len(found["passes"]) > 15, "axe looked at nothing"
