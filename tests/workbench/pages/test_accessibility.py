@@ -49,7 +49,7 @@ def _type_a_command(tab: Visit) -> None:
 def _open_windows(tab: Visit) -> None:
     tab.page.get_by_text("Windows", exact=True).first.click()
     tab.page.mouse.move(0, 0)
-    tab.page.wait_for_selector("[class*=st-key-tune-live-windows]")
+    tab.page.locator("details", has_text="Windows").locator("[data-testid=stDataFrame]").wait_for()
 
 
 #: What is done on a page first.
