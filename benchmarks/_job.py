@@ -16,7 +16,9 @@ from profilers.rank.recording import BUDGET
 from profilers.rank.seat import FLIGHT, RECORDS, SEATS
 from profilers.steps.sampling_budget import DetailChoice
 
-_WIDTH, _LAYERS, _BATCH = 256, 8, 256
+_WIDTH, _LAYERS = 256, 8
+#: Rows of a batch, with which a step takes some ten milliseconds.
+ROWS = 256
 
 
 class Held(DetailChoice):
@@ -32,7 +34,7 @@ class Held(DetailChoice):
 class Job:
     """The loop, and what records it: it comes in by the same door as in any job."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rows: int) -> None:
         for part in (SEATS, RECORDS, FLIGHT):
             (folder / part).mkdir(exist_ok=True)
         os.environ[arming.FOLDER_VARIABLE] = str(folder)
@@ -41,7 +43,7 @@ class Job:
         blocks = [nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.GELU()) for _ in range(_LAYERS)]
         self._model = DistributedDataParallel(nn.Sequential(*blocks), bucket_cap_mb=0.5)
         self._optimizer = torch.optim.AdamW(self._model.parameters())
-        self._batches = iter(torch.utils.data.DataLoader(_Batches(), batch_size=None))
+        self._batches = iter(torch.utils.data.DataLoader(_Batches(rows), batch_size=None))
         self.one_step()
         recording = arming.here()
         assert recording is not None
@@ -74,8 +76,11 @@ class Job:
 
 
 class _Batches(torch.utils.data.IterableDataset[torch.Tensor]):
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
     def __iter__(self) -> Any:
-        batch = torch.randn(_BATCH, _WIDTH)
+        batch = torch.randn(self._rows, _WIDTH)
         while True:
             yield batch
 

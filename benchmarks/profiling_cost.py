@@ -9,13 +9,15 @@ Each rank is kept on one core. The sampler (host, ranks' processes, 10 Hz) runs 
 processor time of its thread over that of the ranks, and its interval is that over seconds. The bar is for what is
 always on and the sampler together; the lookout (two looks a second) is in neither. What is recorded does not grow
 with the sequences in a micro-batch: ``--sequences 2`` takes steps of half the work, in a table of its own.
-A foreign job is two ranks of plain DDP, recorded as under ``workbench run``; its steps take about 100 ms.
+A foreign job is two ranks of plain DDP, recorded as under ``workbench run``; its steps take about 100 ms. With
+``--axes job`` it is measured alone, into a table of its own.
 torch.profiler comes afterwards, in threes of its own on the same ranks: it leaves caches and allocators in such a
 state that the others would pay for it.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 import threading
@@ -28,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import _table as table
-from benchmarks._job import Job, JobSteps
+from benchmarks._job import ROWS, Job, JobSteps
 from benchmarks._ranks import Engine, EngineSteps, TorchProfiled, in_turn, on_cores
 from benchmarks._ratio import Ratio, Taken, both, cpu_seconds, ratio, rounds_needed, wall_seconds
 from engine.comm.context import RankContext
@@ -43,6 +45,8 @@ KINDS = ("detail", "whole", "off", "again")
 BESIDE_TORCH = ("torch", "off", "again")
 BAR = 0.01
 PILOT = 60
+#: What a step of the foreign job takes, and the fours by which its batch is chosen for that, twice.
+JOB_SECONDS, CALIBRATED, CALIBRATIONS = 0.1, 20, 2
 #: Threes with torch.profiler: it adds so much that few tell.
 TORCH_ROUNDS = 30
 
@@ -101,24 +105,33 @@ def measure(rank: RankContext, rounds: int, torch_rounds: int) -> tuple[list[Tak
     return taken, in_turn({kind: kinds[kind] for kind in BESIDE_TORCH}, torch_rounds), engine.choice.every
 
 
-def measure_job(rank: RankContext, folder: Path, rounds: int) -> tuple[list[Taken], int]:
+def measure_job(rank: RankContext, folder: Path, rounds: int, rows: int) -> tuple[list[Taken], int]:
     """Steps of a job that is not ours."""
-    job = Job(folder)
+    job = Job(folder, rows)
     kinds = {
         kind: JobSteps(job, recorded=kind in ("detail", "whole"), detailed=kind == "detail") for kind in KINDS
     }
     return in_turn(kinds, rounds), job.choice.every
 
 
-def run_job(rounds: int) -> Measured:
-    """Two ranks of it; without torch.profiler."""
+def run_job(rounds: int, rows: int) -> Measured:
+    """Two ranks of it with batches of so many rows; without torch.profiler."""
     with tempfile.TemporaryDirectory() as sampled, tempfile.TemporaryDirectory() as folder:
         watched = Watched(Path(sampled))
         answers = on_cores(
-            parse({"parallel": {"dp": 2}}), measure_job, Path(folder), rounds, watch=watched.begin
+            parse({"parallel": {"dp": 2}}), measure_job, Path(folder), rounds, rows, watch=watched.begin
         )
         taken, every = ([answer[i] for answer in answers] for i in range(2))
         return Measured(taken, [], min(every), watched.end())
+
+
+def rows_for(step_seconds: float) -> int:
+    """Of a batch, so that the job's step takes about so long on this machine."""
+    rows = ROWS
+    for _ in range(CALIBRATIONS):
+        taken = seconds_of(run_job(CALIBRATED, rows).taken, KINDS)
+        rows = math.ceil(rows * step_seconds / float(np.median(taken.wall["not"])))
+    return rows
 
 
 def run(parallel: dict[str, int], size: int, rounds: int, torch_rounds: int = 0) -> Measured:
@@ -211,15 +224,18 @@ def main() -> None:
         print(f"{parallel}: {rounds} fours ...", file=sys.stderr)
         rows += rows_of(parallel, run(parallel, size, rounds, TORCH_ROUNDS))
     if not given.axes or "job" in given.axes:
-        rounds = min(max(given.pilot, needed(run_job(given.pilot))), given.most)
-        print(f"a foreign job: {rounds} fours ...", file=sys.stderr)
-        rows += rows_of({}, run_job(rounds))
+        batch = rows_for(JOB_SECONDS)
+        rounds = min(max(given.pilot, needed(run_job(given.pilot, batch))), given.most)
+        print(f"a foreign job, batches of {batch:,} rows: {rounds} fours ...", file=sys.stderr)
+        rows += rows_of({}, run_job(rounds, batch))
     header = [
         *("layout", "row", "rounds", "CPU ms per step, all ranks", "added CPU", f"at most {BAR:.0%}"),
         *("wall ms per step", "added wall", f"at most {BAR:.0%}"),
     ]
     title = f"What profiling costs (4 gloo ranks, tiny decoder, micro-batches of {size} sequences)"
     name = "profiling_cost" if size == SEQUENCES else f"profiling_cost_{size}_sequences"
+    if given.axes == ["job"]:
+        name, title = "profiling_cost_job", "What recording a foreign job costs (2 gloo ranks, plain DDP)"
     table.show(name, title, header, rows, given.save)
 
 

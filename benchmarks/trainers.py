@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ from tests.support.trainers.training import small, trained
 
 KINDS = ("engine", "again", "trainer")
 WARMUP = 4
+#: Of fewer rounds no interval is told.
+LEAST_ROUNDS = 5
 SHAPE = Shape(layers=4, hidden=128, heads=8, kv_heads=4, ffn_hidden=256, vocabulary=512, length=128)
 BATCH = {"batch.micro_batch": 4, "batch.global_batch": 16, "environment.OMP_NUM_THREADS": 1}
 _CPU, _REPLACED = {"ACCELERATE_TORCH_DEVICE": "cpu"}, ("replaced",)
@@ -138,20 +141,25 @@ def one_round(match: Match, steps: int, number: int) -> dict[str, float]:
     return taken
 
 
-def measure(match: Match, steps: int, rounds: int, kept: Kept, save: bool, until: float) -> None:
-    """The rounds that are missing, as far as they end in time; ``kept`` gets each, and so does the file if it is to."""
-    mine = kept.get(match.name)
-    if mine is None or mine["steps"] != steps:  # rounds of another length are none of these
-        mine = kept[match.name] = {"steps": steps, "seconds": {kind: [] for kind in KINDS}}
-    took = 0.0
-    for number in range(len(mine["seconds"]["engine"]), rounds):
-        began = time.monotonic()
-        if began + took > until:
+def measure(
+    matches: Sequence[Match], steps: int, rounds: int, kept: Kept, save: bool, minutes: float
+) -> None:
+    """The rounds that are missing, of all matches in turn; ``kept`` gets each as it ends, and so does the file if it
+    is to.
+    """
+    until = time.monotonic() + 60 * minutes
+    for number, match in product(range(rounds), matches):
+        mine = kept.get(match.name)
+        if mine is None or mine["steps"] != steps:  # rounds of another length are none of these
+            mine = kept[match.name] = {"steps": steps, "seconds": {kind: [] for kind in KINDS}}
+        if len(mine["seconds"]["engine"]) > number:
+            continue
+        if time.monotonic() > until:
             return
         print(f"{match.name}: round {number + 1} of {rounds} ...", file=sys.stderr)
         for kind, seconds in one_round(match, steps, number).items():
             mine["seconds"][kind].append(seconds)
-        mine["commit"], took = table.commit(), time.monotonic() - began
+        mine["commit"] = table.commit()
         if save:
             KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
@@ -163,9 +171,9 @@ def rows_of(match: Match, one: dict[str, Any]) -> list[list[str]]:
     rows = []
     for label, other in ((f"engine / {match.trainer}", "trainer"), ("A/A: engine / engine", "again")):
         ours, theirs = (tokens / seconds[kind].mean() for kind in ("engine", other))
-        faster = ratio(seconds[other], seconds["engine"])
-        about = [match.layout, label, str(len(seconds[other]))]
-        rows.append([*about, f"{ours:,.0f}", f"{theirs:,.0f}", faster.plain(), one["commit"]])
+        faster, rounds = ratio(seconds[other], seconds["engine"]), len(seconds[other])
+        told = faster.plain() if rounds >= LEAST_ROUNDS else f"{faster.middle:.3f}"
+        rows.append([match.layout, label, str(rounds), f"{ours:,.0f}", f"{theirs:,.0f}", told, one["commit"]])
     return rows
 
 
@@ -185,18 +193,14 @@ def main() -> None:
         "--steps", type=int, default=24, help=f"steps of a training, {WARMUP} of them unmeasured"
     )
     arguments.add_argument("--only", default="", help="measure only matches whose names begin so")
-    arguments.add_argument(
-        "--minutes", type=float, default=math.inf, help="begin no round that would end later"
-    )
+    arguments.add_argument("--minutes", type=float, default=math.inf, help="begin no round later than that")
     given = arguments.parse_args()
     if given.steps <= WARMUP or given.rounds < 1:
         sys.exit(
             f"--steps {given.steps} --rounds {given.rounds}: give more than {WARMUP} steps, and a round or more"
         )
-    until = time.monotonic() + 60 * given.minutes
     kept: Kept = json.loads(KEPT.read_text("utf-8")) if given.save and KEPT.is_file() else {}
-    for match in wanted(given.only):
-        measure(match, given.steps, given.rounds, kept, given.save, until)
+    measure(wanted(given.only), given.steps, given.rounds, kept, given.save, given.minutes)
     rows = [
         row
         for match in MATCHES
