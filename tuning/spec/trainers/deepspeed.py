@@ -57,7 +57,7 @@ ZERO = (
 )
 
 
-_DS_SIZE, _DS_TIMES = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+DS_SIZE, DS_TIMES = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 
 
 def _ds_number(command: Invocation, key: str) -> int | None:
@@ -67,14 +67,14 @@ def _ds_number(command: Invocation, key: str) -> int | None:
 
 
 def _ds_sequences(command: Invocation) -> int:
-    return count(_ds_number(command, _DS_SIZE)) * count(_ds_number(command, _DS_TIMES))
+    return count(_ds_number(command, DS_SIZE)) * count(_ds_number(command, DS_TIMES))
 
 
 def _with_ds_micro_batch(command: Invocation, value: Value) -> Invocation:
     word = zero_file(command)
     if word is None:
         return command
-    return command.with_document(word, {_DS_SIZE: value, _DS_TIMES: _ds_sequences(command) // count(value)})
+    return command.with_document(word, {DS_SIZE: value, DS_TIMES: _ds_sequences(command) // count(value)})
 
 
 def _ds_whole(today: Invocation, values: Mapping[str, Value]) -> str:
@@ -104,10 +104,10 @@ DEEPSPEED = TrainerKind(
         Argument(
             "micro_batch",
             "larger: fuller kernels, more activations; accumulation follows",
-            lambda command: _ds_number(command, _DS_SIZE),
+            lambda command: _ds_number(command, DS_SIZE),
             _with_ds_micro_batch,
             lambda command, cores: near(
-                divisors(_ds_sequences(command)), count(_ds_number(command, _DS_SIZE))
+                divisors(_ds_sequences(command)), count(_ds_number(command, DS_SIZE))
             ),
             _ds_whole,
         ),

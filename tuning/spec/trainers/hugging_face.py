@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tuning.spec.trainers.any_trainer import BAR, EVERY_STEP, THREADS
-from tuning.spec.trainers.deepspeed import ZERO, zero_file
+from tuning.spec.trainers.deepspeed import DS_SIZE, DS_TIMES, ZERO, zero_file
 from tuning.spec.trainers.facts import Argument, Tokens, TrainerKind, Value, count, divisors, flag, line, near
 from tuning.spec.trainers.invocation import FOLDER, Invocation
 
@@ -40,13 +40,25 @@ def _sequences(command: Invocation) -> int:
 
 
 def _with_micro_batch(command: Invocation, value: Value) -> Invocation:
-    """Accumulation follows, so that a step keeps its sequences."""
-    return _with_hf(command, {PER_DEVICE: value, ACCUMULATION: _sequences(command) // count(value)})
+    """Accumulation follows, so that a step keeps its sequences; a DeepSpeed file has to say the same."""
+    times = _sequences(command) // count(value)
+    word = zero_file(command)
+    there = (command.document(word) or {}) if word else {}
+    again = {
+        key: new for key, new in ((DS_SIZE, value), (DS_TIMES, times)) if isinstance(there.get(key), int)
+    }
+    command = _with_hf(command, {PER_DEVICE: value, ACCUMULATION: times})
+    return command.with_document(word, again) if word and again else command
 
 
 def _whole_accumulation(today: Invocation, values: Mapping[str, Value]) -> str:
     whole, size = _sequences(today), count(values["micro_batch"])
     return "" if whole % size == 0 else f"a step has {whole} sequences of each rank, no multiple of {size}"
+
+
+def _by_deepspeed(command: Invocation) -> bool:
+    """Whether DeepSpeed shards and averages; its file may be named in the JSON file of arguments."""
+    return zero_file(command) is not None or bool(_hf_value(command, "deepspeed", ""))
 
 
 def _fsdp(command: Invocation) -> bool:
@@ -72,7 +84,7 @@ def _fsdp_refusal(today: Invocation, values: Mapping[str, Value]) -> str:
 
 
 def _offered_fsdp(command: Invocation, cores: int) -> list[bool]:
-    several = command.ranks > 1 and zero_file(command) is None
+    several = command.ranks > 1 and not _by_deepspeed(command)
     return [False, True] if several and not _on_cpu(command) else []
 
 
@@ -138,7 +150,7 @@ HUGGING_FACE = TrainerKind(
             "gradients of this size are averaged at once",
             lambda command: _hf_value(command, "ddp_bucket_cap_mb", 25),
             lambda command, value: _with_hf(command, {"ddp_bucket_cap_mb": value}),
-            lambda command, cores: [5, 25, 100] if command.ranks > 1 and zero_file(command) is None else [],
+            lambda command, cores: [5, 25, 100] if command.ranks > 1 and not _by_deepspeed(command) else [],
         ),
         Argument(
             "data_workers",

@@ -189,6 +189,24 @@ def test_what_stands_in_a_json_file_is_turned_there(tmp_path: Path) -> None:
     assert "micro_batch" not in again.offered
 
 
+def test_the_micro_batch_of_a_hugging_face_trainer_is_that_of_its_deepspeed_file_too(tmp_path: Path) -> None:
+    zero = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto"}
+    (tmp_path / "ds.json").write_text(json.dumps(zero))
+    options = "--do_train --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --deepspeed ds.json"
+    found = tuned(f"torchrun --nproc-per-node 2 t.py {options}", directory=str(tmp_path))
+    given = found.with_values({"micro_batch": 4})
+    assert given.value("--per_device_train_batch_size") == "4"
+    assert given.files["ds.json"] == zero | {"train_micro_batch_size_per_gpu": 4}
+
+
+def test_what_deepspeed_does_itself_is_not_offered_where_a_json_file_names_its_file(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("from transformers import TrainingArguments\n")
+    for more, offered in (({}, True), ({"deepspeed": "ds.json"}, False)):
+        (tmp_path / "a.json").write_text(json.dumps({"output_dir": "o", **more}))
+        found = tuned("torchrun --nproc-per-node 2 t.py a.json", directory=str(tmp_path))
+        assert ("fsdp" in found.offered, "ddp_bucket_mb" in found.offered) == (offered, offered)
+
+
 def test_a_study_keeps_the_settings_that_a_file_had(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"zero_optimization": {"stage": 1}}))
