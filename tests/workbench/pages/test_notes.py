@@ -81,6 +81,7 @@ def test_from_a_note_to_a_saved_view_and_back_in_clicks(
     assert remarks_of(run) == Remarks("why is rank 3 late?", ("slow link",))
     tab.screenshot(screenshots, "note")
 
+    page.locator(".st-key-runs-list").get_by_text("All runs and studies").click()
     page.locator(".st-key-runs-filter").get_by_role("button", name="slow link").click()
     page.wait_for_url("**tags=*")
     tab.settle()
@@ -97,7 +98,7 @@ def test_from_a_note_to_a_saved_view_and_back_in_clicks(
     tab.screenshot(screenshots, "views")
     page.get_by_role("link", name="to look at").click()
     page.wait_for_url("**tags=*")
-    page.locator(".st-key-remarks").get_by_text("slow link").wait_for()
+    page.locator(".stMarkdownBadge", has_text="slow link").wait_for()
     page.get_by_role("button", name="Views").click()
     page.get_by_role("button", name="Forget").click()
     page.get_by_text("A view is a place").wait_for()

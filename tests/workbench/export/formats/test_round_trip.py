@@ -69,8 +69,9 @@ def test_losses_are_what_does_not_come_back(name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_it_can_say_comes_back_whole(name: str) -> None:
     form = FORMATS[name]
-    found = [one for config in drawn(EACH, name) if (one := expressible(form, config)) is not None]
-    assert len(found) > EACH // 3
+    # A third and more of what is drawn can be said: forty draws without three of those are no accident.
+    found = [one for config in drawn(2 * EACH, name) if (one := expressible(form, config)) is not None]
+    assert len(found) > 2
     for config in found:
         assert all(form.row(key).always for key in differences(form, config)), config
         # Of accelerate's file alone it does not follow how many sequences are accumulated.
