@@ -166,10 +166,8 @@ class Trial:
         began = heard = time.monotonic()
         deaf = False
         while True:
-            end, over = (
-                processes.exit,
-                processes.over,
-            )  # before the lines: all of them are there once it ended
+            # Before the lines: all of them are there once it ended.
+            end, over = processes.exit, processes.over
             if not deaf and self._take(processes):
                 heard = time.monotonic()
             deaf = over  # steps of somebody who went on in the background are none of the trainer's

@@ -108,10 +108,8 @@ class Checking:
             for row in result.confirmations
             if row.source == CHECK and row.steps_before is not None and row.steps_before > self._since
         ]
-        done = (
-            *told,
-            *self._asked[len(told) :],
-        )  # those that were asked for and told nothing cost their steps, too
+        # Those that were asked for and told nothing cost their steps, too.
+        done = (*told, *self._asked[len(told) :])
         last = max(known, default=self._since)
         return LossChecks(self._live.loss_checks, ratio, self._since, int(most), done, last)
 
