@@ -165,7 +165,8 @@ def test_ranks_that_wait_after_what_was_tried_go_on_by_themselves(session: Sessi
     assert (tried[0], evaluated[0]) == (commands.TRY, commands.EVALUATE)
     records = RunRecords(folder / run_folder.RECORDS)
     taken = [event.data["step"] for event in records.events(0) if event.kind == "validation"]
-    assert taken == [evaluated[1], tried[1] + 7, 16]
+    # With the copy, when it was asked for, which may be the same step, after the steps, and at the end.
+    assert taken == sorted({tried[1], evaluated[1], tried[1] + 7, 16})
     assert evaluated[1] < tried[1] + 7
     _, plain = execute(session, config)
     assert summary.losses == plain.losses

@@ -89,7 +89,7 @@ def test_what_is_wrong_is_one_line(command: Run, file: Path, tmp_path: Path) -> 
     file.write_text("{")
     command("import", file, "--from", "hf").refused("not valid JSON")
     file.write_text("[1, 2]")
-    command("import", file).refused("file", "--from")
+    command("import", file).refused("file", "holds no keys")
     file.write_text(json.dumps(HF | {"max_stepz": 7}))
     command("import", file).refused("max_stepz", "max_steps", "transformers 5.23.0")
     file.write_bytes(b"\xff\xfe\x00")

@@ -40,6 +40,8 @@ def click_point(tab: Visit, chart: str, trace: int, x: float, y: float) -> None:
         at, before = _pixels(tab, chart, x, y), at
     tab.page.mouse.move(*at)
     tab.page.mouse.move(at[0] + 1, at[1])
+    # The chart knows what is clicked from what it hovers over, and finds that a little after the mouse came to rest.
+    tab.page.wait_for_selector(f"{chart} .hoverlayer .hovertext")
     tab.page.mouse.click(at[0] + 1, at[1])
 
 
