@@ -19,6 +19,9 @@ from profilers.steps.sampling_budget import DetailChoice
 _WIDTH, _LAYERS = 256, 8
 #: Rows of a batch, with which a step takes some ten milliseconds.
 ROWS = 256
+#: Steps after the recording was put in or taken out that are not measured: a job never switches between two steps, and
+#: kernels that were put in a moment ago are in no cache (the first step after it took 280 microseconds more a call).
+SETTLING = 2
 
 
 class Held(DetailChoice):
@@ -92,9 +95,11 @@ class JobSteps:
         self._job, self._recorded, self._detailed = job, recorded, detailed
 
     def prepare(self) -> None:
-        """As it is to be recorded."""
+        """As it is to be recorded, and settled."""
         self._job.choice.detailed = self._detailed
         self._job.switch(self._recorded)
+        for _ in range(SETTLING):
+            self._job.one_step()
 
     def step(self) -> None:
         """The next step."""

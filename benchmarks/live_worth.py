@@ -68,7 +68,7 @@ def study(steps: int, seed: int, **changes: Any) -> StudyFile:
         },
         "space": {
             "compression.method": ["none", "int8", "int4", "powersgd", "topk"],
-            "compression.rank": [2, 4],
+            "compression.rank": [2, 4, 8, 16],
             "overlap.bucket_mb": [1.0, 5.0, 25.0],
         },
     }

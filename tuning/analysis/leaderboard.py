@@ -245,6 +245,23 @@ def judged(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyF
     return judge(trial.validation_loss, usual, trial.steps, file.guard, learned)
 
 
+def losers(state: StudyState, file: StudyFile) -> list[Trial]:
+    """Measured lossy trials that the loss guard forbids. None where the loss is what is aimed at."""
+    if file.in_time or file.target_loss is not None:
+        return []
+    known = state.cache("losers", file)
+    if None not in known:
+        found = measured(state)
+        baseline = next((trial for trial in found if is_baseline(state, trial)), None)
+        known[None] = [
+            trial
+            for trial in found
+            if _lossy(trial, file) and judged(state, trial, baseline, file).state == "violated"
+        ]
+    losers: list[Trial] = known[None]
+    return losers
+
+
 def _lossy(trial: Trial, file: StudyFile) -> bool:
     return changes_result(file.search_space, trial.config)
 

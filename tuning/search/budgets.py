@@ -80,7 +80,8 @@ _HOUR_SECONDS = 3600.0
 RESERVED = 2
 #: But not more than this share of what the first trial leaves: of a tight limit something is left to be compared.
 MOST_RESERVED = 0.5
-#: What the study notes when there is nothing left to draw.
+#: What the study notes when there is nothing left to draw, and before it, if that is so.
+LEFT_OUT = "settings that lose what one did that lost too much, or more, were left out"
 SPACE_IS_MEASURED = "every legal point of the space was measured"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from engine.config.knobs.catalogue import loses_as_much
 from engine.run.outcome import Ending
 from tuning.analysis import confirmation, leaderboard
 from tuning.analysis.scoring import is_lossy
@@ -103,10 +104,16 @@ def startup_trials(trials: int) -> int:
 
 
 def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
-    """Whether a sampled point is worth a trial: lossy ones that cannot be proven here get a small share."""
+    """Whether a sampled point is worth a trial: lossy ones that cannot be proven here get a small share, and none that
+    loses what one of them did which lost too much, or more.
+    """
     space = file.search_space
-    provable = file.in_time or file.config.train.steps >= file.guard.min_steps
-    if provable or not is_lossy(space.base_values | point):
+    values = space.base_values | point
+    if not is_lossy(values):
+        return True
+    if any(loses_as_much(values, space.base_values | one.config) for one in leaderboard.losers(state, file)):
+        return False
+    if file.in_time or file.config.train.steps >= file.guard.min_steps:
         return True
     return leaderboard.lossy_points(state, space) < UNPROVABLE_SHARE * file.trials
 

@@ -8,7 +8,7 @@ from typing import Any
 from tuning.analysis import leaderboard
 from tuning.sampling.optuna_study import Draw, Index
 from tuning.search import budgets, phases, policy
-from tuning.search.budgets import SPACE_IS_MEASURED
+from tuning.search.budgets import LEFT_OUT, SPACE_IS_MEASURED
 from tuning.search.prediction_prior import Foresight
 from tuning.space.encoding import Encoding
 from tuning.space.points import Point, point_key
@@ -91,8 +91,10 @@ class Proposer:
         self._exhausted = self._mask
         masked = f"every legal point inside the mask ({self._mask}) was measured"
         note = masked if self._mask.limits else SPACE_IS_MEASURED
-        if note not in state.notes:
-            self._journal.append("note", text=note)
+        left_out = (LEFT_OUT,) if leaderboard.losers(state, file) else ()
+        for text in (*left_out, note):
+            if text not in state.notes:
+                self._journal.append("note", text=text)
         return None
 
     def _drawn(self, state: StudyState, file: StudyFile, mask: Mask) -> Draw | None:

@@ -139,6 +139,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         offered=lambda search: {"low": 0.01, "high": 0.25, "log": True} if search.ranks > 1 else None,
         live=GRADIENTS,
         changes=("speed", "loss"),
+        loses_more="lower",
         trade="fewer bytes, more is left for later steps",
     ),
     "compression.rank": KnobFacts(
@@ -146,9 +147,10 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         "rank",
         named_anyway=True,
         acts=rules.with_field_of_method("compression.rank"),
-        offered=rules.between_ranks(1, 2, 4, 8),
+        offered=rules.between_ranks(1, 2, 4, 8, 16),
         live=GRADIENTS,
         changes=("speed", "loss"),
+        loses_more="lower",
         trade="fewer bytes, coarser gradients",
     ),
     **{
@@ -194,6 +196,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         usual=rules.never,
         live=ROUNDS,
         changes=("speed", "loss"),
+        loses_more="higher",
         trade="fewer meetings, more drift",
     ),
     "outer.replicas": KnobFacts(
@@ -311,6 +314,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         offered=rules.of_experts(rules.between_ranks(0.13, 0.2, 0.4)),
         usual=rules.never,
         changes=("speed", "loss"),
+        loses_more="lower",
         trade="fewer tokens travel, each for more others",
     ),
     "compression.expert_residual": KnobFacts(

@@ -416,6 +416,23 @@ def loses_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(one.get(key) == other.get(key) for key in keys)
 
 
+def loses_as_much(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether ``one`` loses what ``other`` does or more: by the same methods, and where a knob ``loses_more`` towards
+    some values, turned at least as far.
+    """
+    keys = {key for key in (*one, *other) if key.startswith(_SECTIONS)} | exact_values().keys()
+    return all(
+        one.get(key) == other.get(key) or _turned_further(key, one.get(key), other.get(key)) for key in keys
+    )
+
+
+def _turned_further(key: str, value: Any, other: Any) -> bool:
+    way = facts_of(key).loses_more
+    if not way or value is None or other is None:
+        return False
+    return bool(value < other if way == "lower" else value > other)
+
+
 def exactly(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be set in a run's values to make it exact: ``usual`` values, where it has others."""
     exact = exact_values()

@@ -84,6 +84,7 @@ class KnobFacts:
     ``left_alone`` says why a study that names no space does not turn it, where that is not plain from the rest.
 
     ``changes`` is what another value may change, and ``trade`` says in a few words what is gained and what it costs.
+    ``loses_more`` tells towards which values a lossy method or loop loses more, all else being as it is.
     ``rare`` values are listed by a form beside the offered ones, and chosen only if somebody wants them.
 
     A ``fixed`` key stays the same inside a study, or its trials could not be compared; a ``derived`` one follows from
@@ -105,6 +106,7 @@ class KnobFacts:
     left_alone: str = ""
     changes: tuple[Change, ...] = ()
     trade: str = ""
+    loses_more: Literal["", "lower", "higher"] = ""
     live: str = ""
     decides: int = 0
     fixed: bool = False

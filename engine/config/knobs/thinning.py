@@ -17,6 +17,7 @@ THINNING: dict[str, KnobFacts] = {
         usual=rules.never,
         live=ACTIVATIONS,
         changes=("speed", "memory", "loss"),
+        loses_more="lower",
         trade="matrices keep a part of their inputs, and their gradients scatter around the exact ones",
     ),
     "train.slice_keep": KnobFacts(
@@ -29,6 +30,7 @@ THINNING: dict[str, KnobFacts] = {
         usual=rules.never,
         live=ACTIVATIONS,
         changes=("speed", "memory", "loss"),
+        loses_more="lower",
         trade="less is computed, kept and sent in a step, which trains a part of each layer",
     ),
 }

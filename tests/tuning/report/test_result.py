@@ -249,6 +249,27 @@ def test_unprovable_settings_get_a_small_share() -> None:
     assert policy.wanted(file.search_space.baseline[0], state, file)
 
 
+def test_what_loses_more_than_one_that_lost_too_much_is_not_tried() -> None:
+    space = LOSSY_SPACE | {"compression.method": ["none", "powersgd", "topk"], "compression.rank": [2, 4, 8]}
+    file = study(space=space, trials=8, base={"train": {"steps": 100}})
+
+    def settled(**values: Any) -> dict[str, Any]:
+        return file.search_space.completed({f"compression.{name}": value for name, value in values.items()})
+
+    failed = settled(method="powersgd", rank=4)
+    losses = {"validation_loss": 2.0, "steps": 100}
+    state = folded(
+        lines(0, file.search_space.baseline[0], 1.0, **losses),
+        lines(1, failed, 2.0, **losses | {"validation_loss": 3.0}),
+    )
+    assert [trial.number for trial in leaderboard.losers(state, file)] == [1]
+    assert not policy.wanted(settled(method="powersgd", rank=2), state, file)
+    for other in (settled(method="powersgd", rank=8), settled(method="topk"), settled(method="none")):
+        assert policy.wanted(other, state, file)
+    good = folded(lines(0, file.search_space.baseline[0], 1.0, **losses), lines(1, failed, 2.0, **losses))
+    assert policy.wanted(settled(method="powersgd", rank=2), good, file)
+
+
 def test_a_study_growing_old_in_noise_calls_equal_things_equal() -> None:
     false_alarms = 0
     for seed in range(30):
