@@ -138,7 +138,7 @@ _SURE_ALONE = 0.975
 
 def beside(gain: Gain, yardstick: str) -> str:
     """A ratio of which nothing is known but itself."""
-    return f"{_signed(gain.ratio)} % compared with {yardstick}"
+    return f"{signed(gain.ratio)} % compared with {yardstick}"
 
 
 def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
@@ -154,10 +154,10 @@ def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
     if gain.verdict == "worse":
         worse = f"{_part(2 - ratio)} % {_WORSE.get(word, 'worse')} than {yardstick}"
         return f"{worse}, 95 % interval {_part(2 - high)} to {_part(2 - low)} %"
-    between = f"95 % interval {_signed(low)} to {_signed(high)} %"
+    between = f"95 % interval {signed(low)} to {signed(high)} %"
     if gain.verdict == "equal":
         same = f"equal to {yardstick} to within {text(100 * gain.equal_within)} %"
-        return f"{same}: {_signed(ratio)} %, {between}"
+        return f"{same}: {signed(ratio)} %, {between}"
     likely = "" if gain.probability is None else f", {100 * gain.probability:.0f} % likely to be {word}"
     if gain.probability is not None and gain.probability >= _SURE_ALONE:
         likely += " (the interval, which holds after every round, is wider than that)"
@@ -216,12 +216,13 @@ def _duration(seconds: float) -> str:
 
 def _part(ratio: float) -> str:
     """How far a ratio lies above 1, in per cent."""
+    return signed(ratio).removeprefix("+")
+
+
+def signed(ratio: float) -> str:
+    """How far a ratio lies above or below 1, in per cent, with its sign."""
     percent = 100 * (ratio - 1)
-    return f"{percent:.0f}" if abs(percent) >= 99.5 else f"{percent:.1f}"
-
-
-def _signed(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f}"
+    return f"{percent:+.0f}" if abs(percent) >= 99.5 else f"{percent:+.1f}"
 
 
 def _advice(document: StudyResult, best: Entry) -> list[str]:

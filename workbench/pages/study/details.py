@@ -14,6 +14,7 @@ import streamlit as st
 
 from tuning.report.failures import EndingRow
 from tuning.report.study_result import Entry, StudyResult
+from tuning.report.summary_line import signed
 from tuning.spec.objectives import text
 from workbench.analysis.command_report import CommandReport
 from workbench.analysis.studies import StudySnapshot
@@ -255,5 +256,7 @@ def _gain(result: StudyResult) -> tuple[str, str]:
     if best and baseline and best.config == baseline.config:
         undecided = " · undecided" if gain.verdict == "undecided" else ""
         return words.NOTHING, f"the baseline itself is the best{undecided}"
-    between = words.interval(gain.low, gain.high, 2)
-    return f"{gain.ratio:.2f} x", " · ".join(part for part in (between, gain.verdict) if part)
+    between = ""
+    if gain.low is not None and gain.high is not None:
+        between = f"{signed(gain.low)} to {signed(gain.high)} %"
+    return f"{signed(gain.ratio)} %", " · ".join(part for part in (between, gain.verdict) if part)

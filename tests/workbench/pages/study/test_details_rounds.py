@@ -77,3 +77,13 @@ def test_a_baseline_that_may_be_beaten_is_called_undecided_in_tile_and_line() ->
     sure = result(searched(1000.0, 700.0), file)
     assert not sure.result_lines[1].startswith("undecided")
     assert numbers(sure)["Gain"][1] == "the baseline itself is the best"
+
+
+def test_tile_and_line_show_one_gain() -> None:
+    """A gain of two per cent is not "1.02 x, 1.02 to 1.02": the tile has the line's own digits."""
+    file = study(trials=2, confirm_repeats=3)
+    found = result(rerun(searched(1000.0, 1060.0), {0: 1000.0, 1: 1060.0}, file), file)
+    told, between = numbers(found)["Gain"]
+    assert told.removeprefix("+") in found.result_lines[1], found.result_lines
+    low, _, high = between.split(" %")[0].partition(" to ")
+    assert f"{low.lstrip('+')} to {high.lstrip('+')} %" in found.result_lines[1].replace("+", "")

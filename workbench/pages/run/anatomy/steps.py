@@ -74,7 +74,7 @@ def _one_step(folder: Path, snapshot: Snapshot) -> None:
     steps, ranks = _steps(folder)
     if not steps:
         empty = base.figure("One step by rank", "ms since the step's start", "", snapshot.id)
-        text = "no spans were kept yet; with profile.collectives they are kept for every eighth step and for slow steps"
+        text = "no spans were kept; with profile.collectives they are kept for every eighth step and for slow steps"
         chart(base.empty(empty, text), "run-lanes", "Timeline of one step, none yet")
         return
     with st.container(horizontal=True, key="run-lanes-choice"):
