@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tuning.predict.answer import Forecast
 from tuning.predict.plan.plans import Planned
 from tuning.predict.plan.track_record import Record
-from workbench.terminal.prediction import layout, placement_settings, probability
+from workbench.terminal.prediction import layout, probability
 from workbench.text import plan as plan_text
 from workbench.text import words
 
@@ -99,7 +99,7 @@ def _placed(found: Planned) -> Iterator[str]:
     if rows:
         yield f"Best placement of ranks on {rows[0][1].where}, with its gain over ranks in order (nothing hidden):"
     for row, where in rows:
-        what = placement_settings(where) or "placing ranks in order is as fast as any other way"
+        what = plan_text.placement_settings(where) or "placing ranks in order is as fast as any other way"
         yield f"  {words.layout(row.config.parallel.model_dump())}: {100 * where.gain:+.1f} % tokens/s  {what}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.config.run_config import RunConfig
 from tuning.predict.answer import Forecast
+from tuning.predict.placement.place import Alternative, Placed
 from tuning.predict.placement.signatures.decoder import Found
 from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.families import Family
@@ -165,3 +166,79 @@ def _span_of(rates: np.ndarray[Any, Any]) -> str:
         if slowest == fastest
         else f"{slowest / 1e9:,.1f} to {fastest / 1e9:,.1f} GB/s"
     )
+
+
+#: The most devices that are listed as a person types them; of more, runs of them are told.
+_LISTED = 64
+
+
+def placed(found: Placed | None, orders: bool = True) -> Iterator[str]:
+    """What the best placement is and what it gains; nothing where all devices and links are alike. With ``orders``:
+    what the axes nested in other ways come to.
+    """
+    if found is None:
+        return
+    yield f"Best placement of ranks on {found.where}:"
+    if found.values:
+        yield f"  {100 * found.gain:+6.1f} % tokens/s  {placement_settings(found)}"
+    yield f"  {found.reason}"
+    if found.values:
+        yield f"  {_axes(found)}"
+    if found.values and found.configured_seconds is not None:
+        yield f"  as configured: {words.seconds(sum(found.configured_seconds.values()))} a step, nothing hidden"
+    if orders and len(found.alternatives) > 1:
+        told = [f"{nesting(one)} {words.seconds(one.total)}" for one in found.alternatives]
+        yield f"  axis inside axis, the outermost first: {', '.join(told)}"
+
+
+def nesting(one: Alternative) -> str:
+    """Which axis lies inside which: "pp > dp > tp"."""
+    in_order = " (ranks in order)" if list(one.devices) == sorted(one.devices) else ""
+    return " > ".join(one.axes) + in_order
+
+
+def alternative_columns(found: Placed) -> list[Column]:
+    """One line for each way to nest the axes, the fastest first."""
+    rows = found.alternatives
+    axes = [axis for axis in found.seconds if any(one.seconds[axis] > 0 for one in rows)]
+    crossing = [
+        ", ".join(f"{axis} {count:,}" for axis, count in one.crossing.items() if count) or "none"
+        for one in rows
+    ]
+    return [
+        Column("axis inside axis", [nesting(one) for one in rows]),
+        Column(
+            "step", [one.total for one in rows], SECONDS, "By formula; nothing is hidden behind anything."
+        ),
+        *(Column(axis, [one.seconds[axis] for one in rows], SECONDS) for axis in axes),
+        Column("groups across islands", crossing),
+    ]
+
+
+def placement_settings(found: Placed) -> str:
+    """Keys and values as ``--set`` takes them; a long order in runs of devices that follow each other."""
+    return " ".join(f"{key}={_listed(values)}" for key, values in found.values.items())
+
+
+def _listed(values: Sequence[int]) -> str:
+    if len(values) <= _LISTED:
+        return f"[{','.join(map(str, values))}]"
+    return f"[{', '.join(_runs(values))}] (--json has the whole list)"
+
+
+def _runs(values: Sequence[int]) -> Iterator[str]:
+    first = last = values[0]
+    for value in values[1:]:
+        if value != last + 1:
+            yield f"{first}-{last}" if first < last else str(first)
+            first = value
+        last = value
+    yield f"{first}-{last}" if first < last else str(first)
+
+
+def _axes(found: Placed) -> str:
+    """Seconds of what an order changes, before and after."""
+    before, after = found.in_order_seconds, found.seconds
+    changed = [name for name in after if abs(after[name] - before[name]) > 0.005 * sum(before.values())]
+    parts = [f"{name} {words.seconds(before[name])} -> {words.seconds(after[name])}" for name in changed]
+    return f"ranks in order -> placed, nothing hidden: {', '.join(parts)}"

@@ -26,7 +26,8 @@ from tuning.predict.model.hardware import Accelerator, Link
 from tuning.predict.placement.cost import Costs, Volumes, Work
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
 from tuning.predict.placement.links import Links, of_cluster, of_lab
-from tuning.predict.placement.search import Placement, place
+from tuning.predict.placement.orders import nested
+from tuning.predict.placement.search import Placement, crossing_groups, place
 from tuning.predict.target import Target
 
 #: Of each stage; None where they stay as they are.
@@ -41,10 +42,36 @@ _WHAT = {"parallel.placement": "ranks placed", "schedule.stage_layers": "layers 
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another order of the ranks: ``axes`` inside each other, the outermost first; ``seconds`` by axis and ``compute``,
+    and by axis how many groups have members on several islands.
+    """
+
+    axes: tuple[str, ...]
+    devices: tuple[int, ...]
+    seconds: dict[str, float]
+    crossing: dict[str, int]
+
+    @property
+    def total(self) -> float:
+        """Seconds of a step, with nothing hidden."""
+        return sum(self.seconds.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "axes": list(self.axes),
+            "order": list(self.devices),
+            "seconds": self.seconds,
+            "crossing_groups": self.crossing,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """``seconds`` by axis and ``compute``, beside those of ranks in order, and of the placement that the configuration
     has, if any, both with the layers that are configured; nothing is hidden in any. ``stage_layers``: where devices are
-    not equally fast, else None.
+    not equally fast, else None. ``alternatives`` are the orders with axes nested in all ways, the fastest first.
     """
 
     where: str
@@ -53,6 +80,7 @@ class Placed:
     in_order_seconds: dict[str, float]
     configured_seconds: dict[str, float] | None
     stage_layers: Layers
+    alternatives: tuple[Alternative, ...] = ()
 
     @property
     def gain(self) -> float:
@@ -86,6 +114,7 @@ class Placed:
             "seconds": self.seconds,
             "in_order_seconds": self.in_order_seconds,
             "configured_seconds": self.configured_seconds,
+            "alternatives": [one.as_dict() for one in self.alternatives],
             "method": self.placement.method,
             "reason": self.reason,
             "values": self.values,
@@ -148,7 +177,22 @@ def _place(config: RunConfig, target: Target, links: Links, where: str, limit_se
     least = min(sum(seconds.values()) for seconds, _, _ in ways)
     seconds, chosen, layers = next(way for way in ways if sum(way[0].values()) <= least * (1 + _SAME))
     configured = None if asked is None else _seconds(config, links, work, asked, None)
-    return Placed(where, chosen, seconds, ways[0][0], configured, layers)
+    return Placed(where, chosen, seconds, ways[0][0], configured, layers, _alternatives(config, links, work))
+
+
+def _alternatives(config: RunConfig, links: Links, work: Work) -> tuple[Alternative, ...]:
+    """With the layers that are configured."""
+    layout = layout_of(config)
+    found = [
+        Alternative(
+            one.axes,
+            one.devices,
+            _seconds(config, links, work, one.devices, None),
+            crossing_groups(layout, one.devices, links.islands),
+        )
+        for one in nested(layout)
+    ]
+    return tuple(sorted(found, key=lambda one: one.total))
 
 
 def _seconds(

@@ -14,6 +14,7 @@ from engine.config.layout import layout_of
 from engine.config.presets import PRESETS
 from tuning.predict.answer import Forecast
 from tuning.predict.cluster import catalogue
+from tuning.predict.placement.place import Placed
 from tuning.predict.placement.signatures.decoder import best as best_signatures
 from tuning.predict.placement.traffic_map import TrafficMap, traffic_of
 from tuning.predict.plan import plans
@@ -199,7 +200,8 @@ def _place(planned: Planned) -> None:
     names = [_name(row) for row in planned.best]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = st.selectbox("Layout", names, key="plan-layout", width=420)
-        row = planned.best[names.index(chosen) if chosen in names else 0]
+        place = names.index(chosen) if chosen in names else 0
+        row, placed = planned.best[place], planned.placed[place]
         found = traffic_of(row.config, row.target)
         if found is None:
             st.caption(
@@ -211,6 +213,17 @@ def _place(planned: Planned) -> None:
             "Axis", axes, default=axes[0], required=True, key=f"plan-axis-{'-'.join(axes)}"
         )
     _maps(row, found, axis or axes[0])
+    if placed is not None:
+        _orders(placed)
+
+
+def _orders(placed: Placed) -> None:
+    """Where devices or links differ: which order of the ranks is best, and what others come to."""
+    st.markdown(
+        "\n".join(f"- {words.escaped(line.strip())}" for line in plan_text.placed(placed, orders=False))
+    )
+    if len(placed.alternatives) > 1:
+        number_table(plan_text.alternative_columns(placed), "plan-orders")
 
 
 def _name(row: Forecast) -> str:

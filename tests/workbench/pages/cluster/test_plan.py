@@ -52,6 +52,41 @@ def test_a_typed_cluster_is_planned_for_and_a_wrong_one_is_refused(home: Path) -
     assert any("names a file" in error.value for error in app.error)
 
 
+UNEVEN = (
+    EXAMPLE.replace("nodes = 4", "nodes = 1")
+    + """
+[[groups]]
+accelerator = "a100-80gb"
+devices_per_node = 8
+nodes = 1
+network = "InfiniBand HDR"
+inside = {bytes_per_second = 300e9, alpha_seconds = 3e-6}
+
+[across]
+bytes_per_second = 2e9
+"""
+)
+
+
+def test_an_uneven_cluster_says_where_ranks_belong_and_what_other_orders_cost(
+    home: Path, command: Run, tmp_path: Path
+) -> None:
+    app = visit("plan", cluster="typed below", model="350m", batch="64")
+    app.text_area(key="plan-typed").set_value(UNEVEN).run()
+    assert not app.exception
+    best = table(app, "step, s")
+    nested = next(one.value for one in app.dataframe if "axis inside axis" in one.value)
+    assert sum("ranks in order" in words for words in nested["axis inside axis"]) == 1
+    file = tmp_path / "uneven.toml"
+    file.write_text(UNEVEN)
+    told = command("plan", "--model", "350m", "--cluster", file, "--global-batch", "64", "--json").document
+    placement = told["best"][0]["placement"]
+    assert best["dp"].tolist()[0] == told["best"][0]["layout"]["dp"]
+    seconds = [sum(row["seconds"].values()) for row in placement["alternatives"]]
+    assert nested["step, s"].tolist() == pytest.approx(seconds)
+    assert placement["reason"] in texts(app).replace("\\", "")
+
+
 def test_a_machine_without_a_calibration_says_what_to_do(home: Path) -> None:
     app = visit("plan", cluster="this machine")
     assert not app.exception
