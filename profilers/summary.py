@@ -10,6 +10,7 @@ import numpy as np
 from profilers.analysis.anatomy import anatomy, warmup_of
 from profilers.analysis.communication import communication_rows, message_seconds_reason, peak_bandwidth_reason
 from profilers.analysis.events import (
+    adapted_row,
     change_rows,
     checkpoint_rows,
     detail_notes,
@@ -100,6 +101,7 @@ def _told(records: RunRecords) -> dict[str, Any]:
         "plans": plan_rows(records),
         "memory_plans": memory_plan_rows(records),
         "expert_slots": expert_slot_rows(records),
+        "adapted": adapted_row(records),
         "outer": outer_row(records),
         "checkpoints": checkpoint_rows(records),
         "environment": environment_rows(records),

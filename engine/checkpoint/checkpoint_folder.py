@@ -34,7 +34,8 @@ class Manifest:
     """What a checkpoint says about itself: ``step`` is the next one to do; ``model`` are the sizes that have to agree;
     ``config`` is the saving run's in dotted keys; ``files`` gives the bytes and the CRC-32 of each file; ``plan`` is
     the plan of compression that held, if any; ``sequences`` are all that the steps so far took, where their batch
-    grows.
+    grows; ``backbone`` is the ``folder`` of the checkpoint with the frozen parameters that this one stands beside, and
+    their ``sha256``, if any are frozen.
     """
 
     step: int
@@ -43,6 +44,7 @@ class Manifest:
     files: dict[str, list[int]]
     plan: dict[str, Any] = field(default_factory=dict)
     sequences: int | None = None
+    backbone: dict[str, Any] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -84,9 +86,8 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
     if manifest is None or not isinstance(manifest.step, int):
         return None
-    if not all(
-        isinstance(part, dict) for part in (manifest.model, manifest.config, manifest.files, manifest.plan)
-    ):
+    tables = manifest.model, manifest.config, manifest.files, manifest.plan, manifest.backbone
+    if not all(isinstance(part, dict) for part in tables):
         return None
     return (
         manifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from engine.checkpoint import checkpoint_folder, dcp
+from engine.checkpoint.backbone import Backbone
 from engine.checkpoint.checkpoint_folder import Manifest
 from engine.checkpoint.resume import ResumePoint, changes, find, identity
 from engine.checkpoint.state import Snapshot, State, state_of
@@ -20,6 +21,7 @@ from engine.comm.channel import Group
 from engine.comm.context import RankContext
 from engine.config.compression import NO_PLAN
 from engine.config.knobs.batch_ramp import grows, sequences
+from engine.model.stage import Stage
 from engine.parallel.data.optimizer import LocalOptimizer
 
 #: How long a rank that failed waits for a save in the background; its peers may be gone.
@@ -38,8 +40,10 @@ class Checkpoints:
     ``torch.distributed.checkpoint.async_save`` does. A second save waits for the first.
     """
 
-    def __init__(self, rank: RankContext, optimizer: LocalOptimizer) -> None:
+    def __init__(self, rank: RankContext, optimizer: LocalOptimizer, models: Iterable[Stage] = ()) -> None:
         self._rank, self._optimizer = rank, optimizer
+        #: What is frozen of the models.
+        self.backbone = Backbone(rank, models)
         self._settings = rank.config.checkpoint
         self._group = _group(rank)
         self._snapshot, self._saving = Snapshot(), threading.Thread()
@@ -72,7 +76,9 @@ class Checkpoints:
         point = self._agreed()
         adopt(point)
         anew = not point.has_outer
-        has_memory = dcp.load(state_of(self._optimizer, before_outer=anew), point, self._gloo)
+        has_memory = self.backbone.load(point, self._gloo)
+        if has_memory:
+            has_memory = dcp.load(state_of(self._optimizer, before_outer=anew), point, self._gloo)
         self._optimizer.publish_weights(anew)
         if has_memory:
             self._optimizer.mark_loaded()
@@ -83,7 +89,7 @@ class Checkpoints:
             seconds, differing = time.monotonic() - began, changes(rank.config, point)
             about = {"run": point.run, "step": point.manifest.step, "changed": differing}
             rank.writer.event("resumed", **about, folder=str(point.folder), seconds=seconds)
-            if not has_memory and point.has_error_memory:
+            if not has_memory and point.has_error_memory and rank.config.train.adapt == "none":
                 rank.note(_MEMORY_DROPPED)
             point.sweep()
         return step
@@ -176,7 +182,9 @@ class Checkpoints:
         config, plan = self._rank.config, self._rank.plan
         held = {} if plan == NO_PLAN else asdict(plan)
         taken = self._rank.sequences if grows(config) else None
-        return Manifest(step, identity(config.model), config.flat(), {}, held, taken)
+        return Manifest(
+            step, identity(config.model), config.flat(), {}, held, taken, self.backbone.description
+        )
 
     def _wait(self, seconds: float | None) -> None:
         if self._saving.is_alive():

@@ -81,7 +81,9 @@ def find(config: RunConfig) -> ResumePoint | None:
         return None
     point = locate(Path(config.train.resume))
     _check_model(config, point)
-    _check_optimizer(config, point)
+    _check_adapted(config, point)
+    if config.train.adapt == "none" or point.manifest.backbone:
+        _check_optimizer(config, point)
     _check_outer(config, point)
     if config.train.seconds is None and point.manifest.step >= config.train.steps:
         remedy = f"{point.folder} has {point.manifest.step} steps behind it already; give more"
@@ -104,6 +106,22 @@ def locate(place: Path) -> ResumePoint:
     if manifest is None or problem:
         raise InputError(_FIELD, str(folder), f"is damaged ({problem}); {others(folder)}")
     return ResumePoint(folder.absolute(), manifest)
+
+
+def source_of(point: ResumePoint) -> ResumePoint:
+    """The checkpoint with the parameters that are frozen beside what is trained: this one, or the one that it names.
+
+    Raises:
+        InputError: that one is gone, or damaged.
+    """
+    if not point.manifest.backbone:
+        return point
+    named = Path(point.manifest.backbone["folder"])
+    try:
+        return locate(named)
+    except InputError as problem:
+        remedy = f"was trained beside {named}, which is needed: {problem.remedy}"
+        raise InputError(_FIELD, str(point.folder), remedy) from problem
 
 
 def identity(model: Model) -> dict[str, Any]:
@@ -141,6 +159,24 @@ def _check_model(config: RunConfig, point: ResumePoint) -> None:
     if wrong:
         remedy = f"holds another model: {', '.join(wrong)}; take its model section"
         raise InputError(_FIELD, str(point.folder), remedy)
+
+
+#: What a checkpoint of something that stands beside a frozen model was saved with, and has to be loaded with.
+_BESIDE = ("train.adapt", "train.adapt_rank")
+
+
+def _check_adapted(config: RunConfig, point: ResumePoint) -> None:
+    """One that was saved beside a frozen model holds nothing else, and fits what it was saved as alone."""
+    if not point.manifest.backbone:
+        return
+    keys = (*_BESIDE, "data.sequence_length") if point.manifest.config["train.adapt"] == "losa" else _BESIDE
+    there, here = point.manifest.config, config.flat()
+    if wrong := [f"{key}={there[key]}" for key in keys if there[key] != here[key]]:
+        remedy = f"holds what was trained beside a frozen model; set {' '.join(wrong)}"
+        raise InputError(
+            _FIELD, str(point.folder), f"{remedy}, or resume from {point.manifest.backbone['folder']}"
+        )
+    source_of(point)
 
 
 def _check_optimizer(config: RunConfig, point: ResumePoint) -> None:

@@ -305,6 +305,10 @@ class Train(Section):
 
     With ``slice_keep`` each step trains that share of every block's heads and of its feed-forward's width: a slice that
     begins at random, the same for all micro-batches and data ranks. Experts are not cut, held-out text sees everything.
+
+    With ``adapt`` the parameters of the checkpoint in ``resume`` stay as they are, and what is trained stands beside
+    them, of rank ``adapt_rank``: a pair of factors for each of the blocks' matrices (lora), or a network that refines
+    what the blocks gave, without a backward through them (losa). Only that is sent, updated and saved.
     """
 
     steps: Count = 24
@@ -327,6 +331,8 @@ class Train(Section):
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     clip_value: Annotated[float, Field(gt=0)] | None = None
     slice_keep: Annotated[float, Field(gt=0, le=1)] = 1.0
+    adapt: Literal["none", "lora", "losa"] = "none"
+    adapt_rank: Count = 8
     validation_batches: Annotated[int, Field(ge=0)] = 1
     validate_every: Count | None = None
     resume: str | None = None

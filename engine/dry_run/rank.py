@@ -140,7 +140,8 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One stage's parameters on a rank as the engine splits them; ``whole`` ones are those before ZeRO 2 and 3.
+    """One stage's parameters on a rank as the engine splits them; ``whole`` ones are those that learn, before ZeRO 2
+    and 3.
 
     ``gradient_bytes`` are those of what the rank updates, or sums. Optimizer bytes hold AdamW's state, and the fp32
     copies of parameters that have one.
@@ -193,7 +194,7 @@ def count(replica: Replica, train: Train, known: set[torch.nn.Parameter]) -> Cou
     parts = [local(one) for one in parameters]
     return Counted(
         parameters=sum(part.numel() for part in parts),
-        whole=sum(one.numel() for one in parameters),
+        whole=sum(one.numel() for one in parameters if one.requires_grad),
         parameter_bytes=storage_bytes(parts),
         gradient_bytes=storage_bytes([piece.gradient() for piece in pieces]),
         optimizer_bytes=_optimizer_bytes(pieces, [local(one) for one in known], train),

@@ -15,6 +15,7 @@ from engine.config.layout import layers_of_stages
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import BlockAction
+from engine.footprint.adapted import adapts, side_flops
 from engine.footprint.footprint import plan_of, skips_of
 from engine.schedules.registry import KINDS
 
@@ -44,7 +45,8 @@ class Workload:
     ``slice_share`` of heads and of a dense feed-forward's width is what a step trains.
     With ``experts``, each layer has a router and that many feed-forwards of ``expert_ffn_hidden`` units (by default
     the shape's), of which a token takes ``experts_per_token``. Parameters are shared as the model section says; what is
-    computed with them is the same.
+    computed with them is the same. Where the model is frozen, ``side_flops`` of a step are those of a forward through
+    what is trained beside it, and of input gradients there that nobody needs.
     """
 
     shape: ModelShape
@@ -61,6 +63,8 @@ class Workload:
     slice_share: float = 1.0
     layer_groups: int | None = None
     tied_embeddings: bool = False
+    adapt: Literal["none", "lora", "losa"] = "none"
+    side_flops: tuple[int, int] = (0, 0)
 
     @property
     def tokens(self) -> int:
@@ -90,6 +94,8 @@ def workload_of(config: RunConfig) -> Workload:
         slice_share=config.train.slice_keep,
         layer_groups=config.model.layer_groups,
         tied_embeddings=config.model.tied_embeddings,
+        adapt=config.train.adapt,
+        side_flops=side_flops(config) if adapts(config) else (0, 0),
     )
 
 
@@ -149,7 +155,22 @@ def model_flops_per_step(work: Workload) -> int:
     """
     shape = work.shape
     logits = 2 * shape.vocabulary * shape.hidden
+    if work.adapt != "none":
+        return _beside_frozen(work, logits)
     return 3 * work.tokens * (round(shape.layers * _block_forward(work) * work.layer_share) + logits)
+
+
+def _beside_frozen(work: Workload, logits: int) -> int:
+    """Frozen matrices have no gradients of their own. With LoRA a backward goes through all of them but those that read
+    the embedding, with LoSA through the head alone.
+    """
+    shape, (side, spared) = work.shape, work.side_flops
+    beside = 3 * side - spared
+    if work.adapt == "losa":
+        return work.tokens * (shape.layers * _block_forward(work) + 2 * logits) + beside
+    core = shape.layers * _attention_core(work)
+    first = 2 * shape.hidden * (shape.hidden + 2 * shape.kv_heads * shape.head_dim)
+    return work.tokens * (2 * (shape.layers * _block_forward(work) + logits) + core - first) + beside
 
 
 def hardware_flops_per_step(work: Workload) -> int:

@@ -13,7 +13,9 @@ from typing import Any
 from engine.config.layout import Coordinates, accumulation, layers_of_stages, layout_of
 from engine.config.presets import blocks_of, resolve
 from engine.config.run_config import RunConfig
-from engine.footprint.activations import FP32_BYTES, Kept, Part, kept_by_stage, published_bytes
+from engine.footprint.activations import FP32_BYTES, Kept, Part, published_bytes
+from engine.footprint.adapted import adapts
+from engine.footprint.side_activations import kept_of
 from engine.footprint.weights import (
     buffer_bytes,
     held_by,
@@ -21,6 +23,7 @@ from engine.footprint.weights import (
     offloads_optimizer,
     optimizer_bytes,
     parameter_bytes,
+    trained_by,
 )
 from engine.schedules.actions import Action, Plan, Work
 from engine.schedules.partial import Skips
@@ -143,10 +146,11 @@ def within_budget(config: RunConfig, size: int) -> int:
 def _footprint(config: RunConfig, chosen: Plan, place: int, flying: float) -> Footprint:
     layout, parts = layout_of(config), parts_of(config, chosen)
     own = {stage: parts[stage] for stage in chosen.stages_of(place)}
-    stages = held_by(config, list(own.values()))
-    elements = sum(kept_elements(one, layout) for one in stages)
+    stages = trained_by(config, list(own.values()))
+    frozen = held_by(config, list(own.values())) if adapts(config) else []
+    elements = sum(kept_elements(one, layout) for one in (*frozen, *stages))
     whole = sum(one.elements for one in stages)
-    kept = {stage: kept_by_stage(config, part) for stage, part in own.items()}
+    kept = {stage: kept_of(config, part) for stage, part in own.items()}
     layers = sum(part.layers for part in own.values())
     optimizer = sum(optimizer_bytes(config, one) for one in stages)
     device, host = activation_bytes(chosen.actions[place], kept)

@@ -19,6 +19,7 @@ from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart, Train
 from engine.footprint.activations import FP32_BYTES, Part, sizes_of
+from engine.footprint.adapted import adapts, side_factors
 from engine.schedules.actions import Plan
 from engine.schedules.registry import KINDS
 
@@ -89,6 +90,14 @@ def held_by(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
         found.append(Held(len(layers), _block(config, shape), tuple(root)))
         known |= layers
     return found
+
+
+def trained_by(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
+    """Those of a rank's stages that learn: beside a frozen model other ones."""
+    if not adapts(config):
+        return held_by(config, parts)
+    factors = [side_factors(config, range(part.start, part.start + part.layers)) for part in parts]
+    return [Held(0, (), tuple(Weight(one.rows, one.columns) for one in found)) for found in factors]
 
 
 def is_replicated(config: RunConfig, matrices: TensorPart) -> bool:

@@ -20,7 +20,7 @@ from engine.model.column_lookup import column_rows, my_columns
 from engine.model.data import BORDER
 from engine.model.experts.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
 from engine.model.linear import RingSlice, apply, linear, ring_slice, sliced_linear
-from engine.model.row_sampling import RowSampler, SampledProducts
+from engine.model.products.row_sampling import RowSampler, SampledProducts
 from engine.model.stage import Stage
 
 _ROTARY_BASE = 10000.0
@@ -44,6 +44,8 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape))
         self.deferred: Deferral | None = None
         self.part: RingSlice | None = None
+        #: Trained beside a frozen matrix, and added to its product.
+        self.side: nn.Module | None = None
 
     def take(self, part: RingSlice | None) -> None:
         """What training uses of the matrix from the next forward on; data parallelism sends no more of its gradient."""
@@ -55,7 +57,8 @@ class Linear(nn.Module):
             return sliced_linear(x, self.weight, self.part)
         if self.deferred is not None:
             return self.deferred.linear(x, self.weight)
-        return linear(x, self.weight)
+        product = linear(x, self.weight)
+        return product if self.side is None else product + self.side(x)
 
 
 class Norm(nn.Module):
@@ -300,20 +303,23 @@ class Decoder(Stage):
         if self.masked:
             visible = same_document(x)
             blocks = [functools.partial(block, visible=visible) for block in blocks]
-        if self.offload is not None and torch.is_grad_enabled():
-            x = self.offload.run(
-                blocks, self._entered(x), self.rotary
-            )  # with no name here, or it could not leave
-        else:
-            x = self._entered(x)
-            for block in blocks:
-                x = block(x, self.rotary)
+        x = self._through(blocks, x)
         if torch.is_grad_enabled():
             for mixture in self.mixtures().values():
                 assert mixture.report is not None
                 mixture.load.add(mixture.report)
         if self.norm is not None and self.head is not None:
             (x,) = self.tp.of("head").column_products(self.norm(x), (self.head,))
+        return x
+
+    def _through(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor) -> Tensor:
+        """What the last of this stage's blocks gives for the stage's input."""
+        if self.offload is not None and torch.is_grad_enabled():
+            # What enters has no name here, or it could not leave.
+            return self.offload.run(blocks, self._entered(x), self.rotary)
+        x = self._entered(x)
+        for block in blocks:
+            x = block(x, self.rotary)
         return x
 
     def _entered(self, x: Tensor) -> Tensor:

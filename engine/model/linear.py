@@ -136,8 +136,9 @@ class DeferredGradients:
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, deferred: DeferredGradients | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.deferred = deferred
+        # The input is for the weight's gradient alone, and a frozen matrix has none.
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
+        ctx.shape, ctx.deferred = x.shape, deferred
         if deferred is not None:
             ctx.parameter = weight
         return F.linear(x, weight.to(x.dtype))
@@ -147,7 +148,9 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         rows = gradient.flatten(0, -2)  # once: it may be a copy
-        back = (rows @ weight.to(gradient.dtype)).view(x.shape)
+        back = (rows @ weight.to(gradient.dtype)).view(ctx.shape)
+        if x is None:
+            return back, None, None
         if ctx.deferred is not None and ctx.deferred.note(ctx.parameter, rows, x):
             return back, None, None
         return back, weight_gradient(rows, x).to(weight.dtype), None

@@ -54,6 +54,14 @@ class Stage(nn.Module):
         """Its parameters by the names that they have in the whole model."""
         return {self.sharing.name(name): one for name, one in self.named_parameters()}
 
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Those of them that learn; the others are frozen."""
+        return {name: one for name, one in self.named().items() if one.requires_grad}
+
+    def frozen(self) -> dict[str, nn.Parameter]:
+        """Those of them that stay as they are."""
+        return {name: one for name, one in self.named().items() if not one.requires_grad}
+
     def groups(self) -> list[list[nn.Module]]:
         """Its blocks in order, those together that share parameters."""
         numbers = self.numbers

@@ -202,9 +202,9 @@ def _replicas(
     """What waits for the end of a step belongs to the last of this rank's stages, after all else."""
     if rank.layout.zero_stage >= 2:
         return {stage: _sharded(rank, model, shared) for stage, model in models.items()}
-    whole = {stage: _shared(rank, model, model.named()) for stage, model in models.items()}
+    whole = {stage: _shared(rank, model, model.trained()) for stage, model in models.items()}
     parts = {stage: _averaged(rank, map(shared.during, of)) for stage, of in whole.items()}
-    known = {name: one for model in models.values() for name, one in model.named().items()}
+    known = {name: one for model in models.values() for name, one in model.trained().items()}
     last = max(models)
     at_end = _averaged(
         rank, (part for of in _shared(rank, models[last], known) for part in shared.at_end(of))

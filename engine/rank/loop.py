@@ -49,8 +49,10 @@ def train(rank: RankContext) -> bool:
         report_offset(host_clocks, rank.writer)
         validation = Validation(rank, stages, samples)
         length = RunLength(rank, began)
-        with Checkpoints(rank, optimizer) as checkpoints:
+        models = [replica.model for replica in stages.stages.values()]
+        with Checkpoints(rank, optimizer, models) as checkpoints:
             finished = _steps(rank, stages, optimizer, samples, checkpoints, validation, length)
+            checkpoints.backbone.tell()
         if finished:
             optimizer.finish()
             validation.run(rank.config.train.steps)

@@ -20,6 +20,7 @@ from profilers.analysis.communication import communication_rows
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import JoinedSteps
 from profilers.model.rows import (
+    AdaptedRow,
     ChangeRow,
     CheckpointRow,
     ExpertSlotRow,
@@ -166,6 +167,15 @@ def expert_slot_rows(records: RunRecords) -> list[ExpertSlotRow]:
     ]
     found = [_converted(event.data, ExpertSlotRow) for event in told]
     return sorted((row for row in found if row is not None), key=lambda row: row.rank)
+
+
+ADAPTED_EVENT = "adapted"
+
+
+def adapted_row(records: RunRecords) -> AdaptedRow | None:
+    """What rank 0 told at the end of a run with a frozen model; None of any other."""
+    found = [_converted(data, AdaptedRow) for data in _events(records, ADAPTED_EVENT)]
+    return next((row for row in reversed(found) if row is not None), None)
 
 
 LOCAL_UPDATE_EVENT = "outer"

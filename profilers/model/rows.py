@@ -79,6 +79,26 @@ class ExpertSlotRow:
 
 
 @dataclass(frozen=True, slots=True)
+class AdaptedRow:
+    """What was trained beside a frozen model: its ``method`` and ``rank``, its parameters beside the frozen ones, and its
+    ``share`` of both.
+
+    The frozen ones came from the checkpoint ``source``. Their SHA-256 is ``sha256`` as they were loaded, and
+    ``sha256_at_end`` after the last step: they are ``kept`` if that is the same.
+    """
+
+    method: str
+    rank: int
+    side_parameters: int
+    frozen_parameters: int
+    share: float
+    source: str
+    sha256: str
+    sha256_at_end: str
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ClockRow:
     """A rank's clock minus that of rank 0 in the middle of the measured steps, right within ``error_seconds``.
 

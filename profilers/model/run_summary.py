@@ -11,6 +11,7 @@ import msgspec
 from profilers.model.environment import EnvironmentRow
 from profilers.model.links import Links
 from profilers.model.rows import (
+    AdaptedRow,
     ChangeRow,
     CheckpointRow,
     ClockRow,
@@ -239,6 +240,8 @@ class RunSummary:
     experts: list[ExpertRow] = field(default_factory=list)
     #: One a rank, where experts lie elsewhere than in their slots; told at its end.
     expert_slots: list[ExpertSlotRow] = field(default_factory=list)
+    #: None where the whole model learned; told at the end of a run.
+    adapted: AdaptedRow | None = None
     #: Where nothing named ran, the costliest first; of the steps whose spans were kept.
     gaps: list[GapRow] = field(default_factory=list)
     #: Steps at the start that were not measured, and those that step times show to be warm-up; None if not known.

@@ -200,6 +200,10 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     )
     keep = config.train.slice_keep
     said[f"train.slice_keep={keep:g}: seconds are those of whole matrices"] = keep < 1
+    adapt = config.train.adapt
+    said[f"train.adapt={adapt}: seconds are those of training everything; bytes and memory are its own"] = (
+        adapt != "none"
+    )
     optimizer = config.train.optimizer
     said[f"train.optimizer={optimizer}: its sums over ranks are not counted"] = OPTIMIZERS[
         optimizer

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.config.errors import InputError
 from profilers.model.rows import ChangeRow
 from workbench.analysis.studies import StudyDocument
 from workbench.home.runs import RunView
@@ -44,9 +45,15 @@ def source(view: RunView, study: StudyDocument | None) -> Source:
     An export starts from the beginning: the checkpoint that a run continued lies on this machine.
 
     Raises:
-        InputError: the run has no valid configuration.
+        InputError: the run has no valid configuration, or adapted a checkpoint.
     """
-    config = view.config().with_values({"train.resume": None})
+    config = view.config()
+    if config.train.adapt != "none":
+        remedy = (
+            "is of a checkpoint, and an export starts from the beginning; export the run that it went on from"
+        )
+        raise InputError("train.adapt", config.train.adapt, remedy)
+    config = config.with_values({"train.resume": None})
     return Source(view, config.dumps(), study)
 
 

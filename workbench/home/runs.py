@@ -221,6 +221,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "pipeline": None,
     "experts": [],
     "expert_slots": [],
+    "adapted": None,
     "gaps": [],
     "warmup_steps": None,
     "warmup_steps_found": None,

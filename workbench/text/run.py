@@ -59,6 +59,8 @@ def lines(summary: RunSummary) -> Iterator[Line]:
     yield from _machine_lines(summary)
     for row in summary.expert_slots:
         yield "experts", step.expert_slots(row)
+    if summary.adapted is not None:
+        yield "adapted", step.adapted(summary.adapted)
     if summary.outer is not None:
         yield "outer loop", outer(summary.outer)
     yield from uncompressed_lines(summary)

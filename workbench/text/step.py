@@ -11,6 +11,7 @@ from profilers.model.rows import (
     FIXED,
     ONE_OFF,
     ROTATING,
+    AdaptedRow,
     ClockRow,
     ExpertRow,
     ExpertSlotRow,
@@ -191,6 +192,17 @@ def expert_slots(row: ExpertSlotRow) -> str:
         f"rank {row.rank} has {row.slots} slots of {words.gib(row.slot_bytes)} for {row.experts} experts on "
         f"{'the host' if row.home == 'host' else 'disk'}: of {asked:,} requests {told}; "
         f"{words.gib(row.fetched_bytes)} fetched, products waited {words.seconds(row.waited_seconds)}"
+    )
+
+
+def adapted(row: AdaptedRow) -> str:
+    """What was trained beside a frozen model, and whether that stayed as it was."""
+    kept = f"are to the bit what they were (SHA-256 {row.sha256[:12]})"
+    changed = f"changed: SHA-256 {row.sha256[:12]} before, {row.sha256_at_end[:12]} after"
+    share = f"{100 * row.share:.3g} % of all"
+    return (
+        f"{row.method} of rank {row.rank} trained {row.side_parameters:,} parameters, {share}; the "
+        f"{row.frozen_parameters:,} frozen ones {kept if row.kept else changed}"
     )
 
 

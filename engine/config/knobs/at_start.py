@@ -47,6 +47,8 @@ AT_START: dict[str, str] = {
     "train.learning_rate_schedule": _LEARNING,
     "train.learning_rate_scaling": _LEARNING,
     "train.optimizer": _LEARNING,
+    "train.adapt": "what is frozen has no gradients; it would take buckets and an optimizer for all of it",
+    "train.adapt_rank": "factors have that many rows as the model is made; it would take new ones",
 }
 #: By the beginning of a variable's name: when its library reads it.
 _ENVIRONMENT: dict[str, str] = {

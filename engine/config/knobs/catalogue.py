@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.config.environment import SECTION, VARIABLES
 from engine.config.knobs import facts as rules
+from engine.config.knobs.adapting import ADAPTING
 from engine.config.knobs.between_ranks import BETWEEN_RANKS
 from engine.config.knobs.between_stages import BETWEEN_STAGES
 from engine.config.knobs.facts import (
@@ -339,6 +340,7 @@ KNOBS: dict[str, KnobFacts] = {
         trade="a larger batch takes fewer, larger steps: in a line while it rises slowly, by the root for Adam",
     ),
     **THINNING,
+    **ADAPTING,
     "train.optimizer": KnobFacts(
         "Optimizer",
         "optimizer",

@@ -13,6 +13,7 @@ from engine.config.layout import Layout, layout_of
 from engine.config.presets import ModelShape, blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import Train
+from engine.config.validation.adapted import adapting_problems
 from engine.config.validation.block_actions import block_action_problems
 from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
 from engine.config.validation.expert_slots import slot_problems
@@ -64,6 +65,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from block_action_problems(config, blocks)
     yield from slot_problems(config)
     yield from thinning_problems(config)
+    yield from adapting_problems(config)
     yield from _optimizer_rules(config)
     yield from _validation_rules(config)
     yield from outer_problems(config, blocks)

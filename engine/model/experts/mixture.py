@@ -309,11 +309,12 @@ def _initialize_experts(mixture: Mixture, part: str, name: str, seed: int) -> No
 
 def initial_values(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     """Normal numbers of a full parameter, from its name and the seed alone."""
-    generator = torch.Generator().manual_seed(_name_seed(name, seed))
+    generator = torch.Generator().manual_seed(name_seed(name, seed))
     return torch.empty(shape).normal_(0.0, _INIT_STD, generator=generator)
 
 
-def _name_seed(name: str, seed: int) -> int:
+def name_seed(name: str, seed: int) -> int:
+    """Of a parameter's numbers."""
     value = seed + 1
     for character in name:
         value = (value * 1_000_003 ^ ord(character)) & 0x7FFFFFFFFFFFFFFF

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from engine.model.axes import Axes
 from engine.model.data import Corpus, Tokens, open_corpus
 from engine.model.decoder import Decoder, initialize
 from engine.model.experts.mixture import MixtureShape
+from engine.model.products.adapters import SideDecoder, fill_sides, stand_beside
 from engine.model.stage import MessageKind, Stage
 
 
@@ -44,7 +46,8 @@ class DecoderBlueprint:
         """These layers."""
         config = self.config
         with torch.device("meta" if on_meta else "cpu"):
-            decoder = Decoder(
+            kind = functools.partial(SideDecoder, rank=config.train.adapt_rank)
+            decoder: Decoder = (kind if config.train.adapt == "losa" else Decoder)(
                 self._shape,
                 layers,
                 axes,
@@ -54,8 +57,10 @@ class DecoderBlueprint:
                 dtype=compute_dtype(config),
                 activations=activations_of(config),
             )
+            stand_beside(decoder, config.train)
         if not on_meta:
             initialize(decoder, config.train.seed, self.sharing)
+            fill_sides(decoder, config.train.seed)
         return decoder
 
     def messages(self, blocks: Sequence[int], axes: Axes, micro_batch: int) -> list[MessageKind]:

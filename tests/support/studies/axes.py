@@ -100,6 +100,7 @@ def _work(config: RunConfig, stage: int) -> Hashable:
         stays_gathered,
         config.memory.recompute,
         config.train.slice_keep,
+        (config.train.adapt, config.train.adapt_rank if config.train.adapt != "none" else None),
         config.memory.sample_tokens if config.memory.recompute != "full" else 1.0,
     )
 

@@ -74,6 +74,7 @@ def replace_steps(guard: LossGuard, steps: int) -> LossGuard:
         {"schedule.skip_share": 0.25},
         {"memory.sample_tokens": 0.3},
         {"train.slice_keep": 0.75},
+        {"train.adapt": "lora"},
     ],
 )
 def test_everything_that_is_sent_coarsely_late_or_rarely_or_left_out_is_lossy(values: dict[str, Any]) -> None:

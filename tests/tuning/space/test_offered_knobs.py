@@ -47,6 +47,8 @@ NOT_LISTED = {
     "train.learning_rate_schedule": "as the global batch",
     "train.learning_rate_scaling": "as the global batch, where the base says for which batch its rate was chosen",
     "train.optimizer": "as the global batch",
+    "train.adapt": "offered to a study that goes on from a checkpoint",
+    "train.adapt_rank": "as train.adapt",
     "compile": "offered on one device: a layout's variety would be compiled for each trial",
 }
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.config.run_config import RunConfig
-from engine.footprint.activations import Kept, kept_by_stage
+from engine.footprint.activations import Kept
 from engine.footprint.footprint import footprints, parts_of
+from engine.footprint.side_activations import kept_of
 from engine.schedules.actions import Work
 from engine.schedules.simulate import Span, Timeline
 from tuning.predict.simulation.machine import Machine
@@ -194,7 +195,7 @@ def memory_of(config: RunConfig, simulated: Simulated, replica: int = 0) -> list
     """
     plan, parts, lines = simulated.step.plan, parts_of(config, simulated.step.plan), list[MemoryLine]()
     for place, row in enumerate(footprints(config)):
-        kept = {stage: kept_by_stage(config, parts[stage]) for stage in plan.stages_of(place)}
+        kept = {stage: kept_of(config, parts[stage]) for stage in plan.stages_of(place)}
         levels = simulated.levels(place * simulated.step.replicas + replica, changes(kept))
         returning = max(one.returning for one in kept.values())
         lines.append(MemoryLine(row.total_bytes - row.activation_bytes, returning, tuple(levels)))

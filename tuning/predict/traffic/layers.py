@@ -19,6 +19,7 @@ from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart
 from engine.footprint.activations import Part, Recompute
+from engine.footprint.adapted import SideFactor, adapts, side_factors
 from engine.footprint.weights import column_ranks, is_replicated, tensor_ranks
 from engine.schedules.registry import KINDS
 from tuning.predict.traffic.calls import FLOAT32, Item, Ready, Wire
@@ -63,7 +64,9 @@ class Parameter(NamedTuple):
 
 
 def parameters_of(config: RunConfig, part: Part) -> list[Parameter]:
-    """Embedding, blocks, last norm and head, as far as the stage has them."""
+    """Embedding, blocks, last norm and head, as far as the stage has them; beside a frozen model what is trained."""
+    if adapts(config):
+        return [_factor(one) for one in side_factors(config, range(part.start, part.start + part.layers))]
     shape, late = resolve(config.model), splits(config)
     sharing = sharing_of(config.model)
     tied = sharing.tied[0] if sharing.tied is not None else ""
@@ -76,6 +79,10 @@ def parameters_of(config: RunConfig, part: Part) -> list[Parameter]:
         found.append(_norm("norm", shape, ROOT))
         found += [] if tied and part.is_first else [_words(config, "head", late, tied)]
     return found
+
+
+def _factor(one: SideFactor) -> Parameter:
+    return Parameter(f"{one.layer}.{one.name}", (one.rows, one.columns), one.layer)
 
 
 def sets_of(config: RunConfig, part: Part) -> list[range]:
@@ -195,7 +202,13 @@ class Layers:
         return memory.recompute if forgets else "none"
 
     def block(self, place: int) -> Piece:
-        """A whole block, with what it computes again in its backward."""
+        """A whole block, with what it computes again in its backward. Beside a frozen one, which is on one rank,
+        nothing is sent.
+        """
+        if adapts(self.wire.config):
+            layer = self.part.start + place
+            factors = side_factors(self.wire.config, range(layer, layer + 1))
+            return Piece(backward=tuple(Ready(_factor(one).name) for one in reversed(factors)))
         recompute = self.recompute(place)
         pieces = self._attention(place, recompute) + self._feed_forward(place, recompute)
         if recompute != "full":

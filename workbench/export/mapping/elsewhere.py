@@ -104,6 +104,9 @@ COMMON: tuple[Row, ...] = (
     *(lost(f"train.{name}", "goes with train.optimizer", "see there")
       for name in ("beta1", "beta2", "epsilon", "momentum")),
     lost("train.slice_keep", _SEARCHED, "this changes what is learned: measure without it"),
+    lost("train.adapt", "an export starts from the beginning, with everything trained",
+         "wrap the model in another library's adapters"),
+    lost("train.adapt_rank", "goes with train.adapt", "see there"),
     lost("train.clip_value", "this trainer clips by the norm alone", "clip values in the training script"),
     lost("train.weight_decay", _SCRIPT, "give it to AdamW", always=True),
     lost("train.clip_norm", _SCRIPT, "clip gradients to it", always=True),

@@ -179,6 +179,7 @@ def _loss_and_memory(view: RunView, records: Snapshot, summary: RunSummary) -> N
         host.memory(records, "run-memory")
     if view.job is None:
         quality.draw(view, summary)
+        quality.draw_adapted(summary)
         quality.draw_experts(summary)
         host.draw_memory(records.config, summary.peak_memory_bytes)
         host.draw_memory_plans(view.memory_plans)

@@ -32,6 +32,13 @@ def draw(view: RunView, summary: RunSummary) -> None:
         _chart([asdict(row) for row in summary.quality], [], view.id)
 
 
+def draw_adapted(summary: RunSummary) -> None:
+    """What was trained beside a frozen model; nothing where all of it learned."""
+    if summary.adapted is not None:
+        told = step.adapted(summary.adapted)
+        st.caption(f":material/tune: {told[:1].upper()}{told[1:]}.")
+
+
 def draw_experts(summary: RunSummary) -> None:
     """How evenly the experts of each layer are loaded; nothing without experts."""
     if not summary.experts:

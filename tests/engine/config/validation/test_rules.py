@@ -66,6 +66,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "memory.offload": ("none", "activations", "optimizer", "both"),
     "memory.parameters": ("fp32", "fp32", "bf16"),
     "train.slice_keep": (1.0, 1.0, 1.0, 0.5, 0.7),
+    "train.adapt": ("none", "none", "none", "none", "lora", "losa"),
+    "train.adapt_rank": (1, 8, 97),
+    "train.resume": (None, "runs/one"),
     "precision": ("fp32", "bf16"),
     "compile": (False, False, False, True),
 }
