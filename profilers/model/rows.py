@@ -80,8 +80,8 @@ class ExpertSlotRow:
 
 @dataclass(frozen=True, slots=True)
 class AdaptedRow:
-    """What was trained beside a frozen model: its ``method`` and ``rank``, its parameters beside the frozen ones, and its
-    ``share`` of both.
+    """What was trained beside a frozen model: its ``method`` and ``rank``, its parameters beside the frozen ones, and
+    its ``share`` of both.
 
     The frozen ones came from the checkpoint ``source``. Their SHA-256 is ``sha256`` as they were loaded, and
     ``sha256_at_end`` after the last step: they are ``kept`` if that is the same.

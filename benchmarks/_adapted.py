@@ -1,0 +1,250 @@
+"""LoSA (arXiv 2402.02887) here, beside LoRA (2106.09685) of as many parameters, and beside training everything.
+
+A decoder that read Python's help texts goes on with the sources of ``asyncio``. Bytes of gradients are those of two
+data ranks' calls. What a micro-batch keeps for its backward is counted by hooks on what autograd saves. Each kind has
+the learning rate of three that was best with a seed of its own; losses are on held-out sources, with other seeds, after
+as many steps and after as many seconds of training. Seconds of a step are taken on one process, kinds in turn in random
+order, everything twice (A/A).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks import _table as table
+from benchmarks._ratio import Ratio, ratio
+from benchmarks._saved_bytes import SavedBytes
+from engine.config.run_config import RunConfig, parse
+from engine.footprint.adapted import adapts, side_parameters
+from engine.footprint.flops import parameters, workload_of
+from engine.launch.pool import LocalPool
+from engine.model.workloads.text import DecoderBlueprint
+from engine.parallel.build import alone
+from engine.session import Session
+from profilers.model.run_summary import RunSummary
+
+NAME, KEPT = "systems_adapted", table.RESULTS / "systems_adapted.json"
+FULL, LORA, LOSA, AGAIN = "everything", "LoRA", "LoSA", "again"
+#: As many parameters, within 1.3 %.
+KINDS: dict[str, dict[str, Any]] = {
+    FULL: {},
+    LORA: {"train__adapt": "lora", "train__adapt_rank": 4},
+    LOSA: {"train__adapt": "losa", "train__adapt_rank": 26},
+}
+RATES = {FULL: (5e-4, 1e-3, 2e-3), LORA: (2e-3, 5e-3, 1e-2), LOSA: (2e-3, 5e-3, 1e-2)}
+SEEDS, TRIED_SEED = 3, 100
+#: Of what training everything keeps.
+MOST_KEPT = 0.2
+
+
+class Size(NamedTuple):
+    """Steps before, after, and while a rate is chosen; seconds of a run whose loss is taken; steps of one that is
+    timed, and rounds of those.
+    """
+
+    before: int = 200
+    steps: int = 120
+    tried: int = 60
+    seconds: float = 15.0
+    timed: int = 16
+    rounds: int = 4
+
+
+def config_of(kind: str = FULL, **more: Any) -> RunConfig:
+    """The small decoder's; beside a frozen one ``train__resume`` is still to be named."""
+    tree = {
+        "model": {"layers": 4, "hidden": 128, "heads": 4, "kv_heads": 4, "ffn_hidden": 352},
+        "data": {"sequence_length": 128},
+        "batch": {"micro_batch": 8, "global_batch": 8},
+        "train": {"learning_rate": 2e-3, "validation_batches": 16, "timeout_seconds": 3600.0},
+        "device": "cpu",
+    }  # fmt: skip
+    values = KINDS[kind] | more
+    return parse(tree).with_values({key.replace("__", "."): value for key, value in values.items()})
+
+
+def learned(kind: str) -> int:
+    """Parameters that it trains."""
+    config = config_of(kind)
+    return side_parameters(config) if adapts(config) else parameters(workload_of(config))
+
+
+def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
+    """What is missing is measured; what has been is kept after each run."""
+    kept: dict[str, Any] = json.loads(kept_at.read_text("utf-8")) if kept_at.is_file() else {}
+    kept.setdefault("size", size._asdict())
+    if "saved" not in kept:
+        kept["saved"] = {kind: saved_bytes(kind) for kind in KINDS}
+        _keep(kept_at, kept)
+    with tempfile.TemporaryDirectory() as home, Session(Path(home), LocalPool()) as session:
+        bases = _Bases(session, size)
+        _choose_rates(session, bases, size, kept, kept_at)
+        if "bytes" not in kept:
+            kept["bytes"] = {kind: _bytes(session, bases, kind) for kind in KINDS}
+            _keep(kept_at, kept)
+        while kept.setdefault("rounds", 0) < size.rounds:
+            for kind, seconds in _round(session, bases, size):
+                kept.setdefault("times", {}).setdefault(kind, []).append(seconds)
+            kept["rounds"] += 1
+            _keep(kept_at, kept)
+        _take_losses(session, bases, size, kept, kept_at)
+    return kept
+
+
+class _Bases:
+    """Runs to go on from, one for each seed, made when they are first asked for."""
+
+    def __init__(self, session: Session, size: Size) -> None:
+        self._session, self._size, self._found = session, size, dict[int, str]()
+
+    def of(self, seed: int) -> str:
+        """Its folder."""
+        if seed not in self._found:
+            steps = self._size.before
+            config = config_of(train__seed=seed, train__steps=steps, checkpoint__every_steps=steps)
+            summary = _summary(self._session, config)
+            self._found[seed] = str(self._session.home / summary.id)
+        return self._found[seed]
+
+    def tuned(self, kind: str, seed: int, steps: int, **more: Any) -> RunConfig:
+        """One that goes on from there with sources."""
+        values = {
+            "train__resume": self.of(seed),
+            "train__seed": seed,
+            "train__steps": self._size.before + steps,
+            "data__path": str(Path(asyncio.__file__).parent),
+        }
+        return config_of(kind, **values | more)
+
+
+def saved_bytes(kind: str) -> int:
+    """The most that autograd saves at once in one micro-batch's forward and loss."""
+    config = config_of(kind)
+    decoder = DecoderBlueprint(config).stage(range(4), alone())
+    tokens = torch.randint(256, (8, 128), generator=torch.Generator().manual_seed(0))
+    with SavedBytes(tokens, decoder.rotary) as counter:
+        loss = decoder.loss(decoder(tokens), tokens)
+    loss.backward()
+    return counter.peak
+
+
+def _keep(kept_at: Path, kept: dict[str, Any]) -> None:
+    kept_at.parent.mkdir(exist_ok=True)
+    kept_at.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def _summary(session: Session, config: RunConfig) -> RunSummary:
+    outcome, summary = session.execute(config, {}, lambda: False)
+    assert outcome.good, outcome
+    return summary
+
+
+def _choose_rates(session: Session, bases: _Bases, size: Size, kept: dict[str, Any], kept_at: Path) -> None:
+    for kind, rates in RATES.items():
+        for rate in rates:
+            if (name := f"{kind}, {rate:g}") not in kept.setdefault("tried", {}):
+                config = bases.tuned(kind, TRIED_SEED, size.tried, train__learning_rate=rate)
+                kept["tried"][name] = _summary(session, config).validation_loss
+                _keep(kept_at, kept)
+
+
+def best_rate(kept: dict[str, Any], kind: str) -> float:
+    """Of those that were tried."""
+    return min(RATES[kind], key=lambda rate: kept["tried"][f"{kind}, {rate:g}"])
+
+
+def _bytes(session: Session, bases: _Bases, kind: str) -> int:
+    """Of the gradients that two data ranks average in a step, by the counter of collectives."""
+    more = {"parallel__dp": 2, "batch__micro_batch": 4, "train__warmup": 1, "train__validation_batches": 0}
+    config = bases.tuned(kind, TRIED_SEED, 4, **more, profile__budget=None)
+    rows = _summary(session, config).communication
+    return round(sum(row.bytes for row in rows if row.axis == "dp"))
+
+
+def _round(session: Session, bases: _Bases, size: Size) -> Iterator[tuple[str, float]]:
+    """Each kind once."""
+    names = [*KINDS, AGAIN]
+    for name in random.sample(names, len(names)):
+        kind = FULL if name == AGAIN else name
+        more = {"train__warmup": 4, "train__validation_batches": 0}
+        summary = _summary(session, bases.tuned(kind, TRIED_SEED, size.timed + 4, **more))
+        yield name, float(np.median(summary.step_samples))
+
+
+def _take_losses(session: Session, bases: _Bases, size: Size, kept: dict[str, Any], kept_at: Path) -> None:
+    ends: dict[str, dict[str, Any]] = {"steps": {}, "seconds": {"train__seconds": size.seconds}}
+    for seed in range(SEEDS):
+        for end, values in ends.items():
+            for kind in KINDS:
+                if (name := f"{kind}, {end}, seed {seed}") in kept.setdefault("loss", {}):
+                    continue
+                rate = best_rate(kept, kind)
+                config = bases.tuned(kind, seed, size.steps, train__learning_rate=rate, **values)
+                summary = _summary(session, config)
+                row = summary.adapted
+                assert (row is not None and row.kept) or kind == FULL
+                kept["loss"][name] = summary.validation_loss
+                _keep(kept_at, kept)
+
+
+HEADER = [
+    "trained",
+    "parameters",
+    "gradients of two data ranks, bytes",
+    "kept by a micro-batch, of everything's",
+    "a step, of everything's",
+    "learning rate",
+    "loss after as many steps, by seed",
+    "after as many seconds",
+]
+
+
+def rows(kept: dict[str, Any]) -> list[list[str]]:
+    """A row of each kind, and of the first one again."""
+    found = []
+    for kind in KINDS:
+        losses = [", ".join(f"{one:.3f}" for one in of(kept, kind, end)) for end in ("steps", "seconds")]
+        time = "" if kind == FULL else time_of(kept, kind).plain()
+        found.append([kind, f"{learned(kind):,}", f"{kept['bytes'][kind]:,}", f"{share_kept(kept, kind):.1%}", time,
+                      f"{best_rate(kept, kind):g}", *losses])  # fmt: skip
+    return [*found, ["everything again (A/A)", "", "", "", time_of(kept, AGAIN).plain(), "", "", ""]]
+
+
+def share_kept(kept: dict[str, Any], kind: str) -> float:
+    """Of what training everything keeps for its backward."""
+    return float(kept["saved"][kind] / kept["saved"][FULL])
+
+
+def time_of(kept: dict[str, Any], kind: str) -> Ratio:
+    """A step's seconds over those of training everything."""
+    return ratio(*(np.array(kept["times"][name]) for name in (kind, FULL)))
+
+
+def of(kept: dict[str, Any], kind: str, end: str) -> list[float]:
+    """Losses by seed."""
+    names = [f"{kind}, {end}, seed {seed}" for seed in range(SEEDS)]
+    return [kept["loss"][name] for name in names if name in kept.get("loss", {})]
+
+
+def above(kept: dict[str, Any], kind: str, other: str, end: str) -> float:
+    """By how much the mean loss of one kind is above that of another, over seeds that both have."""
+    pairs = list(zip(of(kept, kind, end), of(kept, other, end), strict=False))
+    return float(np.mean([one for one, _ in pairs]) / np.mean([one for _, one in pairs]) - 1)
+
+
+def title(kept: dict[str, Any]) -> str:
+    """What was measured."""
+    size = kept["size"]
+    return (
+        f"Beside a frozen decoder: {size['before']} steps of help texts, then {size['steps']} steps or "
+        f"{size['seconds']:g} seconds of sources; {kept['rounds']} rounds of {size['timed']} steps"
+    )

@@ -1,0 +1,48 @@
+"""LoSA beside LoRA (``_adapted.py``): what is trained beside a frozen decoder."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from typing import Any
+
+from benchmarks import _adapted as adapted
+from benchmarks import _table as table
+from benchmarks.literature import System
+
+
+def _line(given: Namespace, measures: bool) -> list[str]:
+    kept = adapted.run(adapted.Size()) if measures else json.loads(adapted.KEPT.read_text("utf-8"))
+    if measures:
+        table.show(adapted.NAME, adapted.title(kept), adapted.HEADER, adapted.rows(kept), given.save)
+    return line(kept)
+
+
+def line(kept: dict[str, Any]) -> list[str]:
+    """Of what was measured."""
+    sent = kept["bytes"][adapted.LOSA] / (4 * adapted.learned(adapted.LOSA))
+    shares = {kind: adapted.share_kept(kept, kind) for kind in (adapted.LOSA, adapted.LORA)}
+    beside = {end: adapted.above(kept, adapted.LOSA, adapted.LORA, end) for end in ("steps", "seconds")}
+    full = adapted.above(kept, adapted.LOSA, adapted.FULL, "steps")
+    missed = {
+        "bytes": sent != 1,
+        "activations": shares[adapted.LOSA] > adapted.MOST_KEPT,
+        "loss beside LoRA at equal seconds": beside["seconds"] > 0,
+    }
+    said = [name for name, misses in missed.items() if misses]
+    return [
+        "LoSA beside LoRA, `train.adapt`",
+        "dp equals one process to 1e-5, what is frozen to the bit (tests)",
+        f"gradients averaged: counted / parameters that learn {sent:.4f} of 4 bytes",
+        "bytes and memory, not seconds",
+        f"keeps {shares[adapted.LOSA]:.1%} of the activations, LoRA {shares[adapted.LORA]:.1%}; a step takes "
+        f"{adapted.time_of(kept, adapted.LOSA).plain()} of everything's time, LoRA's "
+        f"{adapted.time_of(kept, adapted.LORA).plain()} (A/A {adapted.time_of(kept, adapted.AGAIN).plain()}); loss "
+        f"{beside['steps']:+.1%} beside LoRA at equal steps, {beside['seconds']:+.1%} at equal seconds, "
+        f"{full:+.1%} beside everything",
+        "best accuracy for as many parameters on images (VTAB)",
+        f"misses its bar of {', '.join(said)}" if said else "keeps its bars",
+    ]
+
+
+SYSTEMS = {"adapted": System(adapted.KEPT, _line)}
