@@ -25,7 +25,7 @@ from engine.footprint.activations import kept_by_stage, sampled_rows
 from engine.footprint.footprint import parts_of, plan_of
 from engine.model.activation_memory import Activations
 from engine.model.decoder import Decoder, Linear
-from engine.model.products.row_sampling import SampledProducts, pick
+from engine.model.row_sampling import SampledProducts, pick
 from engine.model.workloads.text import DecoderBlueprint
 from engine.parallel.build import alone
 from engine.session import Session

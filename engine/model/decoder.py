@@ -20,7 +20,7 @@ from engine.model.column_lookup import column_rows, my_columns
 from engine.model.data import BORDER
 from engine.model.experts.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
 from engine.model.linear import RingSlice, apply, linear, ring_slice, sliced_linear
-from engine.model.products.row_sampling import RowSampler, SampledProducts
+from engine.model.row_sampling import RowSampler, SampledProducts
 from engine.model.stage import Stage
 
 _ROTARY_BASE = 10000.0

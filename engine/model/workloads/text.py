@@ -17,8 +17,8 @@ from engine.model.axes import Axes
 from engine.model.data import Corpus, Tokens, open_corpus
 from engine.model.decoder import Decoder, initialize
 from engine.model.experts.mixture import MixtureShape
-from engine.model.products.adapters import SideDecoder, fill_sides, stand_beside
 from engine.model.stage import MessageKind, Stage
+from engine.model.workloads.adapters import SideDecoder, fill_sides, stand_beside
 
 
 def compute_dtype(config: RunConfig) -> torch.dtype:

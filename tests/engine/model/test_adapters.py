@@ -16,7 +16,7 @@ from engine.dry_run.check import dry_run
 from engine.footprint.adapted import side_factors, side_parameters
 from engine.footprint.flops import hardware_flops_per_step, model_flops_per_step, workload_of
 from engine.model.decoder import Decoder, Linear
-from engine.model.products.adapters import LowRank, TokenMixer
+from engine.model.workloads.adapters import LowRank, TokenMixer
 from engine.model.workloads.text import DecoderBlueprint
 from engine.parallel.build import alone
 from tests.support.runs import small

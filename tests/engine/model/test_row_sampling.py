@@ -17,7 +17,7 @@ from engine.model.activation_memory import Activations
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, Linear, initialize
 from engine.model.linear import DeferredGradients
-from engine.model.products.row_sampling import SLOTS, RowSampler, SampledProducts, pick
+from engine.model.row_sampling import SLOTS, RowSampler, SampledProducts, pick
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.session import Session
