@@ -24,8 +24,8 @@ from benchmarks import _table as table
 from benchmarks._ratio import Ratio, ratio
 from benchmarks._saved_bytes import SavedBytes
 from engine.config.run_config import RunConfig, parse
-from engine.footprint.adapted import adapts, side_parameters
 from engine.footprint.flops import parameters, workload_of
+from engine.footprint.side_factors import adapts, side_parameters
 from engine.launch.pool import LocalPool
 from engine.model.workloads.text import DecoderBlueprint
 from engine.parallel.build import alone

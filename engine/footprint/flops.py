@@ -15,8 +15,8 @@ from engine.config.layout import layers_of_stages
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import BlockAction
-from engine.footprint.adapted import adapts, side_flops
 from engine.footprint.footprint import plan_of, skips_of
+from engine.footprint.side_factors import adapts, side_flops
 from engine.schedules.registry import KINDS
 
 #: What the two figures count, as shown beside every utilization.

@@ -14,8 +14,8 @@ from engine.config.layout import Coordinates, accumulation, layers_of_stages, la
 from engine.config.presets import blocks_of, resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import FP32_BYTES, Kept, Part, published_bytes
-from engine.footprint.adapted import adapts
 from engine.footprint.side_activations import kept_of
+from engine.footprint.side_factors import adapts
 from engine.footprint.weights import (
     buffer_bytes,
     held_by,

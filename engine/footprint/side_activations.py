@@ -18,7 +18,7 @@ from engine.footprint.activations import (
     kept_by_stage,
     sizes_of,
 )
-from engine.footprint.adapted import adapts, matrices_of, mixes_tokens
+from engine.footprint.side_factors import adapts, matrices_of, mixes_tokens
 
 
 def kept_of(config: RunConfig, part: Part) -> Kept:

@@ -19,7 +19,7 @@ from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart, Train
 from engine.footprint.activations import FP32_BYTES, Part, sizes_of
-from engine.footprint.adapted import adapts, side_factors
+from engine.footprint.side_factors import adapts, side_factors
 from engine.schedules.actions import Plan
 from engine.schedules.registry import KINDS
 

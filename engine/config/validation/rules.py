@@ -13,10 +13,10 @@ from engine.config.layout import Layout, layout_of
 from engine.config.presets import ModelShape, blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import Train
-from engine.config.validation.adapted import adapting_problems
 from engine.config.validation.block_actions import block_action_problems
 from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
 from engine.config.validation.expert_slots import slot_problems
+from engine.config.validation.frozen_model import adapting_problems
 from engine.config.validation.own_model import workload_problems
 from engine.config.validation.partial_pipeline import skip_problems
 from engine.config.validation.registers import register_problems

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.config.sections import Train
-from engine.footprint.adapted import mixes_tokens
+from engine.footprint.side_factors import mixes_tokens
 from engine.model.decoder import Decoder, Linear
 from engine.model.experts.mixture import name_seed
 from engine.model.linear import linear

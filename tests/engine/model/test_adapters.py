@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from engine.config.validation.rules import problems
 from engine.dry_run.check import dry_run
-from engine.footprint.adapted import side_factors, side_parameters
 from engine.footprint.flops import hardware_flops_per_step, model_flops_per_step, workload_of
+from engine.footprint.side_factors import side_factors, side_parameters
 from engine.model.decoder import Decoder, Linear
 from engine.model.workloads.adapters import LowRank, TokenMixer
 from engine.model.workloads.text import DecoderBlueprint

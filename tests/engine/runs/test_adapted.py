@@ -14,7 +14,7 @@ import pytest
 from engine.checkpoint.checkpoint_folder import last_of
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
-from engine.footprint.adapted import side_factors, side_parameters
+from engine.footprint.side_factors import side_factors, side_parameters
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tests.support.engine.checkpoints import whole

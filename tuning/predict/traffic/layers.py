@@ -19,7 +19,7 @@ from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart
 from engine.footprint.activations import Part, Recompute
-from engine.footprint.adapted import SideFactor, adapts, side_factors
+from engine.footprint.side_factors import SideFactor, adapts, side_factors
 from engine.footprint.weights import column_ranks, is_replicated, tensor_ranks
 from engine.schedules.registry import KINDS
 from tuning.predict.traffic.calls import FLOAT32, Item, Ready, Wire
