@@ -53,7 +53,7 @@ def _head(found: Planned) -> Iterator[str]:
     cluster, config = found.target.cluster, found.config
     tokens = config.batch.global_batch * config.data.sequence_length
     yield (
-        f"{config.model.preset} on {cluster.size:,} x {found.target.group.accelerator.name} ({cluster.name}), "
+        f"{config.model.preset} on {plan_text.devices(cluster)}, "
         f"{config.batch.global_batch:,} sequences of {config.data.sequence_length:,} tokens a step "
         f"({words.count(tokens)}), {config.precision}"
     )

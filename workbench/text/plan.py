@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.config.run_config import RunConfig
 from tuning.predict.answer import Forecast
+from tuning.predict.model.hardware import Cluster
 from tuning.predict.placement.place import Alternative, Placed
 from tuning.predict.placement.signatures.decoder import Found
 from tuning.predict.placement.traffic_map import TrafficMap
@@ -170,6 +171,13 @@ def _span_of(rates: np.ndarray[Any, Any]) -> str:
 
 #: The most devices that are listed as a person types them; of more, runs of them are told.
 _LISTED = 64
+
+
+def devices(cluster: Cluster) -> str:
+    """All of them, group by group: "8 x h100-sxm + 8 x a100-80gb (ours)"."""
+    groups = [(group.accelerator.name, group.size) for group in cluster.groups]
+    kinds = {name: sum(size for other, size in groups if other == name) for name, _ in groups}
+    return f"{' + '.join(f'{size:,} x {name}' for name, size in kinds.items())} ({cluster.name})"
 
 
 def placed(found: Placed | None, orders: bool = True) -> Iterator[str]:

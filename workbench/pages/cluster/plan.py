@@ -156,7 +156,7 @@ def _answer(asked: Asked) -> None:
     record = _record(home()) if asked.cluster == HERE else None
     cluster = planned.target.cluster
     said = (
-        f"{asked.model} on {cluster.size:,} x {planned.target.group.accelerator.name} ({cluster.name}), "
+        f"{asked.model} on {plan_text.devices(cluster)}, "
         f"{planned.config.precision}: {planned.looked_at:,} legal layouts, {planned.safe:,} fit safely."
     )
     st.caption(words.escaped(said))

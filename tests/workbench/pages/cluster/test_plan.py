@@ -74,6 +74,7 @@ def test_an_uneven_cluster_says_where_ranks_belong_and_what_other_orders_cost(
     app = visit("plan", cluster="typed below", model="350m", batch="64")
     app.text_area(key="plan-typed").set_value(UNEVEN).run()
     assert not app.exception
+    assert "350m on 8 x h100-sxm + 8 x a100-80gb (ours)" in texts(app)
     best = table(app, "step, s")
     nested = next(one.value for one in app.dataframe if "axis inside axis" in one.value)
     assert sum("ranks in order" in words for words in nested["axis inside axis"]) == 1
