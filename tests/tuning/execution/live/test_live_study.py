@@ -270,7 +270,9 @@ def test_a_window_after_a_stop_covers_the_steps_that_it_measured(tmp_path: Path)
         covered = json.loads((folders[0] / run_folder.STATUS).read_text())["window"]
         recorded = losses(after.run)
         assert after.run.name == covered["run"]
-        assert covered["first"] == min(recorded) >= 12 and covered["end"] - covered["first"] >= 12
+        assert covered["first"] == min(recorded) >= 12
+        # As many as are measured of a trial: of a run that goes on there is no warm-up to wait for.
+        assert covered["end"] - covered["first"] >= file.config.train.steps - file.config.train.warmup
         inbox.send(after.run, "stop")
         assert wait_until(lambda: RunStatus.of(after.run).state == "ended", PATIENCE_SECONDS)
         with pytest.raises(OverError, match="was stopped"):
