@@ -24,6 +24,7 @@ from profilers.analysis.events import (
     quality_rows,
     resumed,
     time_budget,
+    update_row,
     with_times,
 )
 from profilers.analysis.exposed import seconds_of_calls, waits_of
@@ -102,6 +103,7 @@ def _told(records: RunRecords) -> dict[str, Any]:
         "memory_plans": memory_plan_rows(records),
         "expert_slots": expert_slot_rows(records),
         "adapted": adapted_row(records),
+        "update": update_row(records),
         "outer": outer_row(records),
         "checkpoints": checkpoint_rows(records),
         "environment": environment_rows(records),

@@ -66,6 +66,7 @@ SHIPPED: dict[str, str] = {
     "convolutions": "engine.model.workloads.published.convolutions",
     "partitioned": "engine.model.workloads.published.partitioned",
     "driving": "engine.model.workloads.published.driving",
+    "sparse_update": "engine.model.workloads.published.sparse.sparse_update",
 }
 
 

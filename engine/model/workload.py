@@ -60,13 +60,15 @@ class StepSetting:
     ``model`` has this rank's parts as ``first``, ``blocks`` and ``last``, and ``loss``; its parameters are changed in
     place. Gradients are to be taken with ``torch.autograd.grad``: those that collect in ``grad`` are the usual step's.
     ``channel`` leads to the dp ranks, None where there is one; all that goes over it is recorded, and every rank makes
-    the same calls. ``phase`` marks what is done: "data", "forward", "backward" or "optimizer".
+    the same calls. ``phase`` marks what is done: "data", "forward", "backward" or "optimizer". ``tell`` adds an event
+    of a kind and fields to the run's records; that of rank 0 is heard.
     """
 
     model: Stage
     channel: Channel | None
     config: RunConfig
     phase: Callable[[str], AbstractContextManager[None]]
+    tell: Callable[..., None] = lambda kind, **fields: None
 
 
 #: Takes one step.

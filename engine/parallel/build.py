@@ -145,7 +145,8 @@ def _own_step(rank: RankContext, blueprint: Blueprint, models: Mapping[int, Stag
         return None
     (model,) = models.values()
     channel = _axes(rank).data
-    return blueprint.workload.step(StepSetting(model, channel, rank.config, rank.timer.phase))
+    tell = rank.writer.event
+    return blueprint.workload.step(StepSetting(model, channel, rank.config, rank.timer.phase, tell))
 
 
 def _axes(rank: RankContext) -> Axes:

@@ -29,6 +29,7 @@ from profilers.model.rows import (
     PlanRow,
     QualityRow,
     Resumed,
+    UpdateRow,
 )
 from profilers.records.reader import RunRecords
 from profilers.records.schema import UNDONE_EVENT, Event
@@ -176,6 +177,15 @@ def adapted_row(records: RunRecords) -> AdaptedRow | None:
     """What rank 0 told at the end of a run with a frozen model; None of any other."""
     found = [_converted(data, AdaptedRow) for data in _events(records, ADAPTED_EVENT)]
     return next((row for row in reversed(found) if row is not None), None)
+
+
+UPDATE_EVENT = "update"
+
+
+def update_row(records: RunRecords) -> UpdateRow | None:
+    """As rank 0 told it; None where all is trained."""
+    found = [_converted(data, UpdateRow) for data in _events(records, UPDATE_EVENT)]
+    return next((row for row in found if row is not None), None)
 
 
 LOCAL_UPDATE_EVENT = "outer"

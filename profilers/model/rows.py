@@ -99,6 +99,35 @@ class AdaptedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdatedLayerRow:
+    """What is trained of a layer: weights of some output channels, biases. ``gain`` is by how much more these weights
+    lowered the held-out loss, alone with biases and the head, than those did; None where nobody asked.
+    """
+
+    name: str
+    channels: int
+    trained_channels: int
+    biases: bool
+    gain: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRow:
+    """An update of parts of a network within a budget of bytes, chosen the ``way`` that its workload names.
+
+    Bytes are by part, by the formula and as found in memory; none found where weights are not int8. ``sent_bytes`` are
+    what a data rank gives to be averaged in a step.
+    """
+
+    way: str
+    budget_bytes: int
+    formula_bytes: dict[str, int]
+    counted_bytes: dict[str, int]
+    sent_bytes: int
+    layers: list[UpdatedLayerRow]
+
+
+@dataclass(frozen=True, slots=True)
 class ClockRow:
     """A rank's clock minus that of rank 0 in the middle of the measured steps, right within ``error_seconds``.
 

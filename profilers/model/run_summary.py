@@ -28,6 +28,7 @@ from profilers.model.rows import (
     QualityRow,
     Resumed,
     SkewRow,
+    UpdateRow,
 )
 from profilers.model.verdict import Episode, Setting, Verdict
 
@@ -242,6 +243,8 @@ class RunSummary:
     expert_slots: list[ExpertSlotRow] = field(default_factory=list)
     #: None where the whole model learned; told at the end of a run.
     adapted: AdaptedRow | None = None
+    #: Where parts of a network alone are trained, within a budget of bytes.
+    update: UpdateRow | None = None
     #: Where nothing named ran, the costliest first; of the steps whose spans were kept.
     gaps: list[GapRow] = field(default_factory=list)
     #: Steps at the start that were not measured, and those that step times show to be warm-up; None if not known.

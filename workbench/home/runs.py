@@ -222,6 +222,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "experts": [],
     "expert_slots": [],
     "adapted": None,
+    "update": None,
     "gaps": [],
     "warmup_steps": None,
     "warmup_steps_found": None,

@@ -61,6 +61,8 @@ def lines(summary: RunSummary) -> Iterator[Line]:
         yield "experts", step.expert_slots(row)
     if summary.adapted is not None:
         yield "adapted", step.adapted(summary.adapted)
+    if summary.update is not None:
+        yield "trained", step.update(summary.update)
     if summary.outer is not None:
         yield "outer loop", outer(summary.outer)
     yield from uncompressed_lines(summary)

@@ -20,6 +20,7 @@ from profilers.model.rows import (
     PipelineRow,
     PlanRow,
     SkewRow,
+    UpdateRow,
 )
 from profilers.model.run_summary import RunSummary
 from workbench.text import words
@@ -204,6 +205,38 @@ def adapted(row: AdaptedRow) -> str:
         f"{row.method} of rank {row.rank} trained {row.side_parameters:,} parameters, {share}; the "
         f"{row.frozen_parameters:,} frozen ones {kept if row.kept else changed}"
     )
+
+
+def update(row: UpdateRow) -> str:
+    """What is trained, and in how many bytes."""
+    trained = [one for one in row.layers if one.trained_channels]
+    parts = ", ".join(f"{name} {_kib(size)}" for name, size in row.formula_bytes.items())
+    used, counted = sum(row.formula_bytes.values()), sum(row.counted_bytes.values())
+    told = f"; counted: {_kib(counted)}" if row.counted_bytes else ""
+    if counted == used:
+        told = "; as many were counted"
+    return (
+        f"{row.way}: weights of {len(trained)} of {len(row.layers)} layers, biases of "
+        f"{sum(one.biases for one in row.layers)}, in {_kib(used)} of {_kib(row.budget_bytes)} ({parts}{told}); a data "
+        f"rank sends {_kib(row.sent_bytes)}"
+    )
+
+
+def _kib(size: int) -> str:
+    return f"{size / 1024:,.1f} KiB"
+
+
+def update_columns(row: UpdateRow) -> list[Column]:
+    """What is trained of each layer."""
+    layers = row.layers
+    return [
+        Column("layer", [one.name for one in layers]),
+        Column("output channels", [one.channels for one in layers], COUNT),
+        Column("their weights trained", [one.trained_channels for one in layers], COUNT),
+        Column("biases trained", ["yes" if one.biases else "no" for one in layers]),
+        Column("lower loss", [one.gain for one in layers], RATIO,
+               "By how much more these weights lowered the held-out loss, with biases and head alone, than those did."),
+    ]  # fmt: skip
 
 
 def expert_columns(rows: Sequence[ExpertRow]) -> list[Column]:

@@ -51,6 +51,15 @@ def draw_experts(summary: RunSummary) -> None:
         st.caption(f":material/stacks: {told[:1].upper()}{told[1:]}.")
 
 
+def draw_update(summary: RunSummary) -> None:
+    """What is trained within a budget of bytes; nothing where all is."""
+    if (row := summary.update) is not None:
+        st.markdown("**Trained within a budget**")
+        number_table(step.update_columns(row), "run-update-table")
+        told = step.update(row)
+        st.caption(f":material/memory: {told[:1].upper()}{told[1:]}.")
+
+
 def _baseline_comparison(run: str, state: str) -> None:
     try:
         comparison = _report(home(), run, state)

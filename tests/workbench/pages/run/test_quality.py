@@ -106,3 +106,25 @@ def test_the_load_of_each_layers_experts_is_drawn_and_listed_once() -> None:
     assert list(table.value["busiest ep rank"]) == [1.0, 1.8]
     assert list(table.value["sent, %"]) == pytest.approx([13.0, 14.0])
     assert list(table.value["residual, %"]) == pytest.approx([50.0, 70.0])
+
+
+def update_page() -> None:
+    from profilers.model.rows import UpdatedLayerRow, UpdateRow
+    from profilers.model.run_summary import RunSummary
+    from workbench.pages.run import quality
+
+    layers = [UpdatedLayerRow("blocks.0", 16, 4, True, 0.25), UpdatedLayerRow("last", 10, 0, True, None)]
+    row = UpdateRow("auto", 4096, {"weights": 1024, "gradients": 512}, {"weights": 1536}, 512, layers)
+    quality.draw_update(RunSummary("x", {}, 1, "gloo", 1, 1, update=row))
+    quality.draw_update(RunSummary("y", {}, 1, "gloo", 1, 1))
+
+
+def test_what_is_trained_within_a_budget_is_listed_once_with_its_bytes() -> None:
+    found = AppTest.from_function(update_page).run()
+    assert not found.exception
+    (table,) = found.dataframe
+    assert list(table.value["their weights trained"]) == [4, 0]
+    assert list(table.value["biases trained"]) == ["yes", "yes"]
+    (caption,) = found.caption
+    assert "weights of 1 of 2 layers, biases of 2, in 1.5 KiB of 4.0 KiB (weights 1.0 KiB" in caption.value
+    assert "as many were counted" in caption.value and "sends 0.5 KiB" in caption.value
