@@ -2,9 +2,9 @@
 
 A decoder that read Python's help texts goes on with the sources of ``asyncio``. Bytes of gradients are those of two
 data ranks' calls. What a micro-batch keeps for its backward is counted by hooks on what autograd saves. Each kind has
-the learning rate of three that was best with a seed of its own; losses are on held-out sources, with other seeds, after
-as many steps and after as many seconds of training. Seconds of a step are taken on one process, kinds in turn in random
-order, everything twice (A/A).
+the learning rate of three that was best with a seed of its own. With other seeds each kind trains once, in random
+order, everything twice (A/A); the loss on held-out sources is taken on the way, with the seconds of training until
+then. After as many seconds means when the first of them is through: others' losses are those between two points.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import asyncio
 import json
 import random
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,23 +39,19 @@ KINDS: dict[str, dict[str, Any]] = {
     LORA: {"train__adapt": "lora", "train__adapt_rank": 4},
     LOSA: {"train__adapt": "losa", "train__adapt_rank": 26},
 }
-RATES = {FULL: (5e-4, 1e-3, 2e-3), LORA: (2e-3, 5e-3, 1e-2), LOSA: (2e-3, 5e-3, 1e-2)}
+RATES = {FULL: (1e-3, 2e-3, 4e-3), LORA: (5e-3, 1e-2, 2e-2), LOSA: (5e-3, 1e-2, 2e-2)}
 SEEDS, TRIED_SEED = 3, 100
 #: Of what training everything keeps.
 MOST_KEPT = 0.2
 
 
 class Size(NamedTuple):
-    """Steps before, after, and while a rate is chosen; seconds of a run whose loss is taken; steps of one that is
-    timed, and rounds of those.
-    """
+    """Steps before, after, and while a rate is chosen; steps between two losses."""
 
-    before: int = 200
-    steps: int = 120
-    tried: int = 60
-    seconds: float = 15.0
-    timed: int = 16
-    rounds: int = 4
+    before: int = 120
+    steps: int = 100
+    tried: int = 40
+    every: int = 20
 
 
 def config_of(kind: str = FULL, **more: Any) -> RunConfig:
@@ -65,7 +60,7 @@ def config_of(kind: str = FULL, **more: Any) -> RunConfig:
         "model": {"layers": 4, "hidden": 128, "heads": 4, "kv_heads": 4, "ffn_hidden": 352},
         "data": {"sequence_length": 128},
         "batch": {"micro_batch": 8, "global_batch": 8},
-        "train": {"learning_rate": 2e-3, "validation_batches": 16, "timeout_seconds": 3600.0},
+        "train": {"learning_rate": 2e-3, "validation_batches": 8, "timeout_seconds": 3600.0},
         "device": "cpu",
     }  # fmt: skip
     values = KINDS[kind] | more
@@ -90,11 +85,6 @@ def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
         _choose_rates(session, bases, size, kept, kept_at)
         if "bytes" not in kept:
             kept["bytes"] = {kind: _bytes(session, bases, kind) for kind in KINDS}
-            _keep(kept_at, kept)
-        while kept.setdefault("rounds", 0) < size.rounds:
-            for kind, seconds in _round(session, bases, size):
-                kept.setdefault("times", {}).setdefault(kind, []).append(seconds)
-            kept["rounds"] += 1
             _keep(kept_at, kept)
         _take_losses(session, bases, size, kept, kept_at)
     return kept
@@ -170,30 +160,20 @@ def _bytes(session: Session, bases: _Bases, kind: str) -> int:
     return round(sum(row.bytes for row in rows if row.axis == "dp"))
 
 
-def _round(session: Session, bases: _Bases, size: Size) -> Iterator[tuple[str, float]]:
-    """Each kind once."""
-    names = [*KINDS, AGAIN]
-    for name in random.sample(names, len(names)):
-        kind = FULL if name == AGAIN else name
-        more = {"train__warmup": 4, "train__validation_batches": 0}
-        summary = _summary(session, bases.tuned(kind, TRIED_SEED, size.timed + 4, **more))
-        yield name, float(np.median(summary.step_samples))
-
-
 def _take_losses(session: Session, bases: _Bases, size: Size, kept: dict[str, Any], kept_at: Path) -> None:
-    ends: dict[str, dict[str, Any]] = {"steps": {}, "seconds": {"train__seconds": size.seconds}}
+    names = [*KINDS, AGAIN]
     for seed in range(SEEDS):
-        for end, values in ends.items():
-            for kind in KINDS:
-                if (name := f"{kind}, {end}, seed {seed}") in kept.setdefault("loss", {}):
-                    continue
-                rate = best_rate(kept, kind)
-                config = bases.tuned(kind, seed, size.steps, train__learning_rate=rate, **values)
-                summary = _summary(session, config)
-                row = summary.adapted
-                assert (row is not None and row.kept) or kind == FULL
-                kept["loss"][name] = summary.validation_loss
-                _keep(kept_at, kept)
+        for name in random.sample(names, len(names)):
+            if (run := f"{name}, seed {seed}") in kept.setdefault("runs", {}):
+                continue
+            kind = FULL if name == AGAIN else name
+            more = {"train__learning_rate": best_rate(kept, kind), "train__validate_every": size.every}
+            summary = _summary(session, bases.tuned(kind, seed, size.steps, **more))
+            row = summary.adapted
+            assert kind == FULL or (row is not None and row.kept)
+            curve = [(one.step, one.loss, one.seconds) for one in summary.quality]
+            kept["runs"][run] = {"step": float(np.median(summary.step_samples)), "curve": curve}
+            _keep(kept_at, kept)
 
 
 HEADER = [
@@ -212,11 +192,15 @@ def rows(kept: dict[str, Any]) -> list[list[str]]:
     """A row of each kind, and of the first one again."""
     found = []
     for kind in KINDS:
-        losses = [", ".join(f"{one:.3f}" for one in of(kept, kind, end)) for end in ("steps", "seconds")]
         time = "" if kind == FULL else time_of(kept, kind).plain()
         found.append([kind, f"{learned(kind):,}", f"{kept['bytes'][kind]:,}", f"{share_kept(kept, kind):.1%}", time,
-                      f"{best_rate(kept, kind):g}", *losses])  # fmt: skip
-    return [*found, ["everything again (A/A)", "", "", "", time_of(kept, AGAIN).plain(), "", "", ""]]
+                      f"{best_rate(kept, kind):g}", *_told(kept, kind)])  # fmt: skip
+    again = ["everything again (A/A)", "", "", "", time_of(kept, AGAIN).plain(), ""]
+    return [*found, [*again, *_told(kept, AGAIN)]]
+
+
+def _told(kept: dict[str, Any], kind: str) -> list[str]:
+    return [", ".join(f"{one:.3f}" for one in losses(kept, kind, end)) for end in ("steps", "seconds")]
 
 
 def share_kept(kept: dict[str, Any], kind: str) -> float:
@@ -225,26 +209,36 @@ def share_kept(kept: dict[str, Any], kind: str) -> float:
 
 
 def time_of(kept: dict[str, Any], kind: str) -> Ratio:
-    """A step's seconds over those of training everything."""
-    return ratio(*(np.array(kept["times"][name]) for name in (kind, FULL)))
+    """A step's seconds over those of training everything; one of each seed."""
+    return ratio(*(np.array([one["step"] for one in _runs(kept, name)]) for name in (kind, FULL)))
 
 
-def of(kept: dict[str, Any], kind: str, end: str) -> list[float]:
-    """Losses by seed."""
-    names = [f"{kind}, {end}, seed {seed}" for seed in range(SEEDS)]
-    return [kept["loss"][name] for name in names if name in kept.get("loss", {})]
+def losses(kept: dict[str, Any], kind: str, end: str) -> list[float]:
+    """By seed, after as many steps or as many seconds as the first one needed."""
+    found = []
+    for seed, one in enumerate(_runs(kept, kind)):
+        curve = np.array(one["curve"])
+        if end == "steps":
+            found.append(float(curve[-1, 1]))
+            continue
+        through = min(kept["runs"][f"{name}, seed {seed}"]["curve"][-1][2] for name in KINDS)
+        found.append(float(np.interp(through, curve[:, 2], curve[:, 1])))
+    return found
+
+
+def _runs(kept: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [kept["runs"][f"{kind}, seed {seed}"] for seed in range(SEEDS)]
 
 
 def above(kept: dict[str, Any], kind: str, other: str, end: str) -> float:
-    """By how much the mean loss of one kind is above that of another, over seeds that both have."""
-    pairs = list(zip(of(kept, kind, end), of(kept, other, end), strict=False))
-    return float(np.mean([one for one, _ in pairs]) / np.mean([one for _, one in pairs]) - 1)
+    """By how much the mean loss of one kind is above that of another."""
+    return float(np.mean(losses(kept, kind, end)) / np.mean(losses(kept, other, end)) - 1)
 
 
 def title(kept: dict[str, Any]) -> str:
     """What was measured."""
     size = kept["size"]
     return (
-        f"Beside a frozen decoder: {size['before']} steps of help texts, then {size['steps']} steps or "
-        f"{size['seconds']:g} seconds of sources; {kept['rounds']} rounds of {size['timed']} steps"
+        f"Beside a frozen decoder: {size['before']} steps of help texts, then {size['steps']} steps of sources, "
+        f"{SEEDS} seeds"
     )

@@ -126,3 +126,19 @@ def test_with_a_budget_for_activations_nothing_else_is_said_of_them() -> None:
     }
     assert {point["memory.recompute"] for point in space.legal_points} == {"none", "full"}
     assert all("activations_gib=0.01" in label(space, point) for point in planned)
+
+
+def test_a_study_that_goes_on_from_a_checkpoint_may_freeze_it() -> None:
+    base = parse({"model": SHAPE, "train": {"resume": "a-run"}} | TREE)
+    offered = offered_space(base, 2)
+    keys = ("train.adapt", "train.adapt_rank", "parallel.zero_stage", "parallel.tp")
+    space = Space(base, 2, parse_space({key: offered[key] for key in keys}, base), chosen, False)
+    frozen = [point for point in space.legal_points if point["train.adapt"] != "none"]
+    assert {(point["train.adapt"], point["train.adapt_rank"]) for point in frozen} == {
+        (kind, rank) for kind in ("lora", "losa") for rank in (4, 8, 16)
+    }
+    assert {(point["parallel.tp"], point["parallel.zero_stage"]) for point in frozen} == {(1, 0), (1, 1)}
+    plain = [point for point in space.legal_points if point["train.adapt"] == "none"]
+    assert {point["parallel.tp"] for point in plain} == {1, 2}
+    assert len({point["train.adapt_rank"] for point in plain}) == 1
+    assert "train.adapt" not in offered_space(parse({"model": SHAPE} | TREE), 2)

@@ -203,7 +203,8 @@ class Starter:
         values: dict[str, Any] = {
             "train.steps": self._live.steps,
             "train.timeout_seconds": config.train.timeout_seconds * longer,
-            "train.resume": None,
+            # What is frozen has to come from somewhere.
+            "train.resume": None if config.train.adapt == "none" else config.train.resume,
         }
         if config.checkpoint.every_steps is None and self._live.trainer is None:
             values["checkpoint.every_steps"] = self._live.checkpoint_every

@@ -75,3 +75,22 @@ def test_the_time_limit_of_a_trial_does_not_end_the_whole_run(
     assert begun[0].train.timeout_seconds == pytest.approx(20 * file.config.train.timeout_seconds)
     Starter(tmp_path, tmp_path / "again", file.name, file.live).run(begun[0])
     assert begun[1].train.timeout_seconds == begun[0].train.timeout_seconds
+
+
+def test_a_run_beside_a_frozen_model_begins_with_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any other begins anew, whatever its base went on from."""
+    begun: list[RunConfig] = []
+
+    def launched(_: Starter, config: RunConfig, lock: int) -> str:
+        begun.append(config)
+        return "run"
+
+    monkeypatch.setattr(module.Starter, "_launched", launched)
+    file = live_study()
+    assert file.live is not None
+    for kind in ("none", "lora"):
+        config = file.config.with_values({"train.resume": "a-run", "train.adapt": kind})
+        Starter(tmp_path, tmp_path / kind, file.name, file.live).run(config)
+    assert [config.train.resume for config in begun] == [None, "a-run"]

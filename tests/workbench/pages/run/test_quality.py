@@ -128,3 +128,22 @@ def test_what_is_trained_within_a_budget_is_listed_once_with_its_bytes() -> None
     (caption,) = found.caption
     assert "weights of 1 of 2 layers, biases of 2, in 1.5 KiB of 4.0 KiB (weights 1.0 KiB" in caption.value
     assert "as many were counted" in caption.value and "sends 0.5 KiB" in caption.value
+
+
+def adapted_page() -> None:
+    from profilers.model.rows import AdaptedRow
+    from profilers.model.run_summary import RunSummary
+    from workbench.pages.run import quality
+
+    row = AdaptedRow("losa", 8, 1_000, 99_000, 0.01, "a-run", "a" * 64, "b" * 64, False)
+    quality.draw_adapted(RunSummary("x", {}, 1, "gloo", 1, 1, adapted=row))
+    quality.draw_adapted(RunSummary("y", {}, 1, "gloo", 1, 1))
+
+
+def test_what_learned_beside_a_frozen_model_is_told_once_and_that_it_changed() -> None:
+    found = AppTest.from_function(adapted_page).run()
+    assert not found.exception
+    (caption,) = found.caption
+    assert (
+        "Losa of rank 8 trained 1,000 parameters, 1 % of all; the 99,000 frozen ones changed" in caption.value
+    )
