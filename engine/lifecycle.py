@@ -351,11 +351,15 @@ def _work(config: RunConfig, records: RunRecords) -> _Work:
 
 
 def _work_told(config: RunConfig, records: RunRecords) -> _Work:
-    """Recomputed work was not counted: hardware FLOPs are known where there is none."""
+    """Recomputed work was not counted: hardware FLOPs are known where there is none. Nor was any beside a frozen
+    model.
+    """
     told = [event for rank in records.ranks() for event in records.events(rank) if event.kind == "workload"]
     if not told:
         return _Work(config.batch.global_batch, TrainedModel(config.model.workload))
     facts, batch = WorkloadFacts(**told[-1].data), config.batch.global_batch
+    if config.train.adapt != "none":
+        facts = replace(facts, flops=None, flops_reason="beside a frozen model FLOPs are not counted")
     model = None if facts.flops is None else facts.flops * batch
     return _Work(
         tokens=facts.tokens * batch,

@@ -10,6 +10,9 @@ from benchmarks import _adapted as adapted
 from benchmarks import _table as table
 from benchmarks.literature import System
 
+#: How far everything, trained again, may be from itself where seconds are to be told.
+_STEADY = 0.1
+
 
 def _line(given: Namespace, measures: bool) -> list[str]:
     kept = adapted.run(adapted.Size()) if measures else json.loads(adapted.KEPT.read_text("utf-8"))
@@ -30,6 +33,10 @@ def line(kept: dict[str, Any]) -> list[str]:
         "loss beside LoRA at equal seconds": beside["seconds"] > 0,
     }
     said = [name for name, misses in missed.items() if misses]
+    verdict = f"misses its bar of {', '.join(said)}" if said else "keeps its bars"
+    again = adapted.time_of(kept, adapted.AGAIN)
+    if again.low < 1 - _STEADY or again.high > 1 + _STEADY:
+        verdict += "; the machine was too busy to tell seconds to a tenth"
     return [
         "LoSA beside LoRA, `train.adapt`",
         "dp equals one process to 1e-5, what is frozen to the bit (tests)",
@@ -37,11 +44,11 @@ def line(kept: dict[str, Any]) -> list[str]:
         "bytes and memory, not seconds",
         f"keeps {shares[adapted.LOSA]:.1%} of the activations, LoRA {shares[adapted.LORA]:.1%}; a step takes "
         f"{adapted.time_of(kept, adapted.LOSA).plain()} of everything's time, LoRA's "
-        f"{adapted.time_of(kept, adapted.LORA).plain()} (A/A {adapted.time_of(kept, adapted.AGAIN).plain()}); loss "
+        f"{adapted.time_of(kept, adapted.LORA).plain()} (A/A {again.plain()}); loss "
         f"{beside['steps']:+.1%} beside LoRA at equal steps, {beside['seconds']:+.1%} at equal seconds, "
         f"{full:+.1%} beside everything",
         "best accuracy for as many parameters on images (VTAB)",
-        f"misses its bar of {', '.join(said)}" if said else "keeps its bars",
+        verdict,
     ]
 
 

@@ -78,7 +78,9 @@ class WorkloadFacts:
     are those of one sample's forward and backward, counted; ``flops_reason`` says why there are none, ``shapes_reason``
     why nobody knows what a block gives. ``metric`` is the name of what is measured beside the loss.
     ``shared_parameters`` is how many more parameters there would be if none were shared. ``own_step`` are the axes over
-    which a step of its own works, None of one that the engine steps; ``step_samples`` how many it needs.
+    which a step of its own works, None of one that the engine steps; ``step_samples`` how many it needs. Of the
+    blocks' ``torch.nn.Linear`` the ``narrowest`` side is so long, and all blocks give [samples, *``places_width``];
+    None where there is no such thing.
     """
 
     name: str
@@ -93,6 +95,8 @@ class WorkloadFacts:
     shared_parameters: int = 0
     own_step: tuple[str, ...] | None = None
     step_samples: int | None = None
+    narrowest: int | None = None
+    places_width: tuple[int, int] | None = None
 
 
 _KNOWN: dict[str, WorkloadFacts] = {}

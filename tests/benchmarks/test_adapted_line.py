@@ -64,3 +64,10 @@ def test_after_as_many_seconds_the_slower_one_is_on_its_way() -> None:
     assert adapted.losses(measured, adapted.LORA, "steps") == [2.0] * adapted.SEEDS
     assert adapted.losses(measured, adapted.LORA, "seconds") == pytest.approx([2.5] * adapted.SEEDS)
     assert adapted.losses(measured, adapted.LOSA, "seconds") == [1.95] * adapted.SEEDS
+
+
+def test_a_machine_that_was_busy_does_not_tell_seconds() -> None:
+    measured = kept(1.95, 10)
+    assert system.line(measured)[-1] == "keeps its bars"
+    measured["runs"][f"{adapted.AGAIN}, seed 0"]["step"] = 1.5
+    assert system.line(measured)[-1].endswith("too busy to tell seconds to a tenth")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.config.knobs.facts import KnobFacts, Search, Values, never, of_decoder
+from engine.config.knobs.facts import KnobFacts, Search, Values, never
 
 KINDS = ("none", "lora", "losa")
 _RANKS = (4, 8, 16)
@@ -30,7 +30,7 @@ ADAPTING: dict[str, KnobFacts] = {
         at_rest="none",
         plain="none",
         exact="none",
-        offered=of_decoder(lambda search: _from_checkpoint(search, KINDS)),
+        offered=lambda search: _from_checkpoint(search, KINDS),
         usual=never,
         changes=("speed", "memory", "loss"),
         decides=9,
@@ -40,7 +40,7 @@ ADAPTING: dict[str, KnobFacts] = {
         "Rank of what is trained beside it",
         "adapter rank",
         acts=_adapts,
-        offered=of_decoder(lambda search: _from_checkpoint(search, _RANKS)),
+        offered=lambda search: _from_checkpoint(search, _RANKS),
         usual=never,
         changes=("speed", "memory", "loss"),
         trade="more can be learned; more is sent, kept and saved",

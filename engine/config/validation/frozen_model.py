@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError
-from engine.config.presets import is_decoder, resolve
+from engine.config.presets import WorkloadFacts, facts_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
 
 KEY, RANK = "train.adapt", "train.adapt_rank"
@@ -38,11 +38,6 @@ def adapting_problems(config: RunConfig) -> Iterator[LayoutError]:
     kind = config.train.adapt
     if kind == "none":
         return
-    if not is_decoder(config.model):
-        yield LayoutError(
-            KEY, kind, "only the decoder can be frozen; set model.workload to decoder, or this to none"
-        )
-        return
     if config.train.resume is None:
         yield LayoutError(KEY, kind, "adapts a checkpoint; name one in train.resume, or set this to none")
     if config.parallel.zero_stage >= 2:
@@ -63,7 +58,25 @@ def adapting_problems(config: RunConfig) -> Iterator[LayoutError]:
             remedy = "leave out" if neutral is None else f"set {key} to {str(neutral).lower()}"
             remedy += f" {key}" if neutral is None else ""
             yield LayoutError(KEY, kind, f"{why}; {remedy}, or this to none")
-    yield from _rank_problems(config)
+    if is_decoder(config.model):
+        yield from _rank_problems(config)
+    elif (facts := facts_of(config.model)) is not None:
+        yield from _own_model_problems(config, facts)
+
+
+def _own_model_problems(config: RunConfig, facts: WorkloadFacts) -> Iterator[LayoutError]:
+    """Of a model of one's own, once somebody looked at it."""
+    kind, rank, least = config.train.adapt, config.train.adapt_rank, facts.narrowest
+    if kind == "losa":
+        least = None if facts.places_width is None else min(facts.places_width)
+    if least is None and kind == "lora":
+        why = "stands beside torch.nn.Linear, and no block has one; set this to losa, or to none"
+        yield LayoutError(KEY, kind, why)
+    elif least is None:
+        why = "reads what blocks give as [samples, places, width], and they give something else; set this to lora"
+        yield LayoutError(KEY, kind, why)
+    elif rank > least:
+        yield LayoutError(RANK, rank, f"is above {least}, the narrowest side; choose at most {least}")
 
 
 def _rank_problems(config: RunConfig) -> Iterator[LayoutError]:

@@ -1,4 +1,4 @@
-"""What is trained beside a frozen decoder: factors of its matrices, or a side network that reads its blocks.
+"""What is trained beside a frozen model: factors of its matrices, or a side network that reads its blocks.
 
 LoRA (arXiv 2106.09685) adds to each product of a block's matrix that of two factors of low rank. Their gradients need
 a backward through all that comes behind them, so a block keeps what its own backward takes. There is no factor that
@@ -8,15 +8,17 @@ LoSA (arXiv 2402.02887) leaves the backbone without a backward. A side state, ze
 mixer behind each block reads what the block gave and the state, and changes the state by a perceptron of low rank, over
 channels and over tokens in turn. Three things are ours. Mixers of tokens may only look back: they narrow the channels
 first, then take for each token a weighted sum of those up to it, whose weights are the lower triangle of a product of
-two factors. What a block gave is read by its direction, in units of its length, and the last state is added in units
-of the last block's. And the frozen last norm and head give the logits, through which gradients come back.
+two factors; where a sample is one thing, such as an image, it is a sum over all its places, as in the paper. What a
+block gave is read by its direction, in units of its length, and the last state is added in units of the last block's.
+And the frozen parts behind the blocks give the output, through which gradients come back.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -61,17 +63,21 @@ class ChannelMixer(LowRank):
 
 
 class TokenMixer(LowRank):
-    """One over the tokens up to each, in few channels: [sequence, batch, hidden] -> the same."""
+    """One over the tokens up to each, or over all of them, in few channels: [sequence, batch, hidden] -> the same."""
 
-    def __init__(self, hidden: int, rank: int, sequence: int) -> None:
+    def __init__(self, hidden: int, rank: int, sequence: int, looks_back: bool = True) -> None:
         super().__init__(hidden, hidden, rank)
+        self.looks_back = looks_back
         self.reads, self.writes = (nn.Parameter(torch.empty(sequence, rank)) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         """The change of the state."""
         narrow = linear(x, self.down)
-        seen = torch.arange(1, len(x) + 1, device=x.device, dtype=torch.float32).rsqrt()
-        weights = ((self.writes * seen.unsqueeze(1)) @ self.reads.t()).tril()
+        if self.looks_back:
+            seen = torch.arange(1, len(x) + 1, device=x.device, dtype=torch.float32).rsqrt()
+            weights = ((self.writes * seen.unsqueeze(1)) @ self.reads.t()).tril()
+        else:
+            weights = self.writes / math.sqrt(len(x)) @ self.reads.t()
         mixed = (weights.to(x.dtype) @ narrow.flatten(1)).view_as(narrow)
         return linear(F.gelu(mixed), self.up)
 
@@ -83,11 +89,19 @@ class TokenMixer(LowRank):
                 factor.normal_(0.0, factor.shape[1] ** -0.25, generator=numbers)
 
 
-def mixer_behind(layer: int, hidden: int, rank: int, sequence: int) -> LowRank:
+class Seen(NamedTuple):
+    """What mixers read: the width of a token, how many there are, and whether each sees those up to it alone."""
+
+    hidden: int
+    sequence: int
+    looks_back: bool = True
+
+
+def mixer_behind(layer: int, seen: Seen, rank: int) -> LowRank:
     """That of a layer of the whole model."""
     if mixes_tokens(layer):
-        return TokenMixer(hidden, rank, sequence)
-    return ChannelMixer(hidden, hidden, rank)
+        return TokenMixer(seen.hidden, rank, seen.sequence, seen.looks_back)
+    return ChannelMixer(seen.hidden, seen.hidden, rank)
 
 
 class SideNetwork(nn.Module):
@@ -95,11 +109,9 @@ class SideNetwork(nn.Module):
 
     tp_dim = None
 
-    def __init__(self, layers: Sequence[int], hidden: int, rank: int, sequence: int) -> None:
+    def __init__(self, layers: Sequence[int], seen: Seen, rank: int) -> None:
         super().__init__()
-        self.mixers = nn.ModuleDict(
-            {str(layer): mixer_behind(layer, hidden, rank, sequence) for layer in layers}
-        )
+        self.mixers = nn.ModuleDict({str(layer): mixer_behind(layer, seen, rank) for layer in layers})
 
     def forward(self, given: Iterator[Tensor]) -> Tensor:
         """What the last block gave, changed by the state; ``given`` computes block after block."""
@@ -118,36 +130,38 @@ class SideDecoder(Decoder):
 
     def __init__(self, *arguments: Any, rank: int, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        shape = arguments[0]
-        self.side = SideNetwork(self.numbers, shape.hidden, rank, named["sequence_length"])
+        seen = Seen(arguments[0].hidden, named["sequence_length"])
+        self.side = SideNetwork(self.numbers, seen, rank)
 
     def units(self) -> list[nn.Module]:
         """With the network, which is used beside its blocks."""
         return [*super().units(), self.side]
 
     def _through(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor) -> Tensor:
-        out: Tensor = self.side(self._features(blocks, x))
+        steps = [functools.partial(block, rotary=self.rotary) for block in blocks]
+        out: Tensor = self.side(without_gradients(self._entered, steps, x))
         return out
 
-    def _features(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor) -> Iterator[Tensor]:
-        """What each block gives; nothing of it has a gradient, between two of them there may be some."""
+
+def without_gradients(
+    enter: Callable[[Tensor], Tensor], blocks: Sequence[Callable[[Tensor], Tensor]], x: Tensor
+) -> Iterator[Tensor]:
+    """What each block gives; nothing of it has a gradient, between two of them there may be some."""
+    with torch.no_grad():
+        x = enter(x)
+    for block in blocks:
         with torch.no_grad():
-            x = self._entered(x)
-        for block in blocks:
-            with torch.no_grad():
-                x = block(x, self.rotary)
-            yield x
+            x = block(x)
+        yield x
 
 
 def stand_beside(decoder: Decoder, train: Train) -> None:
     """Freeze a decoder, and put beside it what ``train.adapt`` asks for."""
     if train.adapt == "none":
         return
-    beside = decoder.side if isinstance(decoder, SideDecoder) else None
-    for parameter in decoder.parameters():
-        parameter.requires_grad_(False)
-    if beside is not None:
-        beside.requires_grad_(True)
+    freeze(decoder)
+    if isinstance(decoder, SideDecoder):
+        decoder.side.requires_grad_(True)
         return
     for matrix in list(decoder.blocks.modules()):
         if isinstance(matrix, Linear):
@@ -155,9 +169,29 @@ def stand_beside(decoder: Decoder, train: Train) -> None:
             matrix.side = LowRank(outputs, inputs, train.adapt_rank)
 
 
-def fill_sides(decoder: Decoder, seed: int) -> None:
+def freeze(model: nn.Module) -> None:
+    """All that it has."""
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+
+
+def stand_beside_linears(blocks: nn.Module, rank: int) -> None:
+    """Factors for each of torch's own matrices."""
+    for matrix in [one for one in blocks.modules() if isinstance(one, nn.Linear)]:
+        matrix.side = LowRank(matrix.out_features, matrix.in_features, rank)
+        matrix.register_forward_hook(_add_side)
+
+
+def _add_side(matrix: nn.Module, inputs: tuple[Tensor, ...], product: Tensor) -> Tensor:
+    side = matrix.side
+    assert isinstance(side, LowRank)
+    added: Tensor = product + side(inputs[0])
+    return added
+
+
+def fill_sides(model: nn.Module, seed: int) -> None:
     """Values from names and the seed alone: every layout starts from the same."""
-    for name, module in decoder.named_modules():
+    for name, module in model.named_modules():
         if isinstance(module, LowRank):
             module.fill(torch.Generator().manual_seed(name_seed(name, seed)))
 

@@ -43,12 +43,30 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
         shared_parameters=sum(map(elements, parts.values())) - sum(map(math.prod, sizes.values())),
         own_step=None if workload.step is None else tuple(workload.step_axes),
         step_samples=workload.step_samples,
+        narrowest=_narrowest(parts),
+        places_width=_places_width(blueprint),
     )
 
 
 def elements(module: nn.Module) -> int:
     """Parameters of a module."""
     return sum(math.prod(one.shape) for one in module.parameters())
+
+
+def _narrowest(parts: dict[str, nn.Module]) -> int | None:
+    """Side of a block's matrix."""
+    blocks = [module for name, module in parts.items() if name.startswith("blocks.")]
+    matrices = [one for block in blocks for one in block.modules() if isinstance(one, nn.Linear)]
+    return min((min(one.in_features, one.out_features) for one in matrices), default=None)
+
+
+def _places_width(blueprint: ListedBlueprint) -> tuple[int, int] | None:
+    """Of what all blocks give, if they give the same."""
+    if _why_no_shapes(blueprint):
+        return None
+    shapes = set(blueprint.shapes(1))
+    alike = len(shapes) == 1 and all(len(one) == 3 for one in shapes)
+    return next((one[1], one[2]) for one in shapes) if alike else None
 
 
 def _why_no_shapes(blueprint: ListedBlueprint) -> str:

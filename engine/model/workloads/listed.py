@@ -20,6 +20,14 @@ from engine.model.activation_memory import Activations, activations_of
 from engine.model.axes import Axes, ContextAxis, TensorAxis
 from engine.model.stage import MessageKind, Stage
 from engine.model.workload import Build, Workload
+from engine.model.workloads.adapters import (
+    Seen,
+    SideNetwork,
+    fill_sides,
+    freeze,
+    stand_beside_linears,
+    without_gradients,
+)
 
 #: Their statistics are those of a micro-batch.
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -48,6 +56,8 @@ class ListedStage(Stage):
         self.first, self.last = built.first, built.last
         self.blocks = nn.ModuleDict({str(number): block for number, block in built.blocks.items()})
         self._device = torch.device("cpu")
+        #: Beside frozen blocks.
+        self.side: SideNetwork | None = None
         self.keep(activations)
 
     @property
@@ -59,7 +69,8 @@ class ListedStage(Stage):
         self._device = device
 
     def units(self) -> list[nn.Module]:
-        return [*self.blocks.values(), *(one for one in (self.first, self.last) if one is not None)]
+        ends = self.first, self.last, self.side
+        return [*self.blocks.values(), *(one for one in ends if one is not None)]
 
     def narrows(self, config: RunConfig) -> bool:
         """Autocast makes narrow copies for each product."""
@@ -74,7 +85,9 @@ class ListedStage(Stage):
         """Inputs or what the block before gave -> what the next block takes, in fp32; or what the loss is taken of."""
         with self._precision():
             steps = [self._step(*pair) for pair in zip(self.blocks.values(), self._forgets, strict=True)]
-            if self.offload is not None and torch.is_grad_enabled():
+            if self.side is not None:
+                x = self._beside(self.side, x)
+            elif self.offload is not None and torch.is_grad_enabled():
                 x = self.offload.run(
                     steps, self._entered(x), None
                 )  # with no name here, or it could not leave
@@ -94,6 +107,12 @@ class ListedStage(Stage):
 
     def _entered(self, x: Tensor) -> Tensor:
         return x if self.first is None else self.first(x)
+
+    def _beside(self, side: SideNetwork, x: Tensor) -> Tensor:
+        """Mixers have places first."""
+        given = without_gradients(self._entered, list(self.blocks.values()), x)
+        out: Tensor = side(one.transpose(0, 1) for one in given)
+        return out.transpose(0, 1)
 
     def _step(self, block: nn.Module, forgets: bool) -> Callable[[Tensor, Tensor | None], Tensor]:
         def step(x: Tensor, _: Tensor | None) -> Tensor:
@@ -142,7 +161,25 @@ class ListedBlueprint:
         if built.last is not None and not is_first and not on_meta:
             self._start_as_first(built.last, axes)
         bf16 = self.config.precision == "bf16"
-        return ListedStage(self.workload, built, axes, activations_of(self.config), bf16)
+        stage = ListedStage(self.workload, built, axes, activations_of(self.config), bf16)
+        if self.config.train.adapt != "none":
+            with torch.device("meta" if on_meta else "cpu"):
+                self._stand_beside(stage)
+            if not on_meta:
+                fill_sides(stage, self.config.train.seed)
+        return stage
+
+    def _stand_beside(self, stage: ListedStage) -> None:
+        """Freeze it, and put beside it what ``train.adapt`` asks for; rules see to it that it fits."""
+        rank = self.config.train.adapt_rank
+        freeze(stage)
+        if self.config.train.adapt == "lora":
+            stand_beside_linears(stage.blocks, rank)
+            return
+        _, places, width = self.shapes(1)[0]
+        # A sample that is several things has some that come after others.
+        seen = Seen(width, places, looks_back=self.workload.tokens > 1)
+        stage.side = SideNetwork(stage.numbers, seen, rank)
 
     def messages(self, blocks: Sequence[int], axes: Axes, micro_batch: int) -> list[MessageKind]:
         """Found by running the parts on meta tensors, which have shapes alone."""

@@ -89,9 +89,10 @@ def test_gradients_of_factors_are_those_of_the_whole_matrix_by_the_chain_rule() 
         torch.testing.assert_close(side.down.grad, side.up.detach().t() @ whole, atol=1e-6, rtol=1e-3)
 
 
-def test_a_mixer_of_tokens_sums_those_up_to_each() -> None:
+@pytest.mark.parametrize("looks_back", [True, False])
+def test_a_mixer_of_tokens_sums_those_up_to_each_or_all(looks_back: bool) -> None:
     """Term by term, in double precision."""
-    mixer = TokenMixer(6, 3, 5).double()
+    mixer = TokenMixer(6, 3, 5, looks_back).double()
     mixer.fill(torch.Generator().manual_seed(1))
     with torch.no_grad():
         mixer.up.normal_()
@@ -99,9 +100,10 @@ def test_a_mixer_of_tokens_sums_those_up_to_each() -> None:
         narrow = torch.einsum("sbh,rh->sbr", x, mixer.down)
         for token in range(5):
             total = torch.zeros(2, 3, dtype=torch.float64)
-            for other in range(token + 1):
+            seen = token + 1 if looks_back else 5
+            for other in range(seen):
                 weight = sum(float(mixer.writes[token, k] * mixer.reads[other, k]) for k in range(3))
-                total += weight / math.sqrt(token + 1) * narrow[other]
+                total += weight / math.sqrt(seen) * narrow[other]
             expected = F.gelu(total) @ mixer.up.t()
             torch.testing.assert_close(mixer(x)[token], expected, atol=1e-7, rtol=1e-6)
 

@@ -15,9 +15,11 @@ from engine.checkpoint.checkpoint_folder import last_of
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.footprint.side_factors import side_factors, side_parameters
+from engine.run.outcome import Ending
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tests.support.engine.checkpoints import whole
+from tests.support.engine.own_models import HERE
 from tests.support.runs import execute, small
 from tests.tuning.predict.traffic.test_rank import first_difference, recorded
 from workbench.export.provenance import source
@@ -166,3 +168,55 @@ def test_what_does_not_fit_a_checkpoint_beside_a_model_is_refused(session: Sessi
     shutil.move(base / "checkpoints", tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"was trained beside .*, which is needed"):
         session.execute(adapting(side, "losa"), {}, lambda: False)
+
+
+#: Of rank 3: factors of four matrices of 64 x 192, 64 x 64, 64 x 256 and 256 x 64 in four blocks; or two mixers of
+#: channels, and two of 16 places as well.
+ON_IMAGES = {"lora": 4 * 3 * (256 + 128 + 320 + 320), "losa": 2 * 2 * 3 * 64 + 2 * (2 * 3 * 64 + 2 * 3 * 16)}
+
+
+@pytest.fixture(scope="module")
+def images(session: Session) -> Path:
+    """A run of two steps on images."""
+    values = {"model__workload": "vision", "checkpoint__every_steps": 2, "train__steps": 2}
+    return run(session, small(**values))[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_images_is_adapted_as_well(
+    session: Session, images: Path, tmp_path: Path, kind: str
+) -> None:
+    values = {"model__workload": "vision", "train__adapt": kind, "train__adapt_rank": 3, "train__steps": 6}
+    values |= {"train__resume": str(images), "checkpoint__every_steps": 2, "train__learning_rate": 0.01}
+    one, folder = run(session, small(**values))
+    two, _ = run(session, small(**values, parallel__dp=2, profile__budget=None))
+    assert len(set(one.losses)) == 4
+    assert two.losses == pytest.approx(one.losses, rel=1e-5)
+    assert two.validation_loss == pytest.approx(one.validation_loss, rel=1e-5)
+    for summary in (one, two):
+        row = summary.adapted
+        assert row is not None and row.kept and row.side_parameters == ON_IMAGES[kind]
+        assert row.sha256 == sha256_of(images, tmp_path / summary.id)
+        assert summary.model_flops_per_step is None
+    sent = sum(row.bytes for row in two.communication if row.axis == "dp")
+    assert sent == 4 * ON_IMAGES[kind]
+    checkpoint = last_of(folder)
+    assert checkpoint is not None
+    saved = whole(checkpoint, tmp_path / "saved")
+    assert sum(one.numel() for name, one in saved.items() if name.startswith("model.")) == ON_IMAGES[kind]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"train__adapt_rank": 65}, "is above 64, the narrowest side; choose"),
+        ({"train__adapt": "losa", "train__adapt_rank": 17}, "is above 16, the narrowest side"),
+        ({"train__adapt": "losa", "model__workload": f"{HERE}:shrinking"}, "set this to lora"),
+    ],
+)
+def test_what_cannot_stand_beside_a_model_of_ones_own_is_refused(
+    session: Session, images: Path, values: dict[str, Any], told: str
+) -> None:
+    wanted = {"model__workload": "vision", "train__adapt": "lora", "train__resume": str(images)}
+    outcome, _ = session.execute(small(**wanted | values), {}, lambda: False)
+    assert outcome.ending is Ending.ILLEGAL and told in outcome.reason
