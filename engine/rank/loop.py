@@ -171,7 +171,9 @@ class Validation:
 
     def __init__(self, rank: RankContext, stages: PipelineExecutor, samples: Samples) -> None:
         self._rank, self._stages, self._samples = rank, stages, samples
-        self._asked: int | None = None
+        self._asked: frozenset[int] = frozenset()
+        #: Before which step the last one was taken, and what it was; None once the run may come to that step anew.
+        self._taken: tuple[int, float | None] | None = None
         #: Within it micro-batches are as many as a whole batch has.
         self.whole: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         #: What the last loss took; None before the first.
@@ -181,7 +183,7 @@ class Validation:
         """Between two steps, if it is due; ``step`` is the next one. The end of the run has its own."""
         train = self._rank.config.train
         regular = train.validate_every is not None and step % train.validate_every == 0
-        if (regular or step == self._asked) and step < train.steps:
+        if (regular or step in self._asked) and step < train.steps:
             self.run(step)
 
     def at_hold(self, step: int) -> None:
@@ -190,9 +192,13 @@ class Validation:
         if every is None or step % every:
             self.run(step)
 
-    def before(self, step: int) -> None:
-        """Once it comes to ``step``, beside what is regular; the last one asked for counts."""
-        self._asked = step
+    def before(self, *steps: int) -> None:
+        """Once it comes to each of ``steps``, beside what is regular, and to none that was asked for sooner."""
+        self._asked = frozenset(steps)
+
+    def forget(self) -> None:
+        """The run goes back: the loss before a step that it comes to again is another one."""
+        self._taken = None
 
     def on_order(self, order: Order, step: int) -> Done:
         """Now, before ``step``; the loss is told where it is computed. One that is not finite ends nothing.
@@ -220,7 +226,14 @@ class Validation:
                 check_validation_loss(step, loss)
 
     def _measured(self, step: int, count: int) -> float | None:
-        """None on ranks that do not compute it."""
+        """None on ranks that do not compute it. Told once of a step, whoever asks for it again."""
+        if self._taken is not None and self._taken[0] == step:
+            return self._taken[1]
+        loss = self._anew(step, count)
+        self._taken = (step, loss)
+        return loss
+
+    def _anew(self, step: int, count: int) -> float | None:
         rank = self._rank
         rank.state("validation")
         began = time.monotonic()

@@ -24,21 +24,31 @@ LEAST_SHARE = 0.05
 @dataclass(frozen=True, slots=True)
 class Learning:
     """The ``share`` that is learned of what the exact setting learns in a step, and by what share the loss may so be
-    higher than its loss after as many steps (``increase``); below 0 where it learns more.
+    higher than its loss after as many steps (``increase``); below 0 where it learns more. ``settled``: the share is of
+    the second half of the steps alone.
     """
 
     share: float
     increase: float
+    settled: bool = False
 
 
 class Begun(Protocol):
-    """Where both began: the held-out loss then, and the steps that the run had done. None of what is no window."""
+    """Where both began: the held-out loss then, and the steps that the run had done; and the losses of both after half
+    of the steps. None of what is no window, and of what was not taken.
+    """
 
     @property
     def loss_before(self) -> float | None: ...
 
     @property
     def steps_before(self) -> int | None: ...
+
+    @property
+    def half_loss(self) -> float | None: ...
+
+    @property
+    def reference_half_loss(self) -> float | None: ...
 
 
 def learning(began: Begun, own: float | None, exact: float | None, steps: int) -> Learning | None:
@@ -52,8 +62,23 @@ def learning(began: Begun, own: float | None, exact: float | None, steps: int) -
         return None
     if start - exact < LEAST_LEARNED * start:
         return None
-    share, before = (start - own) / (start - exact), max(1, steps_before)
+    settled = _second_half(began.half_loss, own, began.reference_half_loss, exact)
+    share = (start - own) / (start - exact) if settled is None else settled
+    before, told = max(1, steps_before), settled is not None
     if share < LEAST_SHARE:  # who learns nothing says nothing of the power
-        return Learning(share, LEAST_SHARE**-POWER - 1)
+        return Learning(share, LEAST_SHARE**-POWER - 1, told)
     exponent = max(POWER, math.log(start / own) / math.log((before + steps) / before))
-    return Learning(share, share**-exponent - 1)
+    return Learning(share, share**-exponent - 1, told)
+
+
+def _second_half(own_half: float | None, own: float, exact_half: float | None, exact: float) -> float | None:
+    """The share of what is learned in the second half of the steps; None where that is not known.
+
+    Error feedback and late messages hold back a fixed amount, which the exact setting need not wait for, and where it
+    follows them even gets in its first step. That costs a step or so once, and would count as a share of each one.
+    """
+    if own_half is None or exact_half is None or not (math.isfinite(own_half) and math.isfinite(exact_half)):
+        return None
+    if exact_half - exact < LEAST_LEARNED / 2 * exact_half:
+        return None
+    return (own_half - own) / (exact_half - exact)

@@ -56,7 +56,7 @@ def next_step(
         queued = next(iter(enqueued(state)), None)
         if queued:
             return Step("search", "enqueued", queued[1], "added by hand", {"command": queued[0]})
-        first = None if state.enough else _next_first_try(state, file, hopeless)
+        first = None if state.enough else _next_first_try(state, file, hopeless) or _less_lossy(state, file)
         if first:
             return first
         if not exhausted and not state.enough:
@@ -134,6 +134,22 @@ def _next_first_try(
         first = phases.phases(state, file)[:1]
         details = {"turned": first[0].name} if first else {}
     return Step("search", "sampler", *found[0], details) if found else None
+
+
+def _less_lossy(state: StudyState, file: StudyFile) -> Step | None:
+    """What was faster than the best so far and lost too much, with the nearest value that loses less; None where there
+    is none, or all such were measured.
+    """
+    space, best = file.search_space, leaderboard.standing(state, file).best
+    known, open_now = leaderboard.visited(state, space), effective_config.of_state(state, space)
+    for loser in sorted(leaderboard.losers(state, file), key=lambda one: -(one.value or 0.0)):
+        if best is not None and (loser.value or 0.0) <= (best.value or 0.0):
+            return None
+        for point in space.less_lossy(loser.config):
+            if point_key(point) not in known and open_now.allows(point, space) and wanted(point, state, file):
+                why = f"loses less than trial {loser.number}, which was fast and lost too much"
+                return Step("search", "sampler", point, why)
+    return None
 
 
 def _usual_tries(state: StudyState, file: StudyFile) -> Tries:

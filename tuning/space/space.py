@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from engine.config.errors import InputError
-from engine.config.knobs.catalogue import acts, plain_values
+from engine.config.knobs.catalogue import acts, facts_of, plain_values
 from tuning.space.knobs import STUDY_KEYS, Knob
 from tuning.space.labels import label
 from tuning.space.points import RANKS, WORLD_DEGREES, Point, Points, point_key
@@ -221,6 +221,21 @@ class Space(Points):
             degrees = " x ".join(str(degree) for degree in (dp, *(values[key] for key in WORLD_DEGREES)))
             remedy = f"dp x tp x pp x cp must be the study's {self.ranks_of(values)} ranks"
             raise InputError("parallel", degrees, remedy)
+
+    def less_lossy(self, point: Point) -> Iterator[Point]:
+        """Legal points with one knob at the nearest value that loses less; a range is looked at on its small grid."""
+        values = self.base_values | point
+        for knob in self.free_knobs:
+            way, now = facts_of(knob.key).loses_more, values.get(knob.key)
+            if not way or now is None or not acts(knob.key, values):
+                continue
+            numbers = [value for value in knob.grid() if value is not None]
+            less = [value for value in numbers if (value > now if way == "lower" else value < now)]
+            if less:
+                nearest = min(less, key=lambda value: abs(value - now))
+                found = self.point(values | {knob.key: nearest})
+                if not self.outside(found) and self.problem(found) is None:
+                    yield found
 
     def label(self, point: Point) -> str:
         """A point in a few words."""

@@ -15,6 +15,8 @@ from tuning.spec.terms import LossGuard
 class Window:
     loss_before: float | None
     steps_before: int | None
+    half_loss: float | None = None
+    reference_half_loss: float | None = None
 
 
 def loss(steps: float, power: float) -> float:
@@ -46,6 +48,38 @@ def test_a_few_steps_tell_the_loss_of_many(share: float, power: float, before: i
             assert found.increase == pytest.approx(ends, rel=within, abs=0.02)
         else:
             assert found.increase < 0.01
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.9, 1.0])
+@pytest.mark.parametrize("lag", [0.0, 0.8, 2.0])
+@pytest.mark.parametrize("power", [0.15, 0.3])
+def test_what_comes_late_once_is_no_share_of_each_step(share: float, lag: float, power: float) -> None:
+    """Error feedback holds back so many steps' worth, which the exact setting gets at once; then each step is worth its
+    share. Whole windows of six steps take a lag of 0.8 for a share of 0.87.
+    """
+    before, steps = 150, 6
+
+    def exact(done: float) -> float:
+        return loss(before + lag + done, power)
+
+    def own(done: float) -> float:
+        return loss(before + share * done, power)
+
+    halves = Window(loss(before, power), before, own(steps / 2), exact(steps / 2))
+    found = learning(halves, own(steps), exact(steps), steps)
+    assert found is not None and found.settled
+    assert found.share == pytest.approx(share, abs=0.04)
+    whole = learning(Window(loss(before, power), before), own(steps), exact(steps), steps)
+    assert whole is not None and not whole.settled
+    assert whole.share == pytest.approx(share * steps / (steps + lag), abs=0.03)
+    if lag and share == 1.0:
+        assert found.increase < 0.02 < whole.increase
+
+
+def test_halves_that_nobody_took_are_not_asked() -> None:
+    for half, reference in ((None, 2.95), (2.95, None), (float("nan"), 2.95), (2.95, 2.9001)):
+        found = learning(Window(3.0, 100, half, reference), 2.92, 2.90, 10)
+        assert found is not None and not found.settled and found.share == pytest.approx(0.8)
 
 
 def test_what_learns_nothing_has_no_end_but_a_number() -> None:
