@@ -75,6 +75,7 @@ LAYOUTS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["dp", "zero1"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_learn_what_one_does(
@@ -118,6 +119,7 @@ def sha256_of(run: Path, scratch: Path) -> str:
     return total.hexdigest()
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stage", [0, 1])
 def test_data_ranks_send_what_learns_and_nothing_else(
@@ -132,6 +134,7 @@ def test_data_ranks_send_what_learns_and_nothing_else(
         assert sent == pytest.approx(4 * side_parameters(config), rel=0, abs=64 * stage)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_holds_what_learns_and_goes_on_beside_the_same_model(
     session: Session, base: Path, alone: dict[str, RunSummary], tmp_path: Path, kind: str
@@ -182,6 +185,7 @@ def images(session: Session) -> Path:
     return run(session, small(**values))[1]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_of_images_is_adapted_as_well(
     session: Session, images: Path, tmp_path: Path, kind: str
