@@ -118,6 +118,7 @@ def test_no_token_sees_one_behind_it(kind: str) -> None:
     assert not torch.equal(before[20:], after[20:])
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "values", [{}, {"precision": "bf16"}, {"parallel__dp": 2, "parallel__zero_stage": 1}]
 )
