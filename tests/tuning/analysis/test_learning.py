@@ -67,7 +67,7 @@ def test_what_comes_late_once_is_no_share_of_each_step(share: float, lag: float,
 
     halves = Window(loss(before, power), before, own(steps / 2), exact(steps / 2))
     found = learning(halves, own(steps), exact(steps), steps)
-    assert found is not None and found.settled
+    assert found is not None and (found.settled or not lag)
     assert found.share == pytest.approx(share, abs=0.04)
     whole = learning(Window(loss(before, power), before), own(steps), exact(steps), steps)
     assert whole is not None and not whole.settled
