@@ -31,6 +31,14 @@ def _own_numbers() -> None:
         torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _own_main() -> Iterator[None]:
+    """A page that is run in this process leaves its script as ``__main__``, which ranks of later tests would run."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _few_left_open() -> Iterator[None]:
     """A module's tests give back what they open: the process goes on, and some of what it runs takes no descriptor
