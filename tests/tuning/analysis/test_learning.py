@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tuning.analysis.learning import LEAST_LEARNED, POWER, Learning, learning
+from tuning.analysis.learning import LEAST_LEARNED, ONE_OFF, POWER, Learning, learning
 from tuning.analysis.scoring import judge
 from tuning.spec.terms import LossGuard
 
@@ -42,10 +42,12 @@ def test_a_few_steps_tell_the_loss_of_many(share: float, power: float, before: i
         assert found is not None
         # Steps of the exact setting become less worth while it goes through them: the share is a little too high.
         assert found.share == pytest.approx(share, rel=0.6 * steps / (share * before), abs=1e-9)
+        once = ONE_OFF / (1 - (1 + steps / (share * before)) ** -power)
+        told = min(1.0, found.share + once) ** -max(POWER, power) - 1
         if share < 1 and power < POWER:
-            assert found.increase > ends - 0.01, "rather too high"
+            assert found.increase > min(ends, told) - 0.01, "rather too high, but for what is there once"
         elif share < 1:
-            assert found.increase == pytest.approx(ends, rel=within, abs=0.02)
+            assert found.increase == pytest.approx(min(ends, told), rel=within, abs=0.02)
         else:
             assert found.increase < 0.01
 
@@ -72,8 +74,27 @@ def test_what_comes_late_once_is_no_share_of_each_step(share: float, lag: float,
     whole = learning(Window(loss(before, power), before), own(steps), exact(steps), steps)
     assert whole is not None and not whole.settled
     assert whole.share == pytest.approx(share * steps / (steps + lag), abs=0.03)
-    if lag and share == 1.0:
-        assert found.increase < 0.02 < whole.increase
+    assert found.increase <= whole.increase
+
+
+#: PowerSGD of rank 16 after 156, 319 and 153 steps of runs in the lab, and of rank 2 after 74 and 73: losses before, half
+#: way and at the end, each beside the exact ones. Rank 8 ended 5.1 % above the exact run after 1,000 steps.
+SEEN = [
+    (Window(2.04376, 156, 2.05192, 2.04843), 2.02333, 2.01978, 6, False),
+    (Window(1.60315, 319, 1.61035, 1.60537), 1.60134, 1.59400, 7, False),
+    (Window(2.18474, 153, 2.16945, 2.16840), 2.14876, 2.14562, 9, False),
+    (Window(2.69016, 74, 2.68487, 2.66602), 2.66973, 2.64014, 7, True),
+    (Window(2.73405, 73), 2.69748, 2.67569, 8, True),
+]
+
+
+@pytest.mark.parametrize(("began", "own", "exact", "steps", "ruled_out"), SEEN)
+def test_noise_that_is_there_once_rules_nobody_out(
+    began: Window, own: float, exact: float, steps: int, ruled_out: bool
+) -> None:
+    learned = learning(began, own, exact, steps)
+    judged = judge(own, exact, steps, LossGuard(threshold=0.05, min_steps=1), learned)
+    assert judged.state == ("violated" if ruled_out else "satisfied")
 
 
 def test_halves_that_nobody_took_are_not_asked() -> None:
@@ -114,8 +135,8 @@ def test_the_guard_looks_at_the_end_and_at_now() -> None:
     assert now.state == "satisfied" and "what it loses later is not known" in now.reason
     later = judge(2.3208, 2.2868, 12, guard, learned)
     assert later.state == "violated" and "it learned 0.71 of what the baseline did" in later.reason
-    # It ended 16.6 % above the exact run after 600 steps.
-    assert learned is not None and 0.166 < learned.increase < 0.35
+    # It ended 16.6 % above the exact run after 600 steps; what may be there once, and not in each step, is left out.
+    assert learned is not None and 0.05 < learned.increase < 0.166 < learned.share**-POWER - 1 < 0.17
     assert later.violation == pytest.approx(learned.increase - 0.05)
     good = learning(Window(2.1732, 120), 2.0902, 2.0908, 12)  # int4
     assert judge(2.0902, 2.0908, 12, guard, good).state == "satisfied"
