@@ -77,7 +77,7 @@ def test_what_comes_late_once_is_no_share_of_each_step(share: float, lag: float,
     assert found.increase <= whole.increase
 
 
-#: PowerSGD of rank 16 after 156, 319 and 153 steps of runs in the lab, and of rank 2 after 74 and 73: losses before, half
+#: PowerSGD of rank 16 after 156, 319 and 153 steps in the lab, and of rank 2 after 74 and 73: losses before, half
 #: way and at the end, each beside the exact ones. Rank 8 ended 5.1 % above the exact run after 1,000 steps.
 SEEN = [
     (Window(2.04376, 156, 2.05192, 2.04843), 2.02333, 2.01978, 6, False),
