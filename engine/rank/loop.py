@@ -171,7 +171,7 @@ class Validation:
 
     def __init__(self, rank: RankContext, stages: PipelineExecutor, samples: Samples) -> None:
         self._rank, self._stages, self._samples = rank, stages, samples
-        self._asked: frozenset[int] = frozenset()
+        self._asked: int | None = None
         #: Before which step the last one was taken, and what it was; None once the run may come to that step anew.
         self._taken: tuple[int, float | None] | None = None
         #: Within it micro-batches are as many as a whole batch has.
@@ -183,7 +183,7 @@ class Validation:
         """Between two steps, if it is due; ``step`` is the next one. The end of the run has its own."""
         train = self._rank.config.train
         regular = train.validate_every is not None and step % train.validate_every == 0
-        if (regular or step in self._asked) and step < train.steps:
+        if (regular or step == self._asked) and step < train.steps:
             self.run(step)
 
     def at_hold(self, step: int) -> None:
@@ -192,9 +192,9 @@ class Validation:
         if every is None or step % every:
             self.run(step)
 
-    def before(self, *steps: int) -> None:
-        """Once it comes to each of ``steps``, beside what is regular, and to none that was asked for sooner."""
-        self._asked = frozenset(steps)
+    def before(self, step: int) -> None:
+        """Once it comes to ``step``, beside what is regular; the last one asked for counts."""
+        self._asked = step
 
     def forget(self) -> None:
         """The run goes back: the loss before a step that it comes to again is another one."""

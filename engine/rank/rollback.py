@@ -26,7 +26,7 @@ from engine.parallel.data.optimizer import LocalOptimizer
 from engine.rank.command_reader import Done, Hold
 from engine.rank.compression_plan import Planner
 from engine.rank.reconfigure import Reconfiguration
-from engine.run.commands import BACK, Order, half_way
+from engine.run.commands import BACK, Order
 
 _NONE_KEPT = "no copy is kept to return to; `try` keeps one"
 #: So much of the free host memory at most is taken for copies.
@@ -48,8 +48,8 @@ class _Kept:
 class Validating(Protocol):
     """Takes the loss on held-out text between two steps."""
 
-    def before(self, *steps: int) -> None:
-        """Once it comes to each of ``steps``, and to none that was asked for sooner."""
+    def before(self, step: int) -> None:
+        """Once it comes to ``step``; the last one asked for counts."""
 
     def at_hold(self, step: int) -> None:
         """Now, before ``step``, unless it was taken there already."""
@@ -125,9 +125,7 @@ class RollbackPoint:
     def _changed(self, order: Order, step: int) -> str:
         """What the order changes in words, and its loss is taken in time."""
         # Where ranks wait after the steps, it is taken then; one that was asked for before is not wanted any more.
-        half, end = half_way(step, order.steps), step + order.steps
-        wanted = {half, None if order.wait or not order.steps else end}
-        self._validation.before(*(one for one in wanted if one is not None))
+        self._validation.before(step + order.steps if order.steps and not order.wait else 0)
         return self._reconfiguration.apply(order, step).note or ""
 
     def _check_loss(self, order: Order) -> None:

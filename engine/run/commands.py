@@ -28,8 +28,6 @@ SET = "set"
 #: The same, with a copy of what held before, to which ``BACK`` returns: weights, optimizer, values and step. It may
 #: change values there, too. After so many ``steps``, if they say how many, the loss on held-out text is taken.
 TRY, BACK = "try", "back"
-#: With as many, or more, it is taken half way as well.
-LEAST_HALVED = 4
 #: Takes the loss on held-out text between two steps.
 EVALUATE = "evaluate"
 #: What is done between two steps; those that change values have them as their arguments.
@@ -51,14 +49,6 @@ class Order:
     values: dict[str, Any] = field(default_factory=dict)
     by: str = ""
     wait: float = 0.0
-
-
-def half_way(first: int, steps: int) -> int | None:
-    """Of ``try`` and ``back`` over so many steps from ``first`` on: before which step their loss is taken once more.
-
-    What sends things late needs some steps to settle; what is learned of the others tells more. None of a few steps.
-    """
-    return first + steps // 2 if steps >= LEAST_HALVED else None
 
 
 def arguments_of(command: str, values: list[str]) -> dict[str, int]:

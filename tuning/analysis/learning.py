@@ -34,30 +34,21 @@ LEAST_SHARE = 0.05
 class Learning:
     """The ``share`` that is learned of what the exact setting learns in a step, and by what share the loss may so be
     higher than its loss after as many steps (``increase``), what is there ``ONE_OFF`` left out; below 0 where it learns
-    more. ``settled``: the share is of the second half of the steps, which is more than that of all.
+    more.
     """
 
     share: float
     increase: float
-    settled: bool = False
 
 
 class Begun(Protocol):
-    """Where both began: the held-out loss then, and the steps that the run had done; and the losses of both after half
-    of the steps. None of what is no window, and of what was not taken.
-    """
+    """Where both began: the held-out loss then, and the steps that the run had done. None of what is no window."""
 
     @property
     def loss_before(self) -> float | None: ...
 
     @property
     def steps_before(self) -> int | None: ...
-
-    @property
-    def half_loss(self) -> float | None: ...
-
-    @property
-    def reference_half_loss(self) -> float | None: ...
 
 
 def learning(began: Begun, own: float | None, exact: float | None, steps: int) -> Learning | None:
@@ -71,25 +62,10 @@ def learning(began: Begun, own: float | None, exact: float | None, steps: int) -
         return None
     if start - exact < LEAST_LEARNED * start:
         return None
-    whole = (start - own) / (start - exact)
-    half = _second_half(began.half_loss, own, began.reference_half_loss, exact)
-    share, told = (whole, False) if half is None or half <= whole else (half, True)
-    before = max(1, steps_before)
-    lasting = max(share, min(1.0, whole + ONE_OFF * start / (start - exact)))
+    share, before = (start - own) / (start - exact), max(1, steps_before)
+    # Never more than all of it, and no less than was seen.
+    lasting = max(share, min(1.0, share + ONE_OFF * start / (start - exact)))
     if lasting < LEAST_SHARE:  # who learns nothing says nothing of the power
-        return Learning(share, LEAST_SHARE**-POWER - 1, told)
+        return Learning(share, LEAST_SHARE**-POWER - 1)
     exponent = max(POWER, math.log(start / own) / math.log((before + steps) / before))
-    return Learning(share, lasting**-exponent - 1, told)
-
-
-def _second_half(own_half: float | None, own: float, exact_half: float | None, exact: float) -> float | None:
-    """The share of what is learned in the second half of the steps; None where that is not known.
-
-    Error feedback and late messages hold back a fixed amount, which the exact setting need not wait for, and where it
-    follows them even gets in its first step. That costs a step or so once, and would count as a part of each one.
-    """
-    if own_half is None or exact_half is None or not (math.isfinite(own_half) and math.isfinite(exact_half)):
-        return None
-    if exact_half - exact < LEAST_LEARNED / 2 * exact_half:
-        return None
-    return (own_half - own) / (exact_half - exact)
+    return Learning(share, lasting**-exponent - 1)

@@ -66,10 +66,7 @@ def judge(
     words = f"validation loss {100 * difference:+.1f} % against the baseline's after {steps:,} steps"
     words += f", {100 * guard.threshold:g} % allowed"
     if learned is not None:
-        half = "the second half of " if learned.settled else ""
-        words += (
-            f"; it learned {max(0.0, learned.share):.2f} of what the baseline did in {half}the same steps"
-        )
+        words += f"; it learned {max(0.0, learned.share):.2f} of what the baseline did in the same steps"
         words += f", which may make {100 * learned.increase:+.1f} % in the end"
         difference = max(difference, learned.increase)
     elif steps < ENOUGH_TO_JUDGE:
@@ -113,8 +110,6 @@ def measured(
         "reference_loss": summary.reference_loss,
         "steps_before": summary.steps_before,
         "loss_before": summary.loss_before,
-        "half_loss": summary.half_loss,
-        "reference_half_loss": summary.reference_half_loss,
         "leader_level": summary.leader_level,
         "leader_ratio": summary.leader_ratio,
         "leader_ratio_low": summary.leader_ratio_low,

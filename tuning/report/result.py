@@ -280,7 +280,7 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
 _COPIED = (
     "number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of", "confirms",
     "why", "rank", "phase", "turned", "resolved", "validation_loss", "reference_loss", "steps_before", "loss_before",
-    "half_loss", "reference_half_loss", "leader_level", "leader_ratio", "leader_ratio_low", "leader_ratio_high",
+    "leader_level", "leader_ratio", "leader_ratio_low", "leader_ratio_high",
     "leader_trial", "constraints", "steps", "peak_memory_bytes", "measures",
 )  # fmt: skip
 

@@ -76,9 +76,6 @@ class Measurement:
     #: Of the same windows: the steps that the run had done before, and its held-out loss then.
     steps_before: int | None = None
     loss_before: float | None = None
-    #: Losses of the window and of the baseline after half of the steps: by then what sends things late has settled.
-    half_loss: float | None = None
-    reference_half_loss: float | None = None
     #: Of a window of a live study: what the leader's step took right before and after it, over what it took when it was
     #: measured; the window's rate over that of the leader around it, with the ends of its 95 % interval; and the trial
     #: that led then. What loses something has the baseline on the same steps in the leader's place.

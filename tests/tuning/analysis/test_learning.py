@@ -15,8 +15,6 @@ from tuning.spec.terms import LossGuard
 class Window:
     loss_before: float | None
     steps_before: int | None
-    half_loss: float | None = None
-    reference_half_loss: float | None = None
 
 
 def loss(steps: float, power: float) -> float:
@@ -52,38 +50,17 @@ def test_a_few_steps_tell_the_loss_of_many(share: float, power: float, before: i
             assert found.increase < 0.01
 
 
-@pytest.mark.parametrize("share", [0.5, 0.7, 0.9, 1.0])
-@pytest.mark.parametrize("lag", [0.0, 0.8, 2.0])
-@pytest.mark.parametrize("power", [0.15, 0.3])
-def test_what_comes_late_once_is_no_share_of_each_step(share: float, lag: float, power: float) -> None:
-    """Error feedback holds back so many steps' worth, which the exact setting gets at once; then each step is worth its
-    share. Whole windows of six steps take a lag of 0.8 for a share of 0.87.
-    """
-    before, steps = 150, 6
-
-    def exact(done: float) -> float:
-        return loss(before + lag + done, power)
-
-    def own(done: float) -> float:
-        return loss(before + share * done, power)
-
-    halves = Window(loss(before, power), before, own(steps / 2), exact(steps / 2))
-    found = learning(halves, own(steps), exact(steps), steps)
-    assert found is not None and (found.settled or not lag)
-    assert found.share == pytest.approx(share, abs=0.04)
-    whole = learning(Window(loss(before, power), before), own(steps), exact(steps), steps)
-    assert whole is not None and not whole.settled
-    assert whole.share == pytest.approx(share * steps / (steps + lag), abs=0.03)
-    assert found.increase <= whole.increase
-
-
-#: PowerSGD of rank 16 after 156, 319 and 153 steps in the lab, and of rank 2 after 74 and 73: losses before, half
-#: way and at the end, each beside the exact ones. Rank 8 ended 5.1 % above the exact run after 1,000 steps.
+#: PowerSGD of rank 16 after 156, 319, 153 and 333 steps in the lab, int4 after 161 and 188, PowerSGD of rank 2 after 74
+#: and 73: the loss before, and at the end of the window, beside the exact one. Rank 8 ended 5.1 % above the exact run
+#: after 1,000 steps, int4 1.2 %; rank 2 was 20 % above it after 280.
 SEEN = [
-    (Window(2.04376, 156, 2.05192, 2.04843), 2.02333, 2.01978, 6, False),
-    (Window(1.60315, 319, 1.61035, 1.60537), 1.60134, 1.59400, 7, False),
-    (Window(2.18474, 153, 2.16945, 2.16840), 2.14876, 2.14562, 9, False),
-    (Window(2.69016, 74, 2.68487, 2.66602), 2.66973, 2.64014, 7, True),
+    (Window(2.04376, 156), 2.02333, 2.01978, 6, False),
+    (Window(1.60315, 319), 1.60134, 1.59400, 7, False),
+    (Window(2.18474, 153), 2.14876, 2.14562, 9, False),
+    (Window(1.93343, 333), 1.90209, 1.89998, 8, False),
+    (Window(2.15010, 161), 2.11091, 2.10544, 6, False),
+    (Window(2.03154, 188), 1.98178, 1.98502, 9, False),
+    (Window(2.69016, 74), 2.66973, 2.64014, 7, True),
     (Window(2.73405, 73), 2.69748, 2.67569, 8, True),
 ]
 
@@ -95,12 +72,6 @@ def test_noise_that_is_there_once_rules_nobody_out(
     learned = learning(began, own, exact, steps)
     judged = judge(own, exact, steps, LossGuard(threshold=0.05, min_steps=1), learned)
     assert judged.state == ("violated" if ruled_out else "satisfied")
-
-
-def test_halves_that_nobody_took_are_not_asked() -> None:
-    for half, reference in ((None, 2.95), (2.95, None), (float("nan"), 2.95), (2.95, 2.9001)):
-        found = learning(Window(3.0, 100, half, reference), 2.92, 2.90, 10)
-        assert found is not None and not found.settled and found.share == pytest.approx(0.8)
 
 
 def test_what_learns_nothing_has_no_end_but_a_number() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from engine.config.knobs.catalogue import is_lossy
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
-from engine.run.commands import BACK, SET, TRY, half_way
+from engine.run.commands import BACK, SET, TRY
 from tuning.analysis.learning import learning
 from tuning.execution.live.ongoing_run import OngoingRun
 from tuning.spec.terms import LossGuard
@@ -31,7 +31,6 @@ class Reference:
     steps: int
     before: RunConfig
     start: float | None = None
-    half: float | None = None
     loss: float | None = None
     seconds: tuple[float, ...] = ()
 
@@ -51,16 +50,13 @@ class Begun:
 @dataclass(frozen=True, slots=True)
 class Losses:
     """On held-out text: a window's ``own``, the baseline's after the same steps (``reference``), and the
-    ``loss_before`` both, which the run had after ``steps_before``; ``half_loss`` and ``reference_half_loss`` after half
-    of the steps. None where one was not taken.
+    ``loss_before`` both, which the run had after ``steps_before``. None where one was not taken.
     """
 
     own: float | None
     reference: float | None = None
     loss_before: float | None = None
     steps_before: int | None = None
-    half_loss: float | None = None
-    reference_half_loss: float | None = None
 
 
 def increase(losses: Losses, steps: int) -> float:
@@ -151,11 +147,10 @@ class Approach:
             return Losses(own)
         if self._is_baseline(config):
             seconds = tuple(run.step_seconds(began.first))
-            start, half = run.loss_before(known.first), _half_loss(run, known)
-            self._reference = replace(known, start=start, half=half, loss=own, seconds=seconds)
+            start = run.loss_before(known.first)
+            self._reference = replace(known, start=start, loss=own, seconds=seconds)
             return Losses(own)
-        half = _half_loss(run, known) if began.undone else None
-        found = Losses(own, known.loss, known.start, known.first, half, known.half)
+        found = Losses(own, known.loss, known.start, known.first)
         if began.undone:
             self._spoilt = increase(found, known.steps) > self._guard.threshold
         return found
@@ -200,11 +195,6 @@ class Approach:
     def _refers(self, run: OngoingRun, steps: int) -> bool:
         found = self._reference
         return found is not None and (found.run, found.steps) == (run.id, steps) and found.loss is not None
-
-
-def _half_loss(run: OngoingRun, known: Reference) -> float | None:
-    step = half_way(known.first, known.steps)
-    return None if step is None else run.loss_before(step)
 
 
 def live_values(now: RunConfig, wanted: RunConfig) -> dict[str, Any]:

@@ -317,8 +317,6 @@ class LiveWindows:
                 reference_loss=losses.reference,
                 steps_before=losses.steps_before,
                 loss_before=losses.loss_before,
-                half_loss=losses.half_loss,
-                reference_half_loss=losses.reference_half_loss,
                 leader_level=level,
             )
             self._ledger.note(stretch, undone=began.undone)
