@@ -71,11 +71,6 @@ def test_a_lossy_window_is_on_the_steps_of_the_baseline_s(
         exact["validation_loss"], rel=1e-2
     )
     assert bad["guard"]["state"] == "violated" and bad["validation_loss"] > 1.01 * exact["validation_loss"]
-    assert good["reference_half_loss"] == bad["reference_half_loss"]
-    assert good["loss_before"] > good["reference_half_loss"] > exact["validation_loss"], (
-        "half way between them"
-    )
-    assert good["half_loss"] == pytest.approx(good["reference_half_loss"], rel=1e-2) != bad["half_loss"]
     for row in (good, bad):
         assert row["leader_trial"] == exact["number"] and row["over_baseline"] == row["leader_ratio"] > 0
     firsts = {first for first, _ in tuned.covered(found)}
