@@ -58,10 +58,8 @@ def test_a_run_that_comes_further_each_time_goes_on(tmp_path: Path, monkeypatch:
     assert starts_of(list(range(0, 100, 10)), tmp_path, monkeypatch) == 10 + MOST_DEATHS
 
 
-def test_the_time_limit_of_a_trial_does_not_end_the_whole_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """240 steps in windows of 12: twenty times the limit, and no more when the run is started again."""
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
+    """What runs are begun with from here on, and none is."""
     begun: list[RunConfig] = []
 
     def launched(_: Starter, config: RunConfig, lock: int) -> str:
@@ -69,6 +67,14 @@ def test_the_time_limit_of_a_trial_does_not_end_the_whole_run(
         return "run"
 
     monkeypatch.setattr(module.Starter, "_launched", launched)
+    return begun
+
+
+def test_the_time_limit_of_a_trial_does_not_end_the_whole_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """240 steps in windows of 12: twenty times the limit, and no more when the run is started again."""
+    begun = noted(monkeypatch)
     file = live_study()
     assert file.live is not None
     Starter(tmp_path, tmp_path, file.name, file.live).run(file.config)
@@ -81,13 +87,7 @@ def test_a_run_beside_a_frozen_model_begins_with_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any other begins anew, whatever its base went on from."""
-    begun: list[RunConfig] = []
-
-    def launched(_: Starter, config: RunConfig, lock: int) -> str:
-        begun.append(config)
-        return "run"
-
-    monkeypatch.setattr(module.Starter, "_launched", launched)
+    begun = noted(monkeypatch)
     file = live_study()
     assert file.live is not None
     for kind in ("none", "lora"):
