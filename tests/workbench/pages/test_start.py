@@ -58,5 +58,6 @@ def test_it_opens_first_and_an_old_link_still_leads_to_its_run(
     tab.page.get_by_role("link", name="Watch it train").first.click()
     tab.page.wait_for_selector(".st-key-live-phases .main-svg")
     tab.open(f"{address}/?id={running}")
-    tab.page.wait_for_selector("[class*=st-key-runs-table]")
+    tab.page.get_by_text("All runs and studies").wait_for()  # the list is folded: who came asked for one run
+    tab.page.get_by_text(running, exact=True).wait_for()
     assert f"id={running}" in tab.page.url
