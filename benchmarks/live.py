@@ -15,6 +15,7 @@ import math
 import statistics
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,8 @@ from engine.session import Session
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import RunRecords
-from tuning.execution.live.limits import Ledger
 from tuning.execution.live.ongoing_run import runs_of
-from tuning.execution.live.rest import rest
-from tuning.execution.live.starter import Starter
-from tuning.execution.live.windows import LiveWindows
+from tuning.execution.live.rest import to_the_end, windows_of
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage import commands
 from tuning.storage.study_folder import STUDIES
@@ -62,12 +60,8 @@ def study(steps: int) -> StudyFile:
 
 def tuned(home: Path, file: StudyFile) -> str:
     """Search and train on; the run's name."""
-    assert file.live is not None
-    folder = home / STUDIES / file.name
-    windows = LiveWindows(home, Starter(home, folder, file.name, file.live), Ledger(file.live))
-    result = run_study(file, folder, windows)
-    best = result.best.config if result.best else file.search_space.baseline[0]
-    rest(windows, file.search_space.config(best), file.name, lambda: False)
+    folder, windows = home / STUDIES / file.name, windows_of(home, file)
+    to_the_end(windows, file, lambda: run_study(file, folder, windows), lambda: nullcontext(lambda: False))
     return runs_of(folder)[-1]
 
 

@@ -25,12 +25,8 @@ from benchmarks._stop_watch import HomeWatch
 from engine.config.run_config import RunConfig, load
 from engine.run import run_folder
 from engine.session import Session
-from tuning.execution.live.approach import Approach
-from tuning.execution.live.limits import Ledger
 from tuning.execution.live.ongoing_run import runs_of
-from tuning.execution.live.rest import to_the_end
-from tuning.execution.live.starter import Starter
-from tuning.execution.live.windows import LiveWindows
+from tuning.execution.live.rest import to_the_end, windows_of
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
@@ -90,11 +86,7 @@ def alone(home: Path, config: RunConfig, steps: int) -> str:
 
 def tuned(home: Path, file: StudyFile) -> str:
     """Searched and trained to its end; its name."""
-    assert file.live is not None
-    folder = home / STUDIES / file.name
-    approach = Approach(baseline(file), file.guard)
-    starter, races = Starter(home, folder, file.name, file.live), file.races is not None
-    windows = LiveWindows(home, starter, Ledger(file.live), approach, races)
+    folder, windows = home / STUDIES / file.name, windows_of(home, file)
     to_the_end(windows, file, lambda: run_study(file, folder, windows), lambda: nullcontext(lambda: False))
     show_windows(folder)
     return runs_of(folder)[-1]

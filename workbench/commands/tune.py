@@ -264,11 +264,7 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     """Search on a run; one that the study began trains on to its end with what was found, an ``attached`` one is left
     with it. Ctrl-C stops a run of the study's own, with a checkpoint.
     """
-    from tuning.execution.live.approach import Approach
-    from tuning.execution.live.limits import Ledger
-    from tuning.execution.live.rest import ended_with, to_the_end
-    from tuning.execution.live.starter import Starter
-    from tuning.execution.live.windows import LiveWindows
+    from tuning.execution.live.rest import ended_with, to_the_end, windows_of
     from tuning.execution.signals import Interruption
     from tuning.storage.study_folder import STUDIES, STUDY
     from tuning.study import run_study
@@ -281,12 +277,10 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     live = file.live
     assert live is not None
     folder = home / STUDIES / file.name
-    starter = Starter(home, folder, file.name, live, attached)
     known = studies.document(folder) if (folder / STUDY).is_file() else None
     before, exact = (known.live, known.result.best_exact) if known else (None, None)
-    ledger = Ledger(live, before.baseline_step_seconds if before else None)
-    baseline = file.search_space.config(file.search_space.baseline[0]) if file.turns_lossy else None
-    windows = LiveWindows(home, starter, ledger, Approach(baseline, file.guard), file.races is not None)
+    windows = windows_of(home, file, attached, before.baseline_step_seconds if before else None)
+    starter = windows.starter
     if exact is not None and exact.value is not None:
         first = known.result.baseline if known else None
         usual = file.search_space.config(exact.config)

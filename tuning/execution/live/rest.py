@@ -6,20 +6,23 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from tuning.execution.executor import OverError
-from tuning.execution.live.approach import live_values
+from tuning.execution.live.approach import Approach, live_values
 from tuning.execution.live.leader import drifted
+from tuning.execution.live.limits import Ledger
 from tuning.execution.live.loss_checks import Checking, LossChecks
 from tuning.execution.live.ongoing_run import BY_STUDY
+from tuning.execution.live.starter import Starter
 from tuning.execution.live.windows import LiveWindows
 from tuning.report.study_result import StudyResult
 from tuning.spec.study_file import StudyFile
 from tuning.storage import commands
 from tuning.storage.state import CHECK
-from tuning.storage.study_folder import StudyReader
+from tuning.storage.study_folder import STUDIES, StudyReader
 
 _POLL_SECONDS = 0.1
 #: How often a run that nobody turns is looked at.
@@ -44,6 +47,19 @@ class Watched:
 
 
 NOTHING = Watched()
+
+
+def windows_of(
+    home: Path, file: StudyFile, attached: str | None = None, baseline_seconds: float | None = None
+) -> LiveWindows:
+    """The windows of a live study in this home, on a run of its own or the one that it was ``attached`` to;
+    ``baseline_seconds`` is what a step of its baseline took, where an earlier search measured that.
+    """
+    assert file.live is not None
+    starter = Starter(home, home / STUDIES / file.name, file.name, file.live, attached)
+    baseline = file.search_space.config(file.search_space.baseline[0]) if file.turns_lossy else None
+    ledger, approach = Ledger(file.live, baseline_seconds), Approach(baseline, file.guard)
+    return LiveWindows(home, starter, ledger, approach, races=file.races is not None)
 
 
 def rest(
