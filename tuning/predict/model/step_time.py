@@ -228,9 +228,12 @@ def _summed_over_stages(cases: Cases, links: Links, constants: Constants) -> Arr
     set of layers over all stages that have some of it. Nothing hides them.
     """
     ranks = np.clip(np.ceil(cases.sharing_layers * cases.pp / cases.layers), 1, cases.pp)
-    slices = cases.tp * np.where(cases.zero_stage >= 2, cases.dp * cases.cp, 1.0)
-    blocks = np.where(ranks > 1, cases.block_parameters, 0.0)
-    ends = np.where((cases.sums_ends > 0) & (cases.pp > 1), cases.embedding_parameters, 0.0)
+    slices = np.where(cases.zero_stage >= 2, cases.dp * cases.cp, 1.0)
+    split, whole = 1 / cases.tp, 1 - 1 / cases.tp
+    block = cases.block_parameters * split + cases.whole_block * whole
+    end = cases.embedding_parameters * (split + whole * cases.whole_embedding)
+    blocks = np.where(ranks > 1, block, 0.0)
+    ends = np.where((cases.sums_ends > 0) & (cases.pp > 1), end, 0.0)
     apart = cases.tp * cases.cp * cases.dp
     of_layers = network.ring(network.reach(cases, ranks, apart), 4 * blocks / slices, links, constants)
     both = network.reach(cases, np.where(ends > 0, 2.0, 1.0), apart)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
 
+from engine.config.layout import layout_of
 from engine.schedules.actions import Costs
 from engine.schedules.closed_forms import bubble_fraction
 from engine.schedules.registry import plan
@@ -302,3 +304,37 @@ def test_messages_of_tp_beside_products_cost_what_products_do_not_hide() -> None
     assert hidden == pytest.approx(0.1 * each[0].products)
     whole = step_time.step(case(tp=8, tensor_beside=1), MACHINE, known.put(tensor_hidden_share=50.0))
     assert whole.tensor_parallel == pytest.approx([0.0])
+
+
+ENDS = {"parallel__pp": 2, "model__tied_embeddings": True}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ENDS,
+        ENDS | {"parallel__tp": 2},
+        ENDS | {"parallel__tp": 2, "parallel__tp_replicated": ["embedding", "head"]},
+        ENDS | {"parallel__dp": 2, "parallel__zero_stage": 2},
+        {"parallel__pp": 3, "model__layers": 6, "model__layer_groups": 1},
+        {"parallel__pp": 2, "parallel__tp": 2, "model__layer_groups": 1},
+        {
+            "parallel__pp": 2,
+            "parallel__tp": 2,
+            "model__layer_groups": 1,
+            "parallel__tp_replicated": ["query_key_value", "down"],
+        },
+    ],
+    ids=str,
+)
+def test_what_stages_share_is_summed_over_them(values: dict[str, Any]) -> None:
+    """As many bytes as the rank that sends most sends by the formula of each call; norms are left out here."""
+    config = small(**{"model__layers": 4, "batch__global_batch": 8} | values)
+    pipeline, sent = Pipeline.of(config), list[float]()
+    for rank in range(layout_of(config).world_size):
+        calls = [call for call in traffic_of(pipeline, rank).calls if call.axis == "pp"]
+        sums = [call for call in calls if call.operation == "all_reduce" and call.dtype == "float32"]
+        sent.append(sum(2 * (one.group_size - 1) / one.group_size * (one.bytes or 0) for one in sums))
+    alone = USUAL.put(inside_share=1.0, between_share=1.0, inside_seconds=1e-15, between_seconds=1e-15)
+    found = step_time._summed_over_stages(cases_of([config]), MACHINE.links, alone)
+    assert found[0] * MACHINE.links.inside == pytest.approx(max(sent), rel=0.02)
