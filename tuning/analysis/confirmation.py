@@ -138,13 +138,14 @@ def _kept(stands: leaderboard.Standing, state: StudyState, file: StudyFile) -> l
 @dataclass(frozen=True, slots=True)
 class Window:
     """The next one: which trial it measures again, in which round, with how many steps; None: as many as the trial.
-    Of its round so many are ``left``, this one included: a round that is not over counts for nobody.
+    Those ``left`` of its round, this one included, are to be measured with it: a round that is not over counts for
+    nobody.
     """
 
     trial: Trial
     round: int
     steps: int | None
-    left: int = 1
+    left: tuple[Trial, ...] = ()
 
 
 def next_window(state: StudyState, file: StudyFile) -> Window | None:
@@ -158,7 +159,7 @@ def next_window(state: StudyState, file: StudyFile) -> Window | None:
     costs = sum(cost(state, file, trial) for trial in left)
     if used(state, file) + costs > allowed(state, file) + 1e-9:
         return None
-    return Window(left[0], number, window_steps(state, file, left[0]), len(left))
+    return Window(left[0], number, window_steps(state, file, left[0]), tuple(left))
 
 
 def allowed(state: StudyState, file: StudyFile) -> float:
@@ -177,7 +178,7 @@ def used(state: StudyState, file: StudyFile) -> float:
 def cost(state: StudyState, file: StudyFile, trial: Trial, run: Trial | None = None) -> float:
     """What a window of a trial takes, the next one or this ``run``, in lengths of the trial."""
     steps = run.window if run else window_steps(state, file, trial)
-    return 1.0 if steps is None else steps / _trial_steps(state, file, trial)
+    return 1.0 if steps is None else steps / trial_steps(state, file, trial)
 
 
 def window_steps(state: StudyState, file: StudyFile, trial: Trial) -> int | None:
@@ -190,15 +191,16 @@ def window_steps(state: StudyState, file: StudyFile, trial: Trial) -> int | None
     if trial.number not in known:
         config = file.search_space.config(trial.config)
         step = (trial.measures.get("step_seconds") or {}).get("value") or 0.0
-        lost = _overhead_seconds(state) / step if step else 0.0
+        lost = overhead_seconds(state) / step if step else 0.0
         first, every = least_steps(config, 0), round_steps(config)
         wanted = max(LEAST_STEPS, first + math.ceil(lost))
         known[trial.number] = first + every * math.ceil(wanted / every)
     steps: int = known[trial.number]
-    return steps if steps < _trial_steps(state, file, trial) else None
+    return steps if steps < trial_steps(state, file, trial) else None
 
 
-def _trial_steps(state: StudyState, file: StudyFile, trial: Trial) -> int:
+def trial_steps(state: StudyState, file: StudyFile, trial: Trial) -> int:
+    """Those of a whole run of it."""
     known = state.cache("trial steps", file.config)
     if trial.number not in known:
         known[trial.number] = rounds.lengthened(file.search_space.config(trial.config)).train.steps
@@ -206,7 +208,7 @@ def _trial_steps(state: StudyState, file: StudyFile, trial: Trial) -> int:
     return steps
 
 
-def _overhead_seconds(state: StudyState) -> float:
+def overhead_seconds(state: StudyState) -> float:
     """What a trial takes beside its steps: the median over the search, 0 where that is not known."""
     found = [
         trial.seconds - trial.steps * step

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from engine.run.outcome import GOOD
 from tuning.analysis import confirmation, leaderboard
+from tuning.search import reserve
 from tuning.search.acquisition import FORETOLD, MOST_FAILURES
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
@@ -76,7 +78,7 @@ def ended_infeasible(state: StudyState) -> bool:
 
 
 _HOUR_SECONDS = 3600.0
-#: Of a limit so many lengths of a trial are kept for each that is measured again; what is left over goes there, too.
+#: Of a limit so many whole lengths are kept for each that is measured again; what is left over goes there, too.
 RESERVED = 2
 #: But not more than this share of what the first trial leaves: of a tight limit something is left to be compared.
 MOST_RESERVED = 0.5
@@ -122,22 +124,35 @@ class Use(NamedTuple):
 
 def budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
     """Each kind that can be told, by the name of its field in :class:`Budgets`."""
-    ended = [trial for trial in state.trials if trial.outcome is not None]
-    limits, arms = _limits(file), _arms(state, file) * min(file.confirm_repeats, RESERVED)
+    ended = [(trial, trial.seconds) for trial in state.trials if trial.outcome is not None]
+    limits, times = _limits(file), min(file.confirm_repeats, RESERVED)
     done = len(leaderboard.counted(state))
     uses = {"trials": Use(BudgetRow(done, 0, leaderboard.trials_wanted(state, file)), 1)}
-    wall = [trial.seconds for trial in ended]
-    of_ranks = [trial.seconds * file.search_space.ranks_of(trial.config) for trial in ended]
-    for name, (seconds, rate) in _kinds(file, wall, of_ranks).items():
-        usual, limit = rate * median(seconds) if seconds else 0.0, limits.get(name)
+    for name, rate in _kinds(file).items():
+        taken = [_used(name, rate, file, *one) for one in ended]
+        usual, limit = median(taken) if taken else 0.0, limits.get(name)
         most = math.inf if limit is None else max(0.0, MOST_RESERVED * (limit - usual))
-        uses[name] = Use(BudgetRow(rate * sum(seconds), min(usual * arms, most), limit), usual)
+        kept = times * _kept(state, file, name, rate)
+        uses[name] = Use(BudgetRow(sum(taken), min(kept, most), limit), usual)
     return uses
 
 
-def _arms(state: StudyState, file: StudyFile) -> int:
-    """How many would be measured again now; the best and the baseline where that is not known yet."""
-    return max(2, len(confirmation.arms(state, file)))
+def _used(name: str, rate: float, file: StudyFile, trial: Trial, seconds: float) -> float:
+    """What a trial that takes so many seconds uses of a kind: its ranks count but where it is time that passes."""
+    ranks = 1 if name == "wall_seconds" else file.search_space.ranks_of(trial.config)
+    return rate * ranks * seconds
+
+
+def _kept(state: StudyState, file: StudyFile, name: str, rate: float) -> float:
+    """What whole runs use of those that would be measured again now: the best and the baseline where that is not known
+    yet.
+    """
+    known = confirmation.arms(state, file)
+    if known:
+        return sum(_used(name, rate, file, arm, reserve.whole_seconds(state, file, arm)) for arm in known)
+    ended = [trial for trial in state.trials if trial.outcome is not None]
+    usual = reserve.usual_seconds(state)
+    return 2 * median([_used(name, rate, file, trial, usual) for trial in ended] or [0.0])
 
 
 def used_up(state: StudyState, file: StudyFile, under_way: int = 0) -> str | None:
@@ -151,12 +166,24 @@ def used_up(state: StudyState, file: StudyFile, under_way: int = 0) -> str | Non
     return None
 
 
-def spent(state: StudyState, file: StudyFile, windows: int = 1) -> bool:
-    """Whether so many more ``windows`` would exceed a limit, so that nothing more is measured again."""
+def spent(state: StudyState, file: StudyFile) -> bool:
+    """Whether one more trial would exceed a limit of time or money."""
     return any(
-        name != "trials" and row.limit is not None and row.used + following * windows > row.limit
+        name != "trials" and row.limit is not None and row.used + following > row.limit
         for name, (row, following) in budgets(state, file).items()
     )
+
+
+def no_room_again(state: StudyState, file: StudyFile, trials: Sequence[Trial]) -> bool:
+    """Whether one more window of each of these would exceed a limit, so that nothing more is measured again."""
+    uses, rates = budgets(state, file), _kinds(file)
+    length = {trial.number: reserve.window_seconds(state, file, trial) for trial in trials}
+    for name, rate in rates.items():
+        row = uses[name].row
+        wanted = sum(_used(name, rate, file, trial, length[trial.number]) for trial in trials)
+        if row.limit is not None and row.used + wanted > row.limit:
+            return True
+    return False
 
 
 def document(state: StudyState, file: StudyFile, study_state: str) -> Budgets:
@@ -184,11 +211,11 @@ def _search(state: StudyState) -> StudyState:
     return state.once("search", None, lambda: replace(state, trials=searched))
 
 
-def _kinds(file: StudyFile, wall: list[float], of_ranks: list[float]) -> dict[str, tuple[list[float], float]]:
-    """Of each kind, the seconds of the trials that count, and what one of them uses."""
+def _kinds(file: StudyFile) -> dict[str, float]:
+    """What a second of each kind uses; all but the first of a second of one rank."""
     price = file.price.per_gpu_hour / _HOUR_SECONDS if file.price else None
-    money = {} if price is None else {"money": (of_ranks, price)}
-    return {"wall_seconds": (wall, 1.0), "gpu_hours": (of_ranks, 1 / _HOUR_SECONDS)} | money
+    money = {} if price is None else {"money": price}
+    return {"wall_seconds": 1.0, "gpu_hours": 1 / _HOUR_SECONDS} | money
 
 
 def _limits(file: StudyFile) -> dict[str, float | None]:

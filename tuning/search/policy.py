@@ -11,7 +11,7 @@ from engine.run.outcome import Ending
 from tuning.analysis import confirmation, leaderboard
 from tuning.analysis.scoring import is_lossy
 from tuning.search import phases
-from tuning.search.budgets import spent, used_up
+from tuning.search.budgets import no_room_again, spent, used_up
 from tuning.space.first_tries import Tries, first_tries, fitting_tries
 from tuning.space.points import Point, point_key
 from tuning.spec.study_file import StudyFile
@@ -223,7 +223,7 @@ def _as_pinned(state: StudyState, file: StudyFile, point: Point) -> Point:
 
 def _confirmation(state: StudyState, file: StudyFile) -> Step:
     window = confirmation.next_window(state, file)
-    if window is None or spent(state, file, window.left):
+    if window is None or no_room_again(state, file, window.left):
         return Step("done")
     number, steps = window.trial.number, window.steps
     why = f"measures trial {number} again, round {window.round + 1}"

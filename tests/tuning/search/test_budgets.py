@@ -11,6 +11,7 @@ import pytest
 from tests.support.studies.fake import study as confirmed_study
 from tests.support.studies.weighed import asked
 from tests.tuning.analysis.test_confirmation import searched, trial, wild
+from tuning.analysis import confirmation
 from tuning.analysis.comparison import compare, compare_runs, student
 from tuning.search.budgets import budgets, document, spent, used_up
 from tuning.search.policy import next_step
@@ -132,3 +133,40 @@ def test_the_confirmation_ends_with_the_budget_of_time() -> None:
     assert spent(state, file)
     more = confirmed_study(trials=2, budget_seconds=80.0)
     assert next_step(state, more, exhausted=True).phase == "confirm"
+
+
+def pruned(seconds: float, number: int, value: float = 1000.0) -> Trial:
+    """After 6 of 24 steps of half a second."""
+    told = {"outcome": "pruned", "seconds": seconds, "steps": 6, "measures": {"step_seconds": {"value": 0.5}}}
+    points = [{"parallel.tp": tp, "batch.micro_batch": size} for tp in (1, 2, 4) for size in (1, 2, 4)]
+    point = confirmed_study().search_space.completed(points[number])
+    return trial(number, point, value, **told)
+
+
+@pytest.mark.parametrize("others", [1, 4])
+def test_the_time_that_is_kept_is_that_of_whole_trials(others: int) -> None:
+    """What confirms is not pruned: a baseline of 12 s, and the best, which was pruned after 3 s and takes 12 s."""
+    file = confirmed_study(trials=9, budget_seconds=1000.0)
+    first = replace(searched(1000.0, seconds=12.0).trials[0], steps=24)
+    slower = tuple(pruned(3.0, number + 1, 500.0) for number in range(1, others))
+    state = StudyState(trials=(first, pruned(3.0, 1, 2000.0), *slower))
+    row, following = budgets(state, file)["wall_seconds"]
+    assert row.kept_for_confirmation == pytest.approx(2 * (12 + 12))
+    assert following == (7.5 if others == 1 else 3.0), "the next trial of the search is taken for a usual one"
+    nothing_stands = StudyState(trials=tuple(replace(one, value=None) for one in state.trials))
+    assert budgets(nothing_stands, file)["wall_seconds"].row.kept_for_confirmation == 2 * 2 * 12
+
+
+def test_a_round_of_windows_begins_only_if_it_fits_in_at_its_own_length() -> None:
+    """Trials that were pruned say nothing of windows, which start anew, warm up and measure."""
+    first = replace(searched(1000.0, seconds=12.0).trials[0], steps=24,
+                    measures={"step_seconds": {"value": 0.5}})  # fmt: skip
+    state = StudyState(trials=(first, *(pruned(3.0, number, 1990.0 + number) for number in (1, 2, 3, 4))))
+    taken = sum(one.seconds for one in state.trials)
+    file = confirmed_study(trials=5, budget_seconds=10_000.0)
+    chosen = confirmation.arms(state, file)
+    steps = [confirmation.window_steps(state, file, one) for one in chosen]
+    room = sum(0.5 * (count or 24) for count in steps)
+    for budget, phase in ((taken + room + 0.1, "confirm"), (taken + room - 0.1, "done")):
+        tight = confirmed_study(trials=5, budget_seconds=budget)
+        assert next_step(state, tight, exhausted=True).phase == phase
