@@ -110,7 +110,7 @@ class RankHosts:
 
         if self._lab is None:
             return listen()
-        return netns.inside(self._lab.switch, lambda: _without_stderr(listen))
+        return netns.inside(self._lab.switch, lambda: without_stderr(listen))
 
     def _take_or_make(self, shape: Shape) -> lab.Lab:
         kept = lab.kept(shape)
@@ -123,7 +123,7 @@ class RankHosts:
         return made
 
 
-def _without_stderr(make: Callable[[], dist.TCPStore]) -> dist.TCPStore:
+def without_stderr(make: Callable[[], dist.TCPStore]) -> dist.TCPStore:
     """What ``make`` makes. torch asks for the names of a lab's addresses, which have none, and writes that to stderr;
     what really is wrong it raises.
     """

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
+from engine.run.calibration.host_links import HostLinks
 from engine.run.calibration.table import Calibration
 from tuning.predict.cluster import catalogue, this_machine
 from tuning.predict.cluster.this_machine import Seats, Sharing
@@ -87,6 +88,7 @@ class Target:
 
     ``unsure`` widens every interval, in logarithms, for a kind of device that the constants were not fitted on.
     ``sharing`` says what ranks of this machine's CPU have of it, ``experience`` what finished runs told of it.
+    ``lab_links`` are what joins hosts of labs, as it was measured, by the code of a lab's shape.
     """
 
     cluster: Cluster
@@ -97,6 +99,7 @@ class Target:
     constants_source: str = calibrate.SHIPPED_SOURCE
     sharing: Sharing | None = None
     experience: Experience | None = None
+    lab_links: Mapping[str, HostLinks] = field(default_factory=dict)
 
     @property
     def group(self) -> Group:

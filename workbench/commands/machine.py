@@ -30,6 +30,14 @@ def calibrate(
     ] = False,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     *,
+    links: Annotated[
+        Path | None,
+        typer.Option(
+            "--links",
+            metavar="FILE",
+            help="Measure instead what joins each two hosts of the lab that this configuration or study asks for.",
+        ),
+    ] = None,
     show: Annotated[
         bool, typer.Option("--show", help="Print the stored calibration instead of measuring.")
     ] = False,
@@ -44,6 +52,8 @@ def calibrate(
     from engine.run.devices.selection import require_torch
 
     require_torch()
+    if links is not None:
+        return _measure_links(home, links, json)
     from engine.launch.measure.calibrate import Asked
 
     done = _measure(home, Asked(ranks, quick, device))
@@ -61,15 +71,40 @@ def _measure(home: Path, request: Asked) -> Calibration:
         return measure(home, request, progress.should_stop, progress.draw)
 
 
+def _measure_links(home: Path, path: Path, json: bool) -> int:
+    from engine.launch.measure.lab_hosts import measure_lab
+    from engine.run.calibration import host_links
+    from tuning.execution.signals import Interruption
+    from workbench.home.inputs import lab_of
+    from workbench.terminal.calibration import print_links
+    from workbench.terminal.progress import CalibrateProgress
+    from workbench.text.output import emit_json, result_console, stdout_for_results
+
+    asked = lab_of(path, "--links")
+    with stdout_for_results(), Interruption() as interruption, CalibrateProgress(interruption) as progress:
+        found = measure_lab(asked, progress.should_stop, progress.draw)
+    if found is None:
+        return 1
+    host_links.save(home, found)
+    if json:
+        emit_json(found.as_dict())
+    else:
+        print_links(result_console(), found)
+    return 0
+
+
 def _report(home: Path, stored: Found, json: bool) -> None:
+    from engine.run.calibration import host_links
     from workbench.home.calibrations import document
-    from workbench.terminal.calibration import print_calibration
+    from workbench.terminal.calibration import print_calibration, print_links
     from workbench.text.output import emit_json, result_console
 
     if json:
         emit_json(document(home, stored))
-    else:
-        print_calibration(result_console(), stored)
+        return
+    print_calibration(result_console(), stored)
+    for links in host_links.known(home).values():
+        print_links(result_console(), links)
 
 
 def doctor(home: Home, json: Json = False) -> int:

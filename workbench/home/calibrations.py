@@ -5,13 +5,15 @@ The cluster that a prediction is for, from what a person names: a cluster, its n
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from engine.config.errors import InputError
-from engine.run.calibration import fingerprint, store
+from engine.run.calibration import fingerprint, host_links, store
+from engine.run.calibration.host_links import HostLinks
 from engine.run.calibration.table import Calibration, Curve, Kind, Point
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def document(home: Path, found: store.Found) -> dict[str, Any]:
         "changed": found.stale.fingerprint.differences(now) if found.stale else [],
         "fingerprint": now.as_dict(),
         "calibration": shown and _calibration(home, shown),
+        "links": [links.as_dict() for links in host_links.known(home).values()],
     }
 
 
@@ -105,6 +108,21 @@ def segments(curve: Curve) -> list[tuple[str, str, str]]:
     return lines
 
 
+def rates_mbit(links: HostLinks) -> list[list[float]]:
+    """Mbit/s from row to column; 0 on the diagonal."""
+    return [[rate * 8 / 1e6 for rate in row] for row in links.bytes_per_second]
+
+
+def island_lines(links: HostLinks) -> list[str]:
+    """Which hosts are on which island, and what they carry out of it together; nothing where there is one."""
+    lines = []
+    for island, together in enumerate(links.island_bytes_per_second):
+        hosts = ", ".join(name for name, own in zip(links.hosts, links.islands, strict=True) if own == island)
+        said = "" if together is None else f"; together out of it {together * 8 / 1e6:,.0f} Mbit/s"
+        lines.append(f"island {island}: {hosts}{said}")
+    return lines if links.count > 1 else []
+
+
 def size(count: float) -> str:
     """Bytes in the binary unit that suits them."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
@@ -134,7 +152,7 @@ def target_of(
     if found.calibration is None:
         remedy = f"{found.reason}, or name a cluster, such as --cluster {_example()}"
         raise InputError("--cluster", None, remedy)
-    here = target.measured_here(found.calibration)
+    here = replace(target.measured_here(found.calibration), lab_links=host_links.known(home))
     return _with_runs(home, here, found.calibration.fingerprint) if with_runs else here
 
 

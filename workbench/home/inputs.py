@@ -13,7 +13,8 @@ import yaml
 
 from engine.config import run_config as runconfig
 from engine.config.errors import InputError
-from engine.config.run_config import RunConfig, load
+from engine.config.run_config import RunConfig, load, parse
+from engine.config.sections import Lab
 from engine.config.validation import live_changes, rules
 from engine.dry_run.inspection import look_at
 from engine.footprint.budget import check_budget
@@ -141,6 +142,19 @@ def run_config(
     for key, value in values.items():
         set_dotted(tree, key, value)
     return _with_checkpoint(checked_tree(tree), values)
+
+
+def lab_of(path: Path, field: str) -> Lab:
+    """The lab that a configuration, or the base of a study, asks for.
+
+    Raises:
+        InputError: it asks for none, or cannot be read.
+    """
+    tree = read_tree(path, field)
+    lab = parse({"lab": (tree.get("base") or tree).get("lab") or {}}).lab
+    if not lab.wanted:
+        raise InputError(field, str(path), "asks for no lab; set lab.hosts or lab.islands there")
+    return lab
 
 
 def checked_tree(tree: dict[str, Any]) -> RunConfig:

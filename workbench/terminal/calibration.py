@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.run.calibration import store
+from engine.run.calibration.host_links import HostLinks
 from engine.run.calibration.table import Calibration, Curve, Kind
-from workbench.home.calibrations import segments, size
+from workbench.home.calibrations import island_lines, rates_mbit, segments, size
 from workbench.text import words
 
 if TYPE_CHECKING:
@@ -90,3 +91,23 @@ def _table(title: str) -> Table:
     from rich.table import Table
 
     return Table(title=title, title_justify="left", box=None)
+
+
+def print_links(console: Console, links: HostLinks) -> None:
+    """What joins each two hosts: rates from row to column, the start of a message below."""
+    console.print(
+        f"[bold]{links.words()}[/], {links.backend}, in {words.seconds(links.seconds)}", soft_wrap=True
+    )
+    for title, rows in (
+        ("Mbit/s from row to column", rates_mbit(links)),
+        ("microseconds before the first byte", [[1e6 * one for one in row] for row in links.alpha_seconds]),
+    ):
+        table = _table(title)
+        for name in ("", *links.hosts):
+            table.add_column(name, justify="left" if not name else "right")
+        for place, row in enumerate(rows):
+            cells = [words.NOTHING if place == column else f"{one:,.0f}" for column, one in enumerate(row)]
+            table.add_row(links.hosts[place], *cells)
+        console.print(table)
+    for line in island_lines(links):
+        console.print(line, soft_wrap=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engine.run.calibration import fingerprint, store
 from engine.run.calibration.fit import fit
+from engine.run.calibration.host_links import HostLinks
 from engine.run.calibration.table import Calibration, Curve, Kind, Point
 from profilers.records.operations import calibrated_operations
 
@@ -52,3 +53,19 @@ def write_stale(home: Path) -> Calibration:
     stale = replace(old, fingerprint=replace(old.fingerprint, torch="1.0.0"))
     store.save(home, stale)
     return stale
+
+
+def links_of_islands(
+    islands: Sequence[int], near: float = 1.2e9, far: float = 1e7, key: str = "known"
+) -> HostLinks:
+    """Of hosts on these islands: bytes/s inside of one and between; an island's hosts share one such link."""
+    hosts = range(len(islands))
+    rates = tuple(
+        tuple(0.0 if one == to else near if islands[one] == islands[to] else far for to in hosts)
+        for one in hosts
+    )
+    count = len(set(islands))
+    shared = [far if count > 1 and list(islands).count(island) > 1 else None for island in range(count)]
+    alphas = tuple(tuple(0.0 if one == to else 1e-4 for to in hosts) for one in hosts)
+    names = tuple(f"node{one:02d}" for one in hosts)
+    return HostLinks(key, names, alphas, rates, tuple(shared), "gloo", 1.7e9, 12.0)

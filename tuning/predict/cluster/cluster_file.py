@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.config.errors import InputError, remedy_of
+from engine.run.calibration import host_links
 from tuning.predict.cluster.csv_table import GIGA, read
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link, Measured
 
@@ -62,13 +63,16 @@ class Chip(_Part):
 
 
 class ClusterFile(_Part):
-    """``across`` joins groups; ``measured`` names a CSV of bandwidths by nodes, beside the file."""
+    """``across`` joins groups; ``measured`` names a CSV of bandwidths by nodes, beside the file, and ``links`` what
+    ``engine.launch.measure.pairs`` found on these nodes, in the order of the file's.
+    """
 
     name: str = "cluster"
     groups: Annotated[list[Nodes], Field(min_length=1)]
     across: Wire | None = None
     accelerators: dict[str, Chip] = {}
     measured: str | None = None
+    links: str | None = None
 
 
 def tree(path: Path) -> dict[str, Any]:
@@ -155,7 +159,13 @@ def build(file: ClusterFile, find: Finder, folder: Path, nodes: int | None = Non
         raise InputError(f"{file.name}.across", None, "is missing: give the link that joins the groups")
     across = _link(f"{file.name}.across", file.across) if file.across else None
     measured = _measured(folder / file.measured) if file.measured else ()
-    return Cluster(file.name, groups, across, dict(_sources(file, groups)), measured)
+    links = host_links.from_file(folder / file.links) if file.links else None
+    count = sum(group.nodes for group in groups)
+    if links is not None and len(links.hosts) != count:
+        remedy = f"joins {len(links.hosts):,} hosts, and {file.name} has {count:,} nodes: measure all of them"
+        raise InputError("links", file.links, remedy)
+    sources = dict(_sources(file, groups))
+    return Cluster(file.name, groups, across, sources, measured, host_links=links)
 
 
 def _chip(name: str, chip: Chip) -> Accelerator:

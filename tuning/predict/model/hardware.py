@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from engine.run.calibration.host_links import HostLinks
 from profilers.model.links import Links
 
 #: Formats of numbers that an accelerator may have a rate for.
@@ -89,7 +90,8 @@ class Cluster:
     """Groups of nodes, and the link that joins them, which one group alone does not need.
 
     Devices are numbered group by group and node by node. ``measured`` are collectives by number of nodes;
-    ``collectives`` those that a calibration timed, by operation and group size; ``copies`` between host and device.
+    ``collectives`` those that a calibration timed, by operation and group size; ``copies`` between host and device;
+    ``host_links`` what joins each two of its nodes, where that was measured.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Cluster:
     measured: tuple[Measured, ...] = ()
     collectives: Links = field(default_factory=dict)
     copies: Mapping[str, Link] = field(default_factory=dict)
+    host_links: HostLinks | None = None
 
     @property
     def size(self) -> int:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from engine.config.errors import InputError
 from engine.config.network import Shape
+from engine.run.calibration.host_links import HostLinks
 from tuning.predict.model.hardware import Cluster, Link
 
 Floats = NDArray[np.float64]
@@ -83,7 +84,31 @@ def of_cluster(cluster: Cluster) -> Links:
         return np.where(nodes[:, None] == nodes, near[:, None], joined)
 
     alpha, rates = matrix("alpha_seconds"), matrix("bytes_per_second")
+    if cluster.host_links is not None:
+        return of_hosts(cluster.host_links, nodes.tolist(), alpha, rates)
     return Links(alpha, rates, tuple(nodes.tolist()), tuple(islands.tolist()))
+
+
+def of_hosts(
+    measured: HostLinks, hosts: Sequence[int], alpha_seconds: Floats, bytes_per_second: Floats
+) -> Links:
+    """As hosts were measured, of devices that are on these ``hosts``; what joins two on one host is given.
+
+    Devices of a host share the best that it reached alone, those of an island what its hosts reached together.
+    """
+    on, islands = np.array(hosts), np.array(measured.islands)
+    near = on[:, None] == on
+    alpha = np.where(near, alpha_seconds, np.array(measured.alpha_seconds)[on[:, None], on])
+    each = np.array(measured.bytes_per_second)
+    rates = np.where(near, bytes_per_second, each[on[:, None], on])
+    of_device = islands[on]
+    shared = [Shared(_where(on, host), float(each[host].max())) for host in sorted(set(hosts))]
+    shared += [
+        Shared(_where(of_device, island), rate)
+        for island, rate in enumerate(measured.island_bytes_per_second)
+        if rate is not None
+    ]
+    return Links(alpha, rates, tuple(hosts), tuple(of_device.tolist()), tuple(shared))
 
 
 def of_lab(shape: Shape, ranks: int, inside: Link, payload: float = 1448 / 1514) -> Links:

@@ -25,7 +25,7 @@ from tuning.predict.model.cases import cases_of, rank_layers
 from tuning.predict.model.hardware import Accelerator, Link
 from tuning.predict.placement.cost import Costs, Volumes, Work
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
-from tuning.predict.placement.links import Links, of_cluster, of_lab
+from tuning.predict.placement.links import Links, of_cluster, of_hosts, of_lab
 from tuning.predict.placement.orders import nested
 from tuning.predict.placement.search import Placement, crossing_groups, place
 from tuning.predict.target import Target
@@ -145,15 +145,24 @@ def many(configs: Sequence[RunConfig], target: Target, limit_seconds: float) -> 
 
 def _where(config: RunConfig, target: Target) -> str | None:
     """The uneven network that ranks are on, in words."""
-    if len(target.cluster.groups) > 1:
-        return target.cluster.name
-    shape = shape_of(config.lab)
-    here = bool(target.cluster.collectives)  # this machine, calibrated: no other has a lab
-    return f"a lab of {shape}" if here and shape is not None and len(shape.islands) > 1 else None
+    cluster, shape = target.cluster, shape_of(config.lab)
+    if cluster.host_links is not None:
+        uneven = len(cluster.groups) > 1 or cluster.host_links.count > 1
+        return f"{cluster.name}: {cluster.host_links.words()}" if uneven else None
+    if len(cluster.groups) > 1:
+        return cluster.name
+    here = bool(cluster.collectives)  # this machine, calibrated: no other has a lab
+    if not here or shape is None:
+        return None
+    measured = target.lab_links.get(shape.code())
+    if measured is not None:
+        return f"a lab of {shape}: {measured.words()}" if measured.count > 1 else None
+    return f"a lab of {shape}" if len(shape.islands) > 1 else None
 
 
 def links_of(config: RunConfig, target: Target) -> Links:
-    """What joins each two devices of a configuration's ranks: of its lab, else of the cluster.
+    """What joins each two devices of a configuration's ranks: of its lab, else of the cluster; as it was measured, if
+    it was.
 
     Raises:
         InputError: there are several groups of nodes and no link that joins them.
@@ -161,8 +170,11 @@ def links_of(config: RunConfig, target: Target) -> Links:
     shape = shape_of(config.lab)
     if len(target.cluster.groups) > 1 or shape is None:
         return of_cluster(target.cluster)
-    inside = target.group.inside if target.on_cpu else LOOPBACK
-    return of_lab(shape, layout_of(config).world_size, inside)
+    inside, ranks = target.group.inside if target.on_cpu else LOOPBACK, layout_of(config).world_size
+    configured, measured = of_lab(shape, ranks, inside), target.lab_links.get(shape.code())
+    if measured is None:
+        return configured
+    return of_hosts(measured, configured.nodes, configured.alpha_seconds, configured.bytes_per_second)
 
 
 def _place(config: RunConfig, target: Target, links: Links, where: str, limit_seconds: float) -> Placed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,10 +10,12 @@ import plotly.graph_objects as go
 
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
+from engine.run.calibration.host_links import HostLinks
 from tuning.predict.placement.cost import GROUPS
 from tuning.predict.placement.traffic_map import TrafficMap
 from workbench.figures.anatomy.heat import SEQUENTIAL
 from workbench.figures.base import LINE_COLORS, empty, figure
+from workbench.home.calibrations import rates_mbit
 
 _ROW, _FRAME, _MOST_PIXELS = 30, 120, 900
 _MATRIX_PIXELS = 420
@@ -156,6 +159,33 @@ def link_matrix(series: LinkSeries, revision: str = "") -> go.Figure:
         "<extra></extra>",
         colorscale=SEQUENTIAL,
         colorbar={"title": {"text": unit, "side": "top"}, "thickness": 12, "outlinewidth": 0},
+    )
+    drawing.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
+    return drawing.update_layout(hovermode="closest", margin_t=40)
+
+
+def host_rates(links: HostLinks, revision: str = "") -> go.Figure:
+    """What each host reached to each other one, alone; bright is fast, on a logarithmic scale."""
+    drawing = figure(
+        "Mbit/s from row to column, one message at a time", "to", "from", revision, _MATRIX_PIXELS
+    )
+    rates, cells = rates_mbit(links), len(links.hosts) ** 2
+    drawing.add_heatmap(
+        z=[[math.log10(rate) if rate else None for rate in row] for row in rates],
+        x=list(links.hosts),
+        y=list(links.hosts),
+        customdata=[
+            [[rate, 1e6 * alpha] for rate, alpha in zip(*row, strict=True)]
+            for row in zip(rates, links.alpha_seconds, strict=True)
+        ],
+        text=[[f"{rate:,.0f}" if rate else "" for rate in row] for row in rates],
+        texttemplate="%{text}" if cells <= _MOST_WORDS else None,
+        hovertemplate="%{y} to %{x}: %{customdata[0]:,.1f} Mbit/s, %{customdata[1]:,.0f} µs before the first byte"
+        "<extra></extra>",
+        colorscale=SEQUENTIAL,
+        showscale=False,
+        xgap=2,
+        ygap=2,
     )
     drawing.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
     return drawing.update_layout(hovermode="closest", margin_t=40)

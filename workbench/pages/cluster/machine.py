@@ -8,10 +8,11 @@ from typing import Any
 
 import streamlit as st
 
-from engine.run.calibration import fingerprint, store
+from engine.run.calibration import fingerprint, host_links, store
 from engine.run.calibration.table import Calibration, Curve
 from workbench.figures import calibration
-from workbench.home.calibrations import found_here, segments, size
+from workbench.figures.cluster import placement
+from workbench.home.calibrations import found_here, island_lines, segments, size
 from workbench.pages.cluster import measuring
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import chart
@@ -45,6 +46,7 @@ def _draw() -> None:
         _state(stored, latest)
         _calibration_charts(latest)
     measuring.calibrate()
+    _host_links()
     measuring.doctor()
     _selftest()
     with st.expander("This machine's fingerprint", expanded=latest is None):
@@ -138,6 +140,21 @@ def _bandwidths(curves: list[Curve]) -> None:
         "machine-memory",
         {name: st.column_config.NumberColumn(format="%,.1f") for name in ("largest, GB/s", "best, GB/s")},
     )
+
+
+def _host_links() -> None:
+    """What joins hosts, of each set of them that was measured."""
+    known = host_links.known(home())
+    if not known:
+        return
+    with st.expander("Links between hosts", icon=":material/hub:", key="machine-links"):
+        names = {links.words(): key for key, links in known.items()}
+        chosen = st.selectbox("Hosts", list(names), key="machine-links-hosts", width=420)
+        links = known[names.get(chosen, next(iter(known)))]
+        chart(placement.host_rates(links, links.key), "machine-links-rates", "Mbit/s from host to host")
+        st.caption("Hosts are on one island whose links carry at least half of the best that either has.")
+        for line in island_lines(links):
+            st.caption(f":material/hub: {words.escaped(line)}")
 
 
 def _selftest() -> None:

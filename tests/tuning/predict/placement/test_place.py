@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from dataclasses import replace
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from engine.config.errors import InputError
 from engine.config.layout import layout_of
+from engine.config.network import shape_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules
@@ -254,3 +257,63 @@ def test_4096_devices_are_answered_in_a_few_seconds() -> None:
     assert sorted(found.placement.devices) == list(range(4096))
     assert found.gain > 0
     assert taken < 20, taken
+
+
+#: Four nodes that are alike by their file; which of them are near each other only a measurement tells.
+FOUR_NODES = """
+name = "four nodes"
+links = "links.json"
+[[groups]]
+accelerator = "a100-80gb"
+nodes = 4
+devices_per_node = 2
+network = "RoCE"
+inside.bytes_per_second = 300e9
+between.bytes_per_second_per_node = 2.4e9
+"""
+
+
+def measured_cluster(folder: Path, islands: list[int]) -> Target:
+    links = calibrations.links_of_islands(islands)
+    (folder / "links.json").write_text(json.dumps(links.as_dict()), encoding="utf-8")
+    file = folder / "four.toml"
+    file.write_text(FOUR_NODES, encoding="utf-8")
+    return target.named(str(file))
+
+
+def test_who_is_near_whom_is_measured_and_not_configured(tmp_path: Path) -> None:
+    """Nodes 0 and 2 are on one island, 1 and 3 on the other: only the messages of a pipeline cross."""
+    where = measured_cluster(tmp_path, [0, 1, 0, 1])
+    found = answer(asked(parallel__dp=4, parallel__pp=2), where)
+    assert "four nodes: 4 hosts on 2 islands, measured" in found.where
+    stages = [{device // 2 for device in found.placement.devices[at : at + 4]} for at in (0, 4)]
+    assert sorted(map(sorted, stages)) == [[0, 2], [1, 3]]
+    assert found.gain > 1.0 and found.reason.endswith("pp crosses islands")
+    assert again(found, asked(parallel__dp=4, parallel__pp=2), where).seconds == pytest.approx(found.seconds)
+
+
+def test_hosts_that_are_all_near_have_no_best_placement(tmp_path: Path) -> None:
+    assert place.of(asked(parallel__dp=4, parallel__pp=2), measured_cluster(tmp_path, [0, 0, 0, 0])) is None
+
+
+def test_links_of_other_hosts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"links='links.json': joins 3 hosts, and four nodes has 4 nodes"):
+        measured_cluster(tmp_path, [0, 1, 0])
+
+
+def test_a_measured_lab_takes_the_place_of_its_rates() -> None:
+    """Measured slower between islands than it was set up to be."""
+    config = small(parallel__dp=2, parallel__pp=2, lab__hosts=4, lab__islands=2, lab__rate_mbit=1000.0,
+                   lab__between_mbit=100.0)  # fmt: skip
+    here = target.measured_here(calibrations.calibration((2, 4)))
+    shape = shape_of(config.lab)
+    assert shape is not None
+    slow = calibrations.links_of_islands([0, 0, 1, 1], near=1.2e8, far=6e6, key=shape.code())
+    configured, measured = (
+        place.links_of(config, one) for one in (here, replace(here, lab_links={slow.key: slow}))
+    )
+    assert configured.nodes == measured.nodes == (0, 1, 2, 3)
+    assert configured.islands == measured.islands == (0, 0, 1, 1)
+    assert configured.bytes_per_second[0, 2] == pytest.approx(12.5e6 * 1448 / 1514)
+    assert measured.bytes_per_second[0, 2] == 6e6
+    assert {one.devices: one.bytes_per_second for one in measured.shared}[0, 1] == 6e6

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.run.calibration import fingerprint, store
-from tests.support.engine.calibrations import calibration, write_stale
+from engine.run.calibration import fingerprint, host_links, store
+from tests.support.engine.calibrations import calibration, links_of_islands, write_stale
 from tests.support.workbench import selftests
 from tests.workbench.pages.conftest import Visit
 from tests.workbench.pages.test_pages import charts, texts
@@ -38,6 +38,15 @@ def test_a_calibration_that_holds_is_drawn(home: Path) -> None:
     assert set(fits["alpha"]) == {"50.0 us"}
     assert set(fits["beta"]) == {"2.00 GB/s"}
     assert set(fits["largest error"]) == {"0.0 %"}
+
+
+def test_links_between_hosts_are_drawn_with_their_islands(home: Path) -> None:
+    host_links.save(home, links_of_islands([0, 1, 0, 1]))
+    app = look_at("machine")
+    assert not app.exception
+    assert "Mbit/s from row to column, one message at a time" in charts(app)
+    said = texts(app)
+    assert "island 0: node00, node02; together out of it 80 Mbit/s" in said.replace("\\", "")
 
 
 def test_a_stale_one_is_shown_with_what_changed(home: Path) -> None:
