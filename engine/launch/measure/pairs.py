@@ -33,7 +33,7 @@ from engine.run.devices.selection import choose, load_backend
 from profilers.torch_private import own_store
 
 #: A message begins with so many bytes, and grows until it takes long enough, or is as large as this.
-_FIRST_BYTES, _MOST_BYTES, _GROWTH = 1 << 16, 1 << 26, 4
+_FIRST_BYTES, _MOST_BYTES = 1 << 16, 1 << 26
 _LONG_SECONDS = 0.05
 _PINGS, _REPEATS = 20, 3
 #: What each host sends when all of an island do, in seconds of what it reached alone.
@@ -81,25 +81,41 @@ def _all(me: Member, what: str, own: object) -> list[Any]:
 
 
 def _from_here(me: Member, target: int) -> tuple[float, float]:
-    """Seconds before the first byte, and bytes/s: of what more bytes take, so that what is buffered does not count."""
+    """Seconds before the first byte, and bytes/s of what follows the first quarter of a message: what a shaper lets
+    through at once, and what is buffered, does not count.
+    """
     alpha = min(_timed(me, target, 1) for _ in range(_PINGS)) / 2  # other programs only make it longer
     bytes_ = _FIRST_BYTES
     while _timed(me, target, bytes_) < _LONG_SECONDS and bytes_ < _MOST_BYTES:
-        bytes_ *= _GROWTH
-    less = bytes_ // _GROWTH
-    times = [(_timed(me, target, bytes_), _timed(me, target, less)) for _ in range(_REPEATS)]
+        bytes_ *= 4
+    rest = [_rest_of(me, target, bytes_) for _ in range(_REPEATS)]
     _announce(me, target, 0)
-    more = median(long - short for long, short in times)
-    if more <= 0:  # nothing tells them apart: all of it counts
-        return alpha, bytes_ / median(long for long, _ in times)
-    return alpha, (bytes_ - less) / more
+    return alpha, (bytes_ - bytes_ // 4) / max(median(rest), 1e-9)
 
 
 def _to_here(me: Member, source: int) -> None:
-    """Answer each message with a byte, until one of no bytes is announced."""
+    """Answer each message, one of fewer bytes than none in two parts, until one of no bytes is announced."""
     while bytes_ := _announced(me, source):
-        _receive(_buffer(me, bytes_), source)
-        _send(_buffer(me, 1), source)
+        if bytes_ > 0:
+            _receive(_buffer(me, bytes_), source)
+            _send(_buffer(me, 1), source)
+            continue
+        first, rest = _buffer(me, -bytes_ // 4), _buffer(me, -bytes_ - -bytes_ // 4)
+        _receive(first, source)
+        begin = time.perf_counter()
+        _receive(rest, source)
+        _send(torch.tensor([time.perf_counter() - begin], dtype=torch.float64, device=me.device), source)
+
+
+def _rest_of(me: Member, target: int, bytes_: int) -> float:
+    """Seconds between the arrivals of a quarter of a message and of its rest, by the clock of who gets it."""
+    first, rest = _buffer(me, bytes_ // 4), _buffer(me, bytes_ - bytes_ // 4)
+    told = torch.zeros(1, dtype=torch.float64, device=me.device)
+    _announce(me, target, -bytes_)
+    _send(first, target)
+    _send(rest, target)
+    _receive(told, target)
+    return float(told)
 
 
 def _timed(me: Member, target: int, bytes_: int) -> float:

@@ -152,7 +152,9 @@ def _host_links() -> None:
         chosen = st.selectbox("Hosts", list(names), key="machine-links-hosts", width=420)
         links = known[names.get(chosen, next(iter(known)))]
         chart(placement.host_rates(links, links.key), "machine-links-rates", "Mbit/s from host to host")
-        st.caption("Hosts are on one island whose links carry at least half of the best that either has.")
+        st.caption(
+            "Two hosts share an island where the link between them carries at least half of the best that either has."
+        )
         for line in island_lines(links):
             st.caption(f":material/hub: {words.escaped(line)}")
 

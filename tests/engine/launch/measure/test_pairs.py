@@ -31,10 +31,10 @@ def test_the_hosts_of_a_lab_are_told_apart_by_what_they_reach() -> None:
         for other, rate in enumerate(row):
             if one != other:
                 asked = 200.0 if found.islands[one] == found.islands[other] else 40.0
-                assert 0.3 * asked < rate * 8 / 1e6 < 1.5 * asked, (one, other)
+                assert 0.5 * asked < rate * 8 / 1e6 < 1.1 * asked, (one, other)
     for together in found.island_bytes_per_second:
         assert together is not None
-        assert 0.3 * 40.0 < together * 8 / 1e6 < 1.5 * 40.0, "two hosts share one uplink"
+        assert 0.5 * 40.0 < together * 8 / 1e6 < 1.1 * 40.0, "two hosts share one uplink"
     assert told[0].total == 12 and told[-1].done <= 12
     assert all(not lab.pid or not lab.deserted for lab in registry.standing())
 
