@@ -17,7 +17,7 @@ from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.families import Family
 from tuning.predict.plan.track_record import Held, Record, measured_of
 from workbench.text import words
-from workbench.text.quantities import COUNT, MILLISECONDS, PERCENT, RATIO, SECONDS, Column
+from workbench.text.quantities import COUNT, MILLISECONDS, PERCENT, RATIO, SECONDS, Column, milliseconds
 
 AXES = {
     "zero_stage": "ZeRO",
@@ -195,7 +195,8 @@ def placed(found: Placed | None, orders: bool = True) -> Iterator[str]:
     if found.values and found.configured_seconds is not None:
         yield f"  as configured: {words.seconds(sum(found.configured_seconds.values()))} a step, nothing hidden"
     if orders and len(found.alternatives) > 1:
-        told = [f"{nesting(one)} {words.seconds(one.total)}" for one in found.alternatives]
+        text = milliseconds(one.total for one in found.alternatives).text
+        told = [f"{nesting(one)} {text(one.total)}" for one in found.alternatives]
         yield f"  axis inside axis, the outermost first: {', '.join(told)}"
 
 
@@ -209,16 +210,15 @@ def alternative_columns(found: Placed) -> list[Column]:
     """One line for each way to nest the axes, the fastest first."""
     rows = found.alternatives
     axes = [axis for axis in found.seconds if any(one.seconds[axis] > 0 for one in rows)]
+    unit = milliseconds(one.seconds[axis] for one in rows for axis in axes)
     crossing = [
         ", ".join(f"{axis} {count:,}" for axis, count in one.crossing.items() if count) or "none"
         for one in rows
     ]
     return [
         Column("axis inside axis", [nesting(one) for one in rows]),
-        Column(
-            "step", [one.total for one in rows], SECONDS, "By formula; nothing is hidden behind anything."
-        ),
-        *(Column(axis, [one.seconds[axis] for one in rows], SECONDS) for axis in axes),
+        Column("step", [one.total for one in rows], unit, "By formula; nothing is hidden behind anything."),
+        *(Column(axis, [one.seconds[axis] for one in rows], unit) for axis in axes),
         Column("groups across islands", crossing),
     ]
 

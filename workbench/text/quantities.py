@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,6 +34,22 @@ BANDWIDTH = Unit("GB/s", 1e-9, "%,.3f", _bandwidth)
 WATTS = Unit("W", 1, "%,.0f", words.number)
 KILOJOULES = Unit("kJ", 1e-3, "%,.1f", words.number)
 CELSIUS = Unit("°C", 1, "%.0f", words.number)
+
+
+#: Figures of the smallest number of a table, and decimals of milliseconds that nobody needs more of.
+_FIGURES, _MOST_DECIMALS = 3, 3
+
+
+def milliseconds(seconds: Iterable[float]) -> Unit:
+    """For numbers that are compared with each other: all with so many decimals that the smallest has three figures."""
+    smallest = 1e3 * min((value for value in seconds if value > 0), default=1.0)
+    decimals = min(max(_FIGURES - 1 - math.floor(math.log10(smallest)), 0), _MOST_DECIMALS)
+    return Unit(
+        "ms",
+        1e3,
+        f"%,.{decimals}f",
+        lambda value: words.NOTHING if value is None else f"{1e3 * value:,.{decimals}f} ms",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,12 +97,13 @@ class Placed:
     @property
     def reason(self) -> str:
         """What is gained, and what crosses islands, in one line."""
-        now, before = sum(self.seconds.values()), sum(self.in_order_seconds.values())
+        now, before = (1e3 * sum(seconds.values()) for seconds in (self.seconds, self.in_order_seconds))
         across = self.placement.across.rstrip(".")
         if not self.values:
-            return f"placing ranks in order is as fast as any other way ({now:.3g} s a step, nothing hidden); {across}"
+            alike = "placing ranks in order is as fast as any other way"
+            return f"{alike} ({now:,.1f} ms a step, nothing hidden); {across}"
         what = " and ".join(_WHAT[key] for key in self.values)
-        return f"{what}: {now:.3g} s a step instead of {before:.3g}, nothing hidden; {across}"
+        return f"{what}: {now:,.1f} ms a step instead of {before:,.1f}, nothing hidden; {across}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: seconds, and the gain as a fraction."""

@@ -329,7 +329,7 @@ def _reason(costs: Costs, devices: tuple[int, ...], method: Method, across: str)
     gain = f"{before / now:.2f} times as fast as ranks in order" if now < before else "No order is faster"
     if method == "rank order":
         gain = "Ranks stay in order"
-    return f"{gain} ({now:.3g} s a step){across and f'; {across}'}" + ("" if across else ".")
+    return f"{gain} ({1e3 * now:,.1f} ms a step){across and f'; {across}'}" + ("" if across else ".")
 
 
 def _across(layout: Layout, links: Links, devices: tuple[int, ...]) -> str:

@@ -84,7 +84,15 @@ def test_an_uneven_cluster_says_where_ranks_belong_and_what_other_orders_cost(
     placement = told["best"][0]["placement"]
     assert best["dp"].tolist()[0] == told["best"][0]["layout"]["dp"]
     seconds = [sum(row["seconds"].values()) for row in placement["alternatives"]]
-    assert nested["step, s"].tolist() == pytest.approx(seconds)
+    assert nested["step, ms"].tolist() == pytest.approx([1e3 * one for one in seconds])
+    columns = json.loads(next(one for one in app.dataframe if "axis inside axis" in one.value).proto.columns)
+    shown = [
+        columns[name]["type_config"]["format"].replace(",", "") for name in nested if name.endswith(", ms")
+    ]
+    numbers = nested[[name for name in nested if name.endswith(", ms")]].to_numpy().T
+    assert all(
+        float(text % number) > 0 for text, row in zip(shown, numbers, strict=True) for number in row if number
+    )
     assert placement["reason"] in texts(app).replace("\\", "")
 
 
