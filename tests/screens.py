@@ -1,4 +1,7 @@
-"""Every page as a picture, light and dark, 1440 and 800 pixels wide: ``python -m tests.screens DIR``."""
+"""Every page as a picture, light and dark, 1440 and 800 pixels wide: ``python -m tests.screens DIR [NAME ...]``.
+
+With names, of those pages alone: ``start``, ``start-dark`` or ``start-dark-800``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
 
-from tests.support.workbench.synthetic_live import write_live
+from tests.support.workbench.special_runs import write_special
+from tests.support.workbench.synthetic_live import RUN, write_live
 from tests.workbench.pages.conftest import (
     CHROMIUM,
     DRAWING_MILLISECONDS,
@@ -20,16 +24,26 @@ from tests.workbench.pages.conftest import (
     start_server,
 )
 from tests.workbench.pages.homes import full_home
+from workbench.home.remarks import change_remarks
 
 WIDTHS = (1440, 800)
 #: Of a run's views those that the others do not show.
 VIEWS = ("Anatomy", "Collectives", "Loss and memory", "Host", "GPUs", "Configuration")
 HEIGHT = 1000
 SCHEMES = ("light", "dark")
+#: What opens on a page before it is looked at.
+OPENED = {"tune-live": ("Changes", "Windows")}
 
 
-def pages(home: Path, live: str, study: str) -> dict[str, str]:
-    """Name -> address of each page and view."""
+def pages(home: Path) -> dict[str, str]:
+    """Name -> address of each page and view of a home that is written."""
+    live, study = full_home(home), write_live(home)
+    change_remarks(
+        home / "studies" / study,
+        "The run of the paper's table 3: int8 stays, topk forgets too much.",
+        ["paper", "int8"],
+    )
+    adapted, sparse = write_special(home)
     runs = sorted(folder.name for folder in home.iterdir() if folder.name[:2] == "20")
     finished = next(name for name in runs if name.endswith("a7e2"))
     return {
@@ -40,9 +54,15 @@ def pages(home: Path, live: str, study: str) -> dict[str, str]:
             f"run-{name.lower().replace(' ', '-')}": f"/runs?id={finished}&section={quote(name)}"
             for name in VIEWS
         },
-        "live": "/live",
+        "live": f"/live?run={live}",
+        "live-ended": f"/live?run={finished}",
+        "live-tuned": f"/live?run={RUN}",
+        "live-adapted": f"/live?run={adapted}",
+        "live-sparse": f"/live?run={sparse}",
+        "run-adapted": f"/runs?id={adapted}&section={quote('Loss and memory')}",
+        "run-sparse": f"/runs?id={sparse}&section={quote('Loss and memory')}",
         "steps": f"/steps?run={finished}",
-        "plan": "/plan",
+        "plan": "/plan?cluster=dgx-a100&nodes=2&model=350m&batch=64",
         "tune": "/tune?view=watch&study=quickstart",
         "tune-live": f"/tune?view=watch&study={study}",
         "tune-new": "/tune?view=new",
@@ -54,22 +74,30 @@ def pages(home: Path, live: str, study: str) -> dict[str, str]:
 
 def main() -> None:
     """Writes a home, serves it, and looks at all of it."""
-    out = Path(sys.argv[1])
+    out, names = Path(sys.argv[1]), set(sys.argv[2:])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         home = Path(scratch) / "home"
-        live = full_home(home)
-        addresses = pages(home, live, write_live(home))
+        addresses = pages(home)
         server, base = start_server(home, Path(scratch) / "log")
         try:
             chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
             for scheme in SCHEMES:
                 for width in WIDTHS:
-                    _look(chromium, base, addresses, out, scheme, width)
+                    wanted = {
+                        name: address
+                        for name, address in addresses.items()
+                        if not names or names & _names(name, scheme, width)
+                    }
+                    _look(chromium, base, wanted, out, scheme, width)
             chromium.close()
         finally:
             server.terminate()
             server.wait(20)
+
+
+def _names(name: str, scheme: str, width: int) -> set[str]:
+    return {name, f"{name}-{scheme}", f"{name}-{scheme}-{width}"}
 
 
 def _look(chromium: Any, base: str, addresses: dict[str, str], out: Path, scheme: str, width: int) -> None:
@@ -78,6 +106,9 @@ def _look(chromium: Any, base: str, addresses: dict[str, str], out: Path, scheme
     tab.page.set_default_timeout(PATIENCE_MILLISECONDS)
     for name, address in addresses.items():
         tab.open(base + address)
+        for title in OPENED.get(name, ()):
+            tab.page.get_by_text(title, exact=True).first.click()
+            tab.settle()
         tab.page.wait_for_timeout(DRAWING_MILLISECONDS)
         for _ in range(2):  # what is drawn anew in the larger window may be taller
             tall = tab.page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")

@@ -89,7 +89,8 @@ class LiveReport:
 
     ``saved_seconds`` is what the baseline would have taken for the same steps, on a machine that became slower or
     faster as the leader's steps around windows show, minus what they took: ``invested`` in
-    windows of other values that were slower than the baseline, ``gained`` in all other steps. ``break_even_step`` is
+    windows of other values that were slower than the baseline and in all that was undone, the baseline's own windows
+    among it, ``gained`` in all other steps. ``break_even_step`` is
     the step from which on the whole is positive; None while it is not. A curve has the mean rate and the sum that was
     saved up to its steps.
     """
@@ -139,7 +140,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
     )
     levels = _Levels(windows)
     base = _baseline_seconds(windows, result, timeline, levels)
-    now, after = _now(config.flat(), result), max((row.end for row in windows), default=0)
+    now, after = _now(config.flat(), result), _end_of_search(windows)
     gain = _gain_of(now, result)
     untuned = None if base is None else _untuned(timeline, base, levels, after, gain)
     saved = None if untuned is None else untuned - timeline.seconds - timeline.lost
@@ -148,9 +149,10 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
     slow = [_saved(row, timeline, base, levels) for row in windows]
     measuring, invested = _measuring(result), None
     if saved is not None and result.baseline is not None:
-        invested = _invested(windows, slow, result.baseline.trial)
-        invested += _lost_since(after, timeline, saved) if measuring else 0.0
-    turned = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, saved)
+        invested = _invested(windows, slow, result.baseline.trial) + timeline.undone_seconds
+        invested += _lost_since(after, timeline, saved + timeline.lost) if measuring else 0.0
+    kept = None if untuned is None else untuned - timeline.seconds
+    turned = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, kept)
     if untuned is not None and (share := _baseline_error(result)) is not None:
         turned = [_with_baseline_s(row, timeline, untuned, share) for row in turned]
     changes, since = turned, None
@@ -384,15 +386,20 @@ def _saved(row: WindowRow, timeline: Timeline, base: float | None, levels: _Leve
 
 
 def _invested(windows: Sequence[WindowRow], saved: Sequence[float | None], baseline: int) -> float:
-    """Seconds lost in slow windows and in undone ones; the baseline's others stray about their own mean, which costs
-    nothing.
+    """Seconds lost in slow windows; the baseline's stray about their own mean, which costs nothing. What was undone is
+    told by the run, with the baseline's steps that others were compared with.
     """
     others = (
         one
         for row, one in zip(windows, saved, strict=True)
-        if row.undone or baseline not in (row.trial, row.confirms)
+        if not row.undone and baseline not in (row.trial, row.confirms)
     )
     return sum(max(0.0, -(one or 0.0)) for one in others)
+
+
+def _end_of_search(windows: Sequence[WindowRow]) -> int:
+    """The step from which on no window measured what the run did in the end: undone steps are done again after it."""
+    return max((row.first if row.undone else row.end for row in windows), default=0)
 
 
 def _lost_since(first: int, timeline: Timeline, saved: Floats) -> float:
@@ -444,8 +451,12 @@ def tiles(report: LiveReport) -> list[tuple[str, str, str]]:
     step = "-" if report.break_even_step is None else f"step {report.break_even_step:,}"
     return [
         ("Now", "-" if rate is None else f"{rate:,.0f} tokens/s", "Over the last steps that are drawn."),
-        ("Invested", _seconds(report.invested_seconds), "Windows that were slower than the baseline, or undone."),
-        ("Saved", _seconds(report.saved_seconds), _SAVED),
+        (
+            "Invested",
+            _seconds(report.invested_seconds),
+            "Windows that were slower than the baseline, and steps that were undone.",
+        ),
+        ("Saved so far", _seconds(report.saved_seconds), _SAVED),
         ("Break-even", step if report.break_even_step is not None else "not yet",
          "From this step on the run is ahead of one that nobody tuned."),
     ]  # fmt: skip

@@ -29,23 +29,31 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Wall seconds of each step that counts in the end; and what was ``lost`` before it was done: steps from it on that
-    were undone, or that a run did which died.
+    were ``undone``, which is a part of it, or that a run did which died.
     """
 
     steps: np.ndarray[Any, np.dtype[np.int64]]
     seconds: Floats
     lost: Floats
+    undone: Floats | None = None
 
     def since(self, first: int) -> Timeline:
         """Without the steps before: they were done before anything was tuned."""
         wanted = self.steps >= first
-        return Timeline(self.steps[wanted], self.seconds[wanted], self.lost[wanted])
+        undone = None if self.undone is None else self.undone[wanted]
+        return Timeline(self.steps[wanted], self.seconds[wanted], self.lost[wanted], undone)
+
+    @property
+    def undone_seconds(self) -> float:
+        """Of all that was undone, with what ranks waited there."""
+        return 0.0 if self.undone is None else float(self.undone.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Turned:
     """Values that hold from a ``step`` on to before ``end``, who turned them, and the seconds that the baseline would
-    have taken more for these steps, with the ends of their 95 % interval where there are enough steps for one.
+    have taken more for these steps, with the ends of their 95 % interval where there are enough steps for one. What was
+    undone before belongs to no turn.
     """
 
     step: int
@@ -59,7 +67,7 @@ class Turned:
 
 def timeline_of(folders: Sequence[Path]) -> Timeline:
     known: dict[int, float] = {}
-    lost = defaultdict[int, float](float)
+    lost, undone = defaultdict[int, float](float), defaultdict[int, float](float)
     for folder in folders:
         records = RunRecords(folder / run_folder.RECORDS)
         joined = _whole(join_steps({rank: records.table(rank, "step") for rank in records.ranks()}))
@@ -69,12 +77,12 @@ def timeline_of(folders: Sequence[Path]) -> Timeline:
         lost[first] += sum(seconds for step, seconds in known.items() if step >= first)
         for event in records.events(0):
             if event.kind == UNDONE_EVENT:
-                lost[int(event.data["step"])] += float(event.data["seconds"])
+                undone[int(event.data["step"])] += float(event.data["seconds"])
         known = {step: seconds for step, seconds in known.items() if step < first}
         known |= dict(zip(joined.steps.tolist(), wall_seconds(joined).tolist(), strict=True))
-    before = [lost.get(step, 0.0) for step in known]
-    seconds = np.array(list(known.values()), float)
-    return Timeline(np.array(list(known), np.int64), seconds, np.array(before, float))
+    steps, seconds = np.array(list(known), np.int64), np.array(list(known.values()), float)
+    died, back = (np.array([each.get(step, 0.0) for step in known], float) for each in (lost, undone))
+    return Timeline(steps, seconds, died + back, back)
 
 
 def _whole(steps: JoinedSteps) -> JoinedSteps:

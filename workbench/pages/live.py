@@ -10,7 +10,7 @@ from tuning.storage.study_folder import STUDIES
 from workbench.home import runs
 from workbench.home.store import RunRow, StudyRow
 from workbench.pages.navigation import PAGES
-from workbench.pages.run import live_charts, live_header
+from workbench.pages.run import live_charts, live_header, quality
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import (
     from_link,
@@ -72,7 +72,10 @@ def _draw(chosen: str) -> None:
         return
     records = thinned_snapshot(row.id)
     live_header.header(records, *runs.ending(records.status)[:2])
-    live_header.findings(summary_of(runs.load(home() / row.id)))
+    summary = summary_of(runs.load(home() / row.id))
+    live_header.findings(summary)
+    if summary is not None:
+        quality.draw_trained(records.config, summary)
     _between_trials(records, row, study_rows())
     live_charts.charts(records, _linked_step(row.id))
 

@@ -5,6 +5,7 @@ what becomes of its activations and of its compressed gradients.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from engine.config.layout import RANKS
 from profilers.model.rows import (
@@ -205,6 +206,14 @@ def adapted(row: AdaptedRow) -> str:
         f"{row.method} of rank {row.rank} trained {row.side_parameters:,} parameters, {share}; the "
         f"{row.frozen_parameters:,} frozen ones {kept if row.kept else changed}"
     )
+
+
+def adapting(train: Mapping[str, Any]) -> str:
+    """Of a run that has not ended, by its settings; empty where all of it learns."""
+    method = train.get("adapt") or "none"
+    if method == "none":
+        return ""
+    return f"{method} of rank {train.get('adapt_rank')} learns beside a frozen model, from {train.get('resume')}."
 
 
 def update(row: UpdateRow) -> str:

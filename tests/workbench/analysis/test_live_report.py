@@ -47,6 +47,8 @@ def test_windows_of_the_baseline_cost_nothing() -> None:
     saved = [-3.0, 5.0, -1.0, None, -7.0, -0.5]
     assert _invested(windows, saved, baseline=0) == pytest.approx(1.5)
     assert _invested(windows[:1], saved[:1], baseline=0) == 0.0
+    undone = [replace(row(1), undone=True)]
+    assert _invested(undone, [-2.0], baseline=0) == 0.0, "the run tells what was undone"
 
 
 def test_what_the_window_under_way_has_lost_is_invested_already() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,17 @@ def draw(view: RunView, summary: RunSummary) -> None:
         _baseline_comparison(view.id, view.state)
     elif len(summary.quality) > 1:
         _chart([asdict(row) for row in summary.quality], [], view.id)
+
+
+def draw_trained(config: Mapping[str, Any], summary: RunSummary) -> None:
+    """In a line, which part of a network learns; nothing where all of it does. A run that adapts tells what became of
+    the frozen part at its end.
+    """
+    draw_adapted(summary)
+    if summary.adapted is None and (told := step.adapting(config.get("train") or {})):
+        st.caption(f":material/tune: {told}")
+    if summary.update is not None:
+        st.caption(f":material/memory: {step.update(summary.update)}.")
 
 
 def draw_adapted(summary: RunSummary) -> None:

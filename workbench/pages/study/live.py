@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import streamlit as st
 
+from tuning.spec.objectives import Aim, text
 from tuning.storage.commands import send
 from workbench.analysis import live_report
 from workbench.analysis.live_report import LiveReport, WindowRow
@@ -77,7 +78,7 @@ def section(found: StudySnapshot) -> None:
         with st.expander("Changes", icon=":material/tune:"):
             table(live_report.change_columns(report), "tune-live-changes")
     with st.expander("Windows", icon=":material/view_column:"):
-        _windows(report)
+        _windows(report, found.document.result.aim)
 
 
 def _reverts() -> bool:
@@ -97,36 +98,57 @@ def _trial(row: WindowRow) -> str:
     return f"{row.confirms}, {'loss again' if row.checks_loss else 'again'}"
 
 
-def _windows(report: LiveReport) -> None:
+def _windows(report: LiveReport, aim: Aim) -> None:
+    """Two tables, each as wide as a small window: how fast, and what was learned."""
     rows = report.windows[::-1]
-    columns: dict[str, list[Any]] = {
-        "trial": [_trial(row) for row in rows],
-        "steps": [f"{row.first:,} to {row.end - 1:,}" if row.end > row.first else "none" for row in rows],
-        "values": [row.label for row in rows],
-        "ended": [words.spoken(row.outcome) + (", undone" if row.undone else "") for row in rows],
-        "value": [row.value for row in rows],
-        "from": [row.low for row in rows],
-        "to": [row.high for row in rows],
-        "leader": [row.leader_level for row in rows],
-        "beside it": [_beside(row) for row in rows],
-        "over the start": [row.over_baseline for row in rows],
-        "settling": [row.settling_steps for row in rows],
-        "loss": [row.loss_increase for row in rows],
-        "learned": [row.learned for row in rows],
-        "loss in the end": [row.later_increase for row in rows],
-        "saved, s": [row.saved_seconds for row in rows],
-    }
-    formats = {
-        "value": st.column_config.NumberColumn(format="%,.4g"),
-        "from": st.column_config.NumberColumn(format="%,.4g", help=_RANGE),
-        "to": st.column_config.NumberColumn(format="%,.4g", help=_RANGE),
-        "leader": st.column_config.NumberColumn(format="%.2f x", help=_LEADER),
-        "beside it": st.column_config.TextColumn(help=_BESIDE),
-        "over the start": st.column_config.NumberColumn(format="%.2f x", help=_OVER),
-        "settling": st.column_config.NumberColumn(format="%d", help=_SETTLING),
-        "loss": st.column_config.NumberColumn(format="percent", help=_LOSS),
-        "learned": st.column_config.NumberColumn(format="%.2f x", help=_LEARNED),
-        "loss in the end": st.column_config.NumberColumn(format="percent", help=_IN_THE_END),
-        "saved, s": st.column_config.NumberColumn(format="%+.2f", help=_SAVED),
-    }
-    table(columns, "tune-live-windows", formats)
+    which = {"trial": [_trial(row) for row in rows], "values": _turned(rows)}
+    table(
+        {
+            **which,
+            "steps": [f"{row.first:,} to {row.end - 1:,}" if row.end > row.first else "none" for row in rows],
+            "ended": [words.spoken(row.outcome) + (", undone" if row.undone else "") for row in rows],
+            aim.unit: [_value(row, aim) for row in rows],
+            "beside it": [_beside(row) for row in rows],
+            "over the start": [row.over_baseline for row in rows],
+            "saved, s": [row.saved_seconds for row in rows],
+        },
+        "tune-live-windows",
+        {
+            aim.unit: st.column_config.TextColumn(help=_RANGE),
+            "beside it": st.column_config.TextColumn(help=_BESIDE),
+            "over the start": st.column_config.NumberColumn(format="%.2f x", help=_OVER),
+            "saved, s": st.column_config.NumberColumn(format="%+.2f", help=_SAVED),
+        },
+    )
+    table(
+        {
+            **which,
+            "loss": [row.loss_increase for row in rows],
+            "learned": [row.learned for row in rows],
+            "loss in the end": [row.later_increase for row in rows],
+            "settling": [row.settling_steps for row in rows],
+            "leader": [row.leader_level for row in rows],
+        },
+        "tune-live-losses",
+        {
+            "loss": st.column_config.NumberColumn(format="percent", help=_LOSS),
+            "learned": st.column_config.NumberColumn(format="%.2f x", help=_LEARNED),
+            "loss in the end": st.column_config.NumberColumn(format="percent", help=_IN_THE_END),
+            "settling": st.column_config.NumberColumn(format="%d", help=_SETTLING),
+            "leader": st.column_config.NumberColumn(format="%.2f x", help=_LEADER),
+        },
+    )
+
+
+def _turned(rows: Sequence[WindowRow]) -> list[str]:
+    """Labels of windows without what they all have: the layout of one run is always the same."""
+    parts = [row.label.split() for row in rows]
+    common = set.intersection(*map(set, parts)) if len({row.label for row in rows}) > 1 else set[str]()
+    return [" ".join(part for part in each if part not in common) for each in parts]
+
+
+def _value(row: WindowRow, aim: Aim) -> str:
+    if row.value is None:
+        return words.NOTHING
+    ends = words.around(*aim.bounds(row.low, row.high))
+    return text(aim.shown(row.value)) + (f" ({ends})" if ends else "")

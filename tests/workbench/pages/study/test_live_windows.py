@@ -3,20 +3,76 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.workbench.synthetic_live import write_live
+from engine.run import run_folder
+from profilers.records.reader import RunRecords
+from tests.support.workbench.played_run import FASTER, LEARNS, STEP_SECONDS
+from tests.support.workbench.synthetic_live import RUN, STEPS, write_live
 from tests.workbench.pages.test_pages import visit
+from tuning.storage.study_folder import STUDIES
+from workbench.analysis import studies
+
+INT8, TOPK = ("compression.method", "int8"), ("compression.method", "topk")
 
 
-def test_each_window_has_its_steps_its_rate_beside_the_leader_and_what_was_learned(home: Path) -> None:
-    app = visit("tune", study=write_live(home))
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("live")
+    write_live(folder)
+    return folder
+
+
+@pytest.fixture
+def live(played: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WORKBENCH_HOME", str(played))
+    return played
+
+
+def _table(app: Any, column: str) -> Any:
+    return next(one.value for one in app.dataframe if column in one.value)
+
+
+def test_each_window_has_its_steps_its_rate_beside_the_leader_and_what_was_learned(live: Path) -> None:
+    app = visit("tune", study="live")
     assert not app.exception
-    (windows,) = [one.value for one in app.dataframe if "learned" in one.value]
-    assert list(windows["steps"]) == ["48 to 59", "32 to 43", "16 to 27", "0 to 11"], "the newest first"
-    lossy = windows[windows["values"].str.contains("int8")]
-    assert len(lossy) == 2 and set(lossy["beside it"]) == {"1.20 x (1.10 to 1.30)"}
-    assert list(lossy["loss"]) == pytest.approx([3.6 / 3.5 - 1] * 2)
-    assert list(lossy["learned"]) == pytest.approx([(4.0 - 3.6) / (4.0 - 3.5)] * 2)
-    assert list(lossy["loss in the end"]) == pytest.approx([0.8**-0.76 - 1] * 2)
+    speed, losses = _table(app, "beside it"), _table(app, "learned")
+    assert list(speed["trial"]) == list(losses["trial"]) == ["5", "4", "3", "2", "1", "0"], "the newest first"
+    assert speed["steps"].iloc[-1] == "8 to 19", "the run did some steps before it was asked for the first"
+    assert len(set(speed["steps"].iloc[:4])) == 1, "what is lossy is done on the same steps"
+    for method in (INT8, TOPK):
+        rows = speed["values"].str.contains(method[1])
+        assert speed[rows]["over the start"].max() == pytest.approx(
+            1 / FASTER[method] / FASTER["batch.micro_batch", 2], rel=0.08
+        )
+        assert list(losses[rows]["learned"]) == pytest.approx([LEARNS[method]] * 2, abs=0.02)
+    spoilt = losses["values"].str.contains("topk")
+    assert losses[spoilt]["loss"].min() > 0.01 > losses[~spoilt]["loss"].max()
+    best = max(studies.document(live / STUDIES / "live").result.trials, key=lambda row: row.value or 0.0)
+    assert speed["tokens/s"].iloc[5 - best.number].startswith(f"{best.value:,.0f} (")
+
+
+def test_what_was_invested_and_saved_agree_with_each_other_and_with_the_run_s_own_clock(live: Path) -> None:
+    report = studies.document(live / STUDIES / "live").live
+    assert report is not None and report.since is not None
+    saved, invested, gained = report.saved_seconds, report.invested_seconds, report.gained_seconds
+    assert saved is not None and invested is not None and gained is not None
+    by_turn = sum(row.saved_seconds or 0.0 for row in report.changes)
+    assert saved == pytest.approx(by_turn - report.repeated_seconds, abs=0.1), "before the first turn, too"
+    assert gained == pytest.approx(saved + invested) and invested == pytest.approx(report.repeated_seconds)
+    last = report.changes[-1]
+    assert (last.step, last.saved_seconds) == (report.since.first, report.since.seconds)
+    assert last.saved_low is not None and last.saved_high is not None
+    assert last.saved_low < report.since.seconds < last.saved_high
+    # The run's clock, which goes on while steps are done that are undone later.
+    first = min(row.first for row in report.windows)
+    begins = RunRecords(live / RUN / run_folder.RECORDS).table(0, "step").column("start_unix")
+    took = float(begins[-1] - begins[first])
+    assert saved == pytest.approx((STEPS - 1 - first) * STEP_SECONDS - took, abs=2.0)
+    curve = dict(zip(report.curve_steps, report.curve_saved_seconds, strict=True))
+    assert curve[report.curve_steps[-1]] == pytest.approx(saved)
+    assert report.break_even_step is not None and 0 < report.break_even_step < STEPS
+    ahead = [step for step, seconds in curve.items() if step >= report.break_even_step and seconds < 0]
+    assert not ahead
