@@ -10,7 +10,6 @@ then. After as many seconds means when the first of them is through: others' los
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import tempfile
 from pathlib import Path
@@ -75,17 +74,17 @@ def learned(kind: str) -> int:
 
 def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
     """What is missing is measured; what has been is kept after each run."""
-    kept: dict[str, Any] = json.loads(kept_at.read_text("utf-8")) if kept_at.is_file() else {}
+    kept = table.kept(kept_at)
     kept.setdefault("size", size._asdict())
     if "saved" not in kept:
         kept["saved"] = {kind: saved_bytes(kind) for kind in KINDS}
-        _keep(kept_at, kept)
+        table.keep(kept_at, kept)
     with tempfile.TemporaryDirectory() as home, Session(Path(home), LocalPool()) as session:
         bases = _Bases(session, size)
         _choose_rates(session, bases, size, kept, kept_at)
         if "bytes" not in kept:
             kept["bytes"] = {kind: _bytes(session, bases, kind) for kind in KINDS}
-            _keep(kept_at, kept)
+            table.keep(kept_at, kept)
         _take_losses(session, bases, size, kept, kept_at)
     return kept
 
@@ -127,11 +126,6 @@ def saved_bytes(kind: str) -> int:
     return counter.peak
 
 
-def _keep(kept_at: Path, kept: dict[str, Any]) -> None:
-    kept_at.parent.mkdir(exist_ok=True)
-    kept_at.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-
-
 def _summary(session: Session, config: RunConfig) -> RunSummary:
     outcome, summary = session.execute(config, {}, lambda: False)
     assert outcome.good, outcome
@@ -144,7 +138,7 @@ def _choose_rates(session: Session, bases: _Bases, size: Size, kept: dict[str, A
             if (name := f"{kind}, {rate:g}") not in kept.setdefault("tried", {}):
                 config = bases.tuned(kind, TRIED_SEED, size.tried, train__learning_rate=rate)
                 kept["tried"][name] = _summary(session, config).validation_loss
-                _keep(kept_at, kept)
+                table.keep(kept_at, kept)
 
 
 def best_rate(kept: dict[str, Any], kind: str) -> float:
@@ -173,7 +167,7 @@ def _take_losses(session: Session, bases: _Bases, size: Size, kept: dict[str, An
             assert kind == FULL or (row is not None and row.kept)
             curve = [(one.step, one.loss, one.seconds) for one in summary.quality]
             kept["runs"][run] = {"step": float(np.median(summary.step_samples)), "curve": curve}
-            _keep(kept_at, kept)
+            table.keep(kept_at, kept)
 
 
 HEADER = [

@@ -7,7 +7,6 @@ twice (A/A). Bytes are those of the calls of ep, over those of all tokens, and w
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 from pathlib import Path
@@ -73,7 +72,7 @@ def config_of(**more: Any) -> RunConfig:
 
 def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
     """What is missing is measured; what has been is kept after each run."""
-    kept: dict[str, Any] = json.loads(kept_at.read_text("utf-8")) if kept_at.is_file() else {}
+    kept = table.kept(kept_at)
     kept.setdefault("steps", size.steps)
     with tempfile.TemporaryDirectory() as home, Session(Path(home), LocalPool()) as session:
         for name in (f"{kind}, seed {seed}" for seed in range(SEEDS) for kind in VALUES):
@@ -82,17 +81,12 @@ def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
                 config = config_of(train__seed=int(seed), train__steps=kept["steps"])
                 summary = _summary(session, config.with_values(VALUES[kind]))
                 kept["loss"][name] = _about(summary) | {"loss": summary.validation_loss}
-                _keep(kept_at, kept)
+                table.keep(kept_at, kept)
         while kept.setdefault("rounds", 0) < size.rounds:
             _round(session, size.timed, kept)
             kept["rounds"] += 1
-            _keep(kept_at, kept)
+            table.keep(kept_at, kept)
     return kept
-
-
-def _keep(kept_at: Path, kept: dict[str, Any]) -> None:
-    kept_at.parent.mkdir(exist_ok=True)
-    kept_at.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def _summary(session: Session, config: RunConfig) -> RunSummary:

@@ -43,7 +43,7 @@ def main(repetitions: int, save: bool) -> None:
         kept.append([str(number), *row, table.commit()])
         print(*kept[-1], sep=" | ", flush=True)
         if save:
-            KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+            table.keep(KEPT, kept)
     quiet = [row for row in kept if all(float(share) <= 100 * QUIET for share in row[10].split())]
     decided = sum(row[1] in DECIDED and float(row[5]) <= LIMIT_SECONDS for row in quiet)
     held = sum(row[9] == "yes" for row in quiet)

@@ -7,7 +7,6 @@ home on the host, and on disk.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import OrderedDict
 from pathlib import Path
@@ -60,7 +59,7 @@ def config_of() -> RunConfig:
 
 def run() -> dict[str, Any]:
     """Measure what is missing."""
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {"runs": {}}
+    kept = {"runs": {}} | table.kept(KEPT)
     with tempfile.TemporaryDirectory() as home, Session(Path(home), LocalPool()) as session:
         for slots, place in [(None, "host"), *((one, place) for one in SLOTS for place in ("host", "disk"))]:
             name = "plain" if slots is None else f"{slots} {place}"
@@ -73,7 +72,7 @@ def run() -> dict[str, Any]:
             kept["runs"][name] = _about(summary)
             if slots is None:
                 kept["trace"] = trace_of(Path(home) / summary.id / RECORDS)
-            KEPT.write_text(json.dumps(kept) + "\n")
+            table.keep(KEPT, kept)
     return kept
 
 

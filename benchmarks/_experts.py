@@ -8,7 +8,6 @@ and what the interfaces counted, without headers.
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 from collections.abc import Iterator
@@ -88,7 +87,7 @@ def points() -> dict[str, Point]:
 
 def run(rounds: int) -> dict[str, Any]:
     """Measure what is missing, and keep it after every round of a point."""
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {"points": {}}
+    kept = {"points": {}} | table.kept(KEPT)
     with tempfile.TemporaryDirectory() as home, Session(Path(home), LocalPool()) as session:
         for name, point in points().items():
             told = kept["points"].setdefault(name, {"seconds": {}, "runs": {}, "rounds": 0})
@@ -97,7 +96,7 @@ def run(rounds: int) -> dict[str, Any]:
                     told["seconds"].setdefault(setting, []).append(float(np.mean(summary.step_samples)))
                     told["runs"][setting] = _about(summary)
                 told["rounds"] += 1
-                KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+                table.keep(KEPT, kept)
     return kept
 
 

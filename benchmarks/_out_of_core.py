@@ -8,7 +8,6 @@ every uniform setting, and one plan a second time (A/A) then take steps in turn,
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 import time
@@ -164,7 +163,7 @@ class Trained:
 def run(rounds: int, kept_at: Path = KEPT, config: RunConfig | None = None) -> dict[str, Any]:
     """As many rounds in all; those that are kept count. What has been measured is kept after each."""
     config = config or config_of()
-    kept: dict[str, Any] = json.loads(kept_at.read_text("utf-8")) if kept_at.is_file() else {}
+    kept = table.kept(kept_at)
     with tempfile.TemporaryDirectory() as name, one_thread():
         folder = Path(name)
         if not kept:
@@ -181,7 +180,7 @@ def run(rounds: int, kept_at: Path = KEPT, config: RunConfig | None = None) -> d
                     kept["seconds"].setdefault(key, []).append(_timed(trained))
                 kept["rounds"] += 1
                 kept_at.parent.mkdir(exist_ok=True)
-                kept_at.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+                table.keep(kept_at, kept)
         finally:
             trained.close()
     return kept

@@ -9,7 +9,6 @@ in the time.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -82,27 +81,22 @@ def config_of(kind: str, **more: Any) -> RunConfig:
 
 def run(size: Size, kept_at: Path = KEPT, kinds: tuple[str, ...] = tuple(KINDS)) -> dict[str, Any]:
     """What is missing is measured; what has been is kept after each part."""
-    kept: dict[str, Any] = json.loads(kept_at.read_text("utf-8")) if kept_at.is_file() else {}
+    kept = table.kept(kept_at)
     if "seconds" not in kept:
         kept |= _steps(size.rounds, kinds)
-        _keep(kept_at, kept)
+        table.keep(kept_at, kept)
     for kind in kinds:
         if kind not in kept.setdefault("bytes", {}):
             kept["bytes"][kind] = _bytes(kind)
-            _keep(kept_at, kept)
+            table.keep(kept_at, kept)
     times = {kind: float(np.median(kept["seconds"][kind])) for kind in kinds}
     for seed in range(SEEDS):
         for kind in (kind for kind in LEARNED if kind in kinds):
             key = f"{kind}, seed {seed}"
             if key not in kept.setdefault("loss", {}):
                 kept["loss"][key] = _loss(kind, seed, size.steps, times[PLAIN] / times[kind])
-                _keep(kept_at, kept)
+                table.keep(kept_at, kept)
     return kept
-
-
-def _keep(kept_at: Path, kept: dict[str, Any]) -> None:
-    kept_at.parent.mkdir(exist_ok=True)
-    kept_at.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def in_lab(kind: str, **more: Any) -> RunConfig:

@@ -13,7 +13,6 @@ Everything runs on warm ranks, in random order, once a round; a time is the medi
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import tempfile
@@ -143,7 +142,7 @@ def messages(config: RunConfig) -> float:
 
 def run(rounds: int) -> dict[str, Any]:
     """Measure what is missing, and keep it after every round; of the overlap twice as many."""
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept = table.kept(KEPT)
     for part, settings in PARTS.items():
         told = kept.setdefault(part, {"rounds": 0, "seconds": {}, "losses": {}})
         wanted = rounds * (2 if part == "overlap" else 1)
@@ -174,7 +173,7 @@ def _rounds(
                 told["seconds"].setdefault(name, []).append(seconds)
                 told["losses"][name] = losses
             told["rounds"] += 1
-            KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+            table.keep(KEPT, kept)
             print(f"{part}: round {told['rounds']} of {wanted}", flush=True)
 
 

@@ -46,8 +46,7 @@ def run(rounds: int, kept_at: Path = KEPT, kinds: tuple[str, ...] = tuple(KINDS)
         "seconds": {kind: found.tolist() for kind, found in seconds.items()},
         "held": {kind: max(held[kind] for _, _, held in answers) for kind in kinds},
     }
-    kept_at.parent.mkdir(exist_ok=True)
-    kept_at.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    table.keep(kept_at, kept)
     return kept
 
 

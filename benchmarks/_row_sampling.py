@@ -8,7 +8,6 @@ formula. Losses are of fine-tuning: a decoder that read Python's help texts goes
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -62,24 +61,19 @@ def config_of(**more: Any) -> RunConfig:
 
 def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
     """What is missing is measured; what has been is kept after each part."""
-    kept: dict[str, Any] = json.loads(kept_at.read_text("utf-8")) if kept_at.is_file() else {}
+    kept = table.kept(kept_at)
     if "scatter" not in kept:
         kept["scatter"] = scatter(size.learned)
-        _keep(kept_at, kept)
+        table.keep(kept_at, kept)
     if "bytes" not in kept:
         kept["bytes"] = {kind: _bytes(share) for kind, share in SHARES.items()}
-        _keep(kept_at, kept)
+        table.keep(kept_at, kept)
     for seed in range(SEEDS):
         missing = [kind for kind in SHARES if f"{kind}, seed {seed}" not in kept.setdefault("loss", {})]
         if missing:
             kept["loss"] |= _losses(missing, seed, size)
-            _keep(kept_at, kept)
+            table.keep(kept_at, kept)
     return kept
-
-
-def _keep(kept_at: Path, kept: dict[str, Any]) -> None:
-    kept_at.parent.mkdir(exist_ok=True)
-    kept_at.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def scatter(steps: int) -> dict[str, dict[str, float]]:

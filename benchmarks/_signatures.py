@@ -7,7 +7,6 @@ nothing to all. The settings of a length run in turn, in random order, on warm r
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 from collections.abc import Iterator
@@ -76,7 +75,7 @@ def settings(ranks: int, length: int) -> dict[str, RunConfig]:
 
 def run(rounds: int) -> dict[str, Any]:
     """Measure what is missing, and keep it after every round of a point."""
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {"points": {}}
+    kept = {"points": {}} | table.kept(KEPT)
     with tempfile.TemporaryDirectory() as home, Session(Path(home), LocalPool()) as session:
         for ranks, length in POINTS:
             told = kept["points"].setdefault(
@@ -87,7 +86,7 @@ def run(rounds: int) -> dict[str, Any]:
                     told["seconds"].setdefault(name, []).append(seconds)
                     told["bytes"][name], told["losses"][name] = bytes_, losses
                 told["rounds"] += 1
-                KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+                table.keep(KEPT, kept)
     return kept
 
 

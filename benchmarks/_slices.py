@@ -7,7 +7,6 @@ matrices, after as many steps and after as many seconds of training.
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 from pathlib import Path
@@ -55,17 +54,17 @@ def config_of(**more: Any) -> RunConfig:
 
 def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
     """What is missing is measured; what has been is kept after each run."""
-    kept: dict[str, Any] = json.loads(kept_at.read_text("utf-8")) if kept_at.is_file() else {}
+    kept = table.kept(kept_at)
     kept.setdefault("size", size._asdict())
     with tempfile.TemporaryDirectory() as home, Session(Path(home), LocalPool()) as session:
         if "bytes" not in kept:
             kept["bytes"] = {kind: _bytes(session, share) for kind, share in SHARES.items()}
-            _keep(kept_at, kept)
+            table.keep(kept_at, kept)
         while kept.setdefault("rounds", 0) < size.rounds:
             for kind, seconds in _round(session, size.timed):
                 kept.setdefault("times", {}).setdefault(kind, []).append(seconds)
             kept["rounds"] += 1
-            _keep(kept_at, kept)
+            table.keep(kept_at, kept)
         ends = {
             "steps": {"train.steps": size.steps},
             "seconds": {"train.seconds": size.seconds, "train.steps": 10_000},
@@ -79,13 +78,8 @@ def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
             if name not in kept.setdefault("loss", {}):
                 config = config_of(train__seed=seed, train__slice_keep=SHARES[kind]).with_values(end)
                 kept["loss"][name] = _summary(session, config).validation_loss
-                _keep(kept_at, kept)
+                table.keep(kept_at, kept)
     return kept
-
-
-def _keep(kept_at: Path, kept: dict[str, Any]) -> None:
-    kept_at.parent.mkdir(exist_ok=True)
-    kept_at.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def _summary(session: Session, config: RunConfig) -> RunSummary:

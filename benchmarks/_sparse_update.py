@@ -7,7 +7,6 @@ run.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -74,7 +73,7 @@ def name_of(way: str, rate: float, seed: int) -> str:
 
 def run(kept_at: Path = KEPT) -> dict[str, Any]:
     """What is missing is measured; what has been is kept after each run."""
-    kept: dict[str, Any] = json.loads(kept_at.read_text("utf-8")) if kept_at.is_file() else {}
+    kept = table.kept(kept_at)
     with tempfile.TemporaryDirectory() as home, Session(Path(home)) as session:
         for name, config in runs_of().items():
             if name in kept:
@@ -94,7 +93,7 @@ def run(kept_at: Path = KEPT) -> dict[str, Any]:
                 "sent": sum(one.bytes for one in summary.communication if one.axis == "dp"),
                 "layers": {one.name: [one.trained_channels, one.channels, one.biases] for one in row.layers},
             }
-            kept_at.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+            table.keep(kept_at, kept)
     return kept
 
 

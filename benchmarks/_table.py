@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -29,6 +31,20 @@ def show(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[s
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     return text
+
+
+def kept(path: Path) -> dict[str, Any]:
+    """What a stopped benchmark has kept there; nothing at first."""
+    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return found
+
+
+def keep(path: Path, found: object) -> None:
+    """In the place of what was kept before, whole or not at all."""
+    path.parent.mkdir(exist_ok=True)
+    scratch = path.with_suffix(".part")
+    scratch.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    scratch.replace(path)
 
 
 def machine() -> str:

@@ -6,7 +6,6 @@ of both forms in turn in one process. What has been measured is kept after each 
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -136,7 +135,7 @@ def _ended(summary: RunSummary) -> dict[str, Any]:
 def run(system: str) -> dict[str, Any]:
     """What is missing is measured; what has been is kept after each run."""
     kept_at = KEPT[system]
-    kept: dict[str, Any] = json.loads(kept_at.read_text("utf-8")) if kept_at.is_file() else {}
+    kept = table.kept(kept_at)
     missing = [name for name in runs_of(system) if name not in kept]
     with tempfile.TemporaryDirectory() as home, Session(Path(home)) as session:
         for name in missing:
@@ -145,15 +144,11 @@ def run(system: str) -> dict[str, Any]:
             if not outcome.good:
                 raise SystemExit(f"{name}: {outcome}")
             kept[name] = keep(summary)
-            _keep(kept_at, kept)
+            table.keep(kept_at, kept)
     if system == "orepa" and not kept:
         kept = convolutions()
-        _keep(kept_at, kept)
+        table.keep(kept_at, kept)
     return kept
-
-
-def _keep(kept_at: Path, kept: dict[str, Any]) -> None:
-    kept_at.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def convolutions(rounds: int = ROUNDS) -> dict[str, Any]:

@@ -223,7 +223,7 @@ def main() -> None:
         found = part(rate, given.methods, given.rounds, given.steps, given.tiny)
         kept = kept_parts(given.kept)
         kept.setdefault(f"{rate:g}", {}).update(found)
-        given.kept.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        table.keep(given.kept, kept)
         print(f"{rate:g} Mbit/s is done", file=sys.stderr, flush=True)
     show(kept_parts(given.kept), given.save)
 

@@ -109,7 +109,7 @@ def main() -> None:
         for name in dict.fromkeys([PLAIN, *given.methods]):
             if name not in kept:
                 kept[name] = trained(session, name, given.steps, given.tiny)
-                given.kept.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+                table.keep(given.kept, kept)
                 print(f"{name}: {kept[name]['validation']}", file=sys.stderr, flush=True)
     rows = [cells(name, kept[name], kept[PLAIN]["validation"]) for name in ALL if name in kept]
     title = f"Loss on held-out text after {given.steps} steps, compressed and plain, {RANKS} data ranks"

@@ -145,7 +145,7 @@ def main() -> None:
             if arm not in known and time.monotonic() < end:
                 known[arm] = measure(arm, asked.steps, seed)
                 if asked.save:
-                    KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+                    table.keep(KEPT, kept)
     header = ("run", "setting", "seconds", "over the best static one", "held-out loss", "")
     title = f"A run on two islands whose link goes from {SLOW // 1000} to {FAST // 1000} Mbit/s and back"
     table.show("live_changing", title, header, rows_of(kept), asked.save)

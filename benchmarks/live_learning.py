@@ -77,7 +77,7 @@ def shares_of(leader: str, steps: int) -> dict[tuple[float, int], list[tuple[int
         threads[0].start()
 
     with tempfile.TemporaryDirectory() as home, Session(Path(home)) as session:
-        outcome = session.execute(config, {}, lambda: False, begin)
+        outcome, _ = session.execute(config, {}, lambda: False, begin)
         threads[0].join()
     assert outcome.good, outcome
     return found

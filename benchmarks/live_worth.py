@@ -183,7 +183,7 @@ def main() -> None:
             if arm not in known and time.monotonic() < end:
                 known[arm] = measure(arm, asked.steps, seed, known) | {"commit": table.commit()}
                 if asked.save:
-                    KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+                    table.keep(KEPT, kept)
     chosen = {key: of for key, of in kept.items() if key.startswith(f"{asked.steps} ")}
     header = (
         "run",

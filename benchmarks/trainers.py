@@ -161,7 +161,7 @@ def measure(
             mine["seconds"][kind].append(seconds)
         mine["commit"] = table.commit()
         if save:
-            KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+            table.keep(KEPT, kept)
 
 
 def rows_of(match: Match, one: dict[str, Any]) -> list[list[str]]:

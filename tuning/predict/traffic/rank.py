@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from engine.config.knobs.learning import OPTIMIZERS
 from engine.config.knobs.sharing import Holders, sharing_of
 from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
@@ -112,13 +113,14 @@ class RankStep:
     """The step of one rank, section by section."""
 
     def __init__(self, pipeline: Pipeline, rank: int, batches: bool) -> None:
-        self._config, self._plan = pipeline.config, pipeline.plan
+        self._config, self._plan, self._parts = pipeline.config, pipeline.plan, pipeline.parts
         self._wire = Wire(self._config, batches)
         self._layout = self._wire.layout
         at = self._layout.coordinates(rank)
         self._place, data_rank = at.pp, self._layout.data_rank(at) % self._layout.inner
         own = {stage: pipeline.parts[stage] for stage in self._plan.stages_of(at.pp)}
-        at_end = _at_end(self._config, own.values(), pipeline.holders)
+        self._own = list(own.values())
+        at_end = _at_end(self._config, self._own, pipeline.holders)
         self._stages = {
             stage: Stage(self._wire, part, data_rank, pipeline.holders, at_end if stage == max(own) else ())
             for stage, part in own.items()
@@ -180,10 +182,21 @@ class RankStep:
         norm = norm_group(self._layout)
         if norm is not None:
             yield Call("all_reduce", norm[0], FLOAT64, norm[1], BYTES[FLOAT64])
+            if OPTIMIZERS[
+                self._config.train.optimizer
+            ].whole_sums:  # the lengths of each and of its direction
+                yield Call(
+                    "all_reduce", norm[0], FLOAT64, norm[1], 2 * BYTES[FLOAT64] * self._counted(norm[0])
+                )
         for one in self._shared:
             if one.sliced and (one.at_end or not self._config.overlap.gather_with_optimizer):
                 for index in range(len(one.buckets)):
                     yield one.gathering(index)
+
+    def _counted(self, axis: str) -> int:
+        """Parameters of all ranks of the norm's group: of the whole model, or of this rank's stages."""
+        parts = self._own if axis == "tp" else self._parts
+        return len({_known_as(part, one) for part in parts for one in parameters_of(self._config, part)})
 
     @property
     def _shared(self) -> list[Shared]:
@@ -196,6 +209,11 @@ def _at_end(config: RunConfig, parts: Iterable[Part], holders: Holders) -> list[
     waiting = (one for one in found if waits(one, holders, splits(config)))
     # In a block's set by the name in the block; tied embeddings are a set of one.
     return list({(one.shared, one.name.partition(".")[2]): one for one in waiting}.values())
+
+
+def _known_as(part: Part, one: Parameter) -> tuple[str | int, ...]:
+    """What a parameter is called in the whole model."""
+    return (one.shared, one.name.partition(".")[2]) if one.shared else (part.start, one.block, one.name)
 
 
 def norm_group(layout: Layout) -> tuple[str, int] | None:

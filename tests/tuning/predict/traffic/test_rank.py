@@ -133,6 +133,12 @@ CASES: list[dict[str, Any]] = [
     {"pp": 2, "kind": "interleaved", "chunks": 2, "dp": 2, "tp": 2, **TIED, "model__layer_groups": 1},
     {"pp": 2, "kind": "zb_h1", "dp": 2, "overlap__delay": 1, **GROUPS, **TIED},
     {"pp": 2, "dp": 2, "ep": 2, **EXPERTS, "model__layer_groups": 1},
+    {"dp": 2, "tp": 2, "train__optimizer": "lars"},
+    {"pp": 2, "train__optimizer": "lamb", **TIED},
+    {"tp": 2, "train__optimizer": "lamb"},
+    {"dp": 2, "zero_stage": 3, "train__optimizer": "lars", "model__layer_groups": 1},
+    {"dp": 2, "ep": 2, **EXPERTS, "train__optimizer": "lamb", "zero_stage": 1},
+    {"pp": 2, "kind": "interleaved", "chunks": 2, "train__optimizer": "lars", **GROUPS},
 ]
 SHORT = {"kind": "schedule__kind", "chunks": "schedule__chunks"}
 SHORT |= {name: f"parallel__{name}" for name in ("dp", "tp", "pp", "cp", "ep", "cp_method", "zero_stage")}
