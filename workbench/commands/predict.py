@@ -101,13 +101,13 @@ def predict(
 
 
 def _forecast(prediction: Forecast, where: Placed | None, json: bool) -> int:
-    from tuning.predict.placement.signatures.decoder import best
+    from tuning.predict.placement.signatures.decoder import best_on
     from tuning.predict.placement.traffic_map import traffic_of
     from workbench.text.output import emit_json, result_console
 
     traffic = traffic_of(prediction.config, prediction.target)
     if json:
-        lies = best(prediction.config)
+        lies = best_on(prediction.config, prediction.target)
         told = {
             "placement": where and where.as_dict(),
             "traffic": traffic and traffic.as_dict(),

@@ -145,18 +145,21 @@ def signatures(config: RunConfig, found: Found | None) -> str | None:
     if found is None:
         return None
     given = config.parallel.tp_replicated or ()
+    what = "is sent" if found.seconds is None else "time goes into its messages"
     if not found.parts:
-        least = (
-            "Less is sent with all matrices split" if given else "Splitting all matrices over tp sends least"
-        )
-        return f"{least}: {words.gib(found.split_bytes)} a step by one group of tp."
+        least = "With all matrices split over tp less" if given else "With all matrices split over tp least"
+        return f"{least} {what}: {words.gib(found.split_bytes)} a step by one group of tp."
     setting = f"parallel.tp_replicated=[{','.join(found.parts)}]"
     sent = (
         f"{words.gib(found.bytes_)} a step by one group of tp, {words.gib(found.split_bytes)} with all split"
     )
+    if found.seconds is not None and found.split_seconds is not None:
+        sent += (
+            f"; {words.seconds(found.seconds)} and {words.seconds(found.split_seconds)} with nothing hidden"
+        )
     if set(given) == set(found.parts):
-        return f"{setting} sends least: {sent}."
-    return f"Least is sent with {setting}: {sent}. Each rank then holds these matrices whole."
+        return f"With {setting} least {what}: {sent}."
+    return f"With {setting} least {what}: {sent}. Each rank then holds these matrices whole."
 
 
 def _span_of(rates: np.ndarray[Any, Any]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple, get_args
 
 from engine.comm.signatures import BROADCAST, PARTIAL
@@ -19,6 +20,7 @@ from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart
 from engine.footprint.activations import FP32_BYTES, sizes_of
+from tuning.predict.model.hardware import Link
 from tuning.predict.placement.signatures import operators as ways
 from tuning.predict.placement.signatures.assignment import Assignment, cheapest
 from tuning.predict.placement.signatures.operators import (
@@ -31,6 +33,7 @@ from tuning.predict.placement.signatures.operators import (
     Operator,
     Price,
 )
+from tuning.predict.target import Target
 
 PARTS: tuple[TensorPart, ...] = get_args(TensorPart)
 
@@ -89,21 +92,37 @@ def replicated(operators: Sequence[Operator], found: Assignment) -> list[TensorP
 
 class Found(NamedTuple):
     """Matrices that had better be replicated, with the bytes that all ranks of tp send in a step then and otherwise:
-    norms and the loss are left out, and what the data ranks send is in it only as far as it differs.
+    norms and the loss are left out, and what the data ranks send is in it only as far as it differs. Seconds are those
+    of a known link, one message after the other, with nothing hidden.
     """
 
     parts: tuple[TensorPart, ...]
     bytes_: float
     split_bytes: float
+    seconds: float | None = None
+    split_seconds: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {"replicated": list(self.parts), "bytes": self.bytes_, "split_bytes": self.split_bytes}
+        return {
+            "replicated": list(self.parts),
+            "bytes": self.bytes_,
+            "split_bytes": self.split_bytes,
+            "seconds": self.seconds,
+            "split_seconds": self.split_seconds,
+        }
 
 
-def best(config: RunConfig) -> Found | None:
-    """The cheapest signatures of a configuration's matrices; None where the engine splits nothing, or sorts tokens to
-    experts. ``parallel.tp_replicated`` is not asked.
+def best_on(config: RunConfig, target: Target) -> Found | None:
+    """The same by the seconds that messages of tp take on a cluster, as it was calibrated or described."""
+    group = target.group
+    return best(config, group.inside if config.parallel.tp <= group.devices else group.between)
+
+
+def best(config: RunConfig, link: Link | None = None) -> Found | None:
+    """The signatures of a configuration's matrices with which least is sent, or with which that takes least over a
+    ``link`` of each rank; None where the engine splits nothing, or sorts tokens to experts. ``parallel.tp_replicated``
+    is not asked.
     """
     if not is_decoder(config.model) or config.parallel.tp == 1 or config.model.experts is not None:
         return None
@@ -117,7 +136,7 @@ def best(config: RunConfig) -> Found | None:
     )
     sharing = sharing_of(config.model)
     shared = Shared(sharing.layers_each, sharing.tied is not None)
-    return _best(widths, layout.tp, accumulation(config), _weight(config), shape.layers, shared)
+    return _best(widths, layout.tp, accumulation(config), _weight(config), shape.layers, shared, link)
 
 
 def _weight(config: RunConfig) -> float:
@@ -137,22 +156,47 @@ class Shared(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _best(sizes: Sizes, tp: int, micro_batches: int, weight: float, layers: int, shared: Shared) -> Found:
-    price = Price(tp, micro_batches=micro_batches)
-    parts, bytes_, split_bytes = set[TensorPart](), 0.0, 0.0
+def _best(
+    sizes: Sizes,
+    tp: int,
+    micro_batches: int,
+    weight: float,
+    layers: int,
+    shared: Shared,
+    link: Link | None,
+) -> Found:
+    by_bytes = Price(tp, micro_batches=micro_batches)
+    by_seconds = (
+        None
+        if link is None
+        else Price(tp, 1 / (tp * link.bytes_per_second), link.alpha_seconds, micro_batches)
+    )
+    parts, sums = set[TensorPart](), dict[tuple[str, str], float]()
     last = ends(sizes, weight / 2 if shared.tied else weight)
     for operators, times in ((block(sizes, weight / shared.layers_each), layers), (last, 1)):
-        split = cheapest(_with_way(operators, 0), price).cost
-        ways = (
-            [_with_way(operators, way) for way in (0, 1)]
-            if operators is last and shared.tied
-            else [operators]
+        together = operators is last and shared.tied
+        offered = [_with_way(operators, way) for way in (0, 1)] if together else [operators]
+        found, chosen = min(
+            ((cheapest(one, by_seconds or by_bytes), one) for one in offered), key=lambda both: both[0].cost
         )
-        found, chosen = min(((cheapest(one, price), one) for one in ways), key=lambda both: both[0].cost)
         parts |= set(replicated(chosen, found))
-        bytes_ += times * micro_batches * found.cost
-        split_bytes += times * micro_batches * split
-    return Found(tuple(part for part in PARTS if part in parts), bytes_, split_bytes)
+        ways = {"split": _with_way(operators, 0), "best": _as_chosen(chosen, found)}
+        for (way, these), (unit, price) in product(
+            ways.items(), (("bytes", by_bytes), ("seconds", by_seconds))
+        ):
+            cost = 0.0 if price is None else times * micro_batches * cheapest(these, price).cost
+            sums[way, unit] = sums.get((way, unit), 0.0) + cost
+    told = (None, None) if link is None else (sums["best", "seconds"], sums["split", "seconds"])
+    named = tuple(part for part in PARTS if part in parts)
+    return Found(named, sums["best", "bytes"], sums["split", "bytes"], *told)
+
+
+def _as_chosen(operators: Sequence[Operator], found: Assignment) -> list[Operator]:
+    """With no other choices."""
+    return [
+        replace(one, choices=(one.choices[number],))
+        for one, number in zip(operators, found.chosen, strict=True)
+    ]
 
 
 def _with_way(operators: Sequence[Operator], way: int) -> list[Operator]:
