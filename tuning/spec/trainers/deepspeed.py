@@ -91,7 +91,7 @@ DEEPSPEED = TrainerKind(
     "deepspeed",
     "DeepSpeed",
     knows=lambda command: (
-        command.words[0].rpartition("/")[2] == "deepspeed"
+        command.by_deepspeed
         or command.has("--deepspeed_config")
         or command.has("--deepspeed")
         or "deepspeed.initialize" in command.script

@@ -13,6 +13,8 @@ from tuning.spec.trainers.deepspeed import DS_SIZE, DS_TIMES, ZERO, zero_file
 from tuning.spec.trainers.facts import Argument, Tokens, TrainerKind, Value, count, divisors, flag, line, near
 from tuning.spec.trainers.invocation import FOLDER, Invocation
 
+#: Of the settings of accelerate's launcher: what shards instead of the Trainer's own FSDP.
+_SHARDED = ("DEEPSPEED", "FSDP", "MEGATRON_LM")
 PER_DEVICE, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 
@@ -58,7 +60,13 @@ def _whole_accumulation(today: Invocation, values: Mapping[str, Value]) -> str:
 
 def _by_deepspeed(command: Invocation) -> bool:
     """Whether DeepSpeed shards and averages; its file may be named in the JSON file of arguments."""
-    return zero_file(command) is not None or bool(_hf_value(command, "deepspeed", ""))
+    named = zero_file(command) is not None or bool(_hf_value(command, "deepspeed", ""))
+    return named or _spread_by(command) == "DEEPSPEED"
+
+
+def _spread_by(command: Invocation) -> str:
+    """Who shards and averages as the settings of accelerate's launcher say; a trainer's own say nothing of it then."""
+    return str(command.launch_settings.get("distributed_type") or "")
 
 
 def _fsdp(command: Invocation) -> bool:
@@ -83,8 +91,12 @@ def _fsdp_refusal(today: Invocation, values: Mapping[str, Value]) -> str:
     return "accelerate shards on GPUs alone, and trains something else on CPUs (use_cpu)" if on_cpu else ""
 
 
+def _averages_itself(command: Invocation) -> bool:
+    return not _by_deepspeed(command) and _spread_by(command) not in _SHARDED
+
+
 def _offered_fsdp(command: Invocation, cores: int) -> list[bool]:
-    several = command.ranks > 1 and not _by_deepspeed(command)
+    several = command.ranks > 1 and _averages_itself(command)
     return [False, True] if several and not _on_cpu(command) else []
 
 
@@ -150,7 +162,7 @@ HUGGING_FACE = TrainerKind(
             "gradients of this size are averaged at once",
             lambda command: _hf_value(command, "ddp_bucket_cap_mb", 25),
             lambda command, value: _with_hf(command, {"ddp_bucket_cap_mb": value}),
-            lambda command, cores: [5, 25, 100] if command.ranks > 1 and not _by_deepspeed(command) else [],
+            lambda command, cores: [5, 25, 100] if command.ranks > 1 and _averages_itself(command) else [],
         ),
         Argument(
             "data_workers",

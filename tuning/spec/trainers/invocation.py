@@ -1,19 +1,21 @@
 """A command that starts a trainer, taken apart: its words, variables and JSON files, and other values put into them.
 
-Nothing runs here, and no shell is asked: what needs one is refused.
+Nothing runs here.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from engine.config.errors import InputError
+import yaml
 
 FIELD, DIRECTORY = "trainer.command", "trainer.directory"
 #: Where the values of a trial go, as W&B's sweep files have it; a command without any has them at its end.
@@ -23,12 +25,20 @@ FOLDER = "{folder}"
 #: In a trial's folder: its values for ``${args_json_file}``.
 ARGUMENTS_FILE = "arguments.json"
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
-_MACRO = re.compile(r"\$\{[^}]*\}")
-_SHELL = frozenset({"&", "&&", "|", "||", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
-#: Options that say how many ranks a launcher starts.
-_RANKS = ("--nproc-per-node", "--nproc_per_node", "--num_processes", "--num_gpus", "-np", "--ntasks")
-_HOSTS = ("--nnodes", "--num_machines", "--num_nodes")
+#: Modules that start another one, or a script.
+_LAUNCHERS = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
+#: Endings of what a launcher starts by its name.
+_SCRIPTS = (".py", ".sh")
+#: Options that say how many ranks there are, those of the innermost launcher first.
+_RANKS = ("--nproc-per-node", "--num_processes", "--num_gpus", "-np", "--ntasks-per-node", "--ntasks", "-n")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+#: In a shell's script: ``NAME=${{NAME:-8}}`` or ``NAME=8``, quoted or not.
+_USUAL = r"^\s*(?:export\s+)?{name}=[\"']?(?:\$\{{{name}:-[\"']?)?(?P<value>[^\s\"'}}$;]*)"
+#: The ranks that a script of a shell starts: a number, or a variable of it.
+_STARTS = re.compile(
+    r"--(?:nproc[-_]per[-_]node|num_processes|num_gpus)[=\s]+[\"']?(?:(?P<count>\d+)|\$\{?(?P<name>\w+))"
+)
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 #: A number is no option, though it may begin with a hyphen.
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 
@@ -139,32 +149,91 @@ class Invocation:
     @property
     def ranks(self) -> int:
         """How many processes its launcher is asked for on this host; 1 if it does not say."""
-        found = (self.launcher.number(flag) for flag in (*_RANKS, "-n"))
-        return next((count for count in found if count), 1)
+        return _ranks(self)
 
     @property
     def launcher(self) -> Invocation:
-        """It up to its script."""
-        words = self.words
-        script = next((place for place, word in enumerate(words) if word.endswith(".py")), len(words))
-        return replace(self, words=words[:script])
+        """It up to its script or module."""
+        return replace(self, words=self.words[: self._start])
 
     @property
     def by_accelerate(self) -> bool:
         """Whether accelerate's launcher starts it."""
-        named = any(word.rpartition("/")[2] == "accelerate" for word in self.words[:3])
-        return (named and "launch" in self.words) or "accelerate.commands.launch" in self.words
+        words = self.launcher.words
+        named = any(word.rpartition("/")[2] == "accelerate" for word in words)
+        return (named and "launch" in words) or "accelerate.commands.launch" in words
+
+    @property
+    def by_deepspeed(self) -> bool:
+        """Whether DeepSpeed's launcher starts it."""
+        words = self.launcher.words
+        return any(word.rpartition("/")[2] == "deepspeed" or word.startswith("deepspeed.l") for word in words)
+
+    @property
+    def by_slurm(self) -> bool:
+        """Whether Slurm starts its ranks."""
+        return any(word.rpartition("/")[2] == "srun" for word in self.launcher.words)
+
+    @property
+    def launch_settings(self) -> Mapping[str, Any]:
+        """Those of accelerate's launcher, from the YAML file that it is given, or was set up with."""
+        return _accelerate_settings(self) if self.by_accelerate else {}
+
+    @property
+    def options(self) -> Invocation:
+        """It after its script or module."""
+        return replace(self, words=self.words[self._start + 1 :])
+
+    @property
+    def started(self) -> str:
+        """The script or module that its launcher starts; empty if it is not known."""
+        return self.words[self._start] if self._start < len(self.words) else ""
+
+    @property
+    def module(self) -> str:
+        """The module that it starts in place of a script; empty if there is none."""
+        return "" if self.started.endswith(_SCRIPTS) else self.started
+
+    @property
+    def by_shell(self) -> bool:
+        """Whether a script of a shell starts the trainer."""
+        return self.started.endswith(".sh")
+
+    def variable(self, name: str) -> str | None:
+        """What its script has of a variable: from the command, from this process, or what a shell's script takes where
+        nobody says; None if there is no such thing.
+        """
+        found = self.variables.get(name) or os.environ.get(name)
+        if found or not self.by_shell:
+            return found
+        usual = re.search(_USUAL.format(name=name), self.script, re.MULTILINE)
+        return usual["value"] or None if usual else None
 
     @property
     def script(self) -> str:
-        """The text of the first Python file that it names; empty if there is none that can be read."""
-        for word in self.words:
-            if word.endswith(".py"):
-                try:
-                    return (self.directory / word).read_text(encoding="utf-8", errors="replace")
-                except OSError:
-                    return ""
+        """The text of the file that it starts, by name or as a module; empty if there is none that can be read."""
+        if not self.started:
+            return ""
+        stem = self.module.replace(".", "/")
+        for name in (f"{stem}.py", f"{stem}/__main__.py") if stem else (self.started,):
+            try:
+                return (self.directory / name).read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue
         return ""
+
+    @property
+    def _start(self) -> int:
+        """The place of its script or module; the number of words if none of them is one."""
+        words = self.words
+        script = next((place for place, word in enumerate(words) if word.endswith(_SCRIPTS)), len(words))
+        asked = (place + 1 for place, word in enumerate(words[:-1]) if word in ("-m", "--module"))
+        named = (
+            place
+            for place in asked
+            if _MODULE.fullmatch(words[place]) and not words[place].startswith(_LAUNCHERS)
+        )
+        return min(script, next(named, len(words)))
 
     @property
     def text(self) -> str:
@@ -179,54 +248,6 @@ class Invocation:
             if _alike(word.partition("=")[0]) == wanted and (word.startswith("-") or "=" in word):
                 return place
         return None
-
-
-def parse(text: str, directory: Path) -> Invocation:
-    """A command taken apart.
-
-    Raises:
-        InputError: it is empty, needs a shell, has a macro that is not known, or would start other hosts, too.
-    """
-    if "\0" in text:
-        raise InputError(FIELD, text, "has a NUL character; leave it out")
-    try:
-        words = shlex.split(text)
-    except ValueError as problem:
-        raise InputError(FIELD, text, f"cannot be taken apart ({problem}); close every quote") from None
-    variables: dict[str, str] = {}
-    while words and _VARIABLE.fullmatch(words[0]):
-        name, _, value = words.pop(0).partition("=")
-        variables[name] = value
-    if not words:
-        raise InputError(FIELD, text, "is empty; give the command that starts your trainer")
-    if found := next((word for word in words if word in _SHELL or word.startswith(("$(", "`"))), None):
-        remedy = f"has {found}, and runs without a shell; put it into a script and give: bash SCRIPT"
-        raise InputError(FIELD, text, remedy)
-    invocation = Invocation(tuple(words), directory, variables)
-    _check(invocation, text)
-    return invocation
-
-
-def _check(command: Invocation, text: str) -> None:
-    for word in command.words:
-        for macro in _MACRO.findall(word):
-            if macro not in MACROS or word != macro:
-                known = ", ".join(MACROS)
-                raise InputError(
-                    FIELD, text, f"has {macro}, which is no macro here; known as whole words: {known}"
-                )
-    if command.by_accelerate and command.launcher.has("--cpu") and command.ranks > 1:
-        remedy = (
-            f"asks for {command.ranks} ranks, and with --cpu this launcher starts one process alone (accelerate 1.15); "
-            f"give ACCELERATE_USE_CPU=true torchrun --nproc-per-node {command.ranks} SCRIPT"
-        )
-        raise InputError(FIELD, text, remedy)
-    for flag in _HOSTS:
-        if (count := command.number(flag)) is not None and count > 1:
-            remedy = (
-                f"starts the ranks of one host alone ({flag} {count}); tune on one host, then go to {count}"
-            )
-            raise InputError(FIELD, text, remedy)
 
 
 def with_arguments(command: Invocation, values: Mapping[str, Any]) -> Invocation:
@@ -304,3 +325,74 @@ def _alike(flag: str) -> str:
 
 def _is_option(word: str) -> bool:
     return word.startswith("-") and not _NUMBER.fullmatch(word)
+
+
+def _ranks(command: Invocation) -> int:
+    """Of a command; 1 where nothing says how many."""
+    launcher = command.launcher
+    for flag in _RANKS:
+        value = launcher.value(flag)
+        if value is not None and value.isdigit() and int(value):
+            return int(value)
+        if value in ("gpu", "auto", "cpu"):
+            return _devices(command, value)
+    return _unsaid(command)
+
+
+def _unsaid(command: Invocation) -> int:
+    """Where no option says it."""
+    asked = command.launch_settings.get("num_processes")
+    if isinstance(asked, int) and asked > 0:
+        return asked
+    if command.by_shell and (starts := _STARTS.search(command.script)):
+        count = starts["count"] or command.variable(starts["name"]) or ""
+        return int(count) if count.isdigit() and int(count) else 1
+    if command.by_shell and command.variables.get("NGPU", "").isdigit():  # torchtitan's, from another folder
+        return max(1, int(command.variables["NGPU"]))
+    if command.by_deepspeed:
+        included = command.launcher.value("--include")
+        return len(_slots(included)) if included else _devices(command, "gpu")
+    return 1
+
+
+def _slots(included: str) -> list[str]:
+    """``localhost:0,1`` as DeepSpeed has it; without slots it is one rank as far as is known here."""
+    return included.rpartition("@")[2].partition(":")[2].split(",")
+
+
+def _devices(command: Invocation, kind: str) -> int:
+    """As torchrun counts them: ``auto`` takes processor cores where there is no GPU."""
+    if kind == "cpu":
+        return os.cpu_count() or 1
+    visible = command.variables.get(_VISIBLE)
+    gpus = len([one for one in visible.split(",") if one.strip()]) if visible is not None else _gpus()
+    if kind == "auto" and not gpus:
+        return os.cpu_count() or 1
+    return max(1, gpus)
+
+
+@lru_cache(maxsize=1)
+def _gpus() -> int:
+    """Those that this machine shows."""
+    from engine.run.devices import selection
+    from profilers.gpu import detection
+
+    driver = detection.open_library()
+    try:
+        return len(selection.visible(driver))
+    finally:
+        driver.close()
+
+
+def _accelerate_settings(command: Invocation) -> Mapping[str, Any]:
+    """What the YAML file of accelerate's launcher holds: the one that is named, else what ``accelerate config`` wrote;
+    nothing where it cannot be read.
+    """
+    named = command.launcher.value("--config_file")
+    cache = command.variables.get("HF_HOME") or os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    path = command.directory / named if named else Path(cache).expanduser() / "accelerate/default_config.yaml"
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}

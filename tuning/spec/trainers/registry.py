@@ -9,7 +9,7 @@ from tuning.spec.trainers.facts import TrainerKind, line
 from tuning.spec.trainers.hugging_face import ACCELERATE, HUGGING_FACE
 from tuning.spec.trainers.invocation import Invocation
 from tuning.spec.trainers.megatron import MEGATRON
-from tuning.spec.trainers.torchtitan import TORCHTITAN
+from tuning.spec.trainers.titan.torchtitan import TORCHTITAN
 
 _GENERIC = TrainerKind(
     "generic",

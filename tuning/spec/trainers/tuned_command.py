@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from tuning.spec.trainers import invocation
+from tuning.spec.trainers import invocation, typed
 from tuning.spec.trainers.facts import Argument, StepLine, Value
 from tuning.spec.trainers.given import PREFIX, is_shaped, named
-from tuning.spec.trainers.invocation import Invocation, with_arguments
+from tuning.spec.trainers.invocation import FIELD, Invocation, with_arguments
 from tuning.spec.trainers.registry import kind_of
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -32,7 +32,7 @@ class TunedCommand:
         self._directory = Path(where).expanduser().absolute() if where else Path.cwd()
         #: As somebody typed it.
         self.today = replace(
-            invocation.parse(str(section.get("command", "")), self._directory),
+            typed.parse(str(section.get("command", "")), self._directory),
             files=section.get("documents") or {},
         )
         self.kind = kind_of(self.today, str(section.get("kind") or "auto"))
@@ -154,8 +154,10 @@ def filled(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("space") is None:
         space = {f"{PREFIX}{name}": values for name, values in tuned.offered.items()}
     if not space:
+        _check_today(tuned, {argument.name: tuned.has(argument.name) for argument in tuned.kind.arguments})
         raise InputError("space", None, _nothing(tuned))
     base["trainer"] = _values(tuned, space, base.get("trainer") or {})
+    _check_today(tuned, base["trainer"])
     for name, usual in _USUAL_BASE.items():
         base[name] = usual | (base.get(name) or {})
     told = _with_tokens(tuned, base)
@@ -176,6 +178,16 @@ def _values(tuned: TunedCommand, space: Mapping[str, Any], given: Mapping[str, A
         now = given.get(name, tuned.has(name))
         found[name] = _first(values) if now is None else now
     return {**{name: value for name, value in given.items() if name not in found}, **found}
+
+
+def _check_today(tuned: TunedCommand, values: Mapping[str, Any]) -> None:
+    why = tuned.refusal({name: value for name, value in values.items() if value is not None})
+    if why:
+        raise InputError(
+            FIELD,
+            tuned.today.text,
+            f"cannot run as it stands: {why}; mend the command, which is the baseline",
+        )
 
 
 def _first(values: Any) -> Any:

@@ -44,6 +44,17 @@ def tuned(command: str, **more: Any) -> TunedCommand:
         (f"accelerate launch {HF.partition('run_clm.py')[2].join(['train.py', ''])}", "hf"),
         ("accelerate launch --num_processes 2 train.py --per_device_train_batch_size 4", "accelerate"),
         ("python -m accelerate.commands.launch train.py", "accelerate"),
+        ("uv run accelerate launch --multi_gpu train.py", "accelerate"),
+        ("uv run deepspeed --num_gpus 2 train.py", "deepspeed"),
+        ("python -m deepspeed.launcher.runner --num_gpus 2 train.py", "deepspeed"),
+        ("python -m torchtitan.train --module llama3 --config llama3_debugmodel", "torchtitan"),
+        ("torchrun --nproc_per_node 2 -m torchtitan.train --job.config_file X.toml", "torchtitan"),
+        ("torchrun --nproc_per_node 2 mine.py --job.config-file=X.toml", "torchtitan"),
+        ("python ../torchtitan/torchtitan/train.py --module llama3 --config x", "torchtitan"),
+        ("CONFIG_FILE=X.toml NGPU=2 ./run_train.sh", "torchtitan"),
+        ("NGPU=2 MODULE=llama3 CONFIG=llama3_debugmodel bash ./run_train.sh", "torchtitan"),
+        ("python train.py --data /data/torchtitan", "generic"),
+        ("./run_train.sh", "generic"),
         ("python train.py --lr 1e-3", "generic"),
     ],
 )
@@ -158,6 +169,15 @@ def test_accumulation_follows_the_micro_batch_of_hugging_face() -> None:
     assert "no multiple of 3" in found.refusal({"micro_batch": 3})
     assert "--output_dir {folder}/output" in found.for_trial({}).text
     assert found.kind.tokens(found.today) == (16, None)
+
+
+def test_what_accelerate_s_launcher_shards_is_not_sharded_by_the_trainer_too(tmp_path: Path) -> None:
+    for kind, offered in (("MULTI_GPU", True), ("FSDP", False), ("DEEPSPEED", False)):
+        (tmp_path / "a.yaml").write_text(f"distributed_type: {kind}\nnum_processes: 2\n")
+        text = f"accelerate launch --config_file a.yaml {HF.partition('2 ')[2]}"
+        found = tuned(text, directory=str(tmp_path))
+        assert (found.kind.name, found.today.ranks) == ("hf", 2)
+        assert ("fsdp" in found.offered, "ddp_bucket_mb" in found.offered) == (offered, offered)
 
 
 def test_what_stands_in_a_json_file_is_turned_there(tmp_path: Path) -> None:

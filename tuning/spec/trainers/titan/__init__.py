@@ -1,0 +1,1 @@
+"""torchtitan: what a command of it has today, and what a study turns."""
