@@ -1,4 +1,4 @@
-"""Random legal configurations over all knobs at once: which run, learn what one process learns, and send what formulas say.
+"""Random legal configurations over all knobs at once: do they run, learn as one process does, and send as formulas say?
 
     python -m benchmarks.random_points [--points 200] [--save]
 
@@ -42,13 +42,18 @@ def rows(kept: dict[str, Any]) -> list[list[str]]:
     half = [one["loss_difference"] for one in alone if one["bf16"]]
     calls = [one["calls"] for one in points if one.get("calls") is not None]
     knobs = {key for one in points for key in one["changes"]}
+
+    def apart(found: list[float], bound: float) -> str:
+        return f"at most {max(found, default=0.0):.1e} apart, {bound:g} allowed"
+
+    held = f"{len(points) - len(bad):,} of {len(points):,}"
     return [
-        ["run without a crash, with finite losses, and all below", f"{len(points) - len(bad):,} of {len(points):,}", ""],
-        ["losses of one process, fp32", f"{len(exact):,}", f"at most {max(exact, default=0.0):.1e} apart, {random_points.LOSS:g} allowed"],
-        ["losses of one process, bf16", f"{len(half):,}", f"at most {max(half, default=0.0):.1e} apart, {random_points.LOSS_BF16:g} allowed"],
+        ["run without a crash, with finite losses, and all below", held, ""],
+        ["losses of one process, fp32", f"{len(exact):,}", apart(exact, random_points.LOSS)],
+        ["losses of one process, bf16", f"{len(half):,}", apart(half, random_points.LOSS_BF16)],
         ["calls as by formula, on every rank", f"{len(calls):,}", f"{sum(calls):,} calls of one step"],
         ["knobs that some point turns", f"{len(knobs):,}", ""],
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:
@@ -64,9 +69,9 @@ def main() -> None:
             kept[str(number)] = measure(session, number)
             if asked.save:
                 table.keep(KEPT, kept)
-    for number, one in kept.items():
+    for name, one in kept.items():
         if "problem" in one:
-            print(f"point {number}: {one['changes']}: {one['problem']}")
+            print(f"point {name}: {one['changes']}: {one['problem']}")
     title = f"{len(kept):,} random legal configurations over all knobs at once"
     table.show("random_points", title, ["what", "points", ""], rows(kept), asked.save)
 
