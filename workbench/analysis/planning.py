@@ -49,10 +49,10 @@ def typed_target(text: str) -> Target:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(TYPED, None, f"is not valid TOML ({error})") from None
-    if "measured" in values:  # a form never becomes a path
-        raise InputError(
-            "measured", values["measured"], "names a file: save both and use `workbench plan --cluster FILE`"
-        )
+    for key in ("measured", "links"):
+        if key in values:  # a form never becomes a path
+            remedy = "names a file: save both and use `workbench plan --cluster FILE`"
+            raise InputError(key, values[key], remedy)
     return of_cluster(cluster_file.build(cluster_file.parse(values), catalogue.accelerator, DATA, None))
 
 

@@ -23,6 +23,7 @@ def test_the_example_of_the_form_is_a_cluster() -> None:
     [
         ("groups = [", "is not valid TOML"),
         ('measured = "/etc/passwd"\n' + EXAMPLE, "names a file"),
+        ('links = "/etc/passwd"\n' + EXAMPLE, "names a file"),
         (EXAMPLE.replace("nodes = 4", "nodez = 4"), "unknown key"),
         (EXAMPLE.replace("h100-sxm", "h900"), "unknown; choose one of"),
         (EXAMPLE.replace("bytes_per_second = 450e9, ", ""), "no source tells this figure"),
