@@ -168,7 +168,9 @@ class Approach:
 
     def leave(self, run: OngoingRun, config: RunConfig, by: str) -> None:
         """Turn it to what it goes on with; what lost too much on the way is undone."""
-        self.turn(run, config, by, judged=False)
+        may_wait = self._reference is not None
+        if self.turn(run, config, by, judged=False) is None and may_wait:
+            run.turn({}, by, SET)  # nothing comes that ranks would wait for after a window
 
     def _from_copy(
         self, known: Reference, run: OngoingRun, config: RunConfig, by: str, steps: int = 0

@@ -96,6 +96,26 @@ def test_a_lossy_window_is_on_the_steps_of_the_baseline_s(
 
 
 @pytest.mark.timeout(240)
+def test_ranks_do_not_wait_for_what_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last window has the values that the run is left with: they are told to go on, after no wait of a minute."""
+    monkeypatch.setattr(ongoing_run, "WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(windows, "IDLE_SECONDS", 60.0)
+    tuned = Lossy(tmp_path, lossy_study(["none", "int8"]))
+    tuned.folder.mkdir(parents=True)
+    usual = tuned.file.search_space.config(tuned.file.search_space.baseline[0])
+    lossy, labels = usual.with_values({"compression.method": "int8"}), {"study": "live", "trial": "0"}
+    for config in (usual, lossy):
+        outcome, _ = tuned.windows(config, labels | {"purpose": "sampler"}, lambda: False)
+        assert outcome.ending is Ending.COMPLETED, outcome
+    tuned.windows.leave(lossy, "live")
+    run = tuned.starter.current
+    assert run is not None
+    told = [one.data for one in RunRecords(run.folder / run_folder.RECORDS).events(0) if one.kind == "order"]
+    assert told[-1]["command"] == "set" and told[-1]["note"].startswith("nothing to change")
+    assert len(losses(tuned.to_the_end())) == STEPS
+
+
+@pytest.mark.timeout(240)
 def test_a_copy_is_returned_to_whatever_held_before_it(tmp_path: Path) -> None:
     """An exact window of other values comes before the baseline's that the lossy one is held against."""
     base: dict[str, Any] = lossy_study(["none", "int8"])._given()["base"]
