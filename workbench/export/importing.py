@@ -16,6 +16,8 @@ from workbench.export.mapping import documents
 from workbench.export.mapping.rows import USUAL, Document, Format
 
 _BY_SUFFIX = {".json": documents.read_json, ".yaml": documents.read_yaml, ".yml": documents.read_yaml}
+#: Files that only one of them has, whatever stands in them.
+_ALONE = {".py": "torchtitan", ".toml": "torchtitan"}
 #: Larger than any such file.
 _MOST_BYTES = 4 * 2**20
 
@@ -140,6 +142,8 @@ def _recognised(path: Path, text: str) -> Format:
     """The format most of whose keys the file has, where its first keys leave no doubt."""
     if (reads := _BY_SUFFIX.get(path.suffix.lower())) is not None:
         reads(text)  # what is wrong with it as such is said first
+    if (alone := _ALONE.get(path.suffix.lower())) is not None:
+        return _named(alone)
     best: list[tuple[float, Format]] = []
     for form in _formats():
         try:

@@ -114,3 +114,21 @@ def test_an_exported_file_comes_back(command: Run, furnished: Furnished, tmp_pat
     again = command("import", out / "training_args.json", "--ranks", "4", "--json")
     assert again.code == 0, again
     assert again.document["left_out"] == {}
+
+
+def test_a_release_that_is_not_known_here_is_told_by_its_keys(command: Run, tmp_path: Path) -> None:
+    recipe = tmp_path / "newer.py"
+    recipe.write_text(
+        "def mine():\n    config = base()\n    config.training.num_tokens_per_microbatch = 16384\n"
+    )
+    command("import", recipe).refused(
+        "training.num_tokens_per_microbatch=16384", "unknown to torchtitan 0.3.0"
+    )
+    older = tmp_path / "older.toml"
+    older.write_text("[job]\ndump_folder = 'out'\n[training]\nlocal_batch_size = 8\n")
+    command("import", older).refused("is TOML, which torchtitan reads up to release 0.2", "tune --command")
+    older.write_text("[tool]\nname = 'x'\n")
+    command("import", older).refused("sets nothing")
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    command("import", script).refused("sets nothing", "give a recipe")

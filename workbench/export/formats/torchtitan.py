@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -299,6 +300,12 @@ def read(source: str) -> Document:
     """
     if source.lstrip().startswith("--"):
         return _flags(source)
+    if _is_toml(source):
+        remedy = (
+            "is TOML, which torchtitan reads up to release 0.2; give a recipe of 0.3, or tune the command as it is: "
+            "workbench tune --command 'torchrun -m torchtitan.train --job.config_file FILE'"
+        )
+        raise InputError("file", None, remedy)
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
@@ -312,6 +319,13 @@ def read(source: str) -> Document:
             "file", None, "sets nothing; give a recipe with lines such as config.training.steps = 100"
         )
     return found
+
+
+def _is_toml(source: str) -> bool:
+    try:
+        return not {"training", "parallelism", "job"}.isdisjoint(tomllib.loads(source))
+    except ValueError:
+        return False
 
 
 def _path(node: ast.expr) -> str:
