@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
 
+from tests.support.workbench.decided_study import write_decided
 from tests.support.workbench.special_runs import write_special
 from tests.support.workbench.synthetic_live import RUN, write_live
 from tests.workbench.pages.conftest import (
@@ -44,6 +45,7 @@ def pages(home: Path) -> dict[str, str]:
         ["paper", "int8"],
     )
     adapted, sparse = write_special(home)
+    decided = write_decided(home)
     runs = sorted(folder.name for folder in home.iterdir() if folder.name[:2] == "20")
     finished = next(name for name in runs if name.endswith("a7e2"))
     return {
@@ -65,6 +67,7 @@ def pages(home: Path) -> dict[str, str]:
         "plan": "/plan?cluster=dgx-a100&nodes=2&model=350m&batch=64",
         "tune": "/tune?view=watch&study=quickstart",
         "tune-live": f"/tune?view=watch&study={study}",
+        "tune-decided": f"/tune?view=watch&study={decided}",
         "tune-new": "/tune?view=new",
         "compare": "/compare?ids=quickstart:0,quickstart:4,quickstart:5",
         "export": "/export?export=quickstart",

@@ -67,6 +67,9 @@ def _chosen(ids: list[str], labels: dict[str, str]) -> list[str]:
         list(known),
         key="compare-ids",
         max_selections=MOST,
+        # Who types fast and presses Enter gets what they typed, not all that is offered.
+        select_all=False,
+        filter_mode="contains",
         format_func=lambda run: labels.get(run, run),
     )
     for line in st.session_state.get("compare-gone", []):

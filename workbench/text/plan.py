@@ -54,7 +54,7 @@ def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Colu
         ),
         Column(
             "90 % interval, s",
-            [words.around(row.step_seconds.low, row.step_seconds.high) for row in rows],
+            [words.interval(row.step_seconds.low, row.step_seconds.high, 3) for row in rows],
             None,
             RANGE,
         ),

@@ -47,6 +47,9 @@ _IN_THE_END = (
     "power of the steps, here at least 0.76. What is guarded is the larger one of both."
 )
 
+#: Of the column that both tables begin with: "12, loss again".
+_TRIAL_PIXELS = 84
+
 
 def section(found: StudySnapshot) -> None:
     """Nothing of a study that is not live."""
@@ -99,30 +102,33 @@ def _trial(row: WindowRow) -> str:
 
 
 def _windows(report: LiveReport, aim: Aim) -> None:
-    """Two tables, each as wide as a small window: how fast, and what was learned."""
+    """Two tables, each as wide as a window of 800 pixels: how fast, and what the run made of it."""
     rows = report.windows[::-1]
-    which = {"trial": [_trial(row) for row in rows], "values": _turned(rows)}
+    trials = [_trial(row) for row in rows]
+    config = st.column_config
     table(
         {
-            **which,
-            "steps": [f"{row.first:,} to {row.end - 1:,}" if row.end > row.first else "none" for row in rows],
-            "ended": [words.spoken(row.outcome) + (", undone" if row.undone else "") for row in rows],
+            "trial": trials,
+            "values": _turned(rows),
             aim.unit: [_value(row, aim) for row in rows],
             "beside it": [_beside(row) for row in rows],
             "over the start": [row.over_baseline for row in rows],
-            "saved, s": [row.saved_seconds for row in rows],
         },
         "tune-live-windows",
         {
-            aim.unit: st.column_config.TextColumn(help=_RANGE),
-            "beside it": st.column_config.TextColumn(help=_BESIDE),
-            "over the start": st.column_config.NumberColumn(format="%.2f x", help=_OVER),
-            "saved, s": st.column_config.NumberColumn(format="%+.2f", help=_SAVED),
+            "trial": config.TextColumn(width=_TRIAL_PIXELS),
+            "values": config.TextColumn(width=220),
+            aim.unit: config.TextColumn(width=150, help=_RANGE),
+            "beside it": config.TextColumn(width=142, help=_BESIDE),
+            "over the start": config.NumberColumn(width=90, format="%.2f x", help=_OVER),
         },
     )
     table(
         {
-            **which,
+            "trial": trials,
+            "steps": [f"{row.first:,} to {row.end - 1:,}" if row.end > row.first else "none" for row in rows],
+            "ended": [words.spoken(row.outcome) + (", undone" if row.undone else "") for row in rows],
+            "saved, s": [row.saved_seconds for row in rows],
             "loss": [row.loss_increase for row in rows],
             "learned": [row.learned for row in rows],
             "loss in the end": [row.later_increase for row in rows],
@@ -131,11 +137,15 @@ def _windows(report: LiveReport, aim: Aim) -> None:
         },
         "tune-live-losses",
         {
-            "loss": st.column_config.NumberColumn(format="percent", help=_LOSS),
-            "learned": st.column_config.NumberColumn(format="%.2f x", help=_LEARNED),
-            "loss in the end": st.column_config.NumberColumn(format="percent", help=_IN_THE_END),
-            "settling": st.column_config.NumberColumn(format="%d", help=_SETTLING),
-            "leader": st.column_config.NumberColumn(format="%.2f x", help=_LEADER),
+            "trial": config.TextColumn(width=_TRIAL_PIXELS),
+            "steps": config.TextColumn(width=80),
+            "ended": config.TextColumn(width=130),
+            "saved, s": config.NumberColumn(width=62, format="%+.2f", help=_SAVED),
+            "loss": config.NumberColumn(width=56, format="percent", help=_LOSS),
+            "learned": config.NumberColumn(width=60, format="%.2f x", help=_LEARNED),
+            "loss in the end": config.NumberColumn(width=96, format="percent", help=_IN_THE_END),
+            "settling": config.NumberColumn(width=56, format="%d", help=_SETTLING),
+            "leader": config.NumberColumn(width=56, format="%.2f x", help=_LEADER),
         },
     )
 
