@@ -186,6 +186,8 @@ class Target:
         between = [group.between.bytes_per_second for group in groups]
         if self.cluster.across:
             between.append(self.cluster.across.bytes_per_second)
+        if self.cluster.host_links is not None:
+            between = [self.cluster.host_links.slowest / max(group.devices for group in groups)]
         inside = min(group.inside.bytes_per_second for group in groups)
         return Machine(compute.device_of(chip, precision), Links(inside, min(between)))
 
@@ -233,6 +235,12 @@ def of_cluster(cluster: Cluster, exact: bool = True) -> Target:
     if len(cluster.groups) > 1:
         notes = (
             "groups of nodes differ: seconds are those of the slowest device and link, whatever the placement",
+        )
+    if cluster.host_links is not None:
+        rate = f"{cluster.host_links.slowest / 1e9:,.3g} GB/s of a node"
+        notes = (
+            *notes,
+            f"between nodes seconds are those of the slowest measured link, {rate}, whatever the placement",
         )
     own = device_constants.of(kinds[0]) if len(kinds) == 1 else None
     if own is not None:

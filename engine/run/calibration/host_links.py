@@ -7,6 +7,7 @@ one island: that follows from the rates alone, whatever a configuration says.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +49,12 @@ class HostLinks(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     def count(self) -> int:
         """Islands in all."""
         return max(self.islands, default=0) + 1
+
+    @property
+    def slowest(self) -> float:
+        """Bytes/s of the slowest link of two hosts."""
+        rates = enumerate(self.bytes_per_second)
+        return min((rate for one, row in rates for to, rate in enumerate(row) if to != one), default=math.inf)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, the islands among them."""

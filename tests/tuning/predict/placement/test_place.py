@@ -292,6 +292,15 @@ def test_who_is_near_whom_is_measured_and_not_configured(tmp_path: Path) -> None
     assert again(found, asked(parallel__dp=4, parallel__pp=2), where).seconds == pytest.approx(found.seconds)
 
 
+def test_seconds_are_those_of_the_slowest_measured_link(tmp_path: Path) -> None:
+    """10 MB/s of a node with two devices between islands, where the file says 2.4 GB/s."""
+    where = measured_cluster(tmp_path, [0, 1, 0, 1])
+    assert where.machine("bf16").links.between == pytest.approx(1e7 / 2)
+    assert any("0.01 GB/s of a node" in note for note in where.notes)
+    plain = target.named("dgx-a100", 2)
+    assert not any("measured link" in note for note in plain.notes)
+
+
 def test_hosts_that_are_all_near_have_no_best_placement(tmp_path: Path) -> None:
     assert place.of(asked(parallel__dp=4, parallel__pp=2), measured_cluster(tmp_path, [0, 0, 0, 0])) is None
 
