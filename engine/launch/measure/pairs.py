@@ -34,7 +34,7 @@ from profilers.torch_private import own_store
 
 #: A message begins with so many bytes, and grows until it takes long enough, or is as large as this.
 _FIRST_BYTES, _MOST_BYTES = 1 << 16, 1 << 26
-_LONG_SECONDS = 0.05
+_LONG_SECONDS = 0.1
 _PINGS, _REPEATS = 20, 3
 #: What each host sends when all of an island do, in seconds of what it reached alone.
 _TOGETHER_SECONDS = 0.3
