@@ -16,7 +16,7 @@ from engine.launch.measure.lab_hosts import measure_lab
 from engine.run.calibration import host_links
 from tests.support.engine.lab import needs_lab
 
-TWO_ISLANDS = Lab(hosts=4, islands=2, rate_mbit=200.0, between_mbit=40.0)
+TWO_ISLANDS = Lab(hosts=4, islands=2, rate_mbit=400.0, between_mbit=20.0)
 
 
 @needs_lab
@@ -30,11 +30,11 @@ def test_the_hosts_of_a_lab_are_told_apart_by_what_they_reach() -> None:
     for one, row in enumerate(found.bytes_per_second):
         for other, rate in enumerate(row):
             if one != other:
-                asked = 200.0 if found.islands[one] == found.islands[other] else 40.0
-                assert 0.3 * asked < rate * 8 / 1e6 < 2 * asked, (one, other)
+                asked = 400.0 if found.islands[one] == found.islands[other] else 20.0
+                assert 0.15 * asked < rate * 8 / 1e6 < 2 * asked, (one, other)
     for together in found.island_bytes_per_second:
         assert together is not None
-        assert 0.3 * 40.0 < together * 8 / 1e6 < 2 * 40.0, "two hosts share one uplink"
+        assert 0.3 * 20.0 < together * 8 / 1e6 < 2 * 20.0, "two hosts share one uplink"
     assert told[0].total == 12 and told[-1].done <= 12
     assert all(not lab.pid or not lab.deserted for lab in registry.standing())
 
