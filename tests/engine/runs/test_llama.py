@@ -1,6 +1,7 @@
 """A Llama whose weights transformers made has transformers' own losses, in one process and cut.
 
-It needs transformers and safetensors: ``pip install -e '.[huggingface]'`` in an environment of its own.
+It needs transformers and safetensors: ``make test-slow`` runs it in the environment of Hugging Face's trainers, which
+``python -m tests.support.trainers.environments hf`` makes.
 """
 
 from __future__ import annotations

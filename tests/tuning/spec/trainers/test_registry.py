@@ -244,6 +244,14 @@ def test_a_study_keeps_the_settings_that_a_file_had(tmp_path: Path) -> None:
     assert tree == {"zero_optimization": {"stage": 2}, "steps_per_print": 1}
 
 
+def test_what_a_shell_s_script_hides_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "go.sh").write_text(
+        "python pretrain_gpt.py --micro-batch-size 2 --tensor-model-parallel-size 1\n"
+    )
+    with pytest.raises(InputError, match=r"what it starts stands in go\.sh: give that command itself"):
+        parse({"name": "s", "trainer": {"command": "bash go.sh", "directory": str(tmp_path)}})
+
+
 def test_threads_are_a_variable_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     found = tuned("torchrun --nproc-per-node 2 train.py")
