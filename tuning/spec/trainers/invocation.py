@@ -30,7 +30,10 @@ _LAUNCHERS = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.
 #: Endings of what a launcher starts by its name.
 _SCRIPTS = (".py", ".sh")
 #: Options that say how many ranks there are, those of the innermost launcher first.
-_RANKS = ("--nproc-per-node", "--num_processes", "--num_gpus", "-np", "--ntasks-per-node", "--ntasks", "-n")
+_RANKS = ("--nproc-per-node", "--num_processes", "--num_gpus")
+#: Those of launchers of Slurm and MPI, which other programs have for something else.
+_TASKS = ("-np", "--ntasks-per-node", "--ntasks", "-n")
+_TASK_LAUNCHERS = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"})
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: In a shell's script: ``NAME=${{NAME:-8}}`` or ``NAME=8``, quoted or not.
 _USUAL = r"^\s*(?:export\s+)?{name}=[\"']?(?:\$\{{{name}:-[\"']?)?(?P<value>[^\s\"'}}$;]*)"
@@ -330,7 +333,8 @@ def _is_option(word: str) -> bool:
 def _ranks(command: Invocation) -> int:
     """Of a command; 1 where nothing says how many."""
     launcher = command.launcher
-    for flag in _RANKS:
+    tasks = any(word.rpartition("/")[2] in _TASK_LAUNCHERS for word in launcher.words)
+    for flag in (*_RANKS, *(_TASKS if tasks else ())):
         value = launcher.value(flag)
         if value is not None and value.isdigit() and int(value):
             return int(value)

@@ -80,6 +80,8 @@ def test_switches_and_what_is_left_out() -> None:
         ("python -m torch.distributed.launch --nproc_per_node=2 --use_env t.py", 2),
         ("python t.py -n 7", 1),
         ("python -m package.train -n 7", 1),
+        ("nice -n 10 python t.py", 1),
+        ("nice -n 10 torchrun --nproc-per-node 2 t.py", 2),
     ],
 )
 def test_the_ranks_are_those_that_its_launcher_is_asked_for(text: str, ranks: int) -> None:

@@ -64,6 +64,9 @@ def depends():
         config.training.local_batch_size = 32
     return config
 
+def given():
+    return depends(large=True)
+
 def circular():
     return circular()
 """
@@ -140,6 +143,7 @@ def test_without_a_number_the_script_says_how_many_ranks(
         ("imported", {"training.local_batch_size": 3, "training.seq_len": 64}),
         ("depends", {"training.seq_len": 1024, "checkpoint.enable": True,
                      "parallelism.tensor_parallel_degree": 2}),
+        ("given", {}),
         ("circular", {}),
         ("missing", {}),
     ],

@@ -144,8 +144,11 @@ class _Recipe:
             return by_name.get(node.id, {})
         if not isinstance(node, ast.Call):
             return {}
-        if isinstance(node.func, ast.Name) and not node.args and not node.keywords:
-            return self._other(node.func.id)
+        if isinstance(node.func, ast.Name):
+            if not node.args and not node.keywords:
+                return self._other(node.func.id)
+            if _function(self._tree, node.func.id) is not None:
+                return {}  # what it makes of its arguments is not known
         found: Settings = {}
         for one in node.keywords:
             if one.arg:
