@@ -67,6 +67,7 @@ def pages(home: Path) -> dict[str, str]:
         "plan": "/plan?cluster=dgx-a100&nodes=2&model=350m&batch=64",
         "tune": "/tune?view=watch&study=quickstart",
         "tune-live": f"/tune?view=watch&study={study}",
+        "study-live": f"/runs?id={study}",
         "tune-decided": f"/tune?view=watch&study={decided}",
         "tune-new": "/tune?view=new",
         "compare": "/compare?ids=quickstart:0,quickstart:4,quickstart:5",

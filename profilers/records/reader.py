@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +162,21 @@ class EventTail:
             return None
 
 
+def remaining(table: Table, stream: str, events: Sequence[Event], before: int = 0) -> Table:
+    """The records of a rank's ``stream`` without those of steps that its ``events`` say were undone after they were
+    written; so many lie ``before`` these in their file.
+    """
+    undone = [event.data for event in events if event.kind == UNDONE_EVENT]
+    if not undone or not table.has("step"):
+        return table
+    steps, places = np.ma.getdata(table.column("step")), before + np.arange(len(table))
+    gone = np.zeros(len(table), dtype=bool)
+    for told in undone:
+        count = dict(told.get("records") or {}).get(stream, 0)
+        gone |= (places < count) & (steps >= told.get("step", 0))
+    return table.chosen(~gone) if gone.any() else table
+
+
 class RunRecords:
     """All records of one run: its folder ``records/``. What is read stays the same until ``refresh``.
 
@@ -206,17 +221,8 @@ class RunRecords:
         return self._tables[key][1]
 
     def _remaining(self, table: Table, key: tuple[str, str]) -> Table:
-        """Without the records of steps that were undone after they were written."""
         process, stream = key
-        if not process.startswith(_RANK_PREFIX) or not table.has("step"):
-            return table
-        steps, places = np.ma.getdata(table.column("step")), np.arange(len(table))
-        gone = np.zeros(len(table), dtype=bool)
-        for event in self.events(process):
-            if event.kind == UNDONE_EVENT:
-                count = dict(event.data.get("records") or {}).get(stream, 0)
-                gone |= (places < count) & (steps >= event.data.get("step", 0))
-        return table.chosen(~gone) if gone.any() else table
+        return remaining(table, stream, self.events(process)) if process.startswith(_RANK_PREFIX) else table
 
     def events(self, process: int | str) -> list[Event]:
         """All events of a rank (its number) or process (its name), in the order they were written."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from profilers.records.reader import ARCHIVED, RunRecords, Tail
+from profilers.records.reader import ARCHIVED, RunRecords, Tail, remaining
+from profilers.records.schema import Event
 from profilers.records.table import Table
 
 
@@ -36,3 +38,24 @@ def records(folder: Path) -> RunRecords:
 def tail(path: Path) -> Tail:
     """Follows one record file, also past the moment at which it is compacted."""
     return Tail(path, open_archive)
+
+
+class Remaining:
+    """A record file of a rank, followed, without what the rank's events said by then was undone. What is undone later
+    was read already: who follows begins anew.
+    """
+
+    def __init__(self, path: Path, events: Callable[[], Sequence[Event]]) -> None:
+        self._tail, self._stream, self._events = tail(path), path.suffix[1:], events
+        self._read = 0
+
+    def read_new(self) -> Table:
+        """The records that were written since the last call."""
+        table = self._tail.read_new()
+        before, self._read = self._read, self._read + len(table)
+        return remaining(table, self._stream, self._events(), before)
+
+    @property
+    def problems(self) -> list[str]:
+        """As those of the file."""
+        return self._tail.problems

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import reduce
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from profilers.records.reader import Tail
 from profilers.records.table import Table
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,10 +38,19 @@ class LazyColumns(Mapping[str, Array]):
         return len(self._names)
 
 
+class Followed(Protocol):
+    """A record file, piece by piece."""
+
+    def read_new(self) -> Table: ...
+
+    @property
+    def problems(self) -> list[str]: ...
+
+
 class Stream:
     """One record file, followed. What ``refresh`` returned stays as it was, whatever is written later."""
 
-    def __init__(self, tail: Tail) -> None:
+    def __init__(self, tail: Followed) -> None:
         self.tail = tail
         self._tables: list[Table] = []
         self._count = 0

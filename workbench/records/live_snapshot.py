@@ -25,10 +25,10 @@ from profilers.analysis.rounds import recent_steps
 from profilers.model.links import Links
 from profilers.model.rows import ChangeRow
 from profilers.model.run_summary import CommunicationRow, RunSummary
-from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, Tail, host_name, unknown_streams
-from profilers.records.schema import Event
+from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, host_name, unknown_streams
+from profilers.records.schema import UNDONE_EVENT, Event
 from profilers.records.table import Column
-from workbench.records.archive import tail
+from workbench.records.archive import Remaining
 from workbench.records.columns import Columns, Stream, common_steps
 from workbench.records.kept import POLICIES, KeptSteps, KeptStream, PhaseMeans, Policy
 from workbench.records.summary import summary_of
@@ -124,8 +124,8 @@ class Snapshot:
 class _Collectives:
     """One rank's calls of the last steps; older ones are forgotten, since a long run has millions."""
 
-    def __init__(self, path: Path) -> None:
-        self.tail = tail(path)
+    def __init__(self, tail: Remaining) -> None:
+        self.tail = tail
         self.tables: list[Table] = []
 
     def refresh(self, first_step: int) -> list[Table]:
@@ -137,7 +137,7 @@ class _Collectives:
 class _Thinned:
     """A record file of readings, followed without holding all of it."""
 
-    def __init__(self, tail: Tail, policy: Policy) -> None:
+    def __init__(self, tail: Remaining, policy: Policy) -> None:
         self.tail = tail
         self._kept = KeptStream(policy)
 
@@ -154,14 +154,33 @@ class LiveRun:
 
     def __init__(self, folder: Path, *, thinned: bool = False) -> None:
         self.folder = folder
-        self._steps = KeptSteps() if thinned else None
-        self._step_tails: dict[int, Tail] = {}
+        self._thinned = thinned
         self._records = folder / run_folder.RECORDS
         self._sampled = RunRecords(self._records)
-        self._streams: dict[tuple[str, str], Stream | _Thinned] = {}
-        self._collectives: dict[int, _Collectives] = {}
+        self._undone = 0
+        self._begin()
         self._links: Links | None = None
         self._last: tuple[Snapshot, frozenset[_File]] | None = None
+
+    def _begin(self) -> None:
+        """Nothing is read yet."""
+        self._steps = KeptSteps() if self._thinned else None
+        self._step_tails: dict[int, Remaining] = {}
+        self._streams: dict[tuple[str, str], Stream | _Thinned] = {}
+        self._collectives: dict[int, _Collectives] = {}
+
+    def _begin_anew(self, ranks: list[int]) -> None:
+        """Once more was undone: what was read of those steps is among the rest, and they are done again."""
+        undone = sum(event.kind == UNDONE_EVENT for rank in ranks for event in self._sampled.events(rank))
+        if undone != self._undone:
+            self._undone = undone
+            self._begin()
+
+    def _tail(self, process: str, stream: str) -> Remaining:
+        return Remaining(
+            self._records / f"{process}.{stream}",
+            lambda: self._sampled.events(process) if process.startswith("rank-") else (),
+        )
 
     def read(self) -> Snapshot:
         """Everything that is there by now; what is missing or half-written is left out.
@@ -174,8 +193,9 @@ class LiveRun:
         return self._last[0]
 
     def _read(self) -> Snapshot:
-        ranks = self._ranks()
-        hosts = {name: self._readings(process) for name, process in self._host_processes().items()}
+        ranks, processes_of = self._ranks(), self._host_processes()
+        self._begin_anew(ranks)
+        hosts = {name: self._readings(process) for name, process in processes_of.items()}
         host, gpu, cores, network, processes, events = next(iter(hosts.values()))
         steps = self._steps_of(ranks)
         status = RunStatus.of(self.folder)
@@ -208,7 +228,7 @@ class LiveRun:
         if self._steps is None:
             return {rank: self._columns(f"rank-{rank}", "step") for rank in ranks}
         for rank in ranks:
-            self._step_tails.setdefault(rank, tail(self._records / f"rank-{rank}.step"))
+            self._step_tails.setdefault(rank, self._tail(f"rank-{rank}", "step"))
         self._steps.add({rank: self._step_tails[rank].read_new() for rank in ranks})
         return {rank: columns for rank, columns in self._steps.columns().items() if rank in ranks}
 
@@ -240,7 +260,7 @@ class LiveRun:
     def _columns(self, process: str, stream: str) -> Columns:
         key = process, stream
         if key not in self._streams:
-            followed = tail(self._records / f"{process}.{stream}")
+            followed = self._tail(process, stream)
             whole = self._steps is None
             self._streams[key] = Stream(followed) if whole else _Thinned(followed, POLICIES[stream])
         return self._streams[key].refresh()
@@ -255,8 +275,8 @@ class LiveRun:
         first = int(window[0]) if len(window) else 0
         tables, exposed = list[Table](), list[Column]()
         for rank, columns in steps.items():
-            path = self._records / f"rank-{rank}.comm"
-            recent = self._collectives.setdefault(rank, _Collectives(path)).refresh(first)
+            followed = self._tail(f"rank-{rank}", "comm")
+            recent = self._collectives.setdefault(rank, _Collectives(followed)).refresh(first)
             waits = _waits(columns, window)
             tables += recent
             exposed += [seconds_of_calls(table, window, waits) for table in recent]

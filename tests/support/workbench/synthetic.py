@@ -96,7 +96,7 @@ class FakeRun:
         return StepSample(
             step=number,
             measured=number >= self.config.train.warmup,
-            start_unix=self.started_unix + number * self.step_seconds,
+            start_unix=self.begin_of(number),
             step_seconds=total,
             cpu_seconds=total * 0.93,
             **{f"{phase}_seconds": value for phase, value in seconds.items()},
@@ -104,6 +104,10 @@ class FakeRun:
             loss=loss if rank % 2 else None,
             gradient_norm=1.0,
         )
+
+    def begin_of(self, number: int) -> float:
+        """Unix time."""
+        return self.started_unix + number * self.step_seconds
 
     @property
     def tokens(self) -> int:
@@ -135,6 +139,7 @@ class RunFolder:
         (self.folder / run_folder.CONFIG).write_text(run.config.dumps(), "utf-8")
         labels = {"study": run.study, "trial": str(run.trial)} if run.study else {"purpose": "train"}
         run_folder.write_json(self.folder / run_folder.STATUS, self._status(labels))
+        self._used, self._sampled = 0.0, run.started_unix
         self.progress = Progress(self.folder, run.world_size)
         records = self.folder / run_folder.RECORDS
         self.ranks = [RecordWriter(records, f"rank-{rank}") for rank in range(run.world_size)]
@@ -172,14 +177,16 @@ class RunFolder:
             rss = int((0.41 + 0.02 * rank) * GIB + 2e6 * min(number, 30))
             writer.write(MemorySample(number, sample.start_unix, rss, rss + 2**24, None, None, None))
             self.progress.enter_state(rank, number + 1, ("backward", "forward")[rank % 2])
-        self._host(self.run.started_unix + number * self.run.step_seconds, number)
+        self._host(self.run.begin_of(number), number)
 
     def _host(self, at: float, number: int) -> None:
         cpu = min(1.0, 0.9 + 0.08 * self.run.random.random()) if number else 0.2
         for gpu in range(self.run.gpus):
             self.launcher.write(self._gpu(at, gpu))
-        self.launcher.write(HostSample(at, cpu, int(9.1 * GIB + 3e7 * number), 24 * GIB, *([0] * 5), 3.5))
-        used = cpu * CORES / self.run.world_size * number * self.run.step_seconds
+        memory = int(9.1 * GIB + 3e7 * min(number, 60))
+        self.launcher.write(HostSample(at, cpu, memory, 24 * GIB, *([0] * 5), 3.5))
+        self._used += cpu * CORES / self.run.world_size * max(0.0, at - self._sampled)
+        self._sampled, used = at, self._used
         for core in range(CORES):
             self.launcher.write(CoreSample(at, core, cpu))
         for rank in range(self.run.world_size):

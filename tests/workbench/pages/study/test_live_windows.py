@@ -9,11 +9,13 @@ import pytest
 
 from engine.run import run_folder
 from profilers.records.reader import RunRecords
-from tests.support.workbench.played_run import FASTER, LEARNS, STEP_SECONDS
+from tests.support.workbench.played_run import FASTER, LEARNS, STEP_SECONDS, PlayedSteps
+from tests.support.workbench.synthetic import RunFolder
 from tests.support.workbench.synthetic_live import RUN, STEPS, write_live
 from tests.workbench.pages.test_pages import visit
 from tuning.storage.study_folder import STUDIES
 from workbench.analysis import studies
+from workbench.records.live_snapshot import LiveRun
 
 INT8, TOPK = ("compression.method", "int8"), ("compression.method", "topk")
 
@@ -76,3 +78,31 @@ def test_what_was_invested_and_saved_agree_with_each_other_and_with_the_run_s_ow
     assert report.break_even_step is not None and 0 < report.break_even_step < STEPS
     ahead = [step for step, seconds in curve.items() if step >= report.break_even_step and seconds < 0]
     assert not ahead
+
+
+@pytest.mark.parametrize("thinned", [False, True])
+def test_steps_that_were_undone_are_drawn_nowhere(live: Path, thinned: bool) -> None:
+    """As the run's own reader has them, read at once and followed while it goes."""
+    snapshot = LiveRun(live / RUN, thinned=thinned).read()
+    records = RunRecords(live / RUN / run_folder.RECORDS)
+    for rank, columns in snapshot.steps.items():
+        assert list(columns["step"]) == list(range(STEPS))
+        assert list(columns["start_unix"]) == list(records.table(rank, "step").column("start_unix"))
+    assert [list(columns["step"]) for columns in snapshot.memory.values()] == [list(range(STEPS))] * 2
+
+
+@pytest.mark.parametrize("thinned", [False, True])
+def test_who_follows_a_run_forgets_what_is_undone(tmp_path: Path, thinned: bool) -> None:
+    steps = PlayedSteps("20260101-000000-5e1f", {"parallel.dp": 2, "batch.global_batch": 8}, 0.2, 40)
+    steps.begin(steps.config)
+    written = RunFolder(tmp_path, steps)
+    followed = LiveRun(written.folder, thinned=thinned)
+    for step in range(20):
+        written.write_step(step)
+    assert list(followed.read().steps[0]["step"]) == list(range(20))
+    for writer in written.ranks:
+        writer.undo(12)
+    assert list(followed.read().steps[0]["step"]) == list(range(12))
+    for step in range(12, 25):
+        written.write_step(step)
+    assert [list(columns["step"]) for columns in followed.read().steps.values()] == [list(range(25))] * 2
