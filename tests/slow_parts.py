@@ -28,6 +28,7 @@ _SLOW = re.compile(r"mark\.(slow|drawn)\b")
 _LONG = frozenset(
     {
         "tests/engine/backends/test_fake_cuda.py",
+        "tests/engine/runs/test_llama.py",
         "tests/tuning/studies/test_command_hf.py",
         "tests/workbench/export/formats/test_parsers.py",
         "tests/workbench/export/formats/test_trained.py",
@@ -54,7 +55,7 @@ def parts() -> list[str]:
 
 def interpreter(part: str) -> str:
     """The Python that runs a part."""
-    name = _BESIDE.get(part)
+    name = _BESIDE.get(part.partition("::")[0])
     return sys.executable if name is None else str(environments.made(name))
 
 
@@ -75,7 +76,7 @@ def run(part: str, options: list[str]) -> list[str]:
     except subprocess.TimeoutExpired:
         outcome, counts = "failed", f"not done after {LIMIT} s"
     except subprocess.CalledProcessError:
-        outcome, counts = "failed", f"no environment for {_BESIDE[part]}: pip's words are above"
+        outcome, counts = "failed", f"no environment for {part}: pip's words are above"
     else:
         print(done.stdout, done.stderr)
         outcome = "passed" if done.returncode in (0, NOTHING_SELECTED) else "failed"
