@@ -131,6 +131,7 @@ def result(run: subprocess.Popen[str]) -> list[Any]:
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_run_after_one_that_was_killed_while_it_compiled(tmp_path: Path) -> None:
     compiler, stall = tmp_path / "compiler", tmp_path / "stall"
     compiler.write_text(COMPILER.format(stall=stall))

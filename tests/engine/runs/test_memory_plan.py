@@ -69,6 +69,7 @@ def test_no_mix_changes_a_bit(session: Session, values: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_nor_with_compiled_blocks(session: Session) -> None:
     compiled = {"compile": True, "train__step_timeout_seconds": 300.0}
     same(run(session, compiled | {"memory__block_actions": MIX}), run(session, compiled))

@@ -60,7 +60,7 @@ def test_it_trains(tmp_path: Path) -> None:
     variables = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "localhost",
                  "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(out), "PYTHON": sys.executable}  # fmt: skip
     done = subprocess.run(["bash", out / "job.sbatch", "--out", tmp_path / "runs"], env=os.environ | variables,
-                          cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)  # fmt: skip
+                          cwd=Path(__file__).parents[4], capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "runs").glob("*-*-*")
     summary = json.loads((folder / run_folder.SUMMARY).read_text())
