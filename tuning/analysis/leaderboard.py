@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from engine.config.knobs.catalogue import loses_alike
+from engine.config.knobs.catalogue import loses_alike, loses_as_much
 from engine.run.outcome import FROM_OUTSIDE, RETRY_ONCE
 from tuning.analysis import beside_leader
 from tuning.analysis.constraints import Checked, is_about, over_runs
@@ -171,6 +171,8 @@ def _standing(state: StudyState, file: StudyFile) -> Standing:
     if baseline is not None and beside_leader.ranks(file):
         found.sort(key=lambda trial: (-rank(state, trial, baseline, file), trial.number))
     ranked = [trial for trial in found if _may_win(state, trial, baseline, file)]
+    if file.live is not None:
+        ranked = _gentlest_first(state, ranked, baseline, file)
     return Standing(
         baseline=baseline,
         best=ranked[0] if ranked else None,
@@ -179,6 +181,38 @@ def _standing(state: StudyState, file: StudyFile) -> Standing:
         runner_up=next((trial for trial in ranked[1:] if trial.config != ranked[0].config), None),
         ranked=tuple(ranked),
     )
+
+
+def _gentlest_first(
+    state: StudyState, ranked: list[Trial], baseline: Trial | None, file: StudyFile
+) -> list[Trial]:
+    """Before the fastest, what is exact and as fast, and what loses less by the same methods and is not told to be
+    slower: a live study's windows are short, its losses show late, and the run goes on with the first.
+    """
+    chosen = ranked[:1]
+    while chosen:
+        most, best = rank(state, ranked[0], baseline, file), chosen[0]
+        others = (one for one in ranked if _loses_less(one, best, file))
+        near = (one for one in others if _at_most(state, one, baseline, file) >= most)
+        if (other := next(near, None)) is None:
+            break
+        chosen = [other]
+    return chosen + [one for one in ranked if one not in chosen]
+
+
+def _at_most(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> float:
+    """What its rank may be: by what counts as equal, and where it loses something by the interval of its window."""
+    over, most = trial.leader_ratio, trial.leader_ratio_high
+    told = most / over if over and most is not None and _lossy(trial, file) else 1.0
+    return rank(state, trial, baseline, file) * max(told, 1 + file.equal_within)
+
+
+def _loses_less(one: Trial, other: Trial, file: StudyFile) -> bool:
+    """Whether it is exact beside a lossy one, or loses less by the same methods."""
+    mine, theirs = (file.search_space.base_values | trial.config for trial in (one, other))
+    if not is_lossy(theirs) or not is_lossy(mine):
+        return is_lossy(theirs)
+    return loses_as_much(theirs, mine) and not loses_alike(theirs, mine)
 
 
 def rank(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> float:

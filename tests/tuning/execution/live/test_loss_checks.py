@@ -349,3 +349,55 @@ def test_a_check_goes_on_where_the_search_has_lost_what_it_may(tmp_path: Path) -
     assert outcome.ending.value == "completed", outcome
     assert summary.validation_loss is not None and summary.reference_loss is not None
     tuned.starter.stop()
+
+
+@pytest.mark.parametrize(
+    ("gentle", "led"),
+    [
+        ((3.9, 3.7, 4.1), 16),
+        ((3.9, None, None), 16),
+        ((3.5, 3.3, 4.2), 16),
+        ((3.5, 3.4, 3.6), 2),
+        ((None, None, None), 2),
+    ],
+)
+def test_of_what_is_as_fast_the_one_that_loses_less_leads(gentle: tuple[float | None, ...], led: int) -> None:
+    """Rank 2 sends less than rank 16 and learns less, which shows later: it leads where it is told to be faster."""
+    guard = {"threshold": 0.05, "min_steps": 1}
+    space = {"compression.method": ["none", "powersgd"], "compression.rank": [2, 16]}
+    file = lossy_study(["none"], space=space, loss_guard=guard, trials=3)
+    usual = file.search_space.baseline[0]
+    told = {"outcome": "completed", "steps": 12, "validation_loss": 3.5}
+    trials = [Trial(0, usual, "baseline", value=100.0, **told)]
+
+    def window(rank: int, over: float, low: float | None, high: float | None) -> None:
+        config = usual | {"compression.method": "powersgd", "compression.rank": rank}
+        more = {"leader_ratio": over, "leader_ratio_low": low, "leader_ratio_high": high, "leader_trial": 0}
+        ran = told | more | {"reference_loss": 3.5, "loss_before": 3.9, "steps_before": 8}
+        trials.append(Trial(len(trials), config, "sampler", value=100.0 * over, **ran))
+
+    window(2, 4.0, 3.9, 4.1)
+    if (over := gentle[0]) is not None:
+        window(16, over, gentle[1], gentle[2])
+    best = winner(StudyState(trials=tuple(trials)), file)
+    assert best is not None and best.config["compression.rank"] == led
+
+
+def test_what_is_exact_and_as_fast_leads() -> None:
+    file = lossy_study(["none", "topk"], loss_guard={"threshold": 0.05, "min_steps": 1}, trials=2)
+    usual, told = file.search_space.baseline[0], {"outcome": "completed", "steps": 12, "validation_loss": 3.5}
+    lossy = told | {"reference_loss": 3.5, "loss_before": 3.9, "steps_before": 8, "leader_trial": 0}
+    for over, leads in ((1.02, "none"), (1.2, "topk")):
+        trials = (
+            Trial(0, usual, "baseline", value=100.0, **told),
+            Trial(
+                1,
+                usual | {"compression.method": "topk"},
+                "sampler",
+                value=100.0 * over,
+                leader_ratio=over,
+                **lossy,
+            ),
+        )
+        best = winner(StudyState(trials=trials), file)
+        assert best is not None and best.config["compression.method"] == leads
