@@ -29,7 +29,9 @@ def whole_seconds(state: StudyState, file: StudyFile, trial: Trial) -> float:
 
 
 def window_seconds(state: StudyState, file: StudyFile, trial: Trial) -> float:
-    """What the next window of a trial takes: what its windows took before, else by its steps."""
+    """What the next window of a trial takes: what its windows took before, else by its steps, and no longer than all of
+    it. Where a study is played, seconds that pass are not those that its steps tell.
+    """
     before = [
         run.seconds
         for run in state.trials
@@ -38,9 +40,10 @@ def window_seconds(state: StudyState, file: StudyFile, trial: Trial) -> float:
     if before:
         return median(before)
     steps, step = confirmation.window_steps(state, file, trial), _step_seconds(trial)
+    whole = whole_seconds(state, file, trial)
     if steps is None or not step:
-        return whole_seconds(state, file, trial)
-    return confirmation.overhead_seconds(state) + steps * step
+        return whole
+    return min(whole, confirmation.overhead_seconds(state) + steps * step)
 
 
 def usual_seconds(state: StudyState) -> float:
