@@ -58,7 +58,8 @@ def at_work(home: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_the_document_has_stable_keys(calibrated: tuple[Path, dict[str, Any]]) -> None:
     home, document = calibrated
-    assert document.keys() == {"home", "state", "reason", "changed", "fingerprint", "calibration"}
+    assert document.keys() == {"home", "state", "reason", "changed", "fingerprint", "calibration", "links"}
+    assert document["links"] == []
     assert (document["state"], document["reason"], document["changed"]) == ("matching", None, [])
     found = document["calibration"]
     assert found["fingerprint"] == document["fingerprint"]["id"] == fingerprint.here().id
