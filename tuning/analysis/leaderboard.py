@@ -156,7 +156,8 @@ class Standing:
 
 def standing(state: StudyState, file: StudyFile) -> Standing:
     """The best trials so far: by their values, of a live study beside each other at the same time
-    (:func:`tuning.analysis.beside_leader.over_baseline`). A lossy one is the best only if the loss guard was satisfied.
+    (:func:`tuning.analysis.beside_leader.over_baseline`), where what loses less comes before what is as fast. A
+    lossy one is the best only if the loss guard was satisfied.
     """
     known = state.cache("standing", file)
     if None not in known:
@@ -168,10 +169,11 @@ def standing(state: StudyState, file: StudyFile) -> Standing:
 def _standing(state: StudyState, file: StudyFile) -> Standing:
     found = sorted(measured(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
     baseline = next((trial for trial in found if is_baseline(state, trial)), None)
-    if baseline is not None and beside_leader.ranks(file):
+    beside = baseline is not None and beside_leader.ranks(file)
+    if beside:
         found.sort(key=lambda trial: (-rank(state, trial, baseline, file), trial.number))
     ranked = [trial for trial in found if _may_win(state, trial, baseline, file)]
-    if file.live is not None:
+    if beside:  # their intervals are of a step's time
         ranked = _gentlest_first(state, ranked, baseline, file)
     return Standing(
         baseline=baseline,
