@@ -22,9 +22,10 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.config.layout import least_steps, round_steps
-from tuning.analysis import early_stop, leaderboard, paired
+from tuning.analysis import beside_leader, early_stop, leaderboard, paired
 from tuning.analysis.comparison import LEVEL, NORMAL, Comparison, of_runs
 from tuning.analysis.paired import Lead
+from tuning.analysis.scoring import is_lossy
 from tuning.space import rounds
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
@@ -407,11 +408,19 @@ def _runners_up(state: StudyState, file: StudyFile, stands: leaderboard.Standing
             break
         if trial.outcome != "completed" or trial.config in taken:
             continue
+        if best and beside_leader.ranks(file) and _loses_more(trial, best, file):
+            continue  # that it is faster is known, and not enough
         ends = _ends(state, trial, spread)
         if ends and least and ends[1] >= least[0]:
             found.append(trial)
             taken.append(trial.config)
     return found
+
+
+def _loses_more(trial: Trial, best: Trial, file: StudyFile) -> bool:
+    """Whether both lose something, by the same methods, and it more than the best."""
+    values = file.search_space.base_values | best.config
+    return is_lossy(values) and leaderboard.loses_less(best, trial, file)
 
 
 def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float] | None:

@@ -305,13 +305,22 @@ def _lossy(document: StudyResult, best: Entry) -> str:
         return f"lossy, but {lossy.guard.reason}"
     if _measured_again(document, lossy):
         return ""  # its rounds say how it did, and it is not the fastest of them
+    if any(row.broken for row in document.trials if row.number == lossy.trial):
+        return ""  # that is said of what a constraint rules out
     where = " in the search" if document.confirmation_rounds else ""
     words = f"faster{where} but lossy: {lossy.label}{SEPARATOR}{_value(document, lossy)}"
     usual = lossy.reference_loss or (baseline and baseline.validation_loss)
     if lossy.validation_loss is not None and usual:
         words += f", validation loss {lossy.validation_loss:.3f} against {usual:.3f}"
-    verb = "it is ruled out" if lossy.guard.state == "violated" else "it cannot be trusted yet"
-    return f"{words}: {verb}, {lossy.guard.reason}"
+    aside = _ASIDE.get(lossy.guard.state, "it cannot be trusted yet")
+    return f"{words}: {aside}, {lossy.guard.reason}"
+
+
+#: Why the fastest lossy trial is not the best one, by what the loss guard says of it, where it says something.
+_ASIDE = {
+    "violated": "it is ruled out",
+    "satisfied": "the best is about as fast and loses less, which shows later",
+}
 
 
 def _measured_again(document: StudyResult, entry: Entry) -> bool:

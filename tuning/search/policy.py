@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from engine.config.knobs.catalogue import loses_as_much
 from engine.run.outcome import Ending
-from tuning.analysis import confirmation, leaderboard
+from tuning.analysis import beside_leader, confirmation, leaderboard
 from tuning.analysis.scoring import is_lossy
 from tuning.search import phases
 from tuning.search.budgets import no_room_again, spent, used_up
@@ -56,7 +56,7 @@ def next_step(
         queued = next(iter(enqueued(state)), None)
         if queued:
             return Step("search", "enqueued", queued[1], "added by hand", {"command": queued[0]})
-        first = None if state.enough else _next_first_try(state, file, hopeless) or _less_lossy(state, file)
+        first = None if state.enough else _first(state, file, hopeless)
         if first:
             return first
         if not exhausted and not state.enough:
@@ -118,6 +118,11 @@ def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
     return leaderboard.lossy_points(state, space) < UNPROVABLE_SHARE * file.trials
 
 
+def _first(state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]) -> Step | None:
+    """What is measured before the sampler is asked."""
+    return _next_first_try(state, file, hopeless) or _less_lossy(state, file) or _gentlest(state, file)
+
+
 def _next_first_try(
     state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]
 ) -> Step | None:
@@ -149,6 +154,19 @@ def _less_lossy(state: StudyState, file: StudyFile) -> Step | None:
             if point_key(point) not in known and open_now.allows(point, space) and wanted(point, state, file):
                 why = f"loses less than trial {loser.number}, which was fast and lost too much"
                 return Step("search", "sampler", point, why)
+    return None
+
+
+def _gentlest(state: StudyState, file: StudyFile) -> Step | None:
+    """In a run that goes on, what loses least by the methods of a lossy leader: it leads where it is about as fast."""
+    space, best = file.search_space, leaderboard.standing(state, file).best
+    if best is None or not beside_leader.ranks(file) or not is_lossy(space.base_values | best.config):
+        return None
+    known, open_now = leaderboard.visited(state, space), effective_config.of_state(state, space)
+    for point in space.less_lossy(best.config, least=True):
+        if point_key(point) not in known and open_now.allows(point, space) and wanted(point, state, file):
+            why = f"loses least by the methods of trial {best.number}, and leads if it is about as fast"
+            return Step("search", "sampler", point, why)
     return None
 
 

@@ -222,8 +222,10 @@ class Space(Points):
             remedy = f"dp x tp x pp x cp must be the study's {self.ranks_of(values)} ranks"
             raise InputError("parallel", degrees, remedy)
 
-    def less_lossy(self, point: Point) -> Iterator[Point]:
-        """Legal points with one knob at the nearest value that loses less; a range is looked at on its small grid."""
+    def less_lossy(self, point: Point, least: bool = False) -> Iterator[Point]:
+        """Legal points with one knob at the nearest value that loses less, or at the one that loses ``least``; a range
+        is looked at on its small grid.
+        """
         values = self.base_values | point
         for knob in self.free_knobs:
             way, now = facts_of(knob.key).loses_more, values.get(knob.key)
@@ -231,11 +233,11 @@ class Space(Points):
                 continue
             numbers = [value for value in knob.grid() if value is not None]
             less = [value for value in numbers if (value > now if way == "lower" else value < now)]
-            if less:
-                nearest = min(less, key=lambda value: abs(value - now))
-                found = self.point(values | {knob.key: nearest})
+            for value in sorted(less, key=lambda value: abs(value - now), reverse=least):
+                found = self.point(values | {knob.key: value})
                 if not self.outside(found) and self.problem(found) is None:
                     yield found
+                    break
 
     def label(self, point: Point) -> str:
         """A point in a few words."""
