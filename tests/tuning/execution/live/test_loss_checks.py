@@ -38,6 +38,7 @@ from tuning.execution.live.loss_checks import (
     LossChecks,
 )
 from tuning.execution.live.rest import to_the_end
+from tuning.report.result import result
 from tuning.report.study_result import Measurement, StudyResult
 from tuning.search.policy import next_step
 from tuning.storage import commands
@@ -387,6 +388,8 @@ def test_of_what_is_as_fast_the_one_that_loses_less_leads(gentle: tuple[float | 
     state = StudyState(trials=tuple(trials))
     best = winner(state, file)
     assert best is not None and best.config["compression.rank"] == led
+    said = any("loses less, which shows later" in line for line in result(state, file).result_lines)
+    assert said == (led == 8)
     # That rank 2 is faster is known where 8 leads; where 2 leads it has to be faster than 8 by far.
     assert [arm.config.get("compression.rank") for arm in arms(state, file)[1:]] == [led]
 
