@@ -16,7 +16,7 @@ from engine.footprint.budget import check_budget
 from engine.launch.lab import lab
 from engine.launch.supervisor import Launch, Launcher
 from engine.lifecycle import finish, network_of, note_start, summary_of
-from engine.model.data import check_path
+from engine.model.data import check_paths
 from engine.run import run_folder
 from engine.run.commands import stop_commanded
 from engine.run.devices import selection
@@ -71,7 +71,7 @@ class Session:
                 "are values of a trainer that is not this project's; a study with live.trainer turns them"
             )
             raise InputError("trainer", ", ".join(config.trainer), remedy)
-        check_path(config.data.path)
+        check_paths(config.data)
         resume.find(config)
         lab.require(config.lab)
         chosen = selection.choose(config, where.world_size)

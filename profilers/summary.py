@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.analysis.anatomy import anatomy, warmup_of
+from profilers.analysis.anatomy import anatomy, task_rows, warmup_of
 from profilers.analysis.communication import communication_rows, message_seconds_reason, peak_bandwidth_reason
 from profilers.analysis.events import (
     adapted_row,
@@ -71,6 +71,9 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "partial_loss": _held_out(records, "partial_loss"),
         "validation_metric": _held_out(records, "metric"),
         "quality": quality_rows(records, steps, facts.backend),
+        "tasks": task_rows(
+            records, steps.steps.tolist(), facts.layout.get("tp", 1) * facts.layout.get("cp", 1)
+        ),
         "memory": memory,
         **peak(memory),
         "dropped_records": _dropped_records(records),

@@ -85,6 +85,8 @@ class Checkpoints:
         self._saved_step = step = point.manifest.step
         taken = point.manifest.sequences
         rank.sequences = sequences(rank.config, 0, step) if taken is None else taken
+        if rank.config.data.tasks:  # of a batch each has its place
+            rank.sequences = -(-rank.sequences // (batch := rank.config.batch.global_batch)) * batch
         if rank.rank == 0:
             seconds, differing = time.monotonic() - began, changes(rank.config, point)
             about = {"run": point.run, "step": point.manifest.step, "changed": differing}

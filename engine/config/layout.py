@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.config.knobs.task_ranks import deal
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.run_config import RunConfig
 
@@ -165,9 +166,21 @@ def devices_of(config: RunConfig) -> tuple[int, ...]:
     return tuple(range(layout_of(config).world_size)) if given is None else tuple(given)
 
 
-def accumulation(config: RunConfig) -> int:
-    """Micro-batches per optimizer step and data-parallel rank."""
-    return config.batch.global_batch // (config.parallel.dp * config.batch.micro_batch)
+def accumulation(config: RunConfig, dp: int | None = None) -> int:
+    """Micro-batches per optimizer step of a data-parallel rank; where tasks give them unequal numbers, of the busiest
+    one without ``dp``.
+    """
+    if not config.data.tasks:
+        return config.batch.global_batch // (config.parallel.dp * config.batch.micro_batch)
+    counts = [len(piece) for piece in deal(config)]
+    return max(counts) if dp is None else counts[dp]
+
+
+def mean_accumulation(config: RunConfig) -> float:
+    """The mean over data-parallel ranks: what each one's losses are divided by, so that the mean over ranks is that of
+    the global batch.
+    """
+    return config.batch.global_batch / (config.parallel.dp * config.batch.micro_batch)
 
 
 def layers_of_stages(layers: int, stages: int, given: Sequence[int] | None = None) -> list[range]:

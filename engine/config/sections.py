@@ -83,14 +83,28 @@ class Model(Section):
     balance_weight: Annotated[float, Field(ge=0)] = 0.01
 
 
+class Task(Section):
+    """One of several tasks that are trained together: its text, as ``data.path``, and its part of every global batch,
+    ``share`` of the sum of all shares.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    path: str | None = None
+    share: Count = 1
+
+
 class Data(Section):
     """Text at byte level: a UTF-8 file or folder, or the text that comes with Python.
+
+    With ``tasks`` several texts are trained together, each with its share of every global batch and an order of its
+    own; held-out text is shared out alike.
 
     ``documents`` says what a token sees where a sequence holds several documents (files of a folder, topics of Python's
     text): ``joined`` text is one, of ``masked`` text each begins with a token of its own and sees no other.
     """
 
     path: str | None = None
+    tasks: list[Task] = []
     documents: Literal["joined", "masked"] = "joined"
     sequence_length: Annotated[int, Field(ge=2)] = 128
     held_out_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
@@ -112,6 +126,9 @@ class Parallel(Section):
     With the ``embedding`` in columns each data rank holds hidden / (dp * cp) of its columns for all words: ranks
     exchange words and columns of their rows, and no gradient of the table.
 
+    ``task_ranks`` deals the micro-batches of ``data.tasks`` to data ranks: even gives each task equally many ranks (or
+    each rank equally many tasks), proportional each rank as many micro-batches as the others, to within one.
+
     ``placement`` says on which device each rank works: rank r on device ``placement[r]``, of devices that are counted
     through as ranks lie without it, host by host. It changes who is near whom, and nothing that is computed.
     """
@@ -129,6 +146,7 @@ class Parallel(Section):
     tp_replicated: Annotated[list[TensorPart], Field(min_length=1)] | None = None
     reduce_every_micro_batch: bool = False
     embedding: Literal["replicated", "columns"] = "replicated"
+    task_ranks: Literal["even", "proportional"] = "proportional"
     placement: list[Annotated[int, Field(ge=0)]] | None = None
     world_size: Count | None = None
 

@@ -118,6 +118,7 @@ def _built(config: RunConfig, formulas: Sequence[Footprint]) -> tuple[Footprint,
     once = {
         "batch.global_batch": config.parallel.dp * config.batch.micro_batch,
         "schedule.skip_share": 0.0,
+        "data.tasks": [],
     }
     plain = {"compile": False, "device": "cpu", "profile.collectives": False}
     found = build_ranks(config.with_values(once | plain), list(ranks.values()))

@@ -77,18 +77,18 @@ def largest(config: RunConfig) -> Footprint:
     return max(footprints(config), key=lambda footprint: footprint.total_bytes)
 
 
-def plan_of(config: RunConfig) -> Plan:
-    """The schedule that a configuration asks for."""
-    return plan(*_sizes(config), skips_of(config))
+def plan_of(config: RunConfig, dp: int | None = None) -> Plan:
+    """The schedule that a configuration asks for; without ``dp`` of the busiest data-parallel rank."""
+    return plan(*_sizes(config, dp), skips_of(config))
 
 
-def whole_plan_of(config: RunConfig) -> Plan:
+def whole_plan_of(config: RunConfig, dp: int | None = None) -> Plan:
     """The same with every micro-batch on all stages, as what is validated goes."""
-    return plan(*_sizes(config))
+    return plan(*_sizes(config, dp))
 
 
-def _sizes(config: RunConfig) -> tuple[str, int, int, int]:
-    return config.schedule.kind, config.parallel.pp, config.schedule.chunks, accumulation(config)
+def _sizes(config: RunConfig, dp: int | None) -> tuple[str, int, int, int]:
+    return config.schedule.kind, config.parallel.pp, config.schedule.chunks, accumulation(config, dp)
 
 
 def skips_of(config: RunConfig) -> Skips | None:

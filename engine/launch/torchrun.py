@@ -34,7 +34,7 @@ from engine.launch.ending import Death, decide
 from engine.launch.sidecar import accompanied
 from engine.launch.torchrun_ending import LastWords, leave
 from engine.lifecycle import finish, note_start
-from engine.model.data import check_path
+from engine.model.data import check_paths
 from engine.rank.worker import classify, device_of, failure, group_timeout, limit_memory, train_in_group
 from engine.run import run_folder
 from engine.run.devices import gpu_probe, selection
@@ -132,7 +132,7 @@ def _checked(path: Path) -> RunConfig:
     config = load(path).with_values({"lab": {}})  # torchrun brings its own hosts
     where = rules.check(config)
     check_budget(config)
-    check_path(config.data.path)
+    check_paths(config.data)
     resume.find(config)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks != where.world_size:

@@ -24,6 +24,20 @@ _PROBE_BYTES = 1 << 20
 _FEISTEL_ROUNDS = 4
 
 
+def check_paths(data: Data) -> None:
+    """Refuse texts that cannot be trained on.
+
+    Raises:
+        InputError: one is missing, empty, unreadable, or not UTF-8 text.
+    """
+    check_path(data.path)
+    for place, task in enumerate(data.tasks):
+        try:
+            check_path(task.path)
+        except InputError as problem:
+            raise InputError(f"data.tasks.{place}.path", task.path, problem.remedy) from None
+
+
 def check_path(path: str | None) -> None:
     """Refuse a data path that cannot be trained on.
 

@@ -11,7 +11,7 @@ from engine.comm.channel import Channel
 from engine.comm.context import RankContext
 from engine.config.knobs.expert_rows import format_of, is_bucketed, row_share
 from engine.config.knobs.sharing import Holders
-from engine.config.layout import accumulation, layers_of_stages
+from engine.config.layout import layers_of_stages, mean_accumulation
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, whole_plan_of
 from engine.model.axes import Axes, ExpertAxis, LocalExperts
@@ -57,7 +57,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     config, at = rank.config, rank.groups.at
     if config.compile and compiler_cache.mend():
         rank.note(_MENDED)
-    chosen, blueprint = plan_of(config), open_blueprint(config, alone())
+    chosen, blueprint = plan_of(config, at.dp), open_blueprint(config, alone())
     layers = layers_of_stages(blueprint.blocks, chosen.stages, config.schedule.stage_layers)
     deferred = DeferredGradients()
     late = deferred if chosen.splits_backward else None
@@ -70,6 +70,8 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     if not on_meta:
         _keep_experts_in_slots(rank, models)
     _bucket_rows(rank, models)
+    if config.data.tasks:
+        _balance_apart(rank, models)
     shared = _shared_over_stages(
         rank, models, Holders(blueprint.sharing, layers, chosen.rank_of), late is not None
     )
@@ -108,7 +110,14 @@ def set_micro_batches(stages: Mapping[int, Stage], config: RunConfig, chosen: Pl
             model.offload.folder = folder
         for module in model.modules():
             if isinstance(module, Mixture):
-                module.balance_scale = 1.0 / accumulation(config)
+                module.balance_scale = 1.0 / mean_accumulation(config)
+
+
+def _balance_apart(rank: RankContext, models: Mapping[int, Stage]) -> None:
+    """Experts are balanced over the micro-batch of one dp rank: others may have none beside it."""
+    for model in models.values():
+        for mixture in model.mixtures().values():
+            mixture.data = rank.groups.cp
 
 
 def _bucket_rows(rank: RankContext, models: Mapping[int, Stage]) -> None:
@@ -276,7 +285,7 @@ def courses_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> tuple[C
     training = Course(chosen, _messages_of(rank, chosen, blueprint))
     if not chosen.paths:
         return training, training
-    whole = whole_plan_of(rank.config)
+    whole = whole_plan_of(rank.config, rank.groups.at.dp)
     return training, Course(whole, _messages_of(rank, whole, blueprint))
 
 

@@ -67,6 +67,9 @@ class PipelineExecutor:
         self._inputs: dict[tuple[int, int], Tensor] = {}
         self._outputs: dict[tuple[int, int], Tensor] = {}
         self._metrics: list[Tensor] = []
+        self._over = 1.0
+        #: By micro-batch of the last step, each over as many as the step's loss; none on ranks that do not compute it.
+        self.losses: dict[int, Tensor] = {}
         self._register_seconds = 0.0
 
     def samples(self) -> Samples:
@@ -90,18 +93,24 @@ class PipelineExecutor:
         """Whether micro-batches leave out stages in training."""
         return bool(self._training.plan.paths)
 
-    def run(self, batches: MicroBatches) -> float | None:
+    def run(self, batches: MicroBatches, over: float | None = None) -> float | None:
         """One step's forwards and backwards over micro-batches of (inputs, targets), both [batch, ...]; returns the
         mean loss where it is computed, None elsewhere. Gradients are averaged when it returns.
+
+        Where data ranks have unequal numbers of micro-batches, ``over`` is the mean number: losses are divided by that,
+        and the mean over ranks is that of the global batch.
         """
         self._take(self._training)
+        self._over = over or len(batches)
         self._messages.open()
-        losses = []
+        losses: dict[int, Tensor] = {}
+        self.losses = losses
         for place, action in enumerate(self._actions):
             self._gather_once(place)
             self._wait_for_register(action)
             if action.work is Work.FORWARD:
-                losses += self._forward(action, batches)
+                for loss in self._forward(action, batches):
+                    losses[action.micro_batch] = loss
             elif action.work is Work.WEIGHT:
                 self._weights(action, last=place in self._completing)
             else:
@@ -110,13 +119,16 @@ class PipelineExecutor:
         self._close()
         for replica in self.stages.values():
             replica.finish()
-        return host_values.number(torch.stack(losses).sum()) if losses else None
+        return host_values.number(torch.stack([*losses.values()]).sum()) if losses else None
 
-    def evaluate(self, batches: MicroBatches, partial: bool = False) -> tuple[float | None, float | None]:
-        """Forwards alone, without gradients; returns the mean loss and the mean metric where they are computed. What is
-        ``partial`` leaves out stages as training does.
+    def evaluate(
+        self, batches: MicroBatches, over: float | None = None, partial: bool = False
+    ) -> tuple[float | None, float | None]:
+        """Forwards alone, without gradients; returns the mean loss and the mean metric where they are computed, both
+        ``over`` so many micro-batches as in training. What is ``partial`` leaves out stages as training does.
         """
         self._take(self._training if partial else self._whole)
+        self._over = over or len(batches)
         self._messages.open(forward_only=True)
         losses, self._metrics = [], []
         with torch.no_grad():
@@ -127,7 +139,8 @@ class PipelineExecutor:
                     self._messages.end(action)
         self._close()
         loss = host_values.number(torch.stack(losses).sum()) if losses else None
-        return loss, host_values.number(torch.stack(self._metrics).mean()) if self._metrics else None
+        metrics = self._metrics
+        return loss, host_values.number(torch.stack(metrics).sum() / self._over) if metrics else None
 
     @property
     def most_held(self) -> int:
@@ -168,7 +181,7 @@ class PipelineExecutor:
             out = self.stages[stage].forward(x)
             if stage == self._last:
                 self._measure(out, targets)
-                out = self.stages[stage].model.loss(out, targets) / len(batches)
+                out = self.stages[stage].model.loss(out, targets) / self._over
         if torch.is_grad_enabled():
             self._inputs[key], self._outputs[key] = x, out
         if given is None:

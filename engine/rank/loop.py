@@ -16,7 +16,9 @@ from engine.checkpoint.checkpointer import Checkpoints
 from engine.comm.context import RankContext
 from engine.config.errors import InputError, WorkbenchError
 from engine.config.knobs.batch_ramp import steps_for
-from engine.config.layout import round_steps
+from engine.config.knobs.task_ranks import deal
+from engine.config.layout import mean_accumulation, round_steps
+from engine.config.run_config import RunConfig
 from engine.model.stage import Samples
 from engine.model.workload import StepInput, StepResult
 from engine.parallel.build import build_stages
@@ -137,13 +139,12 @@ def one_step(
     timer.begin(step)
     with timer.phase("data"):
         # dp ranks take consecutive parts of the global batch.
-        batch = rank.step_config.batch.global_batch
-        per_rank = batch // rank.layout.dp
-        start = rank.sequences + rank.groups.at.dp * per_rank
-        batches = micro_batches(rank, *samples.training(start, per_rank))
+        batch, part = rank.step_config.batch.global_batch, part_of_batch(rank.step_config, rank.groups.at.dp)
+        batches = micro_batches(rank, *samples.training(rank.sequences + part.start, len(part)))
+        over = mean_accumulation(rank.step_config)
 
     def usual() -> StepResult:
-        loss = stages.run(batches)
+        loss = stages.run(batches, over)
         with timer.phase("optimizer"):
             optimizer.set_rate(rank.config, step)
             return StepResult(loss, optimizer.step())
@@ -153,8 +154,14 @@ def one_step(
         usual() if own is None else own(StepInput(step, batches, learning_rate(rank.config, step), usual))
     )
     rank.sequences += batch
-    log.after(timer.end(), loss, norm)
+    log.after(timer.end(), loss, norm, stages.losses)
     return loss, norm
+
+
+def part_of_batch(config: RunConfig, dp: int) -> range:
+    """The sequences of a global batch that a dp rank takes."""
+    taken, size = deal(config)[dp], config.batch.micro_batch
+    return range(taken.start * size, taken.stop * size)
 
 
 def micro_batches(rank: RankContext, inputs: Tensor, targets: Tensor) -> MicroBatches:
@@ -262,10 +269,11 @@ class Validation:
         """Loss and metric; None on ranks that do not compute them, and where there is no metric. ``partial``: with as
         many stages left out as in training.
         """
-        rank, batch_size = self._rank, self._rank.config.batch.global_batch
-        per_rank = batch_size // rank.layout.dp
-        held_out = self._samples.validation(batch * batch_size + rank.groups.at.dp * per_rank, per_rank)
-        return self._stages.evaluate(micro_batches(rank, *held_out), partial)
+        rank, config = self._rank, self._rank.config
+        part = part_of_batch(config, rank.groups.at.dp)
+        first = batch * config.batch.global_batch + part.start
+        held_out = micro_batches(rank, *self._samples.validation(first, len(part)))
+        return self._stages.evaluate(held_out, mean_accumulation(config), partial)
 
 
 #: A run with a time has so many steps until the first ones showed how many fit: its learning rate rises slowly.

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
 
 from engine.comm import host_values
 from engine.comm.context import RankContext
-from engine.config.layout import settling_steps
+from engine.config.knobs.task_ranks import tasks_of
+from engine.config.layout import accumulation, mean_accumulation, settling_steps
 from engine.config.run_config import RunConfig
 from engine.model.experts.mixture import Mixture
 from engine.rank.environment_report import InterfaceLog
 from profilers.rank.step_records import StepRecords, Told, share_of_a_core
-from profilers.records.schema import ExpertSample
+from profilers.records.schema import ExpertSample, TaskSample
 from profilers.steps.resolve import SpanChoice
 from profilers.steps.sampling_budget import DetailChoice
 from profilers.steps.timer import StepTimes
@@ -103,15 +108,49 @@ class StepLog:
         for mixture in self._mixtures.values():
             mixture.load.on = self._recording and self._rank.timer.detailed
 
-    def after(self, times: StepTimes, loss: float | None, norm: float) -> None:
-        """Take over a finished step and write what the device has completed."""
-        config = self._rank.step_config
-        tokens = config.batch.global_batch * config.data.sequence_length // self._rank.layout.data
-        self._records.after(times, Told(tokens, loss, norm, expert_samples(times.step, self._mixtures)))
+    def after(
+        self,
+        times: StepTimes,
+        loss: float | None,
+        norm: float,
+        losses: Mapping[int, Tensor] = MappingProxyType({}),
+    ) -> None:
+        """Take over a finished step and write what the device has completed. ``losses`` are those of its micro-batches,
+        each divided by what the mean rank has of them.
+        """
+        config, dp = self._rank.step_config, self._rank.groups.at.dp
+        sequences = accumulation(config, dp) * config.batch.micro_batch
+        tokens = sequences * config.data.sequence_length // self._rank.layout.cp
+        more = expert_samples(times.step, self._mixtures)
+        self._records.after(
+            times, Told(tokens, loss, norm, more, task_samples(times.step, losses, config, dp))
+        )
         if times.step == self._rank.config.train.steps - 1:
             self._interfaces.at_rest()
         else:
             self._interfaces.now_and_then()
+
+
+def task_samples(
+    step: int, losses: Mapping[int, Tensor], config: RunConfig, dp: int
+) -> Callable[[], list[TaskSample]] | None:
+    """The loss of each task that a dp rank had in a step, to be read later; None where there are none."""
+    if not config.data.tasks or not losses:
+        return None
+    mine, over = tasks_of(config, dp), mean_accumulation(config)
+    known = host_values.later(torch.stack([losses[one] for one in range(len(mine))]))
+
+    def samples() -> list[TaskSample]:
+        by_task: dict[int, list[float]] = {}
+        for task, loss in zip(mine, known(), strict=True):
+            by_task.setdefault(task, []).append(loss * over)
+        tasks = config.data.tasks
+        return [
+            TaskSample(step, tasks[task].name, len(found), sum(found) / len(found))
+            for task, found in by_task.items()
+        ]
+
+    return samples
 
 
 def expert_samples(step: int, mixtures: Mapping[int, Mixture]) -> Callable[[], list[ExpertSample]] | None:

@@ -12,10 +12,10 @@ from profilers.analysis.exposed import seconds_by_axis
 from profilers.analysis.pipeline import pipeline_of
 from profilers.analysis.statistics import warmup_steps
 from profilers.analysis.steps import JoinedSteps, gap_rows, rank_skew, skew_row, slowest_seconds, work_seconds
-from profilers.model.rows import ClockRow, ExpertRow
+from profilers.model.rows import ClockRow, ExpertRow, TaskRow
 from profilers.model.run_summary import RunFacts
 from profilers.records.reader import RunRecords
-from profilers.records.schema import Event
+from profilers.records.schema import Event, TaskSample
 from profilers.records.table import Table
 from profilers.steps.clock_offset import ClockOffset, Offset
 
@@ -138,6 +138,36 @@ def _bucketed(samples: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
         "sent_fraction": float(samples["buckets"][known].sum() / choices.sum()),
         "residual": float((samples["residual"][known] * choices).sum() / choices.sum()),
     }
+
+
+def task_rows(records: RunRecords, steps: Sequence[int], copies: int) -> list[TaskRow]:
+    """One for each task, in the order of ranks; each micro-batch is recorded by ``copies`` of them (those of tp and
+    cp). Of a step that some ranks did not record a task's loss is that of the others.
+    """
+    names, place = dict[str, int](), {step: number for number, step in enumerate(steps)}
+    sums, counts = np.zeros((0, len(steps))), np.zeros((0, len(steps)))
+    ranks: list[dict[int, int]] = []
+    for rank in records.ranks():
+        for sample in records.table(rank, "task").rows():
+            assert isinstance(sample, TaskSample)
+            if sample.task not in names:
+                names[sample.task] = len(names)
+                sums, counts = (np.vstack([one, np.zeros((1, len(steps)))]) for one in (sums, counts))
+                ranks.append({})
+            task, column = names[sample.task], place.get(sample.step)
+            ranks[task][rank] = sample.micro_batches
+            if column is not None and sample.loss is not None:
+                sums[task, column] += sample.loss * sample.micro_batches
+                counts[task, column] += sample.micro_batches
+    return [
+        TaskRow(
+            name,
+            sum(ranks[task].values()) // copies,
+            ranks[task],
+            [float(a / b) if b else None for a, b in zip(sums[task], counts[task], strict=True)],
+        )
+        for name, task in names.items()
+    ]
 
 
 def _straggler(measured: JoinedSteps, records: RunRecords) -> dict[str, Any]:

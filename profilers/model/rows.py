@@ -37,6 +37,18 @@ class PipelineRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskRow:
+    """One of several tasks that are trained together. ``micro_batches`` are those of a step, ``ranks`` how many of them
+    each rank had that had any, ranks of tp and cp included. ``losses`` has one for each step, from the first on.
+    """
+
+    name: str
+    micro_batches: int
+    ranks: dict[int, int]
+    losses: list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertRow:
     """How the choices of all ranks' tokens fell on one layer's experts, over the detailed steps.
 

@@ -28,6 +28,7 @@ from profilers.model.rows import (
     QualityRow,
     Resumed,
     SkewRow,
+    TaskRow,
     UpdateRow,
 )
 from profilers.model.verdict import Episode, Setting, Verdict
@@ -239,6 +240,8 @@ class RunSummary:
     pipeline: PipelineRow | None = None
     #: One for each layer with experts.
     experts: list[ExpertRow] = field(default_factory=list)
+    #: One for each of several tasks, in their order.
+    tasks: list[TaskRow] = field(default_factory=list)
     #: One a rank, where experts lie elsewhere than in their slots; told at its end.
     expert_slots: list[ExpertSlotRow] = field(default_factory=list)
     #: None where the whole model learned; told at the end of a run.

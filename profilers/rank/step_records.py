@@ -23,13 +23,14 @@ from profilers.system.memory_timeline import MemoryTimeline
 
 class Told(NamedTuple):
     """What a step's marks do not say; None for what is not known. ``more`` gives records that the step was asked for,
-    once the device has passed it.
+    once the device has passed it, and ``always`` those that every step has.
     """
 
     tokens: int | None
     loss: float | None
     gradient_norm: float | None
     more: Callable[[], Sequence[FixedRecord]] | None = None
+    always: Callable[[], Sequence[FixedRecord]] | None = None
 
 
 class _Pending(NamedTuple):
@@ -97,6 +98,8 @@ class StepRecords:
         writer, seconds = self.writer, times.resolve(self.timer.clock)
         sample = self._sample(times, seconds.phase_seconds(), told)
         writer.write(sample)
+        if told.always is not None:
+            writer.write_many(told.always())
         if not times.detailed:
             return
         if times.step in self.left_out:

@@ -236,6 +236,16 @@ class ExpertSample:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskSample:
+    """What a rank had of one task in a step: so many micro-batches, and the mean of their losses."""
+
+    step: int
+    task: str
+    micro_batches: int
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something rare worth keeping: a phase of a run's life, a refused command, a function that the driver lacks."""
 
@@ -260,6 +270,7 @@ FixedRecord = (
     | ActionSample
     | SpanSample
     | ExpertSample
+    | TaskSample
 )
 
 #: Stream name -> record class. The name is the suffix of the file in a run's ``records`` folder.
@@ -275,6 +286,7 @@ STREAMS: dict[str, type[FixedRecord]] = {
     "action": ActionSample,
     "span": SpanSample,
     "expert": ExpertSample,
+    "task": TaskSample,
 }
 
 

@@ -19,6 +19,7 @@ from profilers.records.schema import (
     ProcessSample,
     SpanSample,
     StepSample,
+    TaskSample,
 )
 
 
@@ -68,6 +69,7 @@ def short_records() -> list[FixedRecord]:
         ActionSample(4, "F", 1, 2, 1.0, 0.5),
         SpanSample(4, "forward", 1.0, 0.5),
         ExpertSample(4, 0, 3, 96, 12, 0.25),
+        TaskSample(4, "captions", 8, 3.5),
     ]
 
 

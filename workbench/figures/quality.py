@@ -7,8 +7,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from profilers.model.rows import ExpertRow
-from workbench.figures.base import LINE_COLORS, NEUTRAL, empty, figure, panels
+from profilers.model.rows import ExpertRow, TaskRow
+from workbench.figures.base import LINE_COLORS, NEUTRAL, empty, figure, numbers, panels
+from workbench.figures.steps import losses_of
 
 #: What is on the horizontal axes, its title, and how the numbers of rows are scaled for it.
 PANELS = (
@@ -46,6 +47,22 @@ def quality(
                 col=column,
             )
     return drawing.update_layout(hovermode="closest").update_xaxes(rangemode="tozero")
+
+
+def tasks(rows: Sequence[TaskRow], first_step: int, revision: str = "") -> go.Figure:
+    """A line of each task's training loss."""
+    drawing = figure("Training loss of each task", "step", LOSS, revision)
+    for number, row in enumerate(rows):
+        series = losses_of(row.losses, first_step=first_step)
+        drawing.add_scatter(
+            x=numbers(series.steps),
+            y=numbers(series.losses),
+            name=row.name,
+            mode="lines",
+            line={"color": LINE_COLORS[number % len(LINE_COLORS)], "width": 2},
+            hovertemplate="%{y:.4f}",
+        )
+    return drawing
 
 
 def experts(rows: Sequence[ExpertRow], revision: str = "") -> go.Figure:

@@ -14,7 +14,7 @@ import yaml
 from engine.config import run_config as runconfig
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load, parse
-from engine.config.sections import Lab
+from engine.config.sections import Data, Lab
 from engine.config.validation import live_changes, rules
 from engine.dry_run.inspection import look_at
 from engine.footprint.budget import check_budget
@@ -168,7 +168,7 @@ def checked_tree(tree: dict[str, Any]) -> RunConfig:
     if look_at(config, tell=say) is not None:
         rules.check(config)  # which know more of it now
     check_budget(config)
-    _check_data(config.data.path)
+    _check_data(config.data)
     return config
 
 
@@ -269,9 +269,9 @@ def _with_absolute_data(config: RunConfig) -> RunConfig:
     file, colon, factory = config.model.workload.rpartition(":")
     if file.endswith(".py"):
         config = config.with_values({"model.workload": f"{_absolute(file)}{colon}{factory}"})
-    if config.data.path is None:
-        return config
-    return config.with_values({"data.path": _absolute(config.data.path)})
+    tasks = [task.model_dump() | {"path": task.path and _absolute(task.path)} for task in config.data.tasks]
+    path = config.data.path and _absolute(config.data.path)
+    return config.with_values({"data.path": path, "data.tasks": tasks})
 
 
 def _with_checkpoint(config: RunConfig, given: Collection[str]) -> RunConfig:
@@ -292,10 +292,10 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
-def _check_data(path: str | None) -> None:
-    from engine.model.data import check_path
+def _check_data(data: Data) -> None:
+    from engine.model.data import check_paths
 
-    check_path(path)
+    check_paths(data)
 
 
 def _check_cluster(file: StudyFile, cluster: str) -> None:
@@ -345,7 +345,7 @@ def _check_startable(file: StudyFile) -> None:
         return
     try:
         look_at(file.config, tell=say)
-        _check_data(file.config.data.path)
+        _check_data(file.config.data)
         lab.require(file.config.lab)
         selection.choose(file.config, file.ranks)
     except InputError as error:

@@ -220,6 +220,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "hidden_seconds_by_axis": {},
     "pipeline": None,
     "experts": [],
+    "tasks": [],
     "expert_slots": [],
     "adapted": None,
     "update": None,

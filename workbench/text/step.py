@@ -21,6 +21,7 @@ from profilers.model.rows import (
     PipelineRow,
     PlanRow,
     SkewRow,
+    TaskRow,
     UpdateRow,
 )
 from profilers.model.run_summary import RunSummary
@@ -126,6 +127,8 @@ def anatomy(summary: RunSummary) -> Iterator[str]:
         yield skew(summary.skew)
     if summary.pipeline is not None:
         yield _bubble(summary.pipeline)
+    if summary.tasks:
+        yield f"{tasks(summary.tasks)}."
     if summary.experts:
         yield _experts(summary.experts)
     if summary.warmup_steps is not None:
@@ -181,6 +184,33 @@ def _bucketed(rows: Sequence[ExpertRow]) -> str:
         f", and {words.percent(sent)} of them travelled for all, {words.percent(apart)} of a token's length from it in "
         "the mean"
     )
+
+
+def tasks(rows: Sequence[TaskRow]) -> str:
+    """Who worked on which task: how even that is decides how long ranks wait for each other."""
+    whole = sum(row.micro_batches for row in rows)
+    each: dict[int, int] = {}
+    for row in rows:
+        for rank, count in row.ranks.items():
+            each[rank] = each.get(rank, 0) + count
+    told = ", ".join(
+        f"{row.name} has {row.micro_batches:,} on {words.several(len(row.ranks), 'ranks')}" for row in rows
+    )
+    least, most = min(each.values()), max(each.values())
+    ranks = f"each rank has {most:,}" if least == most else f"ranks have {least:,} to {most:,}"
+    return f"Of {words.several(whole, 'micro-batches')} a step {told}; {ranks}"
+
+
+def task_columns(rows: Sequence[TaskRow]) -> list[Column]:
+    """What each task has of a step, and how far it came."""
+    found = [[loss for loss in row.losses if loss is not None] for row in rows]
+    return [
+        Column("task", [row.name for row in rows]),
+        Column("micro-batches", [row.micro_batches for row in rows], COUNT, "Of a step."),
+        Column("ranks", [len(row.ranks) for row in rows], COUNT, "That had some of them."),
+        Column("first loss", [losses[0] if losses else None for losses in found], RATIO),
+        Column("last loss", [losses[-1] if losses else None for losses in found], RATIO),
+    ]  # fmt: skip
 
 
 def expert_slots(row: ExpertSlotRow) -> str:

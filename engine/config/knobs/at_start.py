@@ -21,6 +21,7 @@ AT_START: dict[str, str] = {
     "parallel.cp_method": "the groups of its messages are made with the model; it would take both kinds at the start",
     "parallel.tp_replicated": "matrices would be gathered or cut on every rank; it would take a checkpoint in between",
     "parallel.ep_island": "the groups of its messages are made with the model; it would take both kinds at the start",
+    "parallel.task_ranks": "ranks would go on with other micro-batches; it would take deals that change in a run",
     "memory.expert_slots": "experts move to their homes as the model is made; it would take moving them back",
     "memory.expert_home": "experts move to their homes as the model is made; it would take moving them again",
     "parallel.embedding": "columns would change ranks; it would take moving weights and state",

@@ -91,6 +91,18 @@ OUTER_DETAILS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
 _TURNING = ("learning_rate", "momentum", "clip", "overlap", "mixing")
 
 BETWEEN_RANKS: dict[str, KnobFacts] = {
+    "parallel.task_ranks": KnobFacts(
+        "Ranks of tasks",
+        "task ranks",
+        acts=lambda now: bool(now["data.tasks"]) and bool(now["parallel.dp"] > 1),
+        at_rest="proportional",
+        plain="proportional",
+        offered=lambda search: ["proportional", "even"] if search.base.data.tasks else None,
+        usual=rules.never,
+        left_alone="in proportion no rank waits longer than for one micro-batch",
+        changes=("speed",),
+        trade="even: a rank serves one task, and waits for those of larger ones",
+    ),
     "parallel.ep_island": KnobFacts(
         "Ranks of ep on an island",
         "ep island",

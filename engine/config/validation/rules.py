@@ -20,6 +20,7 @@ from engine.config.validation.frozen_model import adapting_problems
 from engine.config.validation.own_model import workload_problems
 from engine.config.validation.partial_pipeline import skip_problems
 from engine.config.validation.registers import register_problems
+from engine.config.validation.several_tasks import task_problems
 from engine.config.validation.shared_parameters import sharing_problems
 from engine.config.validation.thinned import thinning_problems
 from engine.schedules.registry import KINDS
@@ -55,6 +56,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
         yield from _expert_rules(config, shape)
     else:
         yield from workload_problems(config)
+    yield from task_problems(config)
     yield from _batch_rules(config)
     yield from _stage_rules(config, blocks)
     yield from sharing_problems(config, blocks)
@@ -268,6 +270,8 @@ def _expert_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]
 
 def _batch_rules(config: RunConfig) -> Iterator[LayoutError]:
     dp, batch = config.parallel.dp, config.batch
+    if config.data.tasks:
+        return  # ranks may have unequal numbers of micro-batches
     if batch.global_batch % dp:
         yield _not_divisible("parallel.dp", dp, f"global_batch={batch.global_batch}", batch.global_batch)
     elif batch.global_batch // dp % batch.micro_batch:

@@ -204,9 +204,9 @@ class ExpertLinear(nn.Module):
 class Mixture(nn.Module):
     """Router and experts on [sequence, batch, hidden]; the result is partial over tp like a feed-forward's.
 
-    ``data`` are the ranks whose tokens make up the micro-batch. Set ``balance_scale`` to 1 / micro-batches of
-    the step. ``token_groups`` int64 [sequence, batch] lets one process drop tokens as several ranks would, each
-    number standing for a rank and all of them equally large (the groups of arXiv 2006.16668).
+    ``data`` are the ranks over whose tokens experts are balanced: those of a micro-batch. Set ``balance_scale`` to 1 /
+    micro-batches of the step. ``token_groups`` int64 [sequence, batch] lets one process drop tokens as several ranks
+    would, each number standing for a rank and all of them equally large (the groups of arXiv 2006.16668).
     """
 
     def __init__(

@@ -14,11 +14,12 @@ from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.model.activation_memory import activations_of
 from engine.model.axes import Axes
-from engine.model.data import Corpus, Tokens, open_corpus
+from engine.model.data import Corpus, Tokens
 from engine.model.decoder import Decoder, initialize
 from engine.model.experts.mixture import MixtureShape
 from engine.model.stage import MessageKind, Stage
 from engine.model.workloads.adapters import SideDecoder, fill_sides, stand_beside
+from engine.model.workloads.task_texts import TaskTexts, open_texts
 
 
 def compute_dtype(config: RunConfig) -> torch.dtype:
@@ -72,7 +73,7 @@ class DecoderBlueprint:
     def samples(self, stage: Stage) -> Windows:
         """Windows of text at a stage's places in the sequence."""
         assert isinstance(stage, Decoder)
-        return Windows(open_corpus(self.config.data, self.config.train.seed), stage.positions)
+        return Windows(open_texts(self.config), stage.positions)
 
     @property
     def _shape(self) -> ModelShape:
@@ -83,7 +84,7 @@ class DecoderBlueprint:
 class Windows:
     """A corpus as one rank computes on it: ``positions`` int64 [sequence / cp] are its places in the sequence."""
 
-    corpus: Corpus
+    corpus: Corpus | TaskTexts
     positions: Tensor
 
     def training(self, first: int, count: int) -> tuple[Tensor, Tensor]:

@@ -62,6 +62,12 @@ TOGETHER: list[dict[str, Any]] = [
     {"parallel.dp": 2, "compression.method": "powersgd", "compression.plan": "l_greco"},
     {"batch.global_batch": 8, "batch.ramp_from": 4, "batch.ramp_share": 0.5},
     {"memory.expert_slots": 2, "memory.expert_home": "disk"},
+    {
+        "data.tasks": [{"name": "a", "share": 3}, {"name": "b"}],
+        "parallel.dp": 2,
+        "parallel.task_ranks": "even",
+    },
+    {"data.tasks": [{"name": "a", "share": 3}, {"name": "b"}], "parallel.dp": 4},
     {"train.learning_rate_warmup": 2},
     {"train.learning_rate_batch": 4, "train.learning_rate_scaling": "linear"},
     {"memory.budget_gib": 0.0005},
@@ -122,11 +128,12 @@ def in_one_process(config: RunConfig) -> RunConfig | None:
     if is_lossy(flat) or config.outer.method != "none":
         return None
     mixture = config.model.experts is not None
-    if mixture and (accumulation(config) > 1 or config.model.capacity_factor is not None):
+    apart = bool(config.data.tasks)  # experts are balanced over a rank's own micro-batch
+    if mixture and ((accumulation(config) > 1 and not apart) or config.model.capacity_factor is not None):
         return None  # the balancing loss, and what a full expert drops, are of a micro-batch
     base = (EXPERTS if mixture else DENSE).flat()
     learned = {key: value for key, value in flat.items() if key.startswith(_LEARNED)}
-    whole = config.batch.global_batch if mixture else 1
+    whole = (config.batch.micro_batch if apart else config.batch.global_batch) if mixture else 1
     values = {key: value for key, value in learned.items() if base.get(key) != value}
     return (EXPERTS if mixture else DENSE).with_values(values | {"batch.micro_batch": whole})
 

@@ -38,6 +38,7 @@ NOT_LISTED = {
     "memory.expert_slots": "how much memory experts may take is for people to say",
     "memory.expert_home": "as the slots",
     "parallel.ep_island": "as the placement",
+    "parallel.task_ranks": "offered where the base has several tasks",
     "parallel.tp_replicated": "offered to dense decoders: experts stand where two of its groups of matrices are",
     "batch.global_batch": "offered to a study of the time to a loss: it changes what is learned",
     "batch.ramp_from": "as the global batch",

@@ -143,11 +143,13 @@ class Wire:
         )
 
     def balance(self) -> tuple[Call, ...]:
-        """Choices that fall on each expert, summed over the data ranks."""
-        model, ranks = self.config.model, self.layout.inner
+        """Choices that fall on each expert, summed over the ranks that have a micro-batch together."""
+        model, ranks, axis = self.config.model, self.layout.inner, self.data_axis
+        if self.config.data.tasks:
+            ranks, axis = self.layout.cp, "cp"
         if not model.balance_weight or ranks == 1:
             return ()
-        return (Call("all_reduce", self.data_axis, INT64, ranks, BYTES[INT64] * (model.experts or 1)),)
+        return (Call("all_reduce", axis, INT64, ranks, BYTES[INT64] * (model.experts or 1)),)
 
     def message(self, operation: str) -> Call:
         """An activation, or its gradient, on its way to another stage."""

@@ -117,6 +117,8 @@ class RankStep:
         self._wire = Wire(self._config, batches)
         self._layout = self._wire.layout
         at = self._layout.coordinates(rank)
+        if self._config.data.tasks:  # each dp rank has as many micro-batches as it was dealt
+            self._plan = plan_of(self._config, at.dp)
         self._place, data_rank = at.pp, self._layout.data_rank(at) % self._layout.inner
         own = {stage: pipeline.parts[stage] for stage in self._plan.stages_of(at.pp)}
         self._own = list(own.values())

@@ -51,6 +51,16 @@ def draw_adapted(summary: RunSummary) -> None:
         st.caption(f":material/tune: {told[:1].upper()}{told[1:]}.")
 
 
+def draw_tasks(summary: RunSummary) -> None:
+    """The loss of each task, and which ranks have it; nothing where there is one text."""
+    if not summary.tasks:
+        return
+    drawing = quality_figures.tasks(summary.tasks, summary.first_step, summary.id)
+    chart(drawing, "run-tasks", "Training loss of each task per step")
+    number_table(step.task_columns(summary.tasks), "run-task-table")
+    st.caption(f":material/checklist: {step.tasks(summary.tasks)}.")
+
+
 def draw_experts(summary: RunSummary) -> None:
     """How evenly the experts of each layer are loaded; nothing without experts."""
     if not summary.experts:

@@ -147,3 +147,29 @@ def test_what_learned_beside_a_frozen_model_is_told_once_and_that_it_changed() -
     assert (
         "Losa of rank 8 trained 1,000 parameters, 1 % of all; the 99,000 frozen ones changed" in caption.value
     )
+
+
+def tasks_page() -> None:
+    from profilers.model.rows import TaskRow
+    from profilers.model.run_summary import RunSummary
+    from workbench.pages.run import quality
+
+    rows = [
+        TaskRow("large", 8, {0: 5, 1: 3}, [5.0, None, 4.0]),
+        TaskRow("small", 2, {1: 2}, [6.0, None, 5.5]),
+    ]
+    quality.draw_tasks(RunSummary("x", {}, 2, "gloo", 1, 1, tasks=rows))
+    quality.draw_tasks(RunSummary("y", {}, 1, "gloo", 1, 1))
+
+
+def test_each_task_s_loss_and_ranks_are_drawn_and_told_once() -> None:
+    found = AppTest.from_function(tasks_page).run()
+    assert not found.exception
+    (table,) = found.dataframe
+    assert list(table.value["task"]) == ["large", "small"]
+    assert list(table.value["ranks"]) == [2, 1]
+    assert list(table.value["last loss"]) == [4.0, 5.5]
+    (told,) = found.caption
+    assert told.value.endswith(
+        "Of 10 micro-batches a step large has 8 on 2 ranks, small has 2 on 1 rank; each rank has 5."
+    )

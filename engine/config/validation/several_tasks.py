@@ -1,0 +1,93 @@
+"""The rules of several tasks that are trained together. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from engine.config.errors import LayoutError
+from engine.config.knobs.task_ranks import task_batches
+from engine.config.presets import is_decoder
+from engine.config.run_config import RunConfig
+
+_TASKS, _RANKS = "data.tasks", "parallel.task_ranks"
+
+
+def task_problems(config: RunConfig) -> Iterator[LayoutError]:
+    """Every broken rule of tasks, their batches and the ranks that they get; none without tasks."""
+    tasks, how = config.data.tasks, config.parallel.task_ranks
+    if not tasks:
+        if how != "proportional":
+            yield LayoutError(_RANKS, how, f"there are no tasks to deal; list {_TASKS}, or leave this out")
+        return
+    names = [task.name for task in tasks]
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    if twice is not None:
+        yield LayoutError(_TASKS, names, f"names {twice} twice; give each task a name of its own")
+    for reason in _reasons(config):
+        yield LayoutError(_TASKS, names, f"{reason}, or leave out the tasks")
+    sizes = list(_size_problems(config))
+    yield from sizes or _rank_problems(config)
+
+
+def _reasons(config: RunConfig) -> Iterator[str]:
+    """What stands in the way. Ranks of one group may have unequal numbers of micro-batches where they meet once a step
+    alone.
+    """
+    parallel = config.parallel
+    if config.data.path is not None:
+        yield "each task has a text of its own, and data.path is set; leave out data.path"
+    if not is_decoder(config.model):
+        yield "texts are read by the built-in decoder alone; set model.workload to decoder"
+    if parallel.pp > 1:
+        yield f"pp={parallel.pp} has stages meet at every micro-batch; set pp to 1"
+    if parallel.zero_stage >= 2:
+        yield f"zero_stage={parallel.zero_stage} gathers at every micro-batch; set zero_stage to 0 or 1"
+    if parallel.ep > 1:
+        yield f"ep={parallel.ep} sends tokens at every micro-batch; set ep to 1"
+    if parallel.embedding == "columns":
+        yield "columns are exchanged at every micro-batch; set parallel.embedding to replicated"
+    if config.outer.method != "none":
+        yield "replicas of an outer loop would learn from unequal batches; set outer.method to none"
+    if config.batch.ramp_from is not None:
+        yield "shares are of one batch, and batch.ramp_from has it grow; leave that out"
+
+
+def _size_problems(config: RunConfig) -> Iterator[LayoutError]:
+    """Each task's share of the batch is a whole number of micro-batches."""
+    batch, shares = config.batch, [task.share for task in config.data.tasks]
+    each = sum(shares)
+    for task, size in zip(config.data.tasks, task_batches(config), strict=True):
+        if size * each == batch.global_batch * task.share and size % batch.micro_batch == 0 and size:
+            continue
+        unit = each * batch.micro_batch
+        nearest = max(unit, round(batch.global_batch / unit) * unit)
+        remedy = (
+            f"task {task.name} has {task.share} of {each} shares, which is no whole number of micro-batches of "
+            f"{batch.micro_batch}; nearest that always is: {nearest}"
+        )
+        yield LayoutError("batch.global_batch", batch.global_batch, remedy)
+        return
+
+
+def _rank_problems(config: RunConfig) -> Iterator[LayoutError]:
+    """Every rank has something to do."""
+    dp, tasks, micro = config.parallel.dp, len(config.data.tasks), config.batch.micro_batch
+    if config.parallel.task_ranks == "proportional":
+        count = config.batch.global_batch // micro
+        if count < dp:
+            yield LayoutError(
+                "parallel.dp", dp, f"a batch has {count} micro-batches in all; choose at most {count}"
+            )
+    elif dp % tasks and tasks % dp:
+        remedy = (
+            f"{dp} dp ranks cannot be dealt evenly to {tasks} tasks; set it to proportional, or dp to {tasks}"
+        )
+        yield LayoutError(_RANKS, "even", remedy)
+    else:
+        least = min(task_batches(config)) // micro
+        if least < dp // tasks:
+            remedy = (
+                f"the smallest task has {least} micro-batches for {dp // tasks} ranks; set it to proportional"
+            )
+            yield LayoutError(_RANKS, "even", remedy)

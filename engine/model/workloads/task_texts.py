@@ -1,0 +1,60 @@
+"""Texts of several tasks as one endless order of windows: each global batch has its part of every one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+
+import numpy as np
+
+from engine.config.errors import InputError
+from engine.config.knobs.task_ranks import task_batches
+from engine.config.run_config import RunConfig
+from engine.model.data import Corpus, Tokens, open_corpus
+
+
+@dataclass(frozen=True)
+class TaskTexts:
+    """Of every batch so many windows are of each corpus, in turn; each corpus goes on in an order of its own."""
+
+    corpora: tuple[Corpus, ...]
+    batches: tuple[int, ...]
+
+    def training(self, first: int, count: int) -> Tokens:
+        """Windows ``first`` .. ``first + count`` of the endless training order: int64 [count, length + 1]."""
+        return self._drawn(first, count, Corpus.training)
+
+    def validation(self, first: int, count: int) -> Tokens:
+        """The same of held-out windows; a task's start again when there are too few."""
+        return self._drawn(first, count, Corpus.validation)
+
+    def _drawn(self, first: int, count: int, draw: Callable[[Corpus, int, int], Tokens]) -> Tokens:
+        """Consecutive windows of one task are read at once."""
+        ends = list(accumulate(self.batches))
+        places = [divmod(position, ends[-1]) for position in range(first, first + count)]
+        pieces = []
+        for (step, task), members in groupby(places, lambda one: (one[0], bisect_right(ends, one[1]))):
+            at = [place for _, place in members]
+            own = step * self.batches[task] + at[0] - (ends[task] - self.batches[task])
+            pieces.append(draw(self.corpora[task], own, len(at)))
+        return np.concatenate(pieces)
+
+
+def open_texts(config: RunConfig) -> Corpus | TaskTexts:
+    """What a configuration trains on.
+
+    Raises:
+        InputError: a path is unusable, or a text is shorter than two windows.
+    """
+    data, seed = config.data, config.train.seed
+    if not data.tasks:
+        return open_corpus(data, seed)
+    found = []
+    for place, task in enumerate(data.tasks):
+        try:
+            found.append(open_corpus(data.model_copy(update={"path": task.path}), seed))
+        except InputError as problem:
+            raise InputError(f"data.tasks.{place}.path", task.path, problem.remedy) from None
+    return TaskTexts(tuple(found), tuple(task_batches(config)))
