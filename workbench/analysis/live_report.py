@@ -25,6 +25,8 @@ from workbench.analysis.live_timeline import Floats, Timeline, Turned, changes_o
 
 #: Points of the curve, at the most.
 POINTS = 400
+#: So many steps say what a run does now: one alone may be a slow one.
+LAST_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class LiveReport:
     since: Since | None
     #: Every turn of the run, in order: the steps that were undone are not among them.
     changes: list[Turned]
+    #: Over the last steps.
+    tokens_per_second: float | None
     curve_steps: list[int]
     curve_tokens_per_second: list[float]
     curve_saved_seconds: list[float]
@@ -180,6 +184,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         measuring=measuring,
         since=since,
         changes=changes,
+        tokens_per_second=float(tokens / timeline.seconds[-LAST_STEPS:].mean()) if places else None,
         curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
         curve_tokens_per_second=[float(tokens / timeline.seconds[a:b].mean()) for a, b in places],
         curve_saved_seconds=[] if saved is None else [float(saved[:b].sum()) for _, b in places],
@@ -447,18 +452,14 @@ _SAVED = (
 
 def tiles(report: LiveReport) -> list[tuple[str, str, str]]:
     """Name, value and explanation of each figure."""
-    rate = report.curve_tokens_per_second[-1] if report.curve_tokens_per_second else None
-    step = "-" if report.break_even_step is None else f"step {report.break_even_step:,}"
+    rate, name = report.tokens_per_second, "At the end" if report.state == "ended" else "Now"
+    even = "not yet" if report.break_even_step is None else f"step {report.break_even_step:,}"
     return [
-        ("Now", "-" if rate is None else f"{rate:,.0f} tokens/s", "Over the last steps that are drawn."),
-        (
-            "Invested",
-            _seconds(report.invested_seconds),
-            "Windows that were slower than the baseline, and steps that were undone.",
-        ),
+        (name, "-" if rate is None else f"{rate:,.0f} tokens/s", f"Over the last {LAST_STEPS} steps."),
+        ("Invested", _seconds(report.invested_seconds),
+         "Windows that were slower than the baseline, and steps that were undone."),
         ("Saved so far", _seconds(report.saved_seconds), _SAVED),
-        ("Break-even", step if report.break_even_step is not None else "not yet",
-         "From this step on the run is ahead of one that nobody tuned."),
+        ("Break-even", even, "From this step on the run is ahead of one that nobody tuned."),
     ]  # fmt: skip
 
 

@@ -52,14 +52,15 @@ def pair(found: Pair, letters: dict[str, str]) -> str:
 
 
 def overview(compared: Comparison) -> dict[str, list[Any]]:
-    """One line a run, as a page's table has it."""
+    """One line a run, as a page's table has it; how they ended is left out where all are completed."""
     sides = compared.runs
     letters = names(compared)
+    endings = {"ending": [words.spoken(side.state) for side in sides]}
     return {
         "as": [letters[side.id] for side in sides],
         "run": [side.id for side in sides],
         "study": [f"{side.study} · trial {side.trial}" if side.study else None for side in sides],
-        "ending": [words.spoken(side.state) for side in sides],
+        **(endings if any(side.state != "completed" for side in sides) else {}),
         "layout": [words.layout(side.layout) for side in sides],
         "tokens/s": [side.tokens_per_second for side in sides],
         "95 % of its steps": [words.around(side.low, side.high) or None for side in sides],

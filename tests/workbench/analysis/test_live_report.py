@@ -32,6 +32,7 @@ from workbench.analysis.live_report import (
     _windows,
     _with_baseline_s,
     since_words,
+    tiles,
 )
 from workbench.analysis.live_timeline import AGAIN, Timeline, Turned, changes_of, timeline_of
 from workbench.figures.search import live as figures
@@ -164,8 +165,10 @@ def test_the_chart_marks_each_turn_and_says_what_it_brought() -> None:
     turned = Turned(7, 12, {"batch.micro_batch": 4, "overlap.bucket_mb": 1.0}, "somebody", -2.5)
     report = LiveReport(
         "run", ["run"], "running", 12, 100, {}, 1.0, -2.5, None, None, 0.0, None, [], "", "", None, [turned],
-        [6, 11], [64.0, 128.0], [0.0, -2.5],
+        96.0, [6, 11], [64.0, 128.0], [0.0, -2.5],
     )  # fmt: skip
+    assert tiles(report)[0][:2] == ("Now", "96 tokens/s")
+    assert tiles(replace(report, state="ended"))[0][0] == "At the end"
     [marks] = [trace for trace in figures.live(report).data if trace.name == "changed"]
     assert (list(marks.x), list(marks.y)) == ([7], [128.0])
     words = (

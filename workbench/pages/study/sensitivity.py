@@ -120,6 +120,9 @@ def _importance(found: Sensitivity) -> None:
 
 def _effects(found: Sensitivity) -> None:
     shap = found.shap.found
+    if shap is None and found.shap.reason:
+        st.caption(f"{words.escaped(found.shap.reason)}.")
+        return
     parts = (
         ("value", "SHAP: what changes a trial's value", shap.value if shap else None),
         ("failure", "SHAP: what changes the chance of failure", shap.failure if shap else None),

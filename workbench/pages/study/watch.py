@@ -137,8 +137,8 @@ def _buttons(view: StudyView, unfinished: bool, result: StudyResult) -> None:
         return
     rounds = result.confirmation_rounds
     if view.state == "ended" and rounds and rounds.outlook:
-        label = f"Measure on until decided, about {words.rough(rounds.outlook.seconds)}"
-        about = "Measure the leaders again until it is probably clear which is faster."
+        label = f"Decide, about {words.rough(rounds.outlook.seconds)}"
+        about = "Go on measuring the leaders until it is probably clear which is faster."
         if pressed(st.button, label, "decide", icon=":material/balance:", help=about):
             _continue(view, f"confirm_repeats={rounds.outlook.confirm_repeats}")
     if view.state == "paused":

@@ -52,7 +52,7 @@ def test_what_is_undecided_can_be_decided_from_the_page(home: Path, monkeypatch:
     )
     app = visit("tune", study=file.name)
     assert not app.exception
-    button = next(each for each in app.button if each.label.startswith("Measure on until decided"))
+    button = next(each for each in app.button if each.label.startswith("Decide, about "))
     button.click().run()
     assert [arguments[-1] for arguments in asked] == [f"confirm_repeats={rounds.outlook.confirm_repeats}"]
     assert "it is not told from trial 1" in texts(app).replace("\\", "")
