@@ -165,7 +165,6 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         since = _since(max(after, *(row.step for row in turned[-1:]), 0), result, timeline, base, gained)
         changes = _by_gain(turned, since if gain is not None else None, after)
     total = None if saved is None else float(saved.sum())
-    places = _thinned(len(timeline.steps))
     return LiveReport(
         run=last.name,
         runs=names,
@@ -184,10 +183,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         measuring=measuring,
         since=since,
         changes=changes,
-        tokens_per_second=float(tokens / timeline.seconds[-LAST_STEPS:].mean()) if places else None,
-        curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
-        curve_tokens_per_second=[float(tokens / timeline.seconds[a:b].mean()) for a, b in places],
-        curve_saved_seconds=[] if saved is None else [float(saved[:b].sum()) for _, b in places],
+        **_curve(timeline, tokens, saved),
     )
 
 
@@ -425,6 +421,17 @@ def _break_even(timeline: Timeline, saved: Floats | None) -> int | None:
     return int(timeline.steps[behind[-1]]) + 1 if len(behind) else int(timeline.steps[0])
 
 
+def _curve(timeline: Timeline, tokens: int, saved: Floats | None) -> dict[str, Any]:
+    """The run's rate and what was saved, over its steps and at the end of them."""
+    places, seconds = _thinned(len(timeline.steps)), timeline.seconds
+    return {
+        "tokens_per_second": float(tokens / seconds[-LAST_STEPS:].mean()) if places else None,
+        "curve_steps": [int(timeline.steps[end - 1]) for _, end in places],
+        "curve_tokens_per_second": [float(tokens / seconds[a:b].mean()) for a, b in places],
+        "curve_saved_seconds": [] if saved is None else [float(saved[:b].sum()) for _, b in places],
+    }
+
+
 def _thinned(steps: int) -> list[tuple[int, int]]:
     """Begin and end of at most ``POINTS`` groups of steps one after the other."""
     ends = np.unique(np.linspace(0, steps, min(steps, POINTS) + 1).astype(int))
@@ -433,9 +440,7 @@ def _thinned(steps: int) -> list[tuple[int, int]]:
 
 def standing(report: LiveReport) -> str:
     """Where the run is, and what it went through."""
-    text = f"step {report.step:,} of {report.steps:,}"
-    if report.state == "ended":
-        text += ", ended"
+    text = f"step {report.step:,} of {report.steps:,}" + (", ended" if report.state == "ended" else "")
     if len(report.runs) > 1:
         again = len(report.runs) - 1
         times = "once" if again == 1 else f"{again:,} times"
