@@ -250,7 +250,8 @@ class Outer(Section):
 class Overlap(Section):
     """What is sent beside computation. Gradients of dp leave in buckets of ``bucket_mb`` while backward goes on.
 
-    ``prefetch`` is how many layers ahead zero_stage 2 and 3 gather, and on the CPU how many behind they reduce.
+    ``prefetch`` is how many layers ahead zero_stage 2 and 3 gather, and on the CPU how many behind they reduce; with
+    ``fused_gathers`` they gather a layer's parameters in one message, without it each in one of its own.
     ``gather_with_optimizer`` starts to gather each bucket of zero_stage 1 as soon as it is updated; the next forward
     waits for it. ``tp_chunks`` cuts what tp gathers and scatters along the sequence, and computes one part while the
     next is sent. With ``delay`` 1 gradients are averaged beside the next step and applied at its end: one step late.
@@ -258,6 +259,7 @@ class Overlap(Section):
 
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0
     prefetch: Annotated[int, Field(ge=0, le=16)] = 0
+    fused_gathers: bool = True
     gather_with_optimizer: bool = False
     tp_chunks: Annotated[int, Field(ge=1, le=64)] = 1
     delay: Annotated[int, Field(ge=0, le=1)] = 0
@@ -287,7 +289,8 @@ class Memory(Section):
     what these matrices read are kept. Experts' matrices see all of theirs.
 
     With ``expert_slots`` a CPU rank's experts lie at their ``expert_home``, in host memory or in a file of the run's
-    folder, and so many of them at a time in slots: those that are asked for most often stay.
+    folder, and so many of them at a time in slots: those that are asked for most often stay. With ``expert_ahead`` the
+    next one that the gate has chosen is fetched beside the products of the one before.
     """
 
     recompute: Annotated[Literal["none", "selective", "full"], BeforeValidator(_recompute)] = "none"
@@ -300,6 +303,7 @@ class Memory(Section):
     sample_tokens: Annotated[float, Field(gt=0, le=1)] = 1.0
     expert_slots: Count | None = None
     expert_home: Literal["host", "disk"] = "host"
+    expert_ahead: bool = True
 
 
 class Train(Section):

@@ -221,7 +221,8 @@ def updated_elements(held: Held, layout: Layout) -> int:
 def _parameter_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
     """ZeRO 3 gathers a block at a time beside what is outside of blocks, and the next block's message; a schedule that
     works chunk by chunk a whole stage; ZeRO 2 all stages. Then an fp32 message of a block's gradients. With
-    ``overlap.prefetch`` there are as many blocks' messages under way, and as many more of gradients.
+    ``overlap.prefetch`` there are as many blocks' messages under way, and as many more of gradients. What
+    is gathered parameter by parameter is copied into a message.
     """
     if config.parallel.zero_stage < 2:
         return 0
@@ -236,8 +237,11 @@ def _parameter_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
         gathered = max(map(sum, zip(blocks, roots, strict=True)))
     unit, ahead = max(*blocks, *roots), config.overlap.prefetch
     coarse = unit if config.compression.weights == "int8" else 0
+    apart = 0 if config.overlap.fused_gathers else unit
     return (
-        element * (gathered + unit * max(1, ahead)) + coarse * max(1, ahead) + FP32_BYTES * unit * (1 + ahead)
+        element * (gathered + (unit + apart) * max(1, ahead))
+        + coarse * max(1, ahead)
+        + FP32_BYTES * unit * (1 + ahead)
     )
 
 

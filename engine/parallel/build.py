@@ -179,7 +179,7 @@ def _keep_experts_in_slots(rank: RankContext, models: Mapping[int, Stage]) -> No
     memory = rank.config.memory
     if memory.expert_slots is None:
         return
-    slots = ExpertSlots(memory.expert_slots, memory.expert_home, rank.folder)
+    slots = ExpertSlots(memory.expert_slots, memory.expert_home, rank.folder, memory.expert_ahead)
     for model in models.values():
         for layer, mixture in model.mixtures().items():
             mixture.keep_in(slots, layer)

@@ -239,6 +239,7 @@ def _overlap(config: RunConfig) -> dict[str, bool]:
     overlap = config.overlap
     return {
         "overlap.prefetch: what it hides is not modelled": overlap.prefetch > 0,
+        "overlap.fused_gathers: messages are taken to be of whole layers": not overlap.fused_gathers,
         "overlap.tp_chunks: what tp hides is not modelled": overlap.tp_chunks > 1,
         "overlap.gather_with_optimizer: the gather is taken to come after the update": overlap.gather_with_optimizer,
         "overlap.delay: gradients are taken to be waited for": overlap.delay > 0,

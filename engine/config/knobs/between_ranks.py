@@ -258,6 +258,18 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         changes=("speed", "memory"),
         trade="weights arrive in time, memory for them",
     ),
+    "overlap.fused_gathers": KnobFacts(
+        "Layers gathered in one message",
+        "fused gathers",
+        acts=lambda now: rules.shards(now) and now["compression.weights"] == "none",
+        at_rest=True,
+        plain=True,
+        offered=rules.between_ranks(True, False),
+        usual=rules.never,
+        live=GRADIENTS,
+        changes=("speed", "memory"),
+        trade="apart, each parameter is a message of its own",
+    ),
     "overlap.gather_with_optimizer": KnobFacts(
         "Gather beside the update",
         "gather beside update",

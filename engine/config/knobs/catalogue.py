@@ -250,6 +250,9 @@ KNOBS: dict[str, KnobFacts] = {
         trade="seldom chosen experts lie elsewhere, and are fetched",
     ),
     "memory.expert_home": KnobFacts("Home of experts", plain="host", trade="on disk they take no memory"),
+    "memory.expert_ahead": KnobFacts(
+        "Experts fetched ahead", plain=True, trade="off: products wait for each expert that is not there"
+    ),
     "memory.parameters": KnobFacts(
         "Parameters in",
         "parameters",

@@ -107,6 +107,7 @@ def overlap_problems(config: RunConfig) -> Iterator[LayoutError]:
     if overlap.prefetch and (config.parallel.zero_stage < 2 or layout_of(config).inner == 1):
         remedy = "only zero_stage 2 or 3 on several dp x cp ranks gathers layers; set it to 0"
         yield LayoutError("overlap.prefetch", overlap.prefetch, remedy)
+    yield from _fusion_rules(config)
     yield from _gather_rules(config)
     yield from _chunk_rules(config)
     yield from _delay_rules(config)
@@ -159,6 +160,19 @@ def _chunk_rules(config: RunConfig) -> Iterator[LayoutError]:
             chunks,
             f"must divide a rank's part of the sequence, {own:,} tokens; nearest legal: {nearest}",
         )
+
+
+def _fusion_rules(config: RunConfig) -> Iterator[LayoutError]:
+    if config.overlap.fused_gathers:
+        return
+    if config.parallel.zero_stage < 2 or layout_of(config).inner == 1:
+        remedy = "only zero_stage 2 or 3 on several dp x cp ranks gathers layers; set it to true"
+        yield LayoutError("overlap.fused_gathers", False, remedy)
+    if config.compression.weights != "none":
+        remedy = (
+            "int8 has the scales of a layer in one message; set it to true, or compression.weights to none"
+        )
+        yield LayoutError("overlap.fused_gathers", False, remedy)
 
 
 def _delay_rules(config: RunConfig) -> Iterator[LayoutError]:

@@ -18,10 +18,9 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Of ``memory.expert_slots`` and ``expert_home``."""
     memory, slots = config.memory, config.memory.expert_slots
     if slots is None:
-        if memory.expert_home != "host":
-            yield LayoutError(
-                "memory.expert_home", memory.expert_home, f"needs {KEY}; set that, or leave this out"
-            )
+        for name, value, rest in (("home", memory.expert_home, "host"), ("ahead", memory.expert_ahead, True)):
+            if value != rest:
+                yield LayoutError(f"memory.expert_{name}", value, f"needs {KEY}; set that, or leave this out")
         return
     if config.model.experts is None or not is_decoder(config.model):
         yield LayoutError(KEY, slots, "there are no experts; set model.experts, or leave this out")

@@ -129,11 +129,12 @@ class _Expert:
 
 @dataclass
 class ExpertSlots:
-    """The slots of one rank, and the homes of its experts by layer."""
+    """The slots of one rank, and the homes of its experts by layer; ``ahead``: what is chosen next is fetched ahead."""
 
     count: int
     home: Home
     folder: Path
+    ahead: bool = True
     use: SlotUse = field(default_factory=SlotUse)
 
     def __post_init__(self) -> None:
@@ -211,7 +212,7 @@ class ExpertSlots:
 
     def _ahead(self, used: Key, following: Iterable[Key], returns: bool) -> None:
         """One at a time is under way: more would only wait for each other."""
-        for key in following:
+        for key in following if self.ahead else ():
             if key not in self._cache and not self._coming:
                 placed = self._cache.place(key, returns, (used,))
                 if placed is not None:

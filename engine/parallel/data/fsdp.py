@@ -206,7 +206,12 @@ class FullyShardedReplica:
         self._reductions.depth = layers if beside else 0
         prefetch(self.model, layers)
         for unit in self._units:
-            unit.use(config.compression.weights, config.compression.bucket_values, dtype)
+            unit.use(
+                config.compression.weights,
+                config.compression.bucket_values,
+                dtype,
+                config.overlap.fused_gathers,
+            )
 
     def _cut(self) -> list[Piece]:
         pieces = []

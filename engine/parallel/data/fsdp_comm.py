@@ -96,34 +96,60 @@ class _Messages:
 
 
 class Gather(_Messages):
-    """Parameters of one group of modules; ``coarse`` says how to send them in fewer bytes, if so."""
+    """Parameters of one group of modules; ``coarse`` says how to send them in fewer bytes, if so. ``apart`` has the
+    values of each one's slice where each goes by itself.
+    """
 
     coarse: CoarseShards | None = None
+    apart: Sequence[int] = ()
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Group, async_op: bool = False
     ) -> Any:
+        if self.apart:
+            return self._each(output_tensor, input_tensor, async_op)
         coarse = self.coarse
         out, mine = (output_tensor, input_tensor) if coarse is None else coarse.write(input_tensor)
         read = None if coarse is None else lambda: coarse.read(out, output_tensor)
         if async_op:
-            return _Gathering(self._channel.start_all_gather_into(out, mine), read)
+            return _Gathering([self._channel.start_all_gather_into(out, mine)], read)
         self._channel.all_gather_into(out, mine)
         if read is not None:
             read()
+        return None
+
+    def _each(self, out: Tensor, mine: Tensor, async_op: bool) -> Any:
+        """A message for each parameter; their places in ``out`` are not side by side, so they are copied there."""
+        ranks, under_way = self._channel.size, list[Waitable]()
+        gathered = [part.new_empty(ranks * len(part)) for part in mine.split(list(self.apart))]
+        for whole, part in zip(gathered, mine.split(list(self.apart)), strict=True):
+            if async_op:
+                under_way.append(self._channel.start_all_gather_into(whole, part))
+            else:
+                self._channel.all_gather_into(whole, part)
+
+        def read() -> None:
+            places = out.view(ranks, -1).split(list(self.apart), dim=1)
+            for place, whole in zip(places, gathered, strict=True):
+                place.copy_(whole.view(ranks, -1))
+
+        if async_op:
+            return _Gathering(under_way, read)
+        read()
         return None
 
 
 class _Gathering(dist.Work):
     """FSDP2 waits for what is of this type alone."""
 
-    def __init__(self, under_way: Waitable, read: Callable[[], None] | None) -> None:
+    def __init__(self, under_way: Sequence[Waitable], read: Callable[[], None] | None) -> None:
         super().__init__()
         self._under_way, self._read = under_way, read
 
     def wait(self, *_: Any) -> bool:
         """Return when the parameters are there."""
-        self._under_way.wait()
+        for one in self._under_way:
+            one.wait()
         if self._read is not None:
             self._read()
         return True

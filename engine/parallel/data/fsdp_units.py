@@ -80,11 +80,12 @@ class Unit:
         )
         self.reduce.parts = tuple(self._parts())
 
-    def use(self, weights: str, block: int, dtype: torch.dtype) -> None:
-        """What parameters are gathered in from now on."""
+    def use(self, weights: str, block: int, dtype: torch.dtype, fused: bool = True) -> None:
+        """What parameters are gathered in from now on, and whether all of them at once."""
         slices = [Slice(one.padded, len(one.shape) == 1) for one in self.parameters]
         coarse = weights != "none" and self.channel.size > 1 and not all(one.is_vector for one in slices)
         self.gather.coarse = CoarseShards(slices, self.channel.size, block, dtype) if coarse else None
+        self.gather.apart = () if fused else tuple(one.count for one in slices)
 
     def _parts(self) -> list[Part]:
         """What each rank gets of each parameter, one rank after the other."""

@@ -35,6 +35,7 @@ VALUES: dict[str, list[Any]] = {
     "overlap.gather_with_optimizer": [False, True],
     "overlap.bucket_mb": [0.02, 0.3, 25.0],
     "overlap.prefetch": [0, 1, 2],
+    "overlap.fused_gathers": [True, False],
     "overlap.tp_chunks": [1, 2, 4],
     "schedule.kind": ["1f1b", "gpipe", "zb_h1", "interleaved", "layered", "breadth_first"],
 }

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from engine.config.errors import LayoutError
+from engine.config.presets import resolve
 from engine.config.run_config import parse
 from engine.config.validation.rules import check
 from engine.model.activation_memory import Activations
@@ -16,16 +17,25 @@ from engine.parallel.data.fsdp import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.data.fsdp_comm import Gather, Reductions
 from engine.parallel.data.replica import mark_parameters
 from engine.parallel.data.replicated import DataParallel
+from engine.run.run_folder import RECORDS
 from engine.session import Session
+from profilers.records.reader import RunRecords
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
 from tests.engine.model.test_activation_memory import build
 from tests.engine.runs.test_exact import LOSS_TOLERANCE, name
 from tests.support.ranks import on_ranks
 from tests.support.runs import execute, small
+from tuning.predict.traffic.rank import Pipeline, traffic_of
 
 ZERO_1 = {"parallel__zero_stage": 1, "overlap__bucket_mb": 0.05, "overlap__gather_with_optimizer": True}
 EXACT: list[dict[str, Any]] = [
+    {
+        "parallel__dp": 4,
+        "parallel__zero_stage": 2,
+        "overlap__fused_gathers": False,
+        "parallel__shard_ranks": 2,
+    },
     {"parallel__dp": 2, "parallel__zero_stage": 3, "overlap__prefetch": 2},
     {"parallel__dp": 4, "parallel__zero_stage": 2, "overlap__prefetch": 1, "parallel__shard_ranks": 2},
     {"parallel__dp": 2, **ZERO_1},
@@ -63,6 +73,29 @@ def test_no_loss_changes(session: Session, reference: list[float | None], values
     outcome, summary = execute(session, small(**values))
     assert outcome.good, outcome
     assert summary.losses == pytest.approx(reference, abs=LOSS_TOLERANCE, rel=0)
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_gathers_of_single_parameters_change_no_bit_and_no_byte(session: Session, layers: int) -> None:
+    config = small(parallel__dp=2, parallel__zero_stage=3, overlap__prefetch=layers, profile__budget=None)
+    apart = config.with_values({"overlap.fused_gathers": False})
+    found = {}
+    for name_, one in {"fused": config, "apart": apart}.items():
+        outcome, summary = execute(session, one)
+        assert outcome.good, outcome
+        rows: Any = RunRecords(session.home / summary.id / RECORDS).table(1, "comm").rows()
+        gathers = [row.bytes for row in rows if row.operation == "all_gather" and row.step == 2]
+        told = [
+            call.bytes for call in traffic_of(Pipeline.of(one), 1).calls if call.operation == "all_gather"
+        ]
+        assert gathers == told, name_
+        found[name_] = summary.losses, gathers
+    # For each micro-batch, forward and backward: layers, and the embedding, the last norm and the head together.
+    turns, layer_count = 2 * config.batch.global_batch // 2, resolve(config.model).layers
+    of_a_layer = sum(key.startswith("blocks.0.") for key, _ in build(Activations()).named_parameters())
+    assert len(found["fused"][1]) == turns * (layer_count + 1)
+    assert len(found["apart"][1]) == turns * (layer_count * of_a_layer + 3)
+    assert found["apart"][0] == found["fused"][0] and sum(found["apart"][1]) == sum(found["fused"][1])
 
 
 @pytest.mark.slow
@@ -140,6 +173,17 @@ BUCKETS = {"compression__experts": "lsh", "model__experts": 4, "parallel__dp": 2
     [
         ({"overlap__prefetch": 1, "parallel__dp": 2}, "overlap.prefetch", "zero_stage 2 or 3"),
         ({"overlap__prefetch": 1, "parallel__zero_stage": 3}, "overlap.prefetch", "set it to 0"),
+        ({"overlap__fused_gathers": False, "parallel__dp": 2}, "overlap.fused_gathers", "zero_stage 2 or 3"),
+        (
+            {
+                "overlap__fused_gathers": False,
+                "parallel__dp": 2,
+                "parallel__zero_stage": 3,
+                "compression__weights": "int8",
+            },
+            "overlap.fused_gathers",
+            "compression.weights to none",
+        ),
         ({"overlap__gather_with_optimizer": True}, "overlap.gather_with_optimizer", "zero_stage 1"),
         (
             {**ZERO_1, "parallel__dp": 2, "memory__offload": "optimizer"},

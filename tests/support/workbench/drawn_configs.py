@@ -42,6 +42,7 @@ def _tree(pick: random.Random) -> dict[str, Any]:
         "outer": {"method": choose(["none"] * 6 + ["local", "diloco"]), "period": choose([4, 12])},
         "overlap": {"bucket_mb": choose([1.0, 10.0, 25.0, 12.5, 100.0]),
                     "prefetch": choose([0, 0, 1, 2]) if stage >= 2 else 0,
+                    "fused_gathers": stage < 2 or choose([True, True, False]),
                     "gather_with_optimizer": stage == 1 and choose([False, False, True]),
                     "tp_chunks": choose([1, 1, 1, 2]) if tp > 1 else 1, "delay": choose([0, 0, 0, 0, 1])},
         "memory": {"recompute": choose(["none", "selective", "full"]),

@@ -37,6 +37,7 @@ NOT_LISTED = {
     "parallel.placement": "offered where ranks lie on islands of a lab: elsewhere ranks in order are as fast",
     "memory.expert_slots": "how much memory experts may take is for people to say",
     "memory.expert_home": "as the slots",
+    "memory.expert_ahead": "as the slots",
     "parallel.ep_island": "as the placement",
     "parallel.task_ranks": "offered where the base has several tasks",
     "parallel.tp_replicated": "offered to dense decoders: experts stand where two of its groups of matrices are",

@@ -164,6 +164,7 @@ class Policy:
     always_gathered: bool
     always_reduces: bool
     on_streams: bool
+    fused: bool = True
 
     @classmethod
     def of(cls, config: RunConfig, on_streams: bool) -> Policy:
@@ -179,6 +180,7 @@ class Policy:
             parallel.zero_stage == 2,
             parallel.reduce_every_micro_batch,
             on_streams,
+            config.overlap.fused_gathers,
         )
 
     @property
@@ -269,9 +271,11 @@ class Units:
         if unit is None or unit.gathered or unit.under_way:
             return
         unit.under_way = True
-        size = BYTES[self._policy.dtype] * sum(one.padded(ranks) for one in unit.parameters)
-        call = Call("all_gather", self._policy.axis, self._policy.dtype, ranks, size)
-        yield call.beside(_tag(name)) if self._policy.gathers_beside else call
+        sizes = [one.padded(ranks) for one in unit.parameters]
+        for elements in [sum(sizes)] if self._policy.fused else sizes:
+            size = BYTES[self._policy.dtype] * elements
+            call = Call("all_gather", self._policy.axis, self._policy.dtype, ranks, size)
+            yield call.beside(_tag(name)) if self._policy.gathers_beside else call
 
     def _reduction(self, unit: Unit) -> Call:
         ranks = self._policy.layout.shard

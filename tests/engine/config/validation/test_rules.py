@@ -56,6 +56,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "compression.experts": ("none", "none", "none", "bf16", "int8", "lsh", "lsh_int8"),
     "compression.expert_rate": (0.13, 0.2, 0.9),
     "overlap.prefetch": (0, 0, 0, 1, 2),
+    "overlap.fused_gathers": (True, True, True, False),
     "overlap.gather_with_optimizer": (False, False, False, True),
     "overlap.tp_chunks": (1, 1, 1, 2, 3),
     "overlap.delay": (0, 0, 0, 1),

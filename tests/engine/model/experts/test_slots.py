@@ -135,6 +135,24 @@ def test_a_run_learns_the_same_with_experts_elsewhere(tmp_path: Path, values: di
     assert len(found.expert_slots) == found.world_size
 
 
+def test_without_fetching_ahead_every_request_finds_its_expert_or_waits(tmp_path: Path) -> None:
+    with Session(tmp_path) as session:
+        values = MIXED | {"memory__expert_slots": 2, "memory__expert_home": "disk"}
+        _, ahead = execute(session, small(**values))
+        outcome, found = execute(session, small(**values, memory__expert_ahead=False))
+    assert outcome.good, outcome
+    assert found.losses == ahead.losses
+    assert [row.ahead for row in found.expert_slots] == [0] and ahead.expert_slots[0].ahead > 0
+    asked = [row.hits + row.ahead + row.misses for (row,) in (found.expert_slots, ahead.expert_slots)]
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize("field", ["home", "ahead"])
+def test_what_is_said_of_slots_needs_slots(field: str) -> None:
+    with pytest.raises(LayoutError, match=rf"memory\.expert_{field}=.*needs memory\.expert_slots"):
+        check(small(**MIXED | {f"memory__expert_{field}": {"home": "disk", "ahead": False}[field]}))
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [

@@ -72,6 +72,7 @@ UNREACHED: dict[str, str] = {
     "compile": "the compiler writes Triton kernels for a GPU that it asks about itself",
     "memory.expert_slots": "slots are of CPU ranks",
     "memory.expert_home": "slots are of CPU ranks",
+    "memory.expert_ahead": "slots are of CPU ranks",
     "train.adapt": "it begins with a checkpoint, of which a rank alone reads its own part alone",
     "train.adapt_rank": "as train.adapt",
     "train.resume": "a rank alone reads its own part of a checkpoint alone",
