@@ -1,0 +1,49 @@
+"""What a group of ranks takes for some documents (section 3 of FlexSP, arXiv 2412.01523). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SequenceCosts:
+    """Seconds of a forward and backward: of attention for each token squared, of all else for each token, and of every
+    micro-batch; on one rank. All-to-alls move ``token_bytes`` of each token, less what a rank keeps, at
+    ``bandwidth[degree]`` bytes a second and rank, and add ``latency[degree]`` seconds to a micro-batch.
+    """
+
+    square_seconds: float
+    token_seconds: float
+    fixed_seconds: float
+    token_bytes: float = 0.0
+    bandwidth: Mapping[int, float] = field(default_factory=dict)
+    latency: Mapping[int, float] = field(default_factory=dict)
+
+    def document(self, length: int, degree: int) -> float:
+        """Seconds that a document adds to a group of so many ranks."""
+        computed = (self.square_seconds * length + self.token_seconds) * length / degree
+        if degree == 1:
+            return computed
+        sent = self.token_bytes * length * (degree - 1) / degree**2
+        return computed + sent / self.bandwidth[degree]
+
+    def fixed(self, degree: int) -> float:
+        """Seconds of a micro-batch whatever is in it."""
+        return self.fixed_seconds + self.latency.get(degree, 0.0)
+
+    def group(self, lengths: Iterable[int], degree: int) -> float:
+        """Seconds of a group with these documents."""
+        return self.fixed(degree) + sum(self.document(length, degree) for length in lengths)
+
+    def as_document(self) -> dict[str, Any]:
+        """Plain values, for records."""
+        return {
+            "square_seconds": self.square_seconds,
+            "token_seconds": self.token_seconds,
+            "fixed_seconds": self.fixed_seconds,
+            "token_bytes": self.token_bytes,
+            "bandwidth": {str(degree): value for degree, value in self.bandwidth.items()},
+            "latency": {str(degree): value for degree, value in self.latency.items()},
+        }
