@@ -140,7 +140,7 @@ class Silent:
     def before(self, step: int) -> None:
         """Nothing."""
 
-    def after(self, times: Any, loss: float | None, norm: float) -> None:
+    def after(self, times: Any, loss: float | None, norm: float, *_: object) -> None:
         """Remember them."""
         self.loss, self.norm = loss, norm
 

@@ -16,7 +16,7 @@ from statistics import fmean
 from engine.config import layout
 from engine.config.errors import InputError
 from engine.config.knobs.batch_ramp import BATCH, grows
-from engine.config.layout import accumulation, layout_of, round_steps
+from engine.config.layout import SEQUENCE, Layout, accumulation, layout_of, round_steps
 from engine.config.network import shape_of
 from engine.config.presets import WorkloadFacts, is_decoder
 from engine.config.run_config import RunConfig
@@ -52,6 +52,7 @@ _GROUPS = {
 }
 
 
+_OWN_LENGTHS = "documents have lengths of their own, and FLOPs by formula are of windows"
 _SIMULATION = "the simulation of its list"
 
 
@@ -59,11 +60,15 @@ def setting_of(config: RunConfig) -> Setting:
     """Groups, schedule, limits and thresholds of a configuration, which need not keep the rules."""
     where, limit = layout_of(config), config.memory.limit_gib
     return Setting(
-        groups={label: where.groups(kind) for label, kind in _GROUPS.items()},
+        groups={label: where.groups(kind) for label, kind in (_GROUPS | _shared_documents(where)).items()},
         pipeline=_pipeline(config),
         memory_limit_bytes=None if limit is None else limit * 2**30,
         thresholds=Thresholds(**config.profile.thresholds.model_dump()),
     )
+
+
+def _shared_documents(where: Layout) -> dict[str, str]:
+    return {name: name for name in (f"{SEQUENCE}{degree}" for degree in where.sequence_degrees)}
 
 
 def _pipeline(config: RunConfig) -> Pipeline | None:
@@ -341,6 +346,9 @@ def _work(config: RunConfig, records: RunRecords) -> _Work:
         work = None
     if work is None:
         return _Work(tokens)
+    if config.data.documents == "whole":
+        known = TrainedModel(flops_reason=_OWN_LENGTHS, shared_parameters=flops.shared_parameters(work))
+        return _Work(_tokens_told(records), model=known, parameters=flops.parameters(work))
     return _Work(
         tokens,
         model=TrainedModel(shared_parameters=flops.shared_parameters(work)),
@@ -348,6 +356,13 @@ def _work(config: RunConfig, records: RunRecords) -> _Work:
         model_flops=flops.model_flops_per_step(work),
         hardware_flops=flops.hardware_flops_per_step(work) if config.memory.budget_gib is None else None,
     )
+
+
+def _tokens_told(records: RunRecords) -> int | None:
+    """Of all ranks, a mean over the recorded steps; None before there is one."""
+    told = [records.table(rank, "step").column("tokens").compressed() for rank in records.ranks()]
+    steps = min(map(len, told), default=0)
+    return round(sum(float(one[:steps].sum()) for one in told) / steps) if steps else None
 
 
 def _work_told(config: RunConfig, records: RunRecords) -> _Work:

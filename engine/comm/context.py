@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from engine.comm.channel import Channel, Group
 from engine.config.compression import NO_PLAN, Plan
-from engine.config.layout import Coordinates, Layout
+from engine.config.layout import SEQUENCE, Coordinates, Layout
 from engine.config.run_config import RunConfig
 from engine.run.commands import StopControl
 from engine.run.messages import Seat
@@ -32,6 +32,7 @@ class Groups:
     ``data`` under ZeRO 2 and 3, ``ep`` and ``edp`` for experts; ``ep_island`` and ``ep_between`` divide ``ep`` where
     messages go in two stages. ``pp`` carries messages to later ranks and ``pp_back`` to earlier ones: with NCCL, two
     directions on one communicator could block each other. ``norm`` spans the ranks of a replica whose gradients differ.
+    ``sequence`` has, for each size above 1, the group of side by side data ranks that may share documents.
     """
 
     at: Coordinates
@@ -49,6 +50,7 @@ class Groups:
     pp_back: Channel | None = None
     norm: Channel | None = None
     outer: Group | None = None
+    sequence: dict[int, Channel] = field(default_factory=dict)
     axes: dict[str, str] = field(default_factory=dict)
 
 
@@ -74,6 +76,7 @@ def build_groups(layout: Layout, rank: int, device: torch.device, timeout: timed
         pp_back=maker.channel("pp"),
         norm=maker.norm(tp, pp),
         outer=maker.group("outer", "outer"),
+        sequence=maker.sequence(),
         axes=maker.axes,
     )
 
@@ -96,6 +99,10 @@ class _Maker:
     def channel(self, kind: str) -> Channel | None:
         group = self.group(kind, kind)
         return None if group is None else Channel(group, self._device)
+
+    def sequence(self) -> dict[int, Channel]:
+        found = {one: self.channel(f"{SEQUENCE}{one}") for one in self._layout.sequence_degrees}
+        return {degree: channel for degree, channel in found.items() if channel is not None}
 
     def norm(self, tp: Channel | None, pp: Channel | None) -> Channel | None:
         """The smallest group that holds every different gradient of a replica."""

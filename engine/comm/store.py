@@ -40,6 +40,12 @@ class RankStore:
         self._broadcast_keys.clear()
         return documents
 
+    def forget(self) -> None:
+        """On rank 0, what was broadcast before the last time: who has heard that has read it."""
+        for old in self._broadcast_keys[:-1]:
+            self._store.delete_key(old)
+        del self._broadcast_keys[:-1]
+
     def broadcast(self, key: str, document: Callable[[], Any]) -> Any:
         """The document that rank 0 makes, on every rank."""
         if self._rank.rank == 0:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.config.knobs.task_ranks import deal
 from engine.config.outer_methods import OUTER_METHODS
+from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 
 #: The order in which ranks are numbered, fastest first: tensor parallelism has the most traffic.
@@ -21,6 +23,9 @@ GROUPS = {
     "model": ("tp", "pp"),
 }
 _PARTS = ("ep", "edp", "shard", "replicate")
+#: Groups of ranks that share documents, followed by their size; and the largest sizes.
+SEQUENCE = "sequence_"
+SEQUENCE_DEGREES = (1, 2, 4, 8)
 #: In the ``layout`` of a run of another trainer: how many ranks it has; how it lays them out nobody told.
 RANKS = "ranks"
 
@@ -45,6 +50,8 @@ class Layout:
     replicas: int = 1
     columns: bool = False
     ep_island: int | None = None
+    #: Sizes of the groups of data ranks that may share documents, beside ranks alone.
+    sequence_degrees: tuple[int, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -99,13 +106,16 @@ class Layout:
         Kinds: ``dp``, ``tp``, ``cp``, ``pp``, ``model`` (tp x pp), ``data`` (the data ranks of one replica), and parts
         of those: ``ep`` and ``shard`` (side by side), ``edp`` and ``replicate`` (one of each of those), and of ``ep``
         ``ep_island`` (side by side) and ``ep_between`` (one of each of those). ``outer`` joins
-        the ranks that hold the same in different replicas; ``replica`` all ranks of one.
+        the ranks that hold the same in different replicas; ``replica`` all ranks of one. ``sequence_4`` are data ranks
+        side by side that may share documents, four at a time.
         """
         if name == "replica":
             ranks = range(self.world_size)
             return [
                 [r for r in ranks if self.replica(self.coordinates(r)) == n] for n in range(self.replicas)
             ]
+        if name.startswith(SEQUENCE):
+            return _divided(self._along(GROUPS["data"]), int(name.removeprefix(SEQUENCE)))[0]
         if name in ("ep_island", "ep_between"):
             islands, between = _divided(self.groups("ep"), self.ep_island or self.ep)
             return islands if name == "ep_island" else between
@@ -157,7 +167,36 @@ def layout_of(config: RunConfig) -> Layout:
     names = ("dp", "tp", "pp", "cp", "ep", "zero_stage", "shard_ranks", "ep_island")
     replicas = 1 if outer.method == "none" else outer.replicas or parallel.dp
     degrees = {name: getattr(parallel, name) for name in names}
-    return Layout(**degrees, replicas=replicas, columns=parallel.embedding == "columns")
+    return Layout(
+        **degrees,
+        replicas=replicas,
+        columns=parallel.embedding == "columns",
+        sequence_degrees=sequence_degrees(config)[1:],
+    )
+
+
+def sequence_degrees(config: RunConfig) -> tuple[int, ...]:
+    """Sizes of the groups that may share documents, unchecked, with 1 first: that of ``parallel.sequence_groups``, or
+    if they are planned all that divide dp and the decoder's heads.
+    """
+    wanted = config.parallel.sequence_groups
+    if wanted != "planned":
+        return (1,) if wanted == 1 else (1, wanted)
+    heads = 1
+    if is_decoder(config.model):
+        shape = resolve(config.model)
+        heads = math.gcd(shape.heads, shape.kv_heads)
+    return tuple(one for one in SEQUENCE_DEGREES if config.parallel.dp % one == 0 == heads % one)
+
+
+def rank_tokens(config: RunConfig) -> int:
+    """The most tokens that a rank computes on at once."""
+    return config.batch.micro_batch * config.data.sequence_length
+
+
+def longest_document(config: RunConfig) -> int:
+    """The most tokens of a whole document: what its group holds."""
+    return rank_tokens(config) * max(sequence_degrees(config))
 
 
 def devices_of(config: RunConfig) -> tuple[int, ...]:

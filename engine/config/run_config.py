@@ -70,7 +70,9 @@ class RunConfig(Section):
 
     @property
     def tokens_per_step(self) -> int | None:
-        """Of all ranks; None where nobody told."""
+        """Of all ranks; None where nobody told, and where documents have lengths of their own."""
+        if self.data.documents == "whole":
+            return None
         return self.batch.global_batch * self.data.sequence_length if self.tokens_told else None
 
     def with_values(self, values: dict[str, Any]) -> RunConfig:
@@ -108,6 +110,8 @@ def tokens_per_step_of(tree: Mapping[str, Any], batch: int | None = None) -> int
     if not tree.get("tokens_told", True):
         return None
     try:
+        if tree["data"].get("documents") == "whole":
+            return None
         sequences = batch or tree["batch"].get("ramp_from") or tree["batch"]["global_batch"]
         return int(sequences) * int(tree["data"]["sequence_length"])
     except (KeyError, TypeError, ValueError):

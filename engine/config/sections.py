@@ -100,12 +100,15 @@ class Data(Section):
     own; held-out text is shared out alike.
 
     ``documents`` says what a token sees where a sequence holds several documents (files of a folder, topics of Python's
-    text): ``joined`` text is one, of ``masked`` text each begins with a token of its own and sees no other.
+    text): ``joined`` text is one, of ``masked`` text each begins with a token of its own and sees no other. ``whole``
+    documents are samples of their real lengths, each alone as in masked text, and batches count documents: ranks hold
+    at most micro_batch x ``sequence_length`` tokens at a time, as many micro-batches as that takes. Longer than that,
+    times the ranks of the largest group, no document is: the rest of it is cut off.
     """
 
     path: str | None = None
     tasks: list[Task] = []
-    documents: Literal["joined", "masked"] = "joined"
+    documents: Literal["joined", "masked", "whole"] = "joined"
     sequence_length: Annotated[int, Field(ge=2)] = 128
     held_out_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
 
@@ -122,6 +125,9 @@ class Parallel(Section):
     its own slice of the sequence with them: no messages but where heads or columns meet slices, and their gradients are
     summed over tp once a step. ``reduce_every_micro_batch`` scatters gradients under ``zero_stage`` 2 and 3 after each
     micro-batch; without it whole gradients are summed until the last one.
+
+    ``sequence_groups`` is how many dp ranks share whole documents, each its part of the tokens and, in attention, of
+    the heads; planned chooses groups of 1, 2, 4 and 8 ranks for each batch, by what they were measured to take.
 
     With the ``embedding`` in columns each data rank holds hidden / (dp * cp) of its columns for all words: ranks
     exchange words and columns of their rows, and no gradient of the table.
@@ -147,6 +153,7 @@ class Parallel(Section):
     reduce_every_micro_batch: bool = False
     embedding: Literal["replicated", "columns"] = "replicated"
     task_ranks: Literal["even", "proportional"] = "proportional"
+    sequence_groups: Literal[1, 2, 4, 8, "planned"] = 1
     placement: list[Annotated[int, Field(ge=0)]] | None = None
     world_size: Count | None = None
 

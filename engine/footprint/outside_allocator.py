@@ -125,6 +125,8 @@ def communicators(layout: Layout, ulysses: bool = False) -> Iterator[Communicato
     if layout.ep_island:
         yield Communicator("ep_island", layout.ep_island, "exchange")
         yield Communicator("ep_between", layout.ep // layout.ep_island, "exchange")
+    for degree in layout.sequence_degrees:
+        yield Communicator(f"sequence_{degree}", degree, "exchange")
     if layout.cp > 1:
         yield Communicator("cp", layout.cp, "exchange" if ulysses else "ring")
     for _ in range(min(layout.pp - 1, 2)):

@@ -127,8 +127,7 @@ class Corpus:
         per_epoch = self.windows - self.held_out
         drawn = []
         for position in range(first, first + count):
-            epoch, place = divmod(position, per_epoch)
-            shuffled = _permute(place, per_epoch, self.seed * 7919 + epoch + 1)
+            shuffled = _shuffled(position, per_epoch, self.seed)
             drawn.append(self._window(_permute(self.held_out + shuffled, self.windows, self.seed)))
         return np.stack(drawn)
 
@@ -146,6 +145,63 @@ class Corpus:
                 pieces.append(part[max(0, begin - offset) : end - offset])
             offset += len(part)
         return np.concatenate(pieces).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Documents of their real lengths, each behind a border; those of more than ``longest`` bytes are cut there.
+
+    They are dealt as the windows of a ``Corpus`` are.
+    """
+
+    parts: tuple[Bytes, ...]
+    longest: int
+    held_out_fraction: float
+    seed: int
+
+    @property
+    def held_out(self) -> int:
+        """Documents kept for validation; at least one."""
+        return max(1, int(len(self.parts) * self.held_out_fraction))
+
+    @property
+    def cut(self) -> int:
+        """How many are longer."""
+        return sum(len(part) > self.longest for part in self.parts)
+
+    def training(self, first: int, count: int) -> list[int]:
+        """Numbers of documents ``first`` to ``first + count`` of the endless training order."""
+        total, held_out = len(self.parts), self.held_out
+        return [
+            _permute(held_out + _shuffled(position, total - held_out, self.seed), total, self.seed)
+            for position in range(first, first + count)
+        ]
+
+    def validation(self, first: int, count: int) -> list[int]:
+        """The same of held-out ones; starts again when there are too few."""
+        return [_permute((first + i) % self.held_out, len(self.parts), self.seed) for i in range(count)]
+
+    def length(self, number: int) -> int:
+        """Tokens that a document is computed on."""
+        return min(len(self.parts[number]), self.longest)
+
+    def tokens(self, number: int) -> Tokens:
+        """The border and the document's bytes: int64 [length + 1]."""
+        text = self.parts[number][: self.longest]
+        return np.concatenate(([BORDER], text)).astype(np.int64)
+
+
+def open_documents(data: Data, longest: int, seed: int) -> Documents:
+    """The documents of a data section.
+
+    Raises:
+        InputError: the path is unusable, or there is one document alone.
+    """
+    parts = tuple(_documents(data.path))
+    if len(parts) < 2:
+        remedy = "is one document, and one has to be held out; give a folder with a file for each document"
+        raise InputError("data.path", data.path, remedy)
+    return Documents(parts, longest, data.held_out_fraction, seed)
 
 
 def open_corpus(data: Data, seed: int) -> Corpus:
@@ -176,6 +232,12 @@ def open_corpus(data: Data, seed: int) -> Corpus:
 
 def _map(file: Path) -> Any:
     return np.memmap(file, dtype=np.uint8, mode="r")
+
+
+def _shuffled(position: int, per_epoch: int, seed: int) -> int:
+    """Place in an epoch's own order of a position in the endless one."""
+    epoch, place = divmod(position, per_epoch)
+    return _permute(place, per_epoch, seed * 7919 + epoch + 1)
 
 
 def _permute(index: int, size: int, seed: int) -> int:

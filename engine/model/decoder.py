@@ -272,6 +272,7 @@ class Decoder(Stage):
         mixture: MixtureShape | None = None,
         sequence_length: int,
         masked: bool = False,
+        longest: int | None = None,
         dtype: torch.dtype = torch.float32,
         activations: Activations | None = None,
     ) -> None:
@@ -291,8 +292,11 @@ class Decoder(Stage):
         self.head = Linear(shape.vocabulary, shape.hidden, tp, _split_dim(tp, "head", 0)) if is_last else None
         # Not a registered buffer: data parallelism would broadcast it with every first step.
         self.masked = masked
+        self.context = axes.context
         self.positions = axes.context.positions(sequence_length)
         self.rotary = _rotary(self.positions, shape.head_dim)
+        #: Of all places that documents of their real lengths may have.
+        self._angles = self.rotary if longest is None else _rotary(torch.arange(longest), shape.head_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens [batch, sequence / cp] or hidden states [sequence / (cp * tp), batch, hidden] in; hidden states or
@@ -338,7 +342,11 @@ class Decoder(Stage):
     def place(self, device: torch.device) -> None:
         """With its table of angles."""
         self.to(device)
-        self.rotary = self.rotary.to(device)
+        self.rotary, self._angles = self.rotary.to(device), self._angles.to(device)
+
+    def read_at(self, places: Tensor) -> None:
+        """The next forwards are of tokens at these places in their documents: int64 [tokens]."""
+        self.rotary = self._angles[:, places]
 
     def units(self) -> list[nn.Module]:
         """Blocks, and what comes before and after them."""

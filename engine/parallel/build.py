@@ -15,7 +15,7 @@ from engine.config.layout import layers_of_stages, mean_accumulation
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, whole_plan_of
 from engine.model.axes import Axes, ExpertAxis, LocalExperts
-from engine.model.decoder import Linear
+from engine.model.decoder import Decoder, Linear
 from engine.model.experts.mixture import Mixture
 from engine.model.experts.row_buckets import RowBuckets, directions
 from engine.model.experts.slots import ExpertSlots
@@ -25,7 +25,10 @@ from engine.model.workload import OwnStep, StepSetting
 from engine.model.workloads.listed import ListedBlueprint
 from engine.model.workloads.opening import open_blueprint
 from engine.parallel import compiler_cache
-from engine.parallel.context.axis import context_axis
+from engine.parallel.context.axis import DocumentAttention, context_axis
+from engine.parallel.context.sequence_costs import SequenceCosts
+from engine.parallel.context.sequence_measure import measured_costs
+from engine.parallel.context.sequence_steps import DocumentSteps
 from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.fsdp import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.data.replica import (
@@ -94,6 +97,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
         blueprint=blueprint,
         recorder=rank.actions,
         own_step=_own_step(rank, blueprint, models),
+        documents=None if on_meta else _document_steps(rank, blueprint, stages),
     )
 
 
@@ -158,6 +162,21 @@ def _own_step(rank: RankContext, blueprint: Blueprint, models: Mapping[int, Stag
     return blueprint.workload.step(StepSetting(model, channel, rank.config, rank.timer.phase, tell))
 
 
+def _document_steps(
+    rank: RankContext, blueprint: Blueprint, stages: Mapping[int, Replica]
+) -> DocumentSteps | None:
+    """Where samples are whole documents; what groups take is measured on a model of its own."""
+    if rank.config.data.documents != "whole":
+        return None
+    (replica,) = stages.values()
+    costs = SequenceCosts(0.0, 1.0, 0.0)
+    if rank.layout.dp > 1:
+        measured = _stage(rank, blueprint, range(blueprint.blocks), None, on_meta=False)
+        assert isinstance(measured, Decoder)
+        costs = measured_costs(rank, measured)
+    return DocumentSteps(rank, replica, costs)
+
+
 def _axes(rank: RankContext) -> Axes:
     groups, parallel = rank.groups, rank.config.parallel
     data = None if groups.data is None else Channel(groups.data, rank.device)
@@ -168,7 +187,9 @@ def _axes(rank: RankContext) -> Axes:
             Chunks(rank.config.overlap.tp_chunks),
             frozenset(parallel.tp_replicated or ()),
         ),
-        context_axis(parallel.cp_method, groups.cp),
+        DocumentAttention(groups.sequence)
+        if rank.config.data.documents == "whole"
+        else context_axis(parallel.cp_method, groups.cp),
         _expert_axis(rank),
         data,
         data if parallel.embedding == "columns" else None,

@@ -19,6 +19,7 @@ from engine.model.experts.mixture import Mixture
 from engine.model.linear import DeferredGradients
 from engine.model.stage import Blueprint, Samples
 from engine.model.workload import OwnStep
+from engine.parallel.context.sequence_steps import DocumentSteps
 from engine.parallel.data.replica import Replica
 from engine.parallel.pipeline_messages import PipelineMessages
 from engine.schedules.actions import Action, Plan, Work
@@ -59,8 +60,11 @@ class PipelineExecutor:
         blueprint: Blueprint,
         recorder: ActionRecorder | None = None,
         own_step: OwnStep | None = None,
+        documents: DocumentSteps | None = None,
     ) -> None:
         self.stages, self._rank, self.blueprint, self.own_step = stages, rank, blueprint, own_step
+        #: Takes the place of ``run`` and ``evaluate`` where samples are whole documents.
+        self.documents = documents
         self._deferred, self._timer, self._recorder = deferred, timer, recorder
         self._last = training.plan.stages - 1
         self.follow(training, whole)
@@ -158,6 +162,8 @@ class PipelineExecutor:
 
     def close(self) -> None:
         """The run is over, however it ended: let go of all that would stay alive in a process that goes on."""
+        if self.documents is not None:
+            self.documents.close()
         self._inputs.clear()
         self._outputs.clear()
         for mixture in self.mixtures().values():

@@ -138,13 +138,18 @@ def one_step(
     log.before(step)
     timer.begin(step)
     with timer.phase("data"):
-        # dp ranks take consecutive parts of the global batch.
-        batch, part = rank.step_config.batch.global_batch, part_of_batch(rank.step_config, rank.groups.at.dp)
-        batches = micro_batches(rank, *samples.training(rank.sequences + part.start, len(part)))
+        batch, documents = rank.step_config.batch.global_batch, stages.documents
         over = mean_accumulation(rank.step_config)
+        if documents is None:
+            # dp ranks take consecutive parts of the global batch.
+            part = part_of_batch(rank.step_config, rank.groups.at.dp)
+            batches = micro_batches(rank, *samples.training(rank.sequences + part.start, len(part)))
+        else:
+            batches = []
+            documents.load(rank.sequences, batch)
 
     def usual() -> StepResult:
-        loss = stages.run(batches, over)
+        loss = stages.run(batches, over) if documents is None else documents.run()
         with timer.phase("optimizer"):
             optimizer.set_rate(rank.config, step)
             return StepResult(loss, optimizer.step())
@@ -154,7 +159,7 @@ def one_step(
         usual() if own is None else own(StepInput(step, batches, learning_rate(rank.config, step), usual))
     )
     rank.sequences += batch
-    log.after(timer.end(), loss, norm, stages.losses)
+    log.after(timer.end(), loss, norm, stages.losses, None if documents is None else documents.tokens)
     return loss, norm
 
 
@@ -270,6 +275,10 @@ class Validation:
         many stages left out as in training.
         """
         rank, config = self._rank, self._rank.config
+        if self._stages.documents is not None:
+            return self._stages.documents.evaluate(
+                batch * config.batch.global_batch, config.batch.global_batch
+            )
         part = part_of_batch(config, rank.groups.at.dp)
         first = batch * config.batch.global_batch + part.start
         held_out = micro_batches(rank, *self._samples.validation(first, len(part)))

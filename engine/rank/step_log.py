@@ -114,13 +114,15 @@ class StepLog:
         loss: float | None,
         norm: float,
         losses: Mapping[int, Tensor] = MappingProxyType({}),
+        tokens: int | None = None,
     ) -> None:
         """Take over a finished step and write what the device has completed. ``losses`` are those of its micro-batches,
-        each divided by what the mean rank has of them.
+        each divided by what the mean rank has of them; ``tokens`` this rank's where they are not those of windows.
         """
         config, dp = self._rank.step_config, self._rank.groups.at.dp
-        sequences = accumulation(config, dp) * config.batch.micro_batch
-        tokens = sequences * config.data.sequence_length // self._rank.layout.cp
+        if tokens is None:
+            sequences = accumulation(config, dp) * config.batch.micro_batch
+            tokens = sequences * config.data.sequence_length // self._rank.layout.cp
         more = expert_samples(times.step, self._mixtures)
         self._records.after(
             times, Told(tokens, loss, norm, more, task_samples(times.step, losses, config, dp))

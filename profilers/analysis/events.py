@@ -29,6 +29,8 @@ from profilers.model.rows import (
     PlanRow,
     QualityRow,
     Resumed,
+    SequenceGroupRow,
+    SequencePlanRow,
     UpdateRow,
 )
 from profilers.records.reader import RunRecords
@@ -67,7 +69,7 @@ def remaining(events: Sequence[Event]) -> list[Event]:
 
 
 #: Kinds that tell what holds from a step on.
-_OF_STEPS = frozenset((CHANGE_EVENT, "plan", "outer"))
+_OF_STEPS = frozenset((CHANGE_EVENT, "plan", "outer", "sequence_groups"))
 
 
 def _undone(event: Event, first: int) -> bool:
@@ -168,6 +170,48 @@ def expert_slot_rows(records: RunRecords) -> list[ExpertSlotRow]:
     ]
     found = [_converted(event.data, ExpertSlotRow) for event in told]
     return sorted((row for row in found if row is not None), key=lambda row: row.rank)
+
+
+SEQUENCE_GROUPS_EVENT = "sequence_groups"
+_SEQUENCE_STEPS = 100
+
+
+class SequenceStep(msgspec.Struct, frozen=True):
+    """What a rank tells of a step: of each micro-batch its group's number, degree, documents, tokens, planned seconds
+    and its own; and how the plan was found.
+    """
+
+    step: int
+    groups: list[tuple[int, int, int, int, float, float]]
+    planner_seconds: float
+    waited_seconds: float
+    proven: bool
+
+
+def sequence_rows(records: RunRecords) -> dict[str, Any]:
+    """Groups and plans of the last steps, by the names of the summary. A group's seconds are the fewest of its ranks:
+    those of the one that came last.
+    """
+    groups, plans = dict[tuple[int, int, int], SequenceGroupRow](), dict[int, SequencePlanRow]()
+    for rank in records.ranks():
+        for event in remaining(records.events(rank)):
+            told = _converted(event.data, SequenceStep) if event.kind == SEQUENCE_GROUPS_EVENT else None
+            if told is None:
+                continue
+            if rank == 0:
+                plans[told.step] = SequencePlanRow(
+                    told.step, told.planner_seconds, told.waited_seconds, told.proven
+                )
+            for place, (number, degree, documents, tokens, planned, seconds) in enumerate(told.groups):
+                key = told.step, place, number
+                least = min(seconds, groups[key].seconds if key in groups else math.inf)
+                about = told.step, place, degree, documents, tokens, planned
+                groups[key] = SequenceGroupRow(*about, seconds=least)
+    first = max(plans, default=0) - _SEQUENCE_STEPS
+    return {
+        "sequence_groups": [groups[key] for key in sorted(groups) if key[0] > first and groups[key].tokens],
+        "sequence_plans": [plans[step] for step in sorted(plans) if step > first],
+    }
 
 
 ADAPTED_EVENT = "adapted"

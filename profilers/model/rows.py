@@ -91,6 +91,34 @@ class ExpertSlotRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceGroupRow:
+    """A group of ``degree`` ranks and what it computed in a micro-batch of a step: so many whole documents and their
+    tokens. ``planned_seconds`` are what that was predicted to take, by what groups were measured to take at the start;
+    ``seconds`` what passed on the rank of it that came last, which waited for no other to begin.
+    """
+
+    step: int
+    micro_batch: int
+    degree: int
+    documents: int
+    tokens: int
+    planned_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePlanRow:
+    """How the groups of a step were found: in ``planner_seconds``, beside the step before; ``waited_seconds`` are what
+    rank 0 waited for that at the step's start. ``proven`` if it is the best plan, to the last bucket of lengths.
+    """
+
+    step: int
+    planner_seconds: float
+    waited_seconds: float
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AdaptedRow:
     """What was trained beside a frozen model: its ``method`` and ``rank``, its parameters beside the frozen ones, and
     its ``share`` of both.

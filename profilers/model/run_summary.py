@@ -27,6 +27,8 @@ from profilers.model.rows import (
     PlanRow,
     QualityRow,
     Resumed,
+    SequenceGroupRow,
+    SequencePlanRow,
     SkewRow,
     TaskRow,
     UpdateRow,
@@ -244,6 +246,9 @@ class RunSummary:
     tasks: list[TaskRow] = field(default_factory=list)
     #: One a rank, where experts lie elsewhere than in their slots; told at its end.
     expert_slots: list[ExpertSlotRow] = field(default_factory=list)
+    #: Where ranks shared whole documents: groups and plans of the last 100 steps. Records have all.
+    sequence_groups: list[SequenceGroupRow] = field(default_factory=list)
+    sequence_plans: list[SequencePlanRow] = field(default_factory=list)
     #: None where the whole model learned; told at the end of a run.
     adapted: AdaptedRow | None = None
     #: Where parts of a network alone are trained, within a budget of bytes.

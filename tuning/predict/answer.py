@@ -195,6 +195,10 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     said[
         "data.documents=masked: attention is taken to be over whole sequences, and its mask is not counted"
     ] = config.data.documents == "masked"
+    said[
+        "data.documents=whole: every rank is taken to have micro_batch x sequence_length tokens; groups are predicted "
+        "by the run itself, from what it measures at its start"
+    ] = config.data.documents == "whole"
     said["train.optimizer=muon: its products are not counted, and its state as AdamW's"] = (
         config.train.optimizer == "muon"
     )

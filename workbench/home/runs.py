@@ -222,6 +222,8 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "experts": [],
     "tasks": [],
     "expert_slots": [],
+    "sequence_groups": [],
+    "sequence_plans": [],
     "adapted": None,
     "update": None,
     "gaps": [],

@@ -59,6 +59,8 @@ def lines(summary: RunSummary) -> Iterator[Line]:
     yield from _machine_lines(summary)
     for row in summary.expert_slots:
         yield "experts", step.expert_slots(row)
+    if summary.sequence_groups:
+        yield "documents", step.sequence_groups(summary.sequence_groups, summary.sequence_plans)
     if summary.adapted is not None:
         yield "adapted", step.adapted(summary.adapted)
     if summary.update is not None:

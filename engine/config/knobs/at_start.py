@@ -22,6 +22,7 @@ AT_START: dict[str, str] = {
     "parallel.tp_replicated": "matrices would be gathered or cut on every rank; it would take a checkpoint in between",
     "parallel.ep_island": "the groups of its messages are made with the model; it would take both kinds at the start",
     "parallel.task_ranks": "ranks would go on with other micro-batches; it would take deals that change in a run",
+    "parallel.sequence_groups": "groups are made and measured as a run starts; it would take both kinds at the start",
     "memory.expert_slots": "experts move to their homes as the model is made; it would take moving them back",
     "memory.expert_home": "experts move to their homes as the model is made; it would take moving them again",
     "memory.expert_ahead": "as the slots, which have it",

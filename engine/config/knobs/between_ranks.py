@@ -128,6 +128,18 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         changes=("speed", "memory"),
         trade="each data rank holds some columns: rows and their gradients are exchanged, and no gradient of the table",
     ),
+    "parallel.sequence_groups": KnobFacts(
+        "Ranks that share a document",
+        "sequence groups",
+        acts=lambda now: bool(now["parallel.dp"] > 1),
+        at_rest=1,
+        plain=1,
+        offered=rules.groups_of_documents,
+        usual=rules.never,
+        left_alone="smaller groups hold shorter documents: what is longer is cut",
+        changes=("speed", "memory", "loss"),
+        trade="long documents fit and ranks are through together; attention exchanges tokens and heads",
+    ),
     "compression.method": KnobFacts(
         "Gradient compression",
         "compression",

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from engine.config.compression_methods import METHODS, CompressionMethod
 from engine.config.environment import silent
 from engine.config.knobs.learning import SCALINGS
+from engine.config.layout import SEQUENCE_DEGREES
 from engine.config.network import shape_of
 from engine.config.outer_methods import OUTER_METHODS, OuterMethod
 from engine.config.presets import blocks_of, is_decoder, resolve
@@ -209,6 +210,13 @@ def may_split_columns(now: Values) -> bool:
 def has_many_words(search: Search) -> bool:
     """Whether the embedding's gradient is a large message."""
     return is_decoder(search.base.model) and resolve(search.base.model).vocabulary >= MANY_WORDS
+
+
+def groups_of_documents(search: Search) -> list[int | str] | None:
+    """Where samples are whole documents: the sizes that divide the ranks, and as a plan has them."""
+    if search.base.data.documents != "whole":
+        return None
+    return [*(one for one in SEQUENCE_DEGREES if search.ranks % one == 0), "planned"]
 
 
 def islands_of_experts(search: Search) -> list[int | None]:

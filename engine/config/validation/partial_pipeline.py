@@ -1,4 +1,4 @@
-"""The rules for micro-batches that leave out stages. Pure."""
+"""The rules of pipelines: micro-batches that leave out stages, and registers between stages. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from engine.config.errors import LayoutError
 from engine.config.layout import accumulation
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
+from engine.schedules.credits import fewest
 from engine.schedules.partial import LEAST_TRAINED, left_out, most_left_out
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import KINDS, plan
 
 _FIELD = "schedule.skip_share"
+_REGISTERS = "schedule.registers"
 
 
 def skip_problems(config: RunConfig) -> Iterator[LayoutError]:
@@ -47,3 +49,24 @@ def _share_problems(stages: int, micro_batches: int, config: RunConfig) -> Itera
     elif not left_out(stages, micro_batches, share):
         remedy = f"is less than one of {visits} visits of stages; the least here is {1 / visits:.4g}, or 0"
         yield LayoutError(_FIELD, share, remedy)
+
+
+def register_problems(config: RunConfig) -> Iterator[LayoutError]:
+    """Of registers; of a schedule that is legal otherwise, ranks do not come to wait for each other for good."""
+    schedule, ranks, micro_batches = config.schedule, config.parallel.pp, accumulation(config)
+    if schedule.registers is None or ranks == 1 or micro_batches < 1:
+        return
+    if schedule.skip_share:
+        yield LayoutError(
+            _REGISTERS, schedule.registers, "micro-batches that skip stages have none; leave it out"
+        )
+        return
+    if KINDS[schedule.kind].chunks_problem(schedule.chunks):
+        return
+    try:
+        least = fewest(plan(schedule.kind, ranks, schedule.chunks, micro_batches))
+    except ValueError:  # the schedule's own rules tell what it cannot use
+        return
+    if schedule.registers < least:
+        remedy = f"ranks would wait for each other for good: {schedule.kind} needs at least {least} here"
+        yield LayoutError(_REGISTERS, schedule.registers, remedy)

@@ -18,11 +18,11 @@ from engine.config.validation.communication import compression_problems, outer_p
 from engine.config.validation.expert_slots import slot_problems
 from engine.config.validation.frozen_model import adapting_problems
 from engine.config.validation.own_model import workload_problems
-from engine.config.validation.partial_pipeline import skip_problems
-from engine.config.validation.registers import register_problems
+from engine.config.validation.partial_pipeline import register_problems, skip_problems
 from engine.config.validation.several_tasks import task_problems
 from engine.config.validation.shared_parameters import sharing_problems
 from engine.config.validation.thinned import thinning_problems
+from engine.config.validation.whole_documents import document_problems
 from engine.schedules.registry import KINDS
 
 #: The most devices of a wrong placement that are shown.
@@ -49,6 +49,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _shard_rules(config)
     yield from _column_rules(config)
     yield from _document_rules(config)
+    yield from document_problems(config)
     if is_decoder(config.model):
         shape = resolve(config.model)
         yield from _model_rules(config, shape)

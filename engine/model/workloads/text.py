@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.config.knobs.sharing import Sharing, sharing_of
+from engine.config.layout import longest_document
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.model.activation_memory import activations_of
@@ -55,6 +56,7 @@ class DecoderBlueprint:
                 mixture=_mixture(config, self._shape),
                 sequence_length=config.data.sequence_length,
                 masked=config.data.documents == "masked",
+                longest=longest_document(config) if config.data.documents == "whole" else None,
                 dtype=compute_dtype(config),
                 activations=activations_of(config),
             )
@@ -73,6 +75,9 @@ class DecoderBlueprint:
     def samples(self, stage: Stage) -> Windows:
         """Windows of text at a stage's places in the sequence."""
         assert isinstance(stage, Decoder)
+        data, seed = self.config.data, self.config.train.seed
+        if data.documents == "whole":  # steps take them by themselves, and ask for no window
+            return Windows(Corpus((), data.sequence_length, data.held_out_fraction, seed), stage.positions)
         return Windows(open_texts(self.config), stage.positions)
 
     @property

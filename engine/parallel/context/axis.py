@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,18 +46,7 @@ class UlyssesAttention(GroupAxis):
                 f"Ulysses on {self.size} ranks needs heads and kv_heads that are multiples of {self.size}, "
                 f"got {query.shape[1]} and {key.shape[1]}"
             )
-        heads = [x.shape[1] // self.size for x in (query, key, value)]
-        # [cp, ...] by the rank it goes to -> [cp, ...] by the rank it comes from.
-        parts = torch.cat([self._by_rank(x) for x in (query, key, value)], dim=3)
-        whole = all_to_all(parts, self.channel).flatten(0, 1)
-        mixed = causal_attention(*whole.permute(1, 2, 0, 3).split(heads, dim=1))
-        back = all_to_all(mixed.permute(2, 0, 1, 3).unflatten(0, (self.size, -1)), self.channel)
-        return back.permute(1, 2, 0, 3, 4).flatten(2, 3).permute(1, 2, 0, 3)
-
-    def _by_rank(self, x: Tensor) -> Tensor:
-        """[batch, heads, sequence / cp, head_dim] -> [cp, sequence / cp, batch, heads / cp, head_dim]."""
-        parts: Tensor = x.unflatten(1, (self.size, -1))
-        return parts.permute(1, 3, 0, 2, 4)
+        return _with_all_tokens(query, key, value, self.channel, causal_attention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +63,63 @@ class WholeSequence:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
         """Causal attention, or over what is ``visible``; shapes as in ``ContextAxis``."""
         return causal_attention(query, key, value, visible)
+
+
+@dataclass(slots=True)
+class DocumentAttention:
+    """Whole documents, which ranks of a group share as in Ulysses; each token sees its own document alone.
+
+    ``channels`` lead to the groups that there are, by their size. Every forward and its backward are of what was begun
+    last: documents of these ``lengths`` one after the other, split evenly over the ranks of a group; before that a
+    sequence is one document.
+    """
+
+    channels: Mapping[int, Channel]
+    lengths: tuple[int, ...] = ()
+    size: int = 1
+    rank: int = 0
+    _channel: Channel | None = None
+
+    def begin(self, degree: int, lengths: Sequence[int]) -> None:
+        """What comes next; all ranks of the group say the same."""
+        self.lengths, self._channel = tuple(lengths), None if degree == 1 else self.channels[degree]
+
+    def positions(self, sequence_length: int) -> Tensor:
+        """int64 [sequence]: of one document as long as that."""
+        return torch.arange(sequence_length)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Causal attention inside of each document, for this rank's queries; shapes as in ``ContextAxis``, with
+        all tokens / ranks of the group for the sequence.
+        """
+        if self._channel is None:
+            return self._one_by_one(query, key, value)
+        return _with_all_tokens(query, key, value, self._channel, self._one_by_one)
+
+    def _one_by_one(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if not self.lengths:
+            return causal_attention(query, key, value)
+        documents = zip(*(x.split(self.lengths, dim=2) for x in (query, key, value)), strict=True)
+        return torch.cat([causal_attention(*one) for one in documents], dim=2)
+
+
+def _with_all_tokens(
+    query: Tensor, key: Tensor, value: Tensor, channel: Channel, attention: Callable[..., Tensor]
+) -> Tensor:
+    """What ``attention`` gives for all tokens and this rank's heads, exchanged for all heads and this rank's tokens."""
+    heads = [x.shape[1] // channel.size for x in (query, key, value)]
+    # [ranks, ...] by the rank it goes to -> [ranks, ...] by the rank it comes from.
+    parts = torch.cat([_by_rank(x, channel.size) for x in (query, key, value)], dim=3)
+    whole = all_to_all(parts, channel).flatten(0, 1)
+    mixed = attention(*whole.permute(1, 2, 0, 3).split(heads, dim=1))
+    back = all_to_all(mixed.permute(2, 0, 1, 3).unflatten(0, (channel.size, -1)), channel)
+    return back.permute(1, 2, 0, 3, 4).flatten(2, 3).permute(1, 2, 0, 3)
+
+
+def _by_rank(x: Tensor, size: int) -> Tensor:
+    """[batch, heads, tokens, head_dim] -> [size, tokens, batch, heads / size, head_dim]."""
+    parts: Tensor = x.unflatten(1, (size, -1))
+    return parts.permute(1, 3, 0, 2, 4)
 
 
 def context_axis(method: Literal["ring", "ulysses"], channel: Channel | None) -> ContextAxis:

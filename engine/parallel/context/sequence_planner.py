@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from engine.config.errors import InputError
 from engine.parallel.context.sequence_costs import SequenceCosts
 
-#: The most ranks of a group, and buckets of lengths in a program, as in the paper.
-DEGREES = (1, 2, 4, 8)
+#: Buckets of lengths in a program, as in the paper.
 BUCKETS = 16
 #: Seconds for all programs of a step.
 BUDGET_SECONDS = 2.0

@@ -82,7 +82,9 @@ TOGETHER: list[dict[str, Any]] = [
     {"parallel.dp": 2, "parallel.zero_stage": 1, "overlap.gather_with_optimizer": True},
 ]
 #: Knobs that no point turns: they need a checkpoint, a GPU, or islands of a lab; a compiled layout takes a minute.
-NOT_TURNED = frozenset({"train.adapt", "train.adapt_rank", "parallel.ep_island", "compile"})
+NOT_TURNED = frozenset(
+    {"train.adapt", "train.adapt_rank", "parallel.ep_island", "compile", "parallel.sequence_groups"}
+)
 #: Keys that say what is learned: the one process has them, too.
 _LEARNED = ("model.", "train.", "data.", "batch.global_batch", "batch.ramp", "precision")
 

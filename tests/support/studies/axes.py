@@ -86,7 +86,8 @@ def what_runs(config: RunConfig) -> Hashable:
     again = (parallel.tp > 1 and parallel.tp_regather, stage >= 2 and reduces_often)
     whole = frozenset(parallel.tp_replicated or ()) if parallel.tp > 1 else None
     columns = layout.columns and layout.data > 1
-    return *groups, stage, method, *again, whole, columns, _work(config, stage), _sent(config, stage)
+    shared = parallel.sequence_groups if layout.dp > 1 else 1
+    return *groups, stage, method, *again, whole, columns, shared, _work(config, stage), _sent(config, stage)
 
 
 def _work(config: RunConfig, stage: int) -> Hashable:

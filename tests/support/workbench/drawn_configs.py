@@ -23,7 +23,7 @@ def _tree(pick: random.Random) -> dict[str, Any]:
     return {
         "model": {"preset": choose(_MODELS), "experts": experts, "experts_per_token": choose([1, 2]),
                   "capacity_factor": choose([None, 1.5]), "balance_weight": choose([0.01, 0.02])},
-        "data": {"sequence_length": choose([128, 512, 2048])},
+        "data": {"sequence_length": choose([128, 512, 2048]), "documents": choose(["joined"] * 3 + ["whole"])},
         "parallel": {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": choose([1, 2, 4]) if experts else 1,
                      "ep_island": choose([None, None, 2]) if experts else None,
                      "cp_method": choose(["ring", "ulysses"]), "zero_stage": stage,
@@ -32,7 +32,8 @@ def _tree(pick: random.Random) -> dict[str, Any]:
                      "tp_replicated": choose([None, None, ["gate_up"], ["embedding", "head"]]) if tp > 1 else None,
                      "reduce_every_micro_batch": stage >= 2 and choose([False, False, True]),
                      "embedding": choose(["replicated", "replicated", "columns"]),
-                     "task_ranks": "proportional"},
+                     "task_ranks": "proportional",
+                     "sequence_groups": choose([1, 1, 1, 1, 2, "planned"])},
         "batch": {"micro_batch": micro, "global_batch": dp * micro * accumulation},
         "schedule": {"kind": kind, "chunks": choose([1, 1, 2])},
         "compression": {"method": choose(["none"] * 4 + (list(METHODS) if stage == 0 else list(one_way()))),

@@ -40,6 +40,7 @@ NOT_LISTED = {
     "memory.expert_ahead": "as the slots",
     "parallel.ep_island": "as the placement",
     "parallel.task_ranks": "offered where the base has several tasks",
+    "parallel.sequence_groups": "offered where samples are whole documents",
     "parallel.tp_replicated": "offered to dense decoders: experts stand where two of its groups of matrices are",
     "batch.global_batch": "offered to a study of the time to a loss: it changes what is learned",
     "batch.ramp_from": "as the global batch",

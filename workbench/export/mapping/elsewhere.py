@@ -50,6 +50,7 @@ COMMON: tuple[Row, ...] = (
     lost("parallel.embedding", _SEARCHED),
     lost("parallel.ep_island", _SEARCHED),
     lost("parallel.task_ranks", _SEARCHED),
+    lost("parallel.sequence_groups", _SEARCHED),
     lost("parallel.reduce_every_micro_batch", "this trainer decides when gradients are reduced"),
     lost("parallel.placement", "no key says on which device a rank works",
          "name hosts and devices in that order in the launcher's host file or rank file"),

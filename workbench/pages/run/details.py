@@ -182,6 +182,7 @@ def _loss_and_memory(view: RunView, records: Snapshot, summary: RunSummary) -> N
         quality.draw_adapted(summary)
         quality.draw_tasks(summary)
         quality.draw_experts(summary)
+        quality.draw_sequences(summary)
         quality.draw_update(summary)
         host.draw_memory(records.config, summary.peak_memory_bytes)
         host.draw_memory_plans(view.memory_plans)

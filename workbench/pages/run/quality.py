@@ -73,6 +73,15 @@ def draw_experts(summary: RunSummary) -> None:
         st.caption(f":material/stacks: {told[:1].upper()}{told[1:]}.")
 
 
+def draw_sequences(summary: RunSummary) -> None:
+    """How ranks shared whole documents; nothing where none were shared."""
+    if groups := summary.sequence_groups:
+        st.markdown("**Whole documents**")
+        number_table(step.sequence_columns(groups), "run-sequence-table")
+        told = step.sequence_groups(groups, summary.sequence_plans)
+        st.caption(f":material/article: {told[:1].upper()}{told[1:]}.")
+
+
 def draw_update(summary: RunSummary) -> None:
     """What is trained within a budget of bytes; nothing where all is."""
     if (row := summary.update) is not None:

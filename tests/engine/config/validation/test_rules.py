@@ -35,6 +35,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "parallel.ep": (1, 1, 1, 2, 3, 4),
     "parallel.ep_island": (None, None, None, None, 2, 3),
     "parallel.embedding": ("replicated", "replicated", "replicated", "columns"),
+    "parallel.sequence_groups": (1, 1, 1, 1, 2, "planned"),
+    "data.documents": ("joined", "joined", "joined", "masked", "whole"),
     "parallel.cp_method": ("ring", "ulysses"),
     "parallel.zero_stage": (0, 0, 1, 2, 3),
     "parallel.shard_ranks": (None, None, None, 1, 2, 3),

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from engine.config.errors import InputError
+from engine.config.layout import SEQUENCE_DEGREES
 from engine.parallel.context.sequence_costs import SequenceCosts
 from engine.parallel.context.sequence_planner import (
-    DEGREES,
     GroupRanks,
     SequencePlan,
     in_buckets,
@@ -89,7 +89,7 @@ def test_a_plan_for_four_ranks_and_six_documents_is_the_best_of_all(seed: int) -
 @pytest.mark.parametrize("budget", [0.0, 1.0])
 def test_every_document_has_one_place_and_no_rank_more_than_it_holds(budget: float) -> None:
     numbers = random.Random(5)
-    for ranks in (GroupRanks(8, DEGREES, 700), GroupRanks(8, (4,), 700), GroupRanks(2, (1,), 3000)):
+    for ranks in (GroupRanks(8, SEQUENCE_DEGREES, 700), GroupRanks(8, (4,), 700), GroupRanks(2, (1,), 3000)):
         lengths = [
             min(ranks.longest, int(numbers.paretovariate(1.1) * 60)) for _ in range(numbers.randint(1, 40))
         ]

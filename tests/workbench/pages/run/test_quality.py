@@ -173,3 +173,32 @@ def test_each_task_s_loss_and_ranks_are_drawn_and_told_once() -> None:
     assert told.value.endswith(
         "Of 10 micro-batches a step large has 8 on 2 ranks, small has 2 on 1 rank; each rank has 5."
     )
+
+
+def documents_page() -> None:
+    from profilers.model.rows import SequenceGroupRow, SequencePlanRow
+    from profilers.model.run_summary import RunSummary
+    from workbench.pages.run import quality
+
+    groups = [
+        SequenceGroupRow(4, 0, 4, 1, 600, 0.2, 0.25),
+        SequenceGroupRow(4, 1, 1, 3, 100, 0.1, 0.1),
+        SequenceGroupRow(5, 0, 1, 2, 100, 0.3, 0.2),
+    ]
+    plans = [SequencePlanRow(4, 0.3, 0.1, True), SequencePlanRow(5, 0.1, 0.0, False)]
+    found = RunSummary("x", {}, 4, "gloo", 1, 1, sequence_groups=groups, sequence_plans=plans)
+    quality.draw_sequences(found)
+    quality.draw_sequences(RunSummary("y", {}, 1, "gloo", 1, 1))
+
+
+def test_groups_that_shared_documents_are_listed_by_size_with_what_they_were_to_take() -> None:
+    found = AppTest.from_function(documents_page).run()
+    assert not found.exception
+    (table,) = found.dataframe
+    assert list(table.value["ranks"]) == [1, 4] and list(table.value["groups"]) == [2, 1]
+    assert list(table.value["documents"]) == [5, 1] and list(table.value["tokens"]) == [200, 600]
+    assert list(table.value["predicted, ms"]) == pytest.approx([200, 200])
+    assert list(table.value["measured, ms"]) == pytest.approx([150, 250])
+    (caption,) = found.caption
+    assert "Of 800 tokens in the last 2 steps 25.0 % to groups of 1, 75.0 % to groups of 4" in caption.value
+    assert "off by 23.3 %" in caption.value and "50.0 % are proven" in caption.value

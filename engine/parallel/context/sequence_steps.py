@@ -1,0 +1,224 @@
+"""Steps over documents of their real lengths (FlexSP, arXiv 2412.01523): each batch is planned anew, groups of ranks
+share documents, and the loss is a mean over all tokens of the step, whoever computes them.
+
+All-to-alls go over groups that are made once, at the start. Planned groups are found on rank 0, in a thread beside the
+step before, and told through the ranks' store; given ones follow from what every rank knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.comm import host_values
+from engine.comm.context import RankContext
+from engine.comm.store import RankStore
+from engine.config.layout import longest_document, rank_tokens, sequence_degrees
+from engine.model.data import Documents, open_documents
+from engine.model.decoder import Decoder
+from engine.parallel.context.axis import DocumentAttention
+from engine.parallel.context.sequence_costs import SequenceCosts
+from engine.parallel.context.sequence_planner import (
+    BUDGET_SECONDS,
+    GroupRanks,
+    SequenceGroup,
+    SequencePlan,
+    plan_documents,
+    program_solver,
+)
+from engine.parallel.data.replica import Replica
+from profilers.analysis.events import SEQUENCE_GROUPS_EVENT
+
+
+class Share(NamedTuple):
+    """What a rank computes of its group's documents, padded so that all its ranks have equally many tokens.
+
+    ``inputs`` and ``targets`` are int64 [1, tokens], the first ``real`` of which are of documents; ``places`` [tokens]
+    are those in their document. ``lengths`` are of all documents of the group, the padding being the last.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    places: Tensor
+    lengths: tuple[int, ...]
+    real: int
+
+
+def share_of(documents: Sequence[Tensor], degree: int, place: int) -> Share:
+    """Of documents as int64 [length + 1] each, for one of so many ranks; without documents it is padding alone."""
+    lengths = [len(one) - 1 for one in documents]
+    real = sum(lengths)
+    padding = -real % degree or (0 if real else degree)
+    blank = torch.zeros(padding, dtype=torch.int64)
+    inputs = torch.cat([*(one[:-1] for one in documents), blank])
+    targets = torch.cat([*(one[1:] for one in documents), blank])
+    lengths += [padding] if padding else []
+    places = torch.cat([torch.arange(length) for length in lengths])
+    each = len(inputs) // degree
+    mine = slice(place * each, (place + 1) * each)
+    here = max(0, min(each, real - place * each))
+    return Share(inputs[None, mine], targets[None, mine], places[mine], tuple(lengths), here)
+
+
+def my_group(groups: Sequence[SequenceGroup], rank: int) -> tuple[int, SequenceGroup, int]:
+    """The number of a rank's group, the group, and the rank's place in it; behind all groups it is alone."""
+    first = 0
+    for number, group in enumerate(groups):
+        if rank < first + group.degree:
+            return number, group, rank - first
+        first += group.degree
+    return len(groups), SequenceGroup(1, ()), 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The documents of a step by their numbers, and who computes what."""
+
+    numbers: list[int]
+    plan: SequencePlan
+    tokens: int
+    waited_seconds: float
+
+
+class DocumentSteps:
+    """Forwards and backwards of one rank over whole documents."""
+
+    def __init__(self, rank: RankContext, replica: Replica, costs: SequenceCosts) -> None:
+        config = rank.config
+        assert isinstance(replica.model, Decoder)
+        assert isinstance(replica.model.context, DocumentAttention)
+        self._rank, self._replica, self._costs = rank, replica, costs
+        self._model, self._axis = replica.model, replica.model.context
+        self._documents = open_documents(config.data, longest_document(config), config.train.seed)
+        degrees, wanted = sequence_degrees(config), config.parallel.sequence_groups
+        self._plans = wanted == "planned" and config.parallel.dp > 1
+        usable = degrees if wanted == "planned" else (int(wanted),)
+        self._ranks = GroupRanks(config.parallel.dp, usable, rank_tokens(config))
+        self._store = RankStore(rank, "sequences") if self._plans else None
+        self._thread = ThreadPoolExecutor(1, "sequence-planner") if self._plans and rank.rank == 0 else None
+        self._ahead: tuple[tuple[int, int], Future[SequencePlan]] | None = None
+        self._turn, self._batch = 0, Batch([], SequencePlan(()), 0, 0.0)
+        #: What this rank computed on in the last step.
+        self.tokens = 0
+        if self._thread is not None:
+            program_solver()
+        if cut := self._documents.cut:
+            rank.note(_cut_note(self._documents, cut))
+
+    def load(self, first: int, count: int) -> None:
+        """The next step is over documents ``first`` to ``first + count`` of the training order."""
+        numbers = self._documents.training(first, count)
+        began = time.monotonic()
+        plan = self._by_hand(numbers) if self._store is None else self._told(self._store, first, count)
+        self._batch = Batch(numbers, plan, self._tokens(numbers), time.monotonic() - began)
+
+    def run(self) -> float:
+        """The step's forwards and backwards, and averaged gradients of the mean loss over all its tokens. This rank's
+        part of that loss, times the number of ranks.
+        """
+        batch, losses, told = self._batch, list[Tensor](), list[list[float]]()
+        self.tokens, parts = 0, batch.plan.micro_batches
+        for place, groups in enumerate(parts):
+            number, group, mine = self._begin(groups, batch.numbers, self._documents.tokens)
+            began = self._now()
+            loss = self._forward(mine, batch.tokens)
+            with self._rank.timer.phase("backward"):
+                self._replica.backward(loss, None, last=place == len(parts) - 1)
+            losses.append(loss.detach())
+            self.tokens += mine.real
+            lengths = [self._documents.length(batch.numbers[one]) for one in group.documents]
+            planned = self._costs.group(lengths, group.degree) if lengths else 0.0
+            row = [number, group.degree, len(lengths), sum(lengths), planned, self._now() - began]
+            told.append(row)
+        self._replica.finish()
+        self._tell(told)
+        return host_values.number(torch.stack(losses).sum())
+
+    def evaluate(self, first: int, count: int) -> tuple[float, float | None]:
+        """The mean loss over the tokens of held-out documents ``first`` to ``first + count``, as ``run`` gives it."""
+        numbers = self._documents.validation(first, count)
+        plan, tokens, total = self._by_hand(numbers), self._tokens(numbers), 0.0
+        with torch.no_grad():
+            for groups in plan.micro_batches:
+                _, _, mine = self._begin(groups, numbers, self._documents.tokens)
+                total += host_values.number(self._forward(mine, tokens))
+        return total, None
+
+    def close(self) -> None:
+        """Let the planner's thread end."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(
+        self, groups: Sequence[SequenceGroup], numbers: Sequence[int], tokens: Callable[[int], object]
+    ) -> tuple[int, SequenceGroup, Share]:
+        number, group, place = my_group(groups, self._rank.groups.at.dp)
+        documents = [torch.as_tensor(tokens(numbers[one])) for one in group.documents]
+        mine = share_of(documents, group.degree, place)
+        device = self._rank.device
+        self._axis.begin(group.degree, mine.lengths)
+        self._model.read_at(mine.places.to(device))
+        return number, group, mine._replace(inputs=mine.inputs.to(device), targets=mine.targets.to(device))
+
+    def _forward(self, mine: Share, tokens: int) -> Tensor:
+        """Averaged over ranks it is the sum over this micro-batch's tokens, divided by those of the whole step."""
+        with self._rank.timer.phase("forward"):
+            out = self._replica.forward(mine.inputs)
+            if not mine.real:
+                return out.float().sum() * 0.0
+            mean = self._model.loss(out[: mine.real], mine.targets[:, : mine.real])
+            return mean * (mine.real * self._ranks.count / tokens)
+
+    def _tokens(self, numbers: Sequence[int]) -> int:
+        return sum(map(self._documents.length, numbers))
+
+    def _by_hand(self, numbers: Sequence[int]) -> SequencePlan:
+        """The same on every rank."""
+        return plan_documents(list(map(self._documents.length, numbers)), self._ranks, self._costs, 0.0)
+
+    def _told(self, store: RankStore, first: int, count: int) -> SequencePlan:
+        """What rank 0 found, which then begins with the batch behind this one."""
+        store.forget()
+        self._turn += 1
+        told = store.broadcast(f"{self._turn}.plan", lambda: self._found(first, count).as_document())
+        if self._thread is not None:
+            self._ahead = (first + count, count), self._thread.submit(self._program, first + count, count)
+        return SequencePlan.of_document(told)
+
+    def _found(self, first: int, count: int) -> SequencePlan:
+        """The plan made ahead, unless the run came to another batch."""
+        if self._ahead is not None and self._ahead[0] == (first, count):
+            return self._ahead[1].result()
+        return self._program(first, count)
+
+    def _program(self, first: int, count: int) -> SequencePlan:
+        lengths = [self._documents.length(one) for one in self._documents.training(first, count)]
+        return plan_documents(lengths, self._ranks, self._costs, BUDGET_SECONDS)
+
+    def _now(self) -> float:
+        if self._rank.device.type == "cuda":
+            torch.cuda.synchronize(self._rank.device)
+        return time.monotonic()
+
+    def _tell(self, rows: list[list[float]]) -> None:
+        plan = self._batch.plan
+        about = {
+            "planner_seconds": plan.seconds,
+            "proven": plan.proven,
+            "waited_seconds": self._batch.waited_seconds,
+        }
+        self._rank.writer.event(SEQUENCE_GROUPS_EVENT, step=self._rank.timer.step, groups=rows, **about)
+
+
+def _cut_note(documents: Documents, cut: int) -> str:
+    return (
+        f"{cut} of {len(documents.parts)} documents are longer than {documents.longest:,} tokens, which is what the "
+        "largest group holds, and are cut there: raise data.sequence_length, batch.micro_batch or "
+        "parallel.sequence_groups"
+    )
