@@ -13,6 +13,8 @@ from profilers.model.rows import (
     HostRow,
     InterfaceRow,
     OuterRow,
+    SequenceGroupRow,
+    SequencePlanRow,
 )
 from profilers.model.run_summary import CommunicationRow, RunSummary
 from profilers.model.verdict import Episode, Verdict
@@ -60,7 +62,7 @@ def lines(summary: RunSummary) -> Iterator[Line]:
     for row in summary.expert_slots:
         yield "experts", step.expert_slots(row)
     if summary.sequence_groups:
-        yield "documents", step.sequence_groups(summary.sequence_groups, summary.sequence_plans)
+        yield "documents", shared_documents(summary.sequence_groups, summary.sequence_plans)
     if summary.adapted is not None:
         yield "adapted", step.adapted(summary.adapted)
     if summary.update is not None:
@@ -71,6 +73,48 @@ def lines(summary: RunSummary) -> Iterator[Line]:
     for variable in summary.environment:
         yield "environment", _variable(variable)
     yield from note_lines(summary)
+
+
+def shared_documents(groups: Sequence[SequenceGroupRow], plans: Sequence[SequencePlanRow]) -> str:
+    """How ranks shared whole documents, and how far off predictions of it were; some groups are there."""
+    degrees = sorted({row.degree for row in groups})
+    steps, tokens = len({row.step for row in groups}), sum(row.tokens for row in groups)
+    shares = ", ".join(
+        f"{words.percent(sum(row.tokens for row in groups if row.degree == one) / tokens)} to groups of {one}"
+        for one in degrees
+    )
+    off = sum(abs(row.planned_seconds / row.seconds - 1) for row in groups if row.seconds) / len(groups)
+    text = (
+        f"of {tokens:,} tokens in the last {steps:,} steps {shares}; predicted seconds of a group were off by "
+        f"{words.percent(off)} in the mean"
+    )
+    if not plans:
+        return text
+    planner, waited = (
+        sum(values) / len(plans)
+        for values in zip(*((row.planner_seconds, row.waited_seconds) for row in plans), strict=True)
+    )
+    proven = sum(row.proven for row in plans) / len(plans)
+    return (
+        f"{text}; a plan took {words.seconds(planner)}, of which {words.seconds(waited)} were waited for, and "
+        f"{words.percent(proven)} are proven to be the best"
+    )
+
+
+def document_columns(groups: Sequence[SequenceGroupRow]) -> list[Column]:
+    """Groups that shared documents, by their size."""
+    degrees = sorted({row.degree for row in groups})
+    of = {degree: [row for row in groups if row.degree == degree] for degree in degrees}
+    planned = [sum(row.planned_seconds for row in rows) / len(rows) for rows in of.values()]
+    measured = [sum(row.seconds for row in rows) / len(rows) for rows in of.values()]
+    return [
+        Column("ranks", list(of), COUNT),
+        Column("groups", [len(rows) for rows in of.values()], COUNT),
+        Column("documents", [sum(row.documents for row in rows) for rows in of.values()], COUNT),
+        Column("tokens", [sum(row.tokens for row in rows) for rows in of.values()], COUNT),
+        Column("predicted", planned, MILLISECONDS, "Mean seconds of a micro-batch."),
+        Column("measured", measured, MILLISECONDS, "On the rank of each group that came last."),
+    ]  # fmt: skip
 
 
 def metric(summary: RunSummary) -> str:

@@ -20,8 +20,6 @@ from profilers.model.rows import (
     MemoryPlanRow,
     PipelineRow,
     PlanRow,
-    SequenceGroupRow,
-    SequencePlanRow,
     SkewRow,
     TaskRow,
     UpdateRow,
@@ -227,48 +225,6 @@ def expert_slots(row: ExpertSlotRow) -> str:
         f"{'the host' if row.home == 'host' else 'disk'}: of {asked:,} requests {told}; "
         f"{words.gib(row.fetched_bytes)} fetched, products waited {words.seconds(row.waited_seconds)}"
     )
-
-
-def sequence_groups(groups: Sequence[SequenceGroupRow], plans: Sequence[SequencePlanRow]) -> str:
-    """How ranks shared whole documents, and how far off predictions of it were; some groups are there."""
-    degrees = sorted({row.degree for row in groups})
-    steps, tokens = len({row.step for row in groups}), sum(row.tokens for row in groups)
-    shares = ", ".join(
-        f"{words.percent(sum(row.tokens for row in groups if row.degree == one) / tokens)} to groups of {one}"
-        for one in degrees
-    )
-    off = sum(abs(row.planned_seconds / row.seconds - 1) for row in groups if row.seconds) / len(groups)
-    text = (
-        f"of {tokens:,} tokens in the last {steps:,} steps {shares}; predicted seconds of a group were off by "
-        f"{words.percent(off)} in the mean"
-    )
-    if not plans:
-        return text
-    planner, waited = (
-        sum(values) / len(plans)
-        for values in zip(*((row.planner_seconds, row.waited_seconds) for row in plans), strict=True)
-    )
-    proven = sum(row.proven for row in plans) / len(plans)
-    return (
-        f"{text}; a plan took {words.seconds(planner)}, of which {words.seconds(waited)} were waited for, and "
-        f"{words.percent(proven)} are proven to be the best"
-    )
-
-
-def sequence_columns(groups: Sequence[SequenceGroupRow]) -> list[Column]:
-    """Groups that shared documents, by their size."""
-    degrees = sorted({row.degree for row in groups})
-    of = {degree: [row for row in groups if row.degree == degree] for degree in degrees}
-    planned = [sum(row.planned_seconds for row in rows) / len(rows) for rows in of.values()]
-    measured = [sum(row.seconds for row in rows) / len(rows) for rows in of.values()]
-    return [
-        Column("ranks", list(of), COUNT),
-        Column("groups", [len(rows) for rows in of.values()], COUNT),
-        Column("documents", [sum(row.documents for row in rows) for rows in of.values()], COUNT),
-        Column("tokens", [sum(row.tokens for row in rows) for rows in of.values()], COUNT),
-        Column("predicted", planned, MILLISECONDS, "Mean seconds of a micro-batch."),
-        Column("measured", measured, MILLISECONDS, "On the rank of each group that came last."),
-    ]  # fmt: skip
 
 
 def adapted(row: AdaptedRow) -> str:

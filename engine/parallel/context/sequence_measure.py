@@ -9,9 +9,9 @@ from statistics import median
 
 import torch
 
+from engine.comm import host_values
 from engine.comm.channel import Channel
 from engine.comm.context import RankContext
-from engine.comm.store import RankStore
 from engine.config.layout import rank_tokens, sequence_degrees
 from engine.config.presets import resolve
 from engine.model.decoder import Decoder
@@ -36,10 +36,7 @@ def measured_costs(rank: RankContext, model: Decoder) -> SequenceCosts:
     shapes = [(1, 1, longest), (1, _SHORT, longest // _SHORT), (1, 1, longest // 4)]
     for degree in sequence_degrees(config)[1:]:
         shapes += [(degree, degree, longest), (degree, degree, longest // 4)]
-    mine = [_seconds(rank, model, *shape) for shape in shapes]
-    store = RankStore(rank, "costs")
-    rows = store.gather("rows", mine)
-    means = store.broadcast("means", lambda: [sum(of) / len(of) for of in zip(*rows, strict=True)])
+    means = _means(rank, [_seconds(rank, model, *shape) for shape in shapes])
     shape = resolve(config.model)
     item = 2 if config.precision == "bf16" else 4
     token_bytes = attention_bytes(shape.layers, shape.hidden, shape.kv_heads * shape.head_dim, item)
@@ -102,6 +99,16 @@ def _seconds(rank: RankContext, model: Decoder, degree: int, count: int, length:
     return median(found[1:])
 
 
+def _means(rank: RankContext, mine: list[float]) -> list[float]:
+    """Over ranks: of the same numbers in the same order on each."""
+    if rank.groups.data is None:
+        return mine
+    with unrecorded():
+        row = torch.tensor([mine], dtype=torch.float64, device=rank.device)
+        rows = host_values.numbers(Channel(rank.groups.data, rank.device).all_gather(row))
+    return [sum(of) / len(of) for of in zip(*rows, strict=True)]
+
+
 def _meet(rank: RankContext) -> None:
     if rank.groups.data is not None:
         Channel(rank.groups.data, rank.device).all_reduce(torch.zeros(1, device=rank.device))
@@ -109,5 +116,5 @@ def _meet(rank: RankContext) -> None:
 
 def _now(rank: RankContext) -> float:
     if rank.device.type == "cuda":
-        torch.cuda.synchronize(rank.device)
+        host_values.wait_for_device(rank.device)
     return time.monotonic()

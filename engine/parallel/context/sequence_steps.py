@@ -203,7 +203,7 @@ class DocumentSteps:
 
     def _now(self) -> float:
         if self._rank.device.type == "cuda":
-            torch.cuda.synchronize(self._rank.device)
+            host_values.wait_for_device(self._rank.device)
         return time.monotonic()
 
     def _tell(self, rows: list[list[float]]) -> None:

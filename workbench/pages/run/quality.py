@@ -19,6 +19,7 @@ from workbench.home.runs import RunView
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import home, number_table
 from workbench.terminal import quality as quality_text
+from workbench.text import run as run_text
 from workbench.text import step, words
 
 #: Looking for a baseline reads the configuration of every run.
@@ -77,8 +78,8 @@ def draw_sequences(summary: RunSummary) -> None:
     """How ranks shared whole documents; nothing where none were shared."""
     if groups := summary.sequence_groups:
         st.markdown("**Whole documents**")
-        number_table(step.sequence_columns(groups), "run-sequence-table")
-        told = step.sequence_groups(groups, summary.sequence_plans)
+        number_table(run_text.document_columns(groups), "run-sequence-table")
+        told = run_text.shared_documents(groups, summary.sequence_plans)
         st.caption(f":material/article: {told[:1].upper()}{told[1:]}.")
 
 
