@@ -10,6 +10,7 @@ from engine.config.knobs.task_ranks import deal
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
+from engine.config.sections import SEQUENCE_DEGREES
 
 #: The order in which ranks are numbered, fastest first: tensor parallelism has the most traffic.
 AXES = ("tp", "cp", "dp", "pp")
@@ -23,9 +24,8 @@ GROUPS = {
     "model": ("tp", "pp"),
 }
 _PARTS = ("ep", "edp", "shard", "replicate")
-#: Groups of ranks that share documents, followed by their size; and the largest sizes.
+#: Groups of ranks that share documents, followed by their size.
 SEQUENCE = "sequence_"
-SEQUENCE_DEGREES = (1, 2, 4, 8)
 #: In the ``layout`` of a run of another trainer: how many ranks it has; how it lays them out nobody told.
 RANKS = "ranks"
 

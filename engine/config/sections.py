@@ -41,6 +41,8 @@ class OneOf:
 Count = Annotated[int, Field(ge=1)]
 #: Matrices of the decoder that tp splits: those of a block are four groups.
 TensorPart = Literal["embedding", "query_key_value", "attention_output", "gate_up", "down", "head"]
+#: Ranks that may share a document.
+SEQUENCE_DEGREES = (1, 2, 4, 8)
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=10, le=10_000)]
 _USUAL = VerdictThresholds()

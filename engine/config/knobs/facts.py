@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 from engine.config.compression_methods import METHODS, CompressionMethod
 from engine.config.environment import silent
 from engine.config.knobs.learning import SCALINGS
-from engine.config.layout import SEQUENCE_DEGREES
 from engine.config.network import shape_of
 from engine.config.outer_methods import OUTER_METHODS, OuterMethod
 from engine.config.presets import blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
+from engine.config.sections import SEQUENCE_DEGREES
 from engine.schedules.registry import KINDS, Kind
 
 Values = Mapping[str, Any]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError
-from engine.config.layout import SEQUENCE_DEGREES
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
+from engine.config.sections import SEQUENCE_DEGREES
 
 KEY = "parallel.sequence_groups"
 _WINDOWS = "or data.documents to masked"

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from engine.config.errors import InputError
-from engine.config.layout import SEQUENCE_DEGREES
+from engine.config.sections import SEQUENCE_DEGREES
 from engine.parallel.context.sequence_costs import SequenceCosts
 from engine.parallel.context.sequence_planner import (
     GroupRanks,
