@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -60,12 +60,15 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True)
 class RuleInputs:
-    """A run's measured steps; ``hosts`` names each rank's host where the rank recorded it."""
+    """A run's measured steps; ``hosts`` names each rank's host where the rank recorded it. ``micro_batches`` are those
+    of a rank's step, where they are of several tasks.
+    """
 
     measured: JoinedSteps
     setting: Setting
     exposures: list[Exposure]
     hosts: dict[int, str]
+    micro_batches: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def ranks(self) -> list[int]:

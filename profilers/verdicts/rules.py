@@ -35,7 +35,8 @@ def findings_of(
     ``measured`` has at least one step.
     """
     calls = [records.table(rank, "comm") for rank in measured.ranks]
-    inputs = RuleInputs(measured, setting, exposures(calls, measured, setting.groups), hosts_of(records))
+    waits = exposures(calls, measured, setting.groups)
+    inputs = RuleInputs(measured, setting, waits, hosts_of(records), _of_tasks(records, measured))
     gpus = [GpuReadings(one.gpu, one.ranks, records.table(one.process, "gpu")) for one in used.gpus]
     hosts = {host_name(host): records.table(host, "host") for host in records.hosts()}
     stages = list(pipeline_findings(inputs, rows, shown["pipeline"]))
@@ -52,6 +53,17 @@ def findings_of(
         *expert_findings(shown["experts"]),
         _compute_bound(inputs),
     ]
+
+
+def _of_tasks(records: RunRecords, measured: JoinedSteps) -> dict[int, int]:
+    """Micro-batches of each rank in the last measured step."""
+    last, found = int(measured.steps[-1]), dict[int, int]()
+    for rank in measured.ranks:
+        table = records.table(rank, "task")
+        if len(table):
+            counts = table.column("micro_batches").filled(0)
+            found[rank] = int(counts[table.column("step").filled(-1) == last].sum())
+    return found
 
 
 def _compute_bound(inputs: RuleInputs) -> Verdict:

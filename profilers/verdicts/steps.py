@@ -89,6 +89,10 @@ class _Slowest:
         return self.skew.kind
 
 
+#: For a rank whose tasks have more micro-batches than those of others.
+_UNEVEN = "parallel.task_ranks: proportional gives all ranks as many micro-batches, to within one"
+
+
 def straggler(inputs: RuleInputs) -> Verdict:
     """How far the slowest rank is behind the median of the others in what it computes, and of which kind that is:
     fixed, rotating or one-off; there are at least two.
@@ -99,6 +103,14 @@ def straggler(inputs: RuleInputs) -> Verdict:
         inputs, slowest, f"{seconds(slowest.seconds)} ({percent(share)} of a mean step)"
     )
     knob = _knob(slowest, host)
+    counts = inputs.micro_batches
+    if slowest.kind == FIXED and counts and max(counts.values()) == counts.get(slowest.rank):
+        least = min(counts.values())
+        if counts[slowest.rank] > least + 1:
+            evidence += (
+                f"; of its tasks it has {counts[slowest.rank]} micro-batches a step, another rank has {least}"
+            )
+            knob = _UNEVEN
     return Verdict(
         name="straggler",
         evidence=evidence,

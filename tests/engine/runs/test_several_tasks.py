@@ -94,6 +94,9 @@ def test_records_say_who_had_what(config: RunConfig, tmp_path: Path) -> None:
                 # A rank's loss is over the mean number of micro-batches, which is 5.
                 assert step.loss == pytest.approx(sample.loss * count / 5, rel=1e-5)
     assert [(row.micro_batches, row.ranks) for row in summary.tasks] == [(8, {0: 8}), (2, {1: 2})]
+    (late,) = [finding for finding in summary.findings if finding.name == "straggler"]
+    assert late.rank == 0 and late.evidence.endswith("it has 8 micro-batches a step, another rank has 2")
+    assert late.knobs == ["parallel.task_ranks"]
 
 
 def test_a_run_goes_on_with_another_deal(config: RunConfig, tmp_path: Path) -> None:
