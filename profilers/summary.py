@@ -11,6 +11,7 @@ from profilers.analysis.anatomy import anatomy, task_rows, warmup_of
 from profilers.analysis.communication import communication_rows, message_seconds_reason, peak_bandwidth_reason
 from profilers.analysis.events import (
     adapted_row,
+    ahead_rows,
     change_rows,
     checkpoint_rows,
     detail_notes,
@@ -107,6 +108,7 @@ def _told(records: RunRecords) -> dict[str, Any]:
         "memory_plans": memory_plan_rows(records),
         "expert_slots": expert_slot_rows(records),
         **sequence_rows(records),
+        "batches_ahead": ahead_rows(records),
         "adapted": adapted_row(records),
         "update": update_row(records),
         "outer": outer_row(records),

@@ -106,11 +106,14 @@ class Data(Section):
     documents are samples of their real lengths, each alone as in masked text, and batches count documents: ranks hold
     at most micro_batch x ``sequence_length`` tokens at a time, as many micro-batches as that takes. Longer than that,
     times the ranks of the largest group, no document is: the rest of it is cut off.
+
+    With ``ahead`` a thread of each rank makes so many batches before their steps; 0 makes each as its step begins.
     """
 
     path: str | None = None
     tasks: list[Task] = []
     documents: Literal["joined", "masked", "whole"] = "joined"
+    ahead: Annotated[int, Field(ge=0, le=64)] = 0
     sequence_length: Annotated[int, Field(ge=2)] = 128
     held_out_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
 

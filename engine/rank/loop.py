@@ -21,6 +21,7 @@ from engine.config.layout import mean_accumulation, round_steps
 from engine.config.run_config import RunConfig
 from engine.model.stage import Samples
 from engine.model.workload import StepInput, StepResult
+from engine.model.workloads.batches_ahead import BatchesAhead
 from engine.parallel.build import build_stages
 from engine.parallel.data.optimizer import LocalOptimizer, learning_rate
 from engine.parallel.local_sgd.outer_optimizer import optimizer_of
@@ -31,7 +32,7 @@ from engine.rank.environment_report import HostClocks, report_offset
 from engine.rank.reconfigure import GrowingBatch, Reconfiguration
 from engine.rank.rollback import RollbackPoint
 from engine.rank.step_log import StepLog
-from engine.rank.workload_report import report_slots, report_workload
+from engine.rank.workload_report import report_ahead, report_slots, report_workload
 from engine.run import run_folder
 from engine.run.commands import BACK, EVALUATE, SET, TRY, Order
 from profilers.collectives.recorder import unrecorded
@@ -41,9 +42,12 @@ def train(rank: RankContext) -> bool:
     """Build, train and validate on this rank; False if it was stopped before the last step."""
     rank.state("building")
     began = time.monotonic()
-    with contextlib.closing(build_stages(rank)) as stages:
+    with contextlib.ExitStack() as opened:
+        stages = opened.enter_context(contextlib.closing(build_stages(rank)))
         optimizer = optimizer_of(rank, list(stages.stages.values()))
         samples = stages.samples()
+        if ahead := rank.config.data.ahead:
+            samples = opened.enter_context(contextlib.closing(BatchesAhead(samples, ahead)))
         rank.writer.event("built", seconds=time.monotonic() - began)
         report_workload(rank, stages.blueprint)
         report_uncompressed(rank, stages.stages.values())
@@ -62,6 +66,7 @@ def train(rank: RankContext) -> bool:
         else:
             optimizer.drain()
         report_slots(rank, stages.mixtures().values())
+        report_ahead(rank, samples)
         if host_clocks.several:
             report_offset(host_clocks, rank.writer)
         stages.tell_registers(rank.config.train.steps, rank.writer)
@@ -143,7 +148,10 @@ def one_step(
         if documents is None:
             # dp ranks take consecutive parts of the global batch.
             part = part_of_batch(rank.step_config, rank.groups.at.dp)
-            batches = micro_batches(rank, *samples.training(rank.sequences + part.start, len(part)))
+            first = rank.sequences + part.start
+            batches = micro_batches(rank, *samples.training(first, len(part)))
+            if isinstance(samples, BatchesAhead):
+                samples.expect(first + batch, len(part), batch)
         else:
             batches = []
             documents.load(rank.sequences, batch)

@@ -1,5 +1,5 @@
 """Tells what is trained where that is not the decoder, whose numbers follow from the configuration; and what became of
-requests for experts that lie elsewhere.
+requests for experts that lie elsewhere, and for batches that are made ahead.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from engine.comm.context import RankContext
 from engine.config.presets import WorkloadFacts
 from engine.config.run_config import RunConfig
 from engine.model.experts.mixture import Mixture
-from engine.model.stage import Blueprint
+from engine.model.stage import Blueprint, Samples
+from engine.model.workloads.batches_ahead import BatchesAhead
 from engine.model.workloads.description import describe
 from engine.model.workloads.listed import ListedBlueprint
 from engine.model.workloads.opening import open_blueprint
 from engine.parallel.build import alone
-from profilers.analysis.events import EXPERT_SLOTS_EVENT
+from profilers.analysis.events import AHEAD_EVENT, EXPERT_SLOTS_EVENT
 
 #: The kind of the event.
 EVENT = "workload"
@@ -44,6 +45,12 @@ def report_slots(rank: RankContext, mixtures: Iterable[Mixture]) -> None:
             "home": slots.home,
         }
         rank.writer.event(EXPERT_SLOTS_EVENT, rank=rank.rank, **known, **asdict(slots.use))
+
+
+def report_ahead(rank: RankContext, samples: Samples) -> None:
+    """What making batches ahead was good for, in the whole run."""
+    if isinstance(samples, BatchesAhead):
+        rank.writer.event(AHEAD_EVENT, rank=rank.rank, registers=samples.registers, **asdict(samples.use))
 
 
 def report_workload(rank: RankContext, blueprint: Blueprint) -> None:

@@ -21,6 +21,7 @@ from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import JoinedSteps
 from profilers.model.rows import (
     AdaptedRow,
+    AheadRow,
     ChangeRow,
     CheckpointRow,
     ExpertSlotRow,
@@ -150,25 +151,16 @@ MEMORY_PLAN_EVENT = "memory_plan"
 
 def memory_plan_rows(records: RunRecords) -> list[MemoryPlanRow]:
     """By stage, as the first rank of each told it; what cannot be read is left out."""
-    told = [
-        event for rank in records.ranks() for event in records.events(rank) if event.kind == MEMORY_PLAN_EVENT
-    ]
-    found = [_converted(event.data, MemoryPlanRow) for event in told]
+    found = [_converted(data, MemoryPlanRow) for data in _of_ranks(records, MEMORY_PLAN_EVENT)]
     return sorted((row for row in found if row is not None), key=lambda row: row.stage)
 
 
-EXPERT_SLOTS_EVENT = "expert_slots"
+EXPERT_SLOTS_EVENT, AHEAD_EVENT = "expert_slots", "batches_ahead"
 
 
 def expert_slot_rows(records: RunRecords) -> list[ExpertSlotRow]:
     """As each rank told it at its end."""
-    told = [
-        event
-        for rank in records.ranks()
-        for event in records.events(rank)
-        if event.kind == EXPERT_SLOTS_EVENT
-    ]
-    found = [_converted(event.data, ExpertSlotRow) for event in told]
+    found = [_converted(data, ExpertSlotRow) for data in _of_ranks(records, EXPERT_SLOTS_EVENT)]
     return sorted((row for row in found if row is not None), key=lambda row: row.rank)
 
 
@@ -212,6 +204,16 @@ def sequence_rows(records: RunRecords) -> dict[str, Any]:
         "sequence_groups": [groups[key] for key in sorted(groups) if key[0] > first and groups[key].tokens],
         "sequence_plans": [plans[step] for step in sorted(plans) if step > first],
     }
+
+
+def ahead_rows(records: RunRecords) -> list[AheadRow]:
+    """As each rank told it at its end."""
+    found = [_converted(data, AheadRow) for data in _of_ranks(records, AHEAD_EVENT)]
+    return sorted((row for row in found if row is not None), key=lambda row: row.rank)
+
+
+def _of_ranks(records: RunRecords, kind: str) -> list[dict[str, Any]]:
+    return [event.data for rank in records.ranks() for event in records.events(rank) if event.kind == kind]
 
 
 ADAPTED_EVENT = "adapted"

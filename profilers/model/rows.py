@@ -119,6 +119,23 @@ class SequencePlanRow:
 
 
 @dataclass(frozen=True, slots=True)
+class AheadRow:
+    """What came of a rank's batches that a thread made ahead, at most ``registers`` at once, in the whole run.
+
+    Of ``asked`` so many were ``ready``; for the others steps ``waited_seconds``. Making all took ``made_seconds``;
+    ``dropped`` ones were made for nothing, as the run went back or changed its batch.
+    """
+
+    rank: int
+    registers: int
+    asked: int
+    ready: int
+    waited_seconds: float
+    made_seconds: float
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
 class AdaptedRow:
     """What was trained beside a frozen model: its ``method`` and ``rank``, its parameters beside the frozen ones, and
     its ``share`` of both.

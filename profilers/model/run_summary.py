@@ -12,6 +12,7 @@ from profilers.model.environment import EnvironmentRow
 from profilers.model.links import Links
 from profilers.model.rows import (
     AdaptedRow,
+    AheadRow,
     ChangeRow,
     CheckpointRow,
     ClockRow,
@@ -249,6 +250,8 @@ class RunSummary:
     #: Where ranks shared whole documents: groups and plans of the last 100 steps. Records have all.
     sequence_groups: list[SequenceGroupRow] = field(default_factory=list)
     sequence_plans: list[SequencePlanRow] = field(default_factory=list)
+    #: One a rank, where batches are made ahead; told at its end.
+    batches_ahead: list[AheadRow] = field(default_factory=list)
     #: None where the whole model learned; told at the end of a run.
     adapted: AdaptedRow | None = None
     #: Where parts of a network alone are trained, within a budget of bytes.

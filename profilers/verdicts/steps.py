@@ -14,7 +14,10 @@ from profilers.model.verdict import Gain, Verdict, keys_in
 from profilers.verdicts.evidence import Numbers, RuleInputs, percent, seconds
 from profilers.verdicts.machine import idlest_gpu
 
-_DATA = "put data.path on a faster disk, or read less on each rank with a larger parallel.dp"
+_DATA = (
+    "make batches while steps compute (data.ahead), put data.path on a faster disk, or read less on each rank with a "
+    "larger parallel.dp"
+)
 _HOST = "do more per operation: a larger batch.micro_batch, compile, or a smaller parallel.tp"
 #: A rank that is the slowest in this part of the steps is the straggler, be they too few to rule out chance.
 SAME_FRACTION = 0.75

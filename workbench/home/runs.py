@@ -224,6 +224,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "expert_slots": [],
     "sequence_groups": [],
     "sequence_plans": [],
+    "batches_ahead": [],
     "adapted": None,
     "update": None,
     "gaps": [],

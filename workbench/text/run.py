@@ -63,6 +63,8 @@ def lines(summary: RunSummary) -> Iterator[Line]:
         yield "experts", step.expert_slots(row)
     if summary.sequence_groups:
         yield "documents", shared_documents(summary.sequence_groups, summary.sequence_plans)
+    if summary.batches_ahead:
+        yield "batches", step.batches_ahead(summary.batches_ahead)
     if summary.adapted is not None:
         yield "adapted", step.adapted(summary.adapted)
     if summary.update is not None:

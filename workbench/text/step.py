@@ -13,6 +13,7 @@ from profilers.model.rows import (
     ONE_OFF,
     ROTATING,
     AdaptedRow,
+    AheadRow,
     ClockRow,
     ExpertRow,
     ExpertSlotRow,
@@ -224,6 +225,20 @@ def expert_slots(row: ExpertSlotRow) -> str:
         f"rank {row.rank} has {row.slots} slots of {words.gib(row.slot_bytes)} for {row.experts} experts on "
         f"{'the host' if row.home == 'host' else 'disk'}: of {asked:,} requests {told}; "
         f"{words.gib(row.fetched_bytes)} fetched, products waited {words.seconds(row.waited_seconds)}"
+    )
+
+
+def batches_ahead(rows: Sequence[AheadRow]) -> str:
+    """What making batches ahead was good for: of all ranks, and what steps waited on the one that waited longest."""
+    asked, ready = sum(row.asked for row in rows), sum(row.ready for row in rows)
+    most = max(rows, key=lambda row: row.waited_seconds)
+    made = words.seconds(sum(row.made_seconds for row in rows) / len(rows))
+    dropped = sum(row.dropped for row in rows)
+    return (
+        f"at most {most.registers} made ahead: of {asked:,} that steps asked for "
+        f"{words.percent(ready / max(asked, 1))} were ready; rank {most.rank} waited longest, "
+        f"{words.seconds(most.waited_seconds)} in all, where making them took a rank {made}"
+        + (f"; {dropped:,} were made for nothing" if dropped else "")
     )
 
 

@@ -26,6 +26,7 @@ AT_START: dict[str, str] = {
     "memory.expert_slots": "experts move to their homes as the model is made; it would take moving them back",
     "memory.expert_home": "experts move to their homes as the model is made; it would take moving them again",
     "memory.expert_ahead": "as the slots, which have it",
+    "data.ahead": "its thread begins with the run; it would take one that begins and ends between two steps",
     "parallel.embedding": "columns would change ranks; it would take moving weights and state",
     "parallel.tp_regather": "it is built into each matrix product; it would take products that ask in every forward",
     "schedule.stage_layers": "layers would change ranks; it would take moving weights and state",

@@ -26,6 +26,7 @@ from engine.config.knobs.facts import (
 )
 from engine.config.knobs.learning import OPTIMIZERS
 from engine.config.knobs.thinning import THINNING
+from engine.config.presets import is_decoder
 
 #: Sections that a fair comparison needs to hold still as a whole.
 _FIXED_SECTIONS = ("model.", "data.", "train.", "profile.")
@@ -37,6 +38,7 @@ UNSET = "unset"
 _SECTIONS = ("compression.", "outer.")
 #: Left out where two runs are compared: they change nothing that is learned.
 _BESIDE = (
+    "data.ahead",
     "parallel.world_size",
     "train.validate_every",
     "train.timeout_seconds",
@@ -242,6 +244,16 @@ KNOBS: dict[str, KnobFacts] = {
         live=ACTIVATIONS,
         changes=("speed", "memory"),
         trade="less memory on the device, copies to the host and back",
+    ),
+    "data.ahead": KnobFacts(
+        "Batches ahead",
+        "ahead",
+        plain=0,
+        offered=lambda search: None if is_decoder(search.base.model) else [0, 2],
+        usual=rules.never,
+        left_alone="helps where steps wait for data, as the verdict input_bound says",
+        changes=("speed",),
+        trade="a thread makes batches while a step computes, and takes a core for it",
     ),
     "memory.expert_slots": KnobFacts(
         "Slots of experts",

@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,17 @@ class Noise:
         return self.training(first + 1_000_000, count)
 
 
+@dataclass(frozen=True)
+class SlowNoise(Noise):
+    """As from a slow disk."""
+
+    seconds: float = 0.02
+
+    def training(self, first: int, count: int) -> tuple[Any, Any]:
+        time.sleep(self.seconds)
+        return super().training(first, count)
+
+
 class Narrower(nn.Module):
     """A block whose result is of another shape than its input, with a parameter that is no ``weight``."""
 
@@ -67,6 +79,11 @@ def shrinking(width: int = 24) -> Workload:
         batches=Noise(),
         loss=F.mse_loss,
     )
+
+
+def slowly(seconds: float = 0.02) -> Workload:
+    """The same, whose batches take so long to make."""
+    return replace(shrinking(), batches=SlowNoise(seconds=seconds))
 
 
 def _narrower(inputs: int, outputs: int) -> Callable[[], nn.Module]:

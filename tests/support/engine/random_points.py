@@ -45,7 +45,8 @@ BY_HAND: dict[str, list[Any]] = {
     "train.optimizer": ["sgd", "lamb", "lars", "muon"],
     "train.learning_rate_schedule": ["cosine", "one_cycle"],
     "train.clip_norm": [0.5],
-    "data.documents": ["apart", "masked"],
+    "data.documents": ["masked"],
+    "data.ahead": [1, 3],
     "precision": ["bf16"],
 }  # fmt: skip
 #: What acts only together, of which each point may have one.

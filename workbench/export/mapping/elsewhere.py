@@ -34,6 +34,7 @@ COMMON: tuple[Row, ...] = (
     lost("model.layer_groups", "layers there have parameters of their own", "share them in the script's model"),
     lost("data.path", "the training script reads the text", "name this text there"),
     lost("data.tasks", "the training script reads the text", "mix these texts there, in these shares"),
+    lost("data.ahead", "the training script makes the batches", "give its DataLoader workers and a prefetch_factor"),
     lost("data.documents", "the training script cuts the text", "mask attention between documents there"),
     lost("data.sequence_length", "the training script cuts the text", "cut it to this many tokens", always=True),
     lost("data.held_out_fraction", "the training script splits the text", "hold out this part there"),

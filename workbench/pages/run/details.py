@@ -33,7 +33,7 @@ from workbench.pages.widgets.shared import (
 from workbench.records.live_snapshot import Snapshot
 from workbench.services import jobs
 from workbench.text import run as run_text
-from workbench.text import words
+from workbench.text import step, words
 from workbench.text.step import with_between
 
 LOG_LINES = 200
@@ -158,6 +158,9 @@ def _held_out(summary: RunSummary) -> str:
 
 def _step_time(view: RunView, records: Snapshot, summary: RunSummary) -> None:
     run_steps.draw_steps(records, summary, view.changes)
+    if summary.batches_ahead:
+        told = step.batches_ahead(summary.batches_ahead)
+        st.caption(f":material/dataset: Batches: {words.escaped(told)}.")
     settings.draw_schedule(records.config)
 
 

@@ -57,6 +57,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "compression.weights": ("none", "none", "none", "int8"),
     "compression.experts": ("none", "none", "none", "bf16", "int8", "lsh", "lsh_int8"),
     "compression.expert_rate": (0.13, 0.2, 0.9),
+    "data.ahead": (0, 1, 4),
     "overlap.prefetch": (0, 0, 0, 1, 2),
     "overlap.fused_gathers": (True, True, True, False),
     "overlap.gather_with_optimizer": (False, False, False, True),
