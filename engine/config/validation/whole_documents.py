@@ -56,6 +56,8 @@ def _refused(config: RunConfig) -> Iterator[tuple[str, object, str, bool]]:
     why = "goes without whole documents"
     tasks = [task.name for task in config.data.tasks]
     yield "data.tasks", tasks, f"{why}; leave them out", bool(tasks)
+    ahead = config.data.ahead
+    yield "data.ahead", ahead, "their plan is made ahead already; leave it out", ahead > 0
     yield "parallel.tp", parallel.tp, f"{why}; set tp to 1", parallel.tp > 1
     yield "parallel.embedding", parallel.embedding, f"{why}; leave it out", parallel.embedding == "columns"
     yield (

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.config.errors import InputError
 from engine.config.run_config import parse
+from engine.config.validation.rules import problems
 from engine.model.workloads.batches_ahead import BatchesAhead
 from engine.session import Session
 from tests.support.engine.own_models import HERE
@@ -118,3 +119,8 @@ def test_a_number_that_is_none_is_refused(ahead: Any) -> None:
     with pytest.raises(InputError) as refused:
         parse({"data": {"ahead": ahead}})
     assert refused.value.field == "data.ahead"
+
+
+def test_whole_documents_have_a_plan_of_their_own() -> None:
+    found = [str(one) for one in problems(parse({"data": {"documents": "whole", "ahead": 2}}))]
+    assert any(line.startswith("data.ahead=2: their plan is made ahead already") for line in found), found
