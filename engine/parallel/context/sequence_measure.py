@@ -7,6 +7,8 @@ from __future__ import annotations
 import time
 from statistics import median
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from engine.comm import host_values
@@ -33,9 +35,7 @@ def measured_costs(rank: RankContext, model: Decoder) -> SequenceCosts:
     """The same on all ranks, which call it together; ``model`` is thrown away afterwards."""
     began, config = time.monotonic(), rank.config
     longest = max(_SHORT, min(_MOST_TOKENS, rank_tokens(config)) // _SHORT * _SHORT)
-    shapes = [(1, 1, longest), (1, _SHORT, longest // _SHORT), (1, 1, longest // 4)]
-    for degree in sequence_degrees(config)[1:]:
-        shapes += [(degree, degree, longest), (degree, degree, longest // 4)]
+    shapes = [shape for degree in sequence_degrees(config) for shape in shapes_of(degree, longest)]
     means = _means(rank, [_seconds(rank, model, *shape) for shape in shapes])
     shape = resolve(config.model)
     item = 2 if config.precision == "bf16" else 4
@@ -54,28 +54,36 @@ def attention_bytes(layers: int, hidden: int, kv_width: int, item: int = 4) -> i
 
 
 def fitted(seconds: Seconds, token_bytes: float) -> SequenceCosts:
-    """From a group's seconds for one document, the same tokens in short ones, and a quarter of them; and of larger
-    groups for as many documents as there are ranks, and a quarter of each.
+    """From measured groups: the coefficients, none of them negative, whose seconds miss the measured ones by the least
+    squares of shares.
     """
-    longest = max(length for _, _, length in seconds)
-    quarter, short = longest // 4, longest // _SHORT
-    whole, parted, little = (
-        seconds[shape] for shape in ((1, 1, longest), (1, _SHORT, short), (1, 1, quarter))
-    )
-    square = max(0.0, (whole - parted) / (longest**2 - _SHORT * short**2))
-    token = max(1e-12, (whole - little - square * (longest**2 - quarter**2)) / (longest - quarter))
-    fixed = max(0.0, little - token * quarter - square * quarter**2)
-    alone = SequenceCosts(square, token, fixed)
-    bandwidth, latency = dict[int, float](), dict[int, float]()
-    for degree in sorted({degree for degree, _, _ in seconds} - {1}):
-        many, few = (
-            seconds[degree, degree, length] - alone.group([length], 1) for length in (longest, quarter)
-        )
-        sent = token_bytes * (degree - 1) / degree
-        per_byte = max(1e-15, (many - few) / (sent * (longest - quarter)))
-        bandwidth[degree] = 1 / per_byte
-        latency[degree] = max(0.0, few - per_byte * sent * quarter)
-    return SequenceCosts(square, token, fixed, token_bytes, bandwidth, latency)
+    degrees = sorted({degree for degree, _, _ in seconds} - {1})
+    rows = []
+    for (degree, count, length), took in seconds.items():
+        sent = count * length * token_bytes * (degree - 1) / degree**2
+        row = [count * length**2 / degree, count * length / degree, 1.0]
+        row += [value for one in degrees for value in ((sent, 1.0) if one == degree else (0.0, 0.0))]
+        rows.append([value / took for value in row])
+    square, token, fixed, *exchange = _least_squares(np.array(rows))
+    per_byte = {degree: max(1e-15, exchange[2 * place]) for place, degree in enumerate(degrees)}
+    latency = {degree: exchange[2 * place + 1] for place, degree in enumerate(degrees)}
+    bandwidth = {degree: 1 / value for degree, value in per_byte.items()}
+    return SequenceCosts(square, max(1e-12, token), fixed, token_bytes, bandwidth, latency)
+
+
+def _least_squares(rows: npt.NDArray[np.float64]) -> list[float]:
+    """Coefficients, the most negative one left out until there is none, for which every row comes nearest to 1."""
+    scale = rows.max(axis=0)
+    scale[scale == 0] = 1.0
+    kept, found = list(range(rows.shape[1])), np.zeros(rows.shape[1])
+    while kept:
+        solved = np.linalg.lstsq(rows[:, kept] / scale[kept], np.ones(len(rows)), rcond=None)[0]
+        if solved.min() >= 0:
+            found[kept] = solved / scale[kept]
+            break
+        del kept[int(solved.argmin())]
+    coefficients: list[float] = found.tolist()
+    return coefficients
 
 
 def _seconds(rank: RankContext, model: Decoder, degree: int, count: int, length: int) -> float:
@@ -97,6 +105,16 @@ def _seconds(rank: RankContext, model: Decoder, degree: int, count: int, length:
             loss.backward()
             found.append(_now(rank) - began)
     return median(found[1:])
+
+
+def shapes_of(degree: int, longest: int) -> list[tuple[int, int, int]]:
+    """Of a group's micro-batches to measure: what its ranks hold as one document, as one a rank and in short ones, and
+    a quarter and a half of that.
+    """
+    whole, short = degree * longest, longest // _SHORT
+    parts = [(1, whole), (degree * _SHORT, short), (degree, longest // 4), (degree, longest // 2)]
+    parts += [(degree, longest)] if degree > 1 else []
+    return [(degree, count, length) for count, length in parts]
 
 
 def _means(rank: RankContext, mine: list[float]) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from engine.config.validation.rules import check
 from engine.model.data import open_documents
 from engine.parallel.build import build_stages
 from engine.parallel.context.sequence_costs import SequenceCosts
-from engine.parallel.context.sequence_measure import attention_bytes, fitted
+from engine.parallel.context.sequence_measure import attention_bytes, fitted, shapes_of
 from engine.parallel.context.sequence_planner import SequenceGroup
 from engine.parallel.context.sequence_steps import my_group, share_of
 from tests.support.engine.local_sgd_runs import context_of
@@ -118,10 +118,19 @@ def test_costs_are_found_again_from_the_seconds_that_follow_from_them() -> None:
     bytes_ = attention_bytes(layers=3, hidden=64, kv_width=32)
     assert bytes_ == 3 * 4 * 2 * (64 + 32 + 32 + 64)  # queries, keys, values, results; forward and backward
     costs = SequenceCosts(3e-8, 2e-5, 0.004, bytes_, {2: 3e7, 4: 1e6}, {2: 0.001, 4: 0.02})
-    shapes = [(1, 1, 512), (1, 8, 64), (1, 1, 128), (2, 2, 512), (2, 2, 128), (4, 4, 512), (4, 4, 128)]
+    shapes = [shape for degree in (1, 2, 4) for shape in shapes_of(degree, 512)]
     found = fitted({shape: costs.group([shape[2]] * shape[1], shape[0]) for shape in shapes}, bytes_)
     for name in ("square_seconds", "token_seconds", "fixed_seconds", "token_bytes", "bandwidth", "latency"):
         assert getattr(found, name) == pytest.approx(getattr(costs, name)), name
+    none = replace(costs, square_seconds=0.0, latency={2: 0.0, 4: 0.0})
+    noisy = {
+        shape: none.group([shape[2]] * shape[1], shape[0]) * (1 + 0.01 * (-1) ** place)
+        for place, shape in enumerate(shapes)
+    }
+    found = fitted(noisy, bytes_)
+    assert min(found.square_seconds, found.fixed_seconds, *found.latency.values()) >= 0
+    for shape in shapes:
+        assert found.group([shape[2]] * shape[1], shape[0]) == pytest.approx(noisy[shape], rel=0.05)
 
 
 @pytest.mark.parametrize(
