@@ -33,7 +33,7 @@ def _line(given: Namespace, measures: bool) -> list[str]:
         f"losses and norms of gradients within {bars['losses']:.1e} and {bars['norms']:.1e} of groups of one size",
         f"all-to-alls within {bars['payload']:.1e} of the formula, all that was sent within {bars['wire']:.2%}",
         f"a group's seconds off by {bars['off']:.1%} in the mean",
-        f"{bars['gain']:.2f} times as fast as the only size that cuts nothing (A/A {bars['again']:.2f}), "
+        f"{bars['gain']:.2f} times as fast as the only size that cuts no more (A/A {bars['again']:.2f}), "
         f"{bars['windows']:.2f} times the tokens/s of masked windows; a plan takes {bars['planner']:.2f} s, of which "
         f"{bars['waited']:.3f} s are waited for",
         "up to 1.98 times Megatron-LM and 1.72 times DeepSpeed",

@@ -8,7 +8,7 @@ step before, and told through the ranks' store; given ones follow from what ever
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -125,7 +125,7 @@ class DocumentSteps:
         batch, losses, told = self._batch, list[Tensor](), list[list[float]]()
         self.tokens, parts = 0, batch.plan.micro_batches
         for place, groups in enumerate(parts):
-            number, group, mine = self._begin(groups, batch.numbers, self._documents.tokens)
+            number, group, mine = self._begin(groups, batch.numbers)
             began = self._now()
             loss = self._forward(mine, batch.tokens)
             with self._rank.timer.phase("backward"):
@@ -146,7 +146,7 @@ class DocumentSteps:
         plan, tokens, total = self._by_hand(numbers), self._tokens(numbers), 0.0
         with torch.no_grad():
             for groups in plan.micro_batches:
-                _, _, mine = self._begin(groups, numbers, self._documents.tokens)
+                _, _, mine = self._begin(groups, numbers)
                 total += host_values.number(self._forward(mine, tokens))
         return total, None
 
@@ -156,10 +156,11 @@ class DocumentSteps:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _begin(
-        self, groups: Sequence[SequenceGroup], numbers: Sequence[int], tokens: Callable[[int], object]
+        self, groups: Sequence[SequenceGroup], numbers: Sequence[int]
     ) -> tuple[int, SequenceGroup, Share]:
+        """The next forward is of this rank's share: the number of its group, the group and the share."""
         number, group, place = my_group(groups, self._rank.groups.at.dp)
-        documents = [torch.as_tensor(tokens(numbers[one])) for one in group.documents]
+        documents = [torch.from_numpy(self._documents.tokens(numbers[one])) for one in group.documents]
         mine = share_of(documents, group.degree, place)
         device = self._rank.device
         self._axis.begin(group.degree, mine.lengths)

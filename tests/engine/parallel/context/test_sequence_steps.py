@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from benchmarks import _plain as plain
 from benchmarks._ranks import whole_weights
 from engine.config.errors import InputError, LayoutError
+from engine.config.knobs.facts import Search, groups_of_documents
 from engine.config.layout import longest_document, sequence_degrees
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
@@ -180,3 +181,10 @@ def test_documents_are_dealt_once_an_epoch_and_held_out_ones_never(texts: str) -
         assert known.tokens(number).tolist() == [0xFF, *text[:30]]
         assert known.length(number) == min(30, len(text))
     assert known.cut == sum(len(text) > 30 for text in files)
+
+
+def test_studies_of_whole_documents_are_offered_the_sizes_that_divide_their_ranks() -> None:
+    whole, joined = small(**MODEL), small()
+    assert groups_of_documents(Search(whole, 8)) == [1, 2, 4, 8, "planned"]
+    assert groups_of_documents(Search(whole, 6)) == [1, 2, "planned"]
+    assert groups_of_documents(Search(joined, 8)) is None
