@@ -11,6 +11,7 @@ from engine.config import environment
 from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
+from engine.config.sections import Data
 from tuning.spec.objectives import text
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
@@ -136,7 +137,7 @@ def _words(found: Source) -> dict[str, Any]:
         "placed": f"\n- Placement: {placed}" if (placed := note(config, own_trainer=True)) else "",
         "measured": measured(view),
         "chosen_for": _chosen_for(found),
-        "data": config.data.path or "the text that comes with Python; nothing to download",
+        "data": _texts(config.data),
         "starts": _starts(view),
         "package": "training-workbench",
         "exports": exports_of(config),
@@ -156,6 +157,13 @@ def exports_of(config: RunConfig) -> str:
     if "OMP_NUM_THREADS" not in asked:
         lines.insert(0, 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"')
     return "\n".join(lines)
+
+
+def _texts(data: Data) -> str:
+    usual = "the text that comes with Python; nothing to download"
+    if not data.tasks:
+        return data.path or usual
+    return "; ".join(f"{task.name}: {task.path or usual}" for task in data.tasks)
 
 
 def _chosen_for(found: Source) -> str:

@@ -26,6 +26,7 @@ def families(runs: list[FollowedRun]) -> Iterator[Metric]:
         *_of_steps(runs),
         *_of_calls(runs),
         *_of_experts(runs),
+        *_of_tasks(runs),
         *_of_readings(runs),
     ):
         if family.samples:
@@ -140,6 +141,22 @@ def _of_experts(runs: list[FollowedRun]) -> Iterator[Metric]:
         for layer in sorted({layer for layer, _ in of_rank}):
             balance.add_metric([run.id, rank, str(layer)], _balance(of_rank, layer))
     yield from (choices, dropped, balance, sent, residual)
+
+
+def _of_tasks(runs: list[FollowedRun]) -> Iterator[Metric]:
+    labels = [*_PER_RANK, "task"]
+    counted = CounterMetricFamily(
+        "workbench_task_micro_batches", "Micro-batches that a rank had of a task.", labels=labels
+    )
+    loss = GaugeMetricFamily(
+        "workbench_task_loss", "Mean loss of a rank's last micro-batches of a task.", labels=labels
+    )
+    for run, rank, of_rank in _ranks(runs, lambda run: run.tasks.items()):
+        for task, sums in of_rank.items():
+            counted.add_metric([run.id, rank, task], sums.micro_batches)
+            if sums.last_loss is not None:
+                loss.add_metric([run.id, rank, task], sums.last_loss)
+    yield from (counted, loss)
 
 
 def _balance(of_rank: Mapping[tuple[int, int], ExpertSums], layer: int) -> float:

@@ -131,6 +131,22 @@ def add_experts(sums: defaultdict[tuple[int, int], ExpertSums], table: Table) ->
         total.last_choices, total.last_probability, total.last_residual = choices, probability, residual
 
 
+@dataclass(slots=True)
+class TaskSums:
+    """What a rank had of a task: micro-batches of all steps, and the loss of the last step that has one."""
+
+    micro_batches: int = 0
+    last_loss: float | None = None
+
+
+def add_tasks(sums: defaultdict[str, TaskSums], table: Table) -> None:
+    """Counts new records in, by task."""
+    columns = [table.column(name).tolist() for name in ("task", "micro_batches", "loss")]
+    for task, micro_batches, loss in zip(*columns, strict=True):
+        sums[task].micro_batches += micro_batches
+        sums[task].last_loss = sums[task].last_loss if loss is None else loss
+
+
 #: Value of the key -> field -> when it was read, in seconds of the wall clock, and the number.
 Readings = dict[str, dict[str, tuple[float, float]]]
 
@@ -201,6 +217,7 @@ class FollowedRun:
         self.experts: defaultdict[str, defaultdict[tuple[int, int], ExpertSums]] = defaultdict(
             lambda: defaultdict(ExpertSums)
         )
+        self.tasks: defaultdict[str, defaultdict[str, TaskSums]] = defaultdict(lambda: defaultdict(TaskSums))
         #: Process -> the host that it is on, as far as it is known.
         self.hosts: dict[str, str] = {}
         #: Stream -> process -> key -> field -> the last reading and its time.
@@ -278,6 +295,8 @@ class FollowedRun:
             add_calls(self.calls[rank], table)
         elif stream == "expert":
             add_experts(self.experts[rank], table)
+        elif stream == "task":
+            add_tasks(self.tasks[rank], table)
         else:
             if len(table):
                 self._came[stream, process] = self._clock()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.run import ownership, run_folder
-from profilers.records.schema import GROWS, ExpertSample, GpuSample, NetworkSample
+from profilers.records.schema import GROWS, ExpertSample, GpuSample, NetworkSample, TaskSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample
 from tests.workbench.commands.test_serve import fetched, one
@@ -140,6 +140,15 @@ def test_the_load_of_experts_grows_and_its_balance_is_that_of_the_last_step(
     assert one(found, "workbench_expert_choices_total", rank="1", layer="7", expert="0") == 50
     assert one(found, "workbench_expert_dropped_choices_total", layer="7", expert="1") == 3
     assert one(found, "workbench_expert_balance", layer="7") == pytest.approx(2 * 0.75)
+
+
+def test_micro_batches_of_a_task_grow_and_its_loss_is_the_last(records: Path, endpoint: Endpoint) -> None:
+    with RecordWriter(records, "rank-1") as writer:
+        for step, loss in enumerate((5.0, 4.5, None)):
+            writer.write(TaskSample(step, "captions", 8, loss))
+    found = fetched(endpoint)
+    assert one(found, "workbench_task_micro_batches_total", rank="1", task="captions") == 24
+    assert one(found, "workbench_task_loss", rank="1", task="captions") == 4.5
 
 
 def test_of_tokens_that_travel_for_others_their_number_grows_and_the_distance_is_the_last(
