@@ -18,6 +18,8 @@ from profilers.records.reader import RunRecords
 from profilers.records.schema import StepSample, TaskSample
 from tests.support.runs import execute, small
 
+SIZES = {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 4, "ffn_hidden": 64}
+
 
 @pytest.fixture(name="config")
 def fixture_config(tmp_path: Path) -> RunConfig:
@@ -29,7 +31,7 @@ def fixture_config(tmp_path: Path) -> RunConfig:
     ]
     return small(
         data__tasks=tasks, batch__global_batch=10, batch__micro_batch=1, train__validation_batches=2,
-        train__clip_norm=0.1,
+        train__clip_norm=0.1, **{f"model__{key}": size for key, size in SIZES.items()},
     )  # fmt: skip
 
 
@@ -44,13 +46,14 @@ def test_a_batch_has_each_task_s_windows_in_the_order_that_they_have_alone(confi
     assert (texts.validation(10, 10) == held_out).all()
 
 
+@pytest.mark.timeout(300)
 def test_every_deal_gives_the_losses_of_one_process_in_all_and_by_task(
     config: RunConfig, tmp_path: Path
 ) -> None:
     deals: dict[str, dict[str, Any]] = {
         "even": {"parallel.dp": 2, "parallel.task_ranks": "even"},
         "proportional": {"parallel.dp": 2},
-        "three ranks": {"parallel.dp": 3},
+        "three ranks, made ahead": {"parallel.dp": 3, "data.ahead": 2},
         "even, ZeRO 1": {"parallel.dp": 2, "parallel.task_ranks": "even", "parallel.zero_stage": 1},
         "beside tp": {"parallel.dp": 2, "parallel.tp": 2, "parallel.task_ranks": "even"},
         "two at a time": {"parallel.dp": 2, "parallel.task_ranks": "even", "batch.micro_batch": 2},
@@ -94,9 +97,6 @@ def test_records_say_who_had_what(config: RunConfig, tmp_path: Path) -> None:
                 # A rank's loss is over the mean number of micro-batches, which is 5.
                 assert step.loss == pytest.approx(sample.loss * count / 5, rel=1e-5)
     assert [(row.micro_batches, row.ranks) for row in summary.tasks] == [(8, {0: 8}), (2, {1: 2})]
-    (late,) = [finding for finding in summary.findings if finding.name == "straggler"]
-    assert late.rank == 0 and late.evidence.endswith("it has 8 micro-batches a step, another rank has 2")
-    assert late.knobs == ["parallel.task_ranks"]
 
 
 def test_a_run_goes_on_with_another_deal(config: RunConfig, tmp_path: Path) -> None:

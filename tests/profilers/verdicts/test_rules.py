@@ -14,7 +14,7 @@ from engine.config.run_config import RunConfig
 from engine.lifecycle import setting_of
 from profilers.model.run_summary import RunSummary
 from profilers.model.verdict import Gain, Setting, Thresholds, Verdict, judge, keys_in, rate
-from profilers.records.schema import ExpertSample
+from profilers.records.schema import ExpertSample, TaskSample
 from profilers.records.writer import RecordWriter
 from profilers.verdicts.communication import advice
 from tests.support.approximate import about
@@ -286,6 +286,25 @@ def test_the_least_even_layer_is_named_only_above_its_threshold(tmp_path: Path) 
     assert not [
         one for one in judge(found.findings, Thresholds(experts=0.5)) if one.name == "expert_imbalance"
     ]
+
+
+@pytest.mark.parametrize(("most", "told"), [(8, True), (3, False)])
+def test_a_late_rank_with_more_of_its_tasks_is_told_to_share_them(
+    tmp_path: Path, most: int, told: bool
+) -> None:
+    """One micro-batch more is what an even deal may leave."""
+    late = [{"forward": 0.3, "communication_exposed": 0.7}, {"forward": 0.9, "communication_exposed": 0.1}]
+    write(tmp_path, late)
+    for rank, counts in enumerate([{"small": 2}, {"large": most - 1, "other": 1}]):
+        with RecordWriter(tmp_path, f"rank-{rank}") as writer:
+            for step in range(STEPS):
+                for task, count in counts.items():
+                    writer.write(TaskSample(step, task, count, 4.0))
+    found = named(summary(tmp_path), "straggler")
+    assert found.rank == 1
+    shown = f"of its tasks it has {most} micro-batches a step, another rank has 2"
+    assert found.evidence.endswith(shown) == told
+    assert (found.knobs == ["parallel.task_ranks"]) == told
 
 
 def test_what_travels_for_others_is_weighed_by_choices_and_old_records_have_none(tmp_path: Path) -> None:

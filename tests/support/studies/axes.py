@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from engine.config.compression import usual_value
+from engine.config.knobs.task_ranks import deal
 from engine.config.layout import accumulation, layout_of
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
@@ -87,7 +88,9 @@ def what_runs(config: RunConfig) -> Hashable:
     whole = frozenset(parallel.tp_replicated or ()) if parallel.tp > 1 else None
     columns = layout.columns and layout.data > 1
     shared = parallel.sequence_groups if layout.dp > 1 else 1
-    return *groups, stage, method, *again, whole, columns, shared, _work(config, stage), _sent(config, stage)
+    dealt = tuple(deal(config)) if config.data.tasks else None
+    more = (whole, columns, shared, dealt)
+    return *groups, stage, method, *again, *more, _work(config, stage), _sent(config, stage)
 
 
 def _work(config: RunConfig, stage: int) -> Hashable:

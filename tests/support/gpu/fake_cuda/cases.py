@@ -24,6 +24,7 @@ STEPS: dict[str, Any] = {
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "compression.ratio": (0.1, 0.6),
     "compression.expert_rate": (0.5,),
+    "data.tasks": ([{"name": "a", "share": 3}, {"name": "b"}],),
     "overlap.bucket_mb": (0.01,),
     "overlap.delay": (1,),
     "overlap.prefetch": (1,),
