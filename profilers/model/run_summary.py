@@ -330,4 +330,4 @@ class RunSummary:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSummary:
         """The reverse of ``as_dict``; ignores unknown keys. ValueError if a value does not fit."""
-        return msgspec.convert(dict(data), cls)
+        return msgspec.convert(dict(data), cls, str_keys=True)  # as JSON has all keys

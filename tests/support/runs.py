@@ -34,8 +34,11 @@ def execute(
     should_stop: Callable[[], bool] = lambda: False,
     on_start: Callable[[Path], None] | None = None,
 ) -> tuple[RunOutcome, RunSummary]:
-    """One run with no labels."""
+    """One run with no labels, whose summary reads back from its file as it was."""
     outcome, summary = session.execute(config, {}, should_stop, on_start)
+    if summary.id:
+        kept = run_folder.read_json(session.home / summary.id / run_folder.SUMMARY)
+        assert kept is None or RunSummary.from_dict(kept).as_dict() == summary.as_dict()
     if outcome.good and summary.validation_loss is not None:
         check_who_told(session.home / summary.id)
     return outcome, summary
