@@ -178,6 +178,7 @@ OPERATIONS: tuple[Operation, ...] = (
         verdict="all_to_all",
         advice={
             "cp": "parallel.cp_method=ring, or a smaller parallel.cp",
+            "sequence": "parallel.sequence_groups=planned, which shares long documents alone, or smaller groups",
             "": "fewer bytes with compression.experts, fewer tokens with model.capacity_factor or "
             "model.experts_per_token, or a smaller parallel.ep",
         },

@@ -55,6 +55,13 @@ ALONG: dict[str, dict[str, Any]] = {
     "compression.expert_rate": {"compression.experts": "lsh"},
     "compression.expert_residual": {"compression.experts": "lsh_int8"},
     "memory.parameters": {"precision": "bf16"},
+    "parallel.sequence_groups": {
+        "data.documents": "whole",
+        "parallel.dp": 8,
+        "model.heads": 8,
+        "model.kv_heads": 8,
+        "batch.global_batch": 8,
+    },
     "parallel.task_ranks": {"data.tasks": [{"name": "a", "share": 3}, {"name": "b"}]},
     "schedule.skip_share": {"schedule.kind": "interleaved"},
     "schedule.skip_order": {"schedule.kind": "interleaved", "schedule.skip_share": 0.25},
@@ -76,6 +83,7 @@ UNREACHED: dict[str, str] = {
     "memory.expert_slots": "slots are of CPU ranks",
     "memory.expert_home": "slots are of CPU ranks",
     "memory.expert_ahead": "slots are of CPU ranks",
+    "parallel.sequence_groups=planned": "a plan comes from the ranks' store, and a rank alone has none",
     "train.adapt": "it begins with a checkpoint, of which a rank alone reads its own part alone",
     "train.adapt_rank": "as train.adapt",
     "train.resume": "a rank alone reads its own part of a checkpoint alone",
@@ -112,7 +120,7 @@ def values() -> Iterator[tuple[str, Any]]:
     usual = RunConfig().flat()
     for key, annotation in _fields(RunConfig, ""):
         for value in (*_choices(annotation), *NUMBERS.get(key, ())):
-            if value != usual[key]:
+            if value != usual[key] and f"{key}={value}" not in UNREACHED:
                 yield key, value
 
 
