@@ -70,6 +70,7 @@ TOGETHER: list[dict[str, Any]] = [
     {"parallel.dp": 2, "compression.method": "powersgd", "compression.plan": "l_greco"},
     {"batch.global_batch": 8, "batch.ramp_from": 4, "batch.ramp_share": 0.5},
     {"memory.expert_slots": 2, "memory.expert_home": "disk"},
+    {"memory.expert_slots": 2, "memory.expert_ahead": False},
     {
         "data.tasks": [{"name": "a", "share": 3}, {"name": "b"}],
         "parallel.dp": 2,
