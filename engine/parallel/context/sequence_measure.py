@@ -82,8 +82,7 @@ def _least_squares(rows: npt.NDArray[np.float64]) -> list[float]:
             found[kept] = solved / scale[kept]
             break
         del kept[int(solved.argmin())]
-    coefficients: list[float] = found.tolist()
-    return coefficients
+    return list(map(float, found))
 
 
 def _seconds(rank: RankContext, model: Decoder, degree: int, count: int, length: int) -> float:

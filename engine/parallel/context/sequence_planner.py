@@ -297,7 +297,9 @@ def _solve(
     if found.x is None:
         return None, certain
     counts = np.rint(found.x[:uses]).astype(int).reshape(len(groups), wide)
-    dealt = [(degree, mine.tolist()) for degree, mine in zip(groups, counts, strict=True) if mine.any()]
+    dealt = [
+        (degree, list(map(int, mine))) for degree, mine in zip(groups, counts, strict=True) if mine.any()
+    ]
     return dealt, certain
 
 

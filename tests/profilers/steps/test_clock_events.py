@@ -44,7 +44,8 @@ class Rank:
         checked: Clock = self.clock
         self.timer = StepTimer(checked)
         self.recorder = CollectiveRecorder(self.timer, {})
-        self.layout = SimpleNamespace(data=1, world_size=1)
+        self.layout = SimpleNamespace(cp=1, world_size=1)
+        self.groups = SimpleNamespace(at=SimpleNamespace(dp=0))
         self.device, self.seat, self.actions = torch.device("cpu"), None, None
         self.writer, self._records = RecordWriter(folder, "rank-0"), RunRecords(folder)
 

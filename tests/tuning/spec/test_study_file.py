@@ -46,7 +46,7 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
         (
             {"space": {"parallel.tq": [1]}},
             "space.parallel.tq",
-            "unknown key; a study can turn ranks, batch.accumulation, parallel.tp",
+            "unknown key; a study can turn ranks, batch.accumulation, data.ahead",
         ),
         ({"space": {"parallel.tp": ["a"]}}, "space.parallel.tp", "whole number"),
         ({"space": {"parallel.tp": []}}, "space.parallel.tp", "no choices"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def test_up_status_down(command: Run) -> None:
         assert link["measured_received_mbit"] == pytest.approx(RATE, rel=0.05)
     told = command("lab", "status").out
     assert "123 Mbit/s, kept" in told
-    assert "host 0: 123 Mbit/s, measured 12" in told
+    assert re.search(r"host 0: 123 Mbit/s, measured 1[12]\d", told)  # to 5 %, as above
     down = command("lab", "down", "--json")
     assert len(of_rate(down.document["removed"])) == 1
     assert not of_rate(command("lab", "status", "--json").document["labs"])
