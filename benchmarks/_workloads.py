@@ -30,7 +30,7 @@ KEPT = {name: table.RESULTS / f"systems_{name}.json" for name in SYSTEMS}
 HEADER = ["of", "what", "measured"]
 SADDLE_SEEDS, SEEDS = 5, 3
 #: Steps to a saddle point, and the distances of which bytes are told.
-SADDLE_STEPS = {"masha1": 720, "masha2": 720, "plain": 360, "naive_random": 160, "naive_top": 160}
+SADDLE_STEPS = {"masha1": 900, "masha2": 900, "plain": 450, "naive_random": 160, "naive_top": 160}
 DISTANCES = 1e-6, 1e-12
 FORMS, ROUNDS = ("folded", "branches"), 20
 APART, TOGETHER = 150, 150
