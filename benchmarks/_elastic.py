@@ -10,24 +10,18 @@ what the interfaces counted, without headers; of experts those that were fetched
 
 from __future__ import annotations
 
-import random
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks import _table as table
+from benchmarks._experts import AGAIN, OURS, PLAIN, Point, measure
 from benchmarks._ratio import Ratio, ratio
 from engine.config.layout import accumulation
 from engine.config.run_config import RunConfig, parse
-from engine.launch.pool import LocalPool
-from engine.run.outcome import Ending
-from engine.session import Session
 from profilers.model.run_summary import RunSummary
 
-PLAIN, OURS, AGAIN = "plain", "ours", "again"
 #: What the bars ask for.
 GAIN, SAME_LOSS, SAME_BYTES = 1.3, 1e-5, 0.01
 _STEPS, _WARMUP = 8, 2
@@ -60,14 +54,6 @@ class Part(NamedTuple):
 
 TASKS = Part("systems_tasks", "Ranks in proportion to two tasks of 4 : 1", ("tasks",))
 AHEAD = Part("systems_ahead", "Layers ahead, tiers ahead and fused gathers", ("layer", "fused", "tier"))
-
-
-class Point(NamedTuple):
-    """A setting beside what stands for it without the technique."""
-
-    title: str
-    plain: RunConfig
-    values: dict[str, Any]
 
 
 def points() -> dict[str, Point]:
@@ -114,28 +100,9 @@ def _config(sections: dict[str, Any]) -> RunConfig:
 
 
 def run(part: Part, rounds: int) -> dict[str, Any]:
-    """Measure what is missing, and keep it after every round of a point."""
-    kept = {"points": {}} | table.kept(part.kept)
-    with tempfile.TemporaryDirectory() as home, Session(Path(home), LocalPool()) as session:
-        for name in part.points:
-            told = kept["points"].setdefault(name, {"seconds": {}, "runs": {}, "rounds": 0})
-            while told["rounds"] < rounds:
-                for setting, summary in _round(session, points()[name]):
-                    told["seconds"].setdefault(setting, []).append(float(np.mean(summary.step_samples)))
-                    told["runs"][setting] = _about(summary)
-                told["rounds"] += 1
-                table.keep(part.kept, kept)
-    return kept
-
-
-def _round(session: Session, point: Point) -> Iterator[tuple[str, RunSummary]]:
-    """Each setting once."""
-    settings = {PLAIN: point.plain, OURS: point.plain.with_values(point.values), AGAIN: point.plain}
-    for name, config in random.sample(list(settings.items()), len(settings)):
-        outcome, summary = session.execute(config, {}, lambda: False)
-        if outcome.ending is not Ending.COMPLETED:
-            raise SystemExit(f"{point.title}, {name}: {outcome}")
-        yield name, summary
+    """Measure what is missing."""
+    chosen = {name: point for name, point in points().items() if name in part.points}
+    return measure(chosen, part.kept, rounds, _about)
 
 
 def _about(summary: RunSummary) -> dict[str, Any]:

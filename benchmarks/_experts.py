@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,17 +86,24 @@ def points() -> dict[str, Point]:
 
 
 def run(rounds: int) -> dict[str, Any]:
-    """Measure what is missing, and keep it after every round of a point."""
-    kept = {"points": {}} | table.kept(KEPT)
+    """Measure what is missing."""
+    return measure(points(), KEPT, rounds, _about)
+
+
+def measure(
+    chosen: dict[str, Point], kept_at: Path, rounds: int, about: Callable[[RunSummary], dict[str, Any]]
+) -> dict[str, Any]:
+    """So many rounds of every point, as far as they are missing, kept after each; with what is said ``about`` a run."""
+    kept = {"points": {}} | table.kept(kept_at)
     with tempfile.TemporaryDirectory() as home, Session(Path(home), LocalPool()) as session:
-        for name, point in points().items():
+        for name, point in chosen.items():
             told = kept["points"].setdefault(name, {"seconds": {}, "runs": {}, "rounds": 0})
             while told["rounds"] < rounds:
                 for setting, summary in _round(session, point):
                     told["seconds"].setdefault(setting, []).append(float(np.mean(summary.step_samples)))
-                    told["runs"][setting] = _about(summary)
+                    told["runs"][setting] = about(summary)
                 told["rounds"] += 1
-                table.keep(KEPT, kept)
+                table.keep(kept_at, kept)
     return kept
 
 
