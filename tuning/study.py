@@ -76,7 +76,7 @@ class Measuring:
             outcome = replace(outcome, ending=Ending.STOPPED)
         told = executor.trial_record(trial, outcome, summary, self._journal.state, self._file)
         told["conditions"] |= self._clock.known() | self._beside.known()
-        told["resolved"] = resolved
+        told["resolved"] = resolved | executor.planned(summary)
         if outcome.ending is Ending.STOPPED:
             told["by_command"] = self._control.killed.get(trial.number)
             told["reason"] = self._why_stopped() or outcome.reason

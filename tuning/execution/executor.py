@@ -117,6 +117,12 @@ def trial_record(
     return scoring.with_measures(found, outcome, summary, file)
 
 
+def planned(summary: RunSummary) -> dict[str, Any]:
+    """What a budget for activations came to: the action of each block, from the model's first on; empty without one."""
+    rows = sorted(summary.memory_plans, key=lambda row: row.first)
+    return {"memory.block_actions": [action for row in rows for action in row.actions]} if rows else {}
+
+
 def orphan_record(trial: Trial, home: Path, state: StudyState, file: StudyFile) -> dict[str, Any]:
     """What became of a trial whose owner died: how its run ended if it did, else that it is lost."""
     found = ended_run(home, trial)

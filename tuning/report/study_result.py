@@ -51,8 +51,8 @@ class GuardState:
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """A trial. ``value``, ``low`` and ``high`` are as they are kept: larger is better. ``config`` and ``measures`` are
-    data: their keys are knobs and objectives. What stands at ``auto`` in it ran as ``resolved`` says. ``beside`` is the
-    share of its time that other trials ran, too.
+    data: their keys are knobs and objectives. What stands at ``auto`` in it ran as ``resolved`` says, which has what
+    a memory budget came to as well. ``beside`` is the share of its time that other trials ran, too.
     """
 
     number: int

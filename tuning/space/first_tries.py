@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection
 from math import prod
 from typing import Any
 
+from engine.config.knobs.catalogue import AUTOMATIC
+from engine.config.knobs.facts import AUTO
 from tuning.space.knobs import Knob
 from tuning.space.points import RANKS, Point
 from tuning.space.space import Space
@@ -110,6 +112,11 @@ def _nearest(knob: Knob, value: Any) -> Any:
     return min(numbers, key=lambda one: abs(one - value))
 
 
+def _worked_out(space: Space) -> Point:
+    """What can be: formulas have it no slower than what it is chosen from."""
+    return {key: AUTO for key in AUTOMATIC if key in space.by_key and space.by_key[key].contains(AUTO)}
+
+
 def _tries(space: Space, values: Point, why: str) -> Tries:
     point = space.point(values)
     return [] if space.outside(point) or space.problem(point) else [(point, why)]
@@ -118,7 +125,7 @@ def _tries(space: Space, values: Point, why: str) -> Tries:
 def _largest(space: Space, degrees: tuple[int, ...]) -> Point | None:
     if degrees not in space.layouts:
         return None
-    plain = _plain(space) | dict(zip(space.layout_keys, degrees, strict=True))
+    plain = _plain(space) | dict(zip(space.layout_keys, degrees, strict=True)) | _worked_out(space)
     knob = space.by_key.get("batch.micro_batch")
     sizes = sorted(knob.grid(), reverse=True) if knob else [space.base.batch.micro_batch]
     points = [space.point(plain | {"batch.micro_batch": size}) for size in sizes]

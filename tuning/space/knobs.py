@@ -157,10 +157,12 @@ def checked_value(key: str, value: Any, base: RunConfig) -> Any:
         InputError: a run refuses it.
     """
     if facts_of(key).automatic:
-        if value in (None, AUTO):
+        if value in (None, AUTO, base.flat()[key]):
             return value
         raise InputError(
-            key, value, f"a study turns this between null and {AUTO}; a list of its own belongs in base"
+            key,
+            value,
+            f"a study turns this between null and {AUTO}, and a list that the base has, too; put it there",
         )
     try:
         return base.with_values({key: value}).flat()[key]

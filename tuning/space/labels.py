@@ -48,8 +48,12 @@ def label(points: Points, point: Point) -> str:
 
 def _lists(points: Points, point: Point, key: str) -> str:
     """What ``auto`` stands for, if that is short."""
-    found = points.config(point).flat()[key] if key in points.automatic(point) else None
-    return f"({','.join(map(str, found))})" if found and len(found) <= _SHORT_LIST else ""
+    if key not in points.automatic(point):
+        return ""
+    found = points.config(point).flat()[key]
+    if found is None:
+        return f"({facts_of(key).unset})"
+    return f"({','.join(map(str, found))})" if len(found) <= _SHORT_LIST else ""
 
 
 def _degrees(points: Points, now: Point) -> list[str]:
@@ -62,6 +66,8 @@ def _degrees(points: Points, now: Point) -> list[str]:
 def _short(key: str, value: Any) -> str:
     if value is None:
         return facts_of(key).unset or "all"
+    if isinstance(value, list) and len(value) <= _SHORT_LIST:
+        return ",".join(map(str, value))
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

@@ -226,10 +226,10 @@ class Points:
         return rested | self._left_alone(rested)
 
     def _left_alone(self, point: Point) -> Point:
-        """What stands at ``auto`` where nothing is better than the knob's None."""
-        asked = [key for key in self.automatic(point) if self.by_key[key].contains(None)]
+        """What stands at ``auto`` where that comes to another value of the knob: equal runs are equal points."""
+        asked = [key for key in self.automatic(point) if len(self.by_key[key].choices) > 1]
         found = self.resolve(self._quick_config(point), asked) if asked else {}
-        return {key: None for key, value in found.items() if value is None}
+        return {key: value for key, value in found.items() if self.by_key[key].contains(value)}
 
     def _micro_batches(self, now: Point) -> int:
         """Of a step and replica."""

@@ -68,7 +68,7 @@ class Trial:
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)
     peak_memory_bytes: int | None = None
     conditions: dict[str, float] = field(default_factory=dict)
-    #: As it ran, what stands at ``auto`` in the configuration.
+    #: As it ran, what stands at ``auto`` in the configuration, and the actions of blocks that a memory budget came to.
     resolved: dict[str, Any] = field(default_factory=dict)
 
     @property

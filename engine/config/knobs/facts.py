@@ -80,7 +80,8 @@ class KnobFacts:
 
     A knob that ``alters_learning`` changes what is learned of a token: only times to a loss compare such trials.
 
-    An ``automatic`` knob has two values: None, and ``AUTO``, which stands for what suits a point's layout.
+    An ``automatic`` knob has three values: None, the list that the base has, if any, and ``AUTO``, which stands for
+    what suits a point's layout.
 
     ``left_alone`` says why a study that names no space does not turn it, where that is not plain from the rest.
 
@@ -257,6 +258,12 @@ def has_uneven_links(search: Search) -> bool:
     """Whether ranks lie on islands of a lab: some are nearer to each other."""
     shape = shape_of(search.base.lab)
     return shape is not None and len(shape.islands) > 1
+
+
+def placements(search: Search) -> Any:
+    """As the base has its ranks, and what suits the layout, where they lie on islands of a lab."""
+    uneven = search.ranks > 1 and has_uneven_links(search)
+    return [search.base.parallel.placement, AUTO] if uneven else None
 
 
 def never(search: Search) -> bool:
