@@ -32,8 +32,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.launch.pool import LocalPool
 from engine.run.outcome import Ending
 from engine.session import Session
-from tuning.predict.placement.automatic import PLACEMENT, chosen
-from tuning.predict.placement.cost import Costs
+from tuning.predict.placement.automatic import PLACEMENT, chosen, message_seconds
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
 from tuning.predict.placement.links import Links, Shared, of_lab
 from tuning.predict.placement.place import LOOPBACK
@@ -134,10 +133,9 @@ def chosen_cut() -> str:
 
 def messages(config: RunConfig) -> float:
     """Seconds of a step's messages by the links' rates, nothing hidden."""
-    shape, layout = shape_of(config.lab), layout_of(config)
-    assert shape is not None
-    links = of_lab(shape, layout.world_size, LOOPBACK)
-    return float(Costs(layout, links, volumes_of(config))(np.array([config.parallel.placement]))[0])
+    found = message_seconds(config)
+    assert found is not None
+    return found
 
 
 def run(rounds: int) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from engine.config.errors import InputError
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyReader, StudyView
-from workbench.analysis import command_report, live_report, why
+from workbench.analysis import command_report, live_report, picks, why
 from workbench.analysis.command_report import CommandReport
 from workbench.analysis.live_report import LiveReport
+from workbench.analysis.picks import Pick
 from workbench.analysis.why import Why
 from workbench.home import runs
 from workbench.home.resolve import Target
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StudyDocument:
-    """A study's result and what it does not say: who works on it now, and why its winner wins.
+    """A study's result and what it does not say: who works on it now, why its winner wins, and what was picked for it.
 
     ``controllers`` is None where they are not told, and its key is left out. ``written`` is result.json as it stands,
     of a study whose file this version refuses: all of its keys are passed on. ``live`` tells of the run that it tunes,
@@ -42,6 +43,7 @@ class StudyDocument:
     written: Mapping[str, Any] | None = None
     live: LiveReport | None = None
     command: CommandReport | None = None
+    picks: Sequence[Pick] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of a study, as ``tune`` and ``show`` print it."""
@@ -49,7 +51,8 @@ class StudyDocument:
         members = {} if self.controllers is None else {"controllers": self.controllers}
         live = {} if self.live is None else {"live": self.live.as_dict()}
         command = {} if self.command is None else {"command": self.command.as_dict()}
-        return plain | members | {"why": self.why.as_dict() if self.why else None} | live | command
+        picked = {"picks": [pick.as_dict() for pick in self.picks]} if self.picks else {}
+        return plain | members | {"why": self.why.as_dict() if self.why else None} | picked | live | command
 
 
 def document(folder: Path) -> StudyDocument:
@@ -85,6 +88,7 @@ def of_view(view: StudyView) -> StudyDocument:
         written,
         live_report.of_study(view.folder, now),
         command_report.of_study(view.file, now),
+        picks.of_study(now, view.file, home),
     )
 
 

@@ -82,7 +82,8 @@ def of_study(result: StudyResult, home: Path) -> Why | None:
     shown to be faster, where a run is gone, where its steps do not say so, and where another thing than time decides.
     """
     best = result.best
-    if best is None or result.aim.objective.single:
+    objective = result.aim.objective
+    if best is None or (objective.single and not objective.learns):
         return None
     others = (("baseline", result.baseline), ("runner_up", result.runner_up))
     role, other = next(((role, one) for role, one in others if one and one.config != best.config), ("", None))

@@ -13,18 +13,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import lru_cache
 
+import numpy as np
+
 from engine.config.layout import Layout, layers_of_stages, layout_of
 from engine.config.network import Shape, shape_of
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
-from tuning.predict.placement.cost import Volumes
+from tuning.predict.model.cases import rank_layers
+from tuning.predict.placement.cost import Costs, Volumes
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
 from tuning.predict.placement.links import of_lab
 from tuning.predict.placement.place import LOOPBACK
 from tuning.predict.placement.search import place
 from tuning.predict.placement.signatures.decoder import best
-from tuning.predict.placement.stage_layers import split_layers
+from tuning.predict.placement.stage_layers import slowest_stage, split_layers
 
 PLACEMENT = "parallel.placement"
 Lists = dict[str, list[int] | list[str] | None]
@@ -74,10 +77,33 @@ def _layers(config: RunConfig) -> list[int] | None:
     stages = config.parallel.pp
     if stages == 1 or config.schedule.chunks > 1 or stages > (layers := resolve(config.model).layers):
         return None
-    again = config.memory.recompute == "full" and config.memory.recompute_layers is None
-    head = head_layers(config) * (3 / 4 if again else 1)
-    dealt = list(_dealt(layers, stages, head))
+    dealt = list(_dealt(layers, stages, _head(config)))
     return None if dealt == [len(own) for own in layers_of_stages(layers, stages)] else dealt
+
+
+def _head(config: RunConfig) -> float:
+    """In times of a layer."""
+    again = config.memory.recompute == "full" and config.memory.recompute_layers is None
+    return head_layers(config) * (3 / 4 if again else 1)
+
+
+def slowest_stage_layers(config: RunConfig) -> float:
+    """What the stage that takes longest computes, in times of a layer, with the head on the last one."""
+    stages = config.parallel.pp
+    head = [0.0] * (stages - 1) + [_head(config)]
+    return slowest_stage(rank_layers(config), [1.0] * stages, head)
+
+
+def message_seconds(config: RunConfig) -> float | None:
+    """What the messages of a step take by the rates of a lab's links, nothing hidden; None without links that differ,
+    and of a model that formulas do not know.
+    """
+    shape, layout = shape_of(config.lab), layout_of(config)
+    if shape is None or len(shape.islands) < 2 or not is_decoder(config.model):
+        return None
+    order = config.parallel.placement or range(layout.world_size)
+    costs = Costs(layout, of_lab(shape, layout.world_size, LOOPBACK), volumes_of(config))
+    return float(costs(np.array([list(order)]))[0])
 
 
 def _replicated(config: RunConfig) -> list[str] | None:

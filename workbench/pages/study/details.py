@@ -17,6 +17,7 @@ from tuning.report.study_result import Entry, StudyResult
 from tuning.report.summary_line import signed
 from tuning.spec.objectives import text
 from workbench.analysis.command_report import CommandReport
+from workbench.analysis.picks import Pick
 from workbench.analysis.studies import StudySnapshot
 from workbench.analysis.why import Why, line
 from workbench.figures import study as study_figures
@@ -154,6 +155,8 @@ def headline(study: StudySnapshot, place: str) -> None:
         _command(study.document.command)
     if study.document.why:
         _why_it_wins(study.document.why)
+    if study.document.picks:
+        _picks(study.document.picks, place)
     terms(study.result, place)
     if study.result.left_alone:
         with st.expander("Knobs left alone", icon=":material/do_not_touch:", key=f"{place}-left-alone"):
@@ -220,6 +223,20 @@ def _why_it_wins(why: Why) -> None:
                 ("winner, ms", "baseline, ms", "runner-up, ms", "saved, ms"),
                 st.column_config.NumberColumn(format="%,.1f"),
             ),
+        )
+
+
+def _picks(found: Sequence[Pick], place: str) -> None:
+    """What was picked for the best trial, beside the baseline, and what speaks for it."""
+    with st.expander("What it picked, and why", icon=":material/checklist:", key=f"{place}-picks"):
+        table(
+            {
+                "setting": [pick.title for pick in found],
+                "picked": [pick.picked for pick in found],
+                "baseline": [pick.baseline for pick in found],
+                "what speaks for it": [pick.reason for pick in found],
+            },
+            f"{place}-picks-table",
         )
 
 

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from engine.config.errors import InputError
+from engine.config.presets import resolve
 from engine.config.run_config import RunConfig, parse
 from tests.support.studies.fake import Machine, run_study, study
-from tuning.predict.placement.automatic import chosen
+from tuning.predict.placement.automatic import chosen, message_seconds, slowest_stage_layers
 from tuning.predict.placement.link_traffic import head_layers
+from tuning.space.encoding import Encoding
+from tuning.space.first_tries import first_tries
 from tuning.spec.study_file import StudyFile
 
 LAYERS = "schedule.stage_layers"
@@ -116,3 +120,81 @@ def test_a_point_by_hand_may_ask_for_it() -> None:
     point = space.completed({"parallel.pp": 2, LAYERS: "auto"})
     assert point[LAYERS] == "auto"
     assert space.config(point).schedule.stage_layers is not None
+
+
+#: Two islands of two hosts.
+ISLANDS = {"hosts": 4, "islands": 2, "rate_mbit": 400.0, "between_mbit": 100.0}
+SHUFFLED = [0, 2, 1, 3]
+
+
+@pytest.mark.parametrize(("order", "crossings"), [(None, 1), (SHUFFLED, 2)])
+def test_a_ring_over_islands_takes_its_bytes_over_the_bridge(order: list[int] | None, crossings: int) -> None:
+    """Four ranks pass quarters six times; in order one of an island's two goes over its link, shuffled both do."""
+    asked = config(parallel={"dp": 4, "placement": order}, lab=ISLANDS)
+    quarter = resolve(asked.model).parameters * 4 / 4
+    rate = 100e6 / 8 * 1448 / 1514
+    assert message_seconds(asked) == pytest.approx(6 * crossings * quarter / rate, rel=0.02)
+
+
+def test_what_messages_take_is_not_told_where_links_are_alike() -> None:
+    assert message_seconds(config(parallel={"dp": 4})) is None
+    assert message_seconds(config(parallel={"dp": 4}, lab={"hosts": 4, "rate_mbit": 100.0})) is None
+
+
+def test_the_longest_stage_counts_its_head() -> None:
+    asked = config(parallel={"pp": 2})
+    shape = resolve(asked.model)
+    attention = 2 * asked.data.sequence_length * shape.hidden
+    head = shape.vocabulary * shape.hidden / (shape.layer_parameters + attention)
+    assert slowest_stage_layers(asked) == pytest.approx(6 + head)
+    assert slowest_stage_layers(asked.with_values({LAYERS: [8, 4]})) == pytest.approx(max(8, 4 + head))
+
+
+def shuffled_study(**changes: Any) -> StudyFile:
+    """A base whose ranks stand in an order of their own, with a limit for activations."""
+    base = {"parallel": {"placement": SHUFFLED}, "lab": ISLANDS, "memory": {"budget_gib": 1.0}}
+    space = {PLACEMENT: [SHUFFLED, "auto"], LAYERS: [None, "auto"]}
+    return automatic_study(more=base, space=space | changes.pop("space", {}), **changes)
+
+
+def test_the_baseline_stands_where_the_base_does_and_keeps_its_limit() -> None:
+    space = shuffled_study().search_space
+    point, note = space.baseline
+    plain = space.config(point)
+    assert (plain.parallel.dp, plain.parallel.placement, plain.memory.budget_gib) == (4, SHUFFLED, 1.0)
+    assert (note, space.outside(point)) == ("", None)
+
+
+def test_the_list_of_the_base_is_a_value_and_no_other_is() -> None:
+    space = shuffled_study().search_space
+    orders = {(point["parallel.pp"], str(point[PLACEMENT])) for point in space.legal_points}
+    assert orders == {(pp, order) for pp in (1, 2) for order in ("[0, 2, 1, 3]", "auto")}
+    (best,) = {str(space.config(point).parallel.placement) for point in space.legal_points
+               if point[PLACEMENT] == "auto"}  # fmt: skip
+    assert best == "None", "whole stages on an island"
+    with pytest.raises(InputError, match="put it there"):
+        automatic_study(more={"lab": ISLANDS}, space={PLACEMENT: [SHUFFLED, "auto"]})
+
+
+def test_auto_that_comes_to_the_list_of_the_base_is_that_list() -> None:
+    base = {"parallel": {"placement": [0, 3, 1, 2]}, "lab": THREE_ISLANDS}
+    space = automatic_study(more=base, space={PLACEMENT: [[0, 3, 1, 2], "auto"]}).search_space
+    of_two = [point[PLACEMENT] for point in space.legal_points if point["parallel.pp"] == 2]
+    assert of_two == [[0, 3, 1, 2]] * len(of_two)
+
+
+def test_a_sampler_draws_lists_by_their_names() -> None:
+    encoding = Encoding(shuffled_study().search_space)
+    (parameter,) = [one for one in encoding.parameters if one.name == PLACEMENT]
+    assert parameter.choices == ("0,2,1,3", "auto")
+    for point in encoding.space.legal_points:
+        drawn = encoding.encode(point)
+        assert drawn is not None and encoding.decode(drawn) == point
+
+
+def test_what_can_be_worked_out_is_tried_first() -> None:
+    space = shuffled_study().search_space
+    labels = [space.label(point) for point, _ in first_tries(space, 12)]
+    assert "placement=auto(in order)" in labels[0]
+    assert "pp=2" in labels[1] and "stage_layers=auto(8,4) placement=auto(in order)" in labels[1]
+    assert "placement" not in space.label(space.baseline[0]), "as in the base"

@@ -1,0 +1,197 @@
+"""What a study picked for its winner, what was foretold of each pick, and what was measured with another value.
+
+Of studies in which something was worked out: an order of ranks, layers of stages, a plan for activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.config.knobs.catalogue import facts_of
+from engine.config.knobs.facts import AUTO
+from engine.run import run_folder
+from tuning.space.points import WORLD_DEGREES
+from workbench.text import words
+
+if TYPE_CHECKING:
+    from engine.config.run_config import RunConfig
+    from tuning.report.study_result import Entry, Measurement, StudyResult, TrialRow
+    from tuning.space.space import Space
+    from tuning.spec.study_file import StudyFile
+
+PLACEMENT, STAGE_LAYERS = "parallel.placement", "schedule.stage_layers"
+BLOCK_ACTIONS = "memory.block_actions"
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """A number that speaks for a pick, ``what`` it is of, and the same number ``instead``, with something else."""
+
+    what: str
+    value: float
+    other: float
+    instead: str
+    unit: str
+
+    @property
+    def line(self) -> str:
+        """``messages of a step by the rates of links: 30.0 ms, 120.0 ms in the base's order``."""
+        said = [
+            words.seconds(one) if self.unit == "s" else f"{one:.3g} {self.unit}"
+            for one in (self.value, self.other)
+        ]
+        return f"{self.what}: {said[0]}, {said[1]} {self.instead}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the search measured of the winner and of the best ``trial`` with another value, both as they are shown, one
+    run each. ``alike``: that one differs in nothing else.
+    """
+
+    value: str
+    other_value: str
+    trial: int
+    other: str
+    alike: bool
+
+    @property
+    def line(self) -> str:
+        """``2.8 loss in the search, 3.3 loss with in order (trial 4, which differs in other settings, too)``."""
+        more = "all else the same" if self.alike else "other settings differ, too"
+        return (
+            f"{self.value} in the search, {self.other_value} with {self.other} (trial {self.trial}, {more})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The value of one key in the winner, and in the baseline, in words."""
+
+    key: str
+    title: str
+    picked: str
+    baseline: str
+    foretold: Foretold | None = None
+    measured: Measured | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, and the sentence."""
+        return asdict(self) | {"line": line(self)}
+
+    @property
+    def reason(self) -> str:
+        """What speaks for it."""
+        return "; ".join(one.line for one in (self.foretold, self.measured) if one is not None)
+
+
+def line(pick: Pick) -> str:
+    """The pick and what speaks for it, in one sentence."""
+    beside = "as in the baseline" if pick.picked == pick.baseline else f"the baseline: {pick.baseline}"
+    return "; ".join(filter(None, (f"{pick.title}: {pick.picked} ({beside})", pick.reason)))
+
+
+def of_study(result: StudyResult, file: StudyFile | None, home: Path) -> list[Pick]:
+    """Of each knob that acts in the best trial, and of the plan for its activations; none where nothing was worked
+    out.
+    """
+    best = result.best
+    if file is None or best is None or not best.resolved:
+        return []
+    space, turned = file.search_space, [knob.key for knob in file.knobs if len(knob.grid()) > 1]
+    keys = [key for key in turned if space.is_active(key, best.config)]
+    config = space.config(best.config)
+    found = [_pick(key, result, best, space, _foretold(key, config, space)) for key in keys]
+    if BLOCK_ACTIONS in best.resolved:
+        found.append(_pick(BLOCK_ACTIONS, result, best, space, _plan_foretold(home, best)))
+    return found
+
+
+def _pick(key: str, result: StudyResult, best: Entry, space: Space, foretold: Foretold | None) -> Pick:
+    measured = None if key == BLOCK_ACTIONS else _measured(key, result, best, space)
+    baseline = words.NOTHING if result.baseline is None else _said(key, result.baseline, space)
+    return Pick(key, facts_of(key).title, _said(key, best, space), baseline, foretold, measured)
+
+
+def _value(key: str, row: Entry | Measurement, space: Space) -> Any:
+    """As it ran."""
+    return row.resolved.get(key, row.config.get(key, space.base_values.get(key)))
+
+
+def _said(key: str, row: Entry | Measurement, space: Space) -> str:
+    value = _value(key, row, space)
+    if key == BLOCK_ACTIONS:
+        return actions(value or [])
+    if not space.is_active(key, row.config):
+        return words.NOTHING
+    if value is None:
+        said = facts_of(key).unset
+    else:
+        said = ",".join(map(str, value)) if isinstance(value, list) else words.value(value)
+    return f"{said} ({AUTO})" if row.config.get(key) == AUTO else said
+
+
+def actions(found: Sequence[str]) -> str:
+    """Of the model's blocks, from first to last: ``2 disk, 6 keep``."""
+    return ", ".join(f"{len(list(alike))} {action}" for action, alike in groupby(found))
+
+
+def _measured(key: str, result: StudyResult, best: Entry, space: Space) -> Measured | None:
+    own = next((row for row in result.trials if row.number == best.trial), None)
+    value = _value(key, best, space)
+    others = [
+        row
+        for row in result.trials
+        if row.value is not None and space.is_active(key, row.config) and _value(key, row, space) != value
+    ]
+    if own is None or own.value is None or not others:
+        return None
+    same = {key, "parallel.dp"} if key in WORLD_DEGREES else {key}
+    alike = [row for row in others if _differs_in(row, best, space) <= same]
+    other: TrialRow = max(alike or others, key=lambda row: row.ranking)
+    mine, theirs = (result.aim.words(row.value) for row in (own, other))
+    return Measured(mine, theirs, other.number, _said(key, other, space), bool(alike))
+
+
+def _differs_in(row: TrialRow, best: Entry, space: Space) -> set[str]:
+    """Keys that act in both."""
+    keys = row.config.keys() & best.config.keys()
+    acting = {key for key in keys if all(space.is_active(key, one.config) for one in (row, best))}
+    return {key for key in acting if row.config[key] != best.config[key]}
+
+
+def _foretold(key: str, config: RunConfig, space: Space) -> Foretold | None:
+    """By formula, of what ``auto`` chooses: beside the base's own value, or what stands there without one."""
+    from tuning.predict.placement.automatic import (
+        message_seconds,
+        slowest_stage_layers,
+    )  # most studies ask for neither
+
+    if key == PLACEMENT:
+        plain = space.base.parallel.placement
+        seconds, other = (message_seconds(one) for one in (config, config.with_values({key: plain})))
+        if seconds is None or other is None or plain == config.parallel.placement:
+            return None
+        instead = f"in order {','.join(map(str, plain))}" if plain else "with ranks in order"
+        return Foretold("messages of a step by the rates of links", seconds, other, instead, "s")
+    if key == STAGE_LAYERS and config.schedule.stage_layers and config.schedule.chunks == 1:
+        seconds, other = (slowest_stage_layers(one) for one in (config, config.with_values({key: None})))
+        what = "the longest stage computes, its head counted"
+        return Foretold(what, seconds, other, "with even stages", "layers")
+    return None
+
+
+def _plan_foretold(home: Path, best: Entry) -> Foretold | None:
+    """By what the run measured before its first step, of the stage for which planning is worth most."""
+    summary = run_folder.read_json(home / (best.run or "") / run_folder.SUMMARY) or {}
+    rows = [row for row in summary.get("memory_plans") or [] if row.get("uniform_seconds")]
+    if not rows:
+        return None
+    row = max(rows, key=lambda row: row["uniform_seconds"] / row["micro_batch_seconds"])
+    what = f"forward and backward of a micro-batch on stage {row['stage']}"
+    instead = f"with {row['uniform']} for all its blocks, the fastest such that fits"
+    return Foretold(what, row["micro_batch_seconds"], row["uniform_seconds"], instead, "s")
