@@ -32,18 +32,18 @@ LSH, ALONE, BOTH, BOTH_ALONE = "lsh", "lsh, no residual", "lsh_int8", "lsh_int8,
 VALUES: dict[str, dict[str, Any]] = {
     ALL: {},
     INT8: {"compression.experts": "int8"},
-    LSH: {"compression.experts": "lsh", "compression.expert_rate": RATE},
-    ALONE: {
+    LSH: {
         "compression.experts": "lsh",
         "compression.expert_rate": RATE,
-        "compression.expert_residual": False,
+        "compression.expert_residual": True,
     },
-    BOTH: {"compression.experts": "lsh_int8", "compression.expert_rate": RATE},
-    BOTH_ALONE: {
+    ALONE: {"compression.experts": "lsh", "compression.expert_rate": RATE},
+    BOTH: {
         "compression.experts": "lsh_int8",
         "compression.expert_rate": RATE,
-        "compression.expert_residual": False,
+        "compression.expert_residual": True,
     },
+    BOTH_ALONE: {"compression.experts": "lsh_int8", "compression.expert_rate": RATE},
 }
 
 

@@ -105,7 +105,8 @@ class Data(Section):
     text): ``joined`` text is one, of ``masked`` text each begins with a token of its own and sees no other. ``whole``
     documents are samples of their real lengths, each alone as in masked text, and batches count documents: ranks hold
     at most micro_batch x ``sequence_length`` tokens at a time, as many micro-batches as that takes. Longer than that,
-    times the ranks of the largest group, no document is: the rest of it is cut off.
+    times the ranks of the largest group, no document is: the rest of it is cut off. ``longest_document`` cuts them
+    there whatever groups hold, so that runs that differ in them train on the same text.
 
     With ``ahead`` a thread of each rank makes so many batches before their steps; 0 makes each as its step begins.
     """
@@ -113,6 +114,7 @@ class Data(Section):
     path: str | None = None
     tasks: list[Task] = []
     documents: Literal["joined", "masked", "whole"] = "joined"
+    longest_document: Annotated[int, Field(ge=2)] | None = None
     ahead: Annotated[int, Field(ge=0, le=64)] = 0
     sequence_length: Annotated[int, Field(ge=2)] = 128
     held_out_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
@@ -232,7 +234,7 @@ class Compression(Section):
     weights: Literal["none", "int8"] = "none"
     experts: Literal["none", "bf16", "int8", "lsh", "lsh_int8"] = "none"
     expert_rate: Annotated[float, Field(gt=0, le=1)] = 0.2
-    expert_residual: bool = True
+    expert_residual: bool = False
 
 
 class Outer(Section):

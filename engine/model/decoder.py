@@ -18,7 +18,7 @@ from engine.model.activation_memory import Activations, Recompute, again
 from engine.model.axes import Axes, Deferral, TensorAxis
 from engine.model.column_lookup import column_rows, my_columns
 from engine.model.data import BORDER
-from engine.model.experts.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
+from engine.model.experts.mixture import Mixture, MixtureShape, Text, initial_values, initialize_mixture
 from engine.model.linear import RingSlice, apply, linear, ring_slice, sliced_linear
 from engine.model.row_sampling import RowSampler, SampledProducts
 from engine.model.stage import Stage
@@ -311,7 +311,8 @@ class Decoder(Stage):
         if torch.is_grad_enabled():
             for mixture in self.mixtures().values():
                 assert mixture.report is not None
-                mixture.load.add(mixture.report)
+                if mixture.text is None or mixture.text.tokens:
+                    mixture.load.add(mixture.report)
         if self.norm is not None and self.head is not None:
             (x,) = self.tp.of("head").column_products(self.norm(x), (self.head,))
         return x
@@ -344,9 +345,13 @@ class Decoder(Stage):
         self.to(device)
         self.rotary, self._angles = self.rotary.to(device), self._angles.to(device)
 
-    def read_at(self, places: Tensor) -> None:
-        """The next forwards are of tokens at these places in their documents: int64 [tokens]."""
+    def read_at(self, places: Tensor, text: Text | None = None) -> None:
+        """The next forwards are of tokens at these places in their documents: int64 [tokens]; ``text`` is what experts
+        are balanced by.
+        """
         self.rotary = self._angles[:, places]
+        for mixture in self.mixtures().values():
+            mixture.text = text
 
     def units(self) -> list[nn.Module]:
         """Blocks, and what comes before and after them."""

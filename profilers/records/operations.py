@@ -178,7 +178,8 @@ OPERATIONS: tuple[Operation, ...] = (
         verdict="all_to_all",
         advice={
             "cp": "parallel.cp_method=ring, or a smaller parallel.cp",
-            "sequence": "parallel.sequence_groups=planned, which shares long documents alone, or smaller groups",
+            "sequence": "parallel.sequence_groups=planned where all groups are alike, for long documents alone are "
+            "shared then; or a smaller data.longest_document, which smaller groups hold",
             "": "fewer bytes with compression.experts, fewer tokens with model.capacity_factor or "
             "model.experts_per_token, or a smaller parallel.ep",
         },

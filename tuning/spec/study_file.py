@@ -392,6 +392,7 @@ def _check(file: StudyFile) -> None:
     check_objectives(file.objective, file.objectives, file.prefer)
     check_budget(file.budget, file.trials, file.budget_seconds)
     terms.check_environment(file.config, file.knobs, file.ranks)
+    terms.check_documents(file.config, file.knobs, file.ranks)
     check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
     _check_learning(file)
     _check_quality(file)

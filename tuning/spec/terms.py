@@ -14,6 +14,7 @@ from engine.config import environment
 from engine.config.environment import SECTION
 from engine.config.errors import InputError
 from engine.config.knobs.facts import may_use_gpus
+from engine.config.layout import held_document
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
 from engine.run.devices import selection
@@ -279,6 +280,25 @@ def check_environment_here(config: RunConfig, knobs: Sequence[Knob], ranks: int,
     if found:
         chosen = selection.choose(config, ranks)
         _refuse(found, chosen.kind, most_ranks(knobs, ranks), f" ({chosen.reason})")
+
+
+def check_documents(config: RunConfig, knobs: Sequence[Knob], ranks: int) -> None:
+    """Trials over whole documents train on the same text.
+
+    Raises:
+        InputError: what is turned decides where documents are cut, and nothing else does.
+    """
+    if config.data.documents != "whole" or config.data.longest_document is not None:
+        return
+    turned = {knob.key: knob for knob in knobs if len(tuple(knob.grid())) > 1}
+    for key in ("ranks", "batch.micro_batch", "parallel.sequence_groups"):
+        if key in turned:
+            held = held_document(config.with_values({"parallel.dp": ranks}))
+            remedy = (
+                f"must be given where {key} is turned, or each trial would cut documents elsewhere; give as many "
+                f"tokens as a trial has to hold, at most the {held:,} of base"
+            )
+            raise InputError("base.data.longest_document", None, remedy)
 
 
 def check_idle(space: Space) -> None:

@@ -220,9 +220,12 @@ def groups_of_documents(search: Search) -> list[int | str] | None:
     return [*(one for one in SEQUENCE_DEGREES if search.ranks % one == 0), "planned"]
 
 
-def islands_of_experts(search: Search) -> list[int | None]:
-    """Straight to their ranks, or as many on an island as divide the ranks."""
-    return [None, *(size for size in search.degrees if 1 < size < search.ranks)]
+def islands_of_experts(search: Search) -> list[int | None] | None:
+    """Where links differ: straight to their ranks, or as many on an island as divide the ranks."""
+    sizes = [size for size in search.degrees if 1 < size < search.ranks]
+    if not sizes or search.base.model.experts is None or not has_uneven_links(search):
+        return None
+    return [None, *sizes]
 
 
 def method_has(fact: str, now: Values) -> bool:

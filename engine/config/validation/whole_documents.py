@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError
+from engine.config.knobs.expert_rows import is_bucketed
+from engine.config.layout import held_document
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import SEQUENCE_DEGREES
 
-KEY = "parallel.sequence_groups"
+KEY, LONGEST = "parallel.sequence_groups", "data.longest_document"
 _WINDOWS = "or data.documents to masked"
 
 
 def document_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Of ``parallel.sequence_groups`` and of ``data.documents`` = whole."""
     if config.data.documents != "whole":
+        if (most := config.data.longest_document) is not None:
+            yield LayoutError(
+                LONGEST, most, "cuts whole documents; set data.documents to whole, or leave it out"
+            )
         if config.parallel.sequence_groups != 1:
             yield LayoutError(
                 KEY,
@@ -29,6 +35,10 @@ def document_problems(config: RunConfig) -> Iterator[LayoutError]:
         if applies:
             yield LayoutError(key, value, f"{why}, {_WINDOWS}")
     yield from _group_problems(config)
+    most, held = config.data.longest_document, held_document(config)
+    if most is not None and most > held:
+        remedy = "raise parallel.sequence_groups, batch.micro_batch or data.sequence_length"
+        yield LayoutError(LONGEST, most, f"the largest group holds {held} tokens; {remedy}")
 
 
 def _group_problems(config: RunConfig) -> Iterator[LayoutError]:
@@ -60,12 +70,17 @@ def _refused(config: RunConfig) -> Iterator[tuple[str, object, str, bool]]:
     yield "data.ahead", ahead, "their plan is made ahead already; leave it out", ahead > 0
     yield "parallel.tp", parallel.tp, f"{why}; set tp to 1", parallel.tp > 1
     yield "parallel.embedding", parallel.embedding, f"{why}; leave it out", parallel.embedding == "columns"
+    factor = config.model.capacity_factor
     yield (
-        "model.experts",
-        config.model.experts,
+        "model.capacity_factor",
+        factor,
         f"{why}, as ranks have unequal numbers of tokens; leave it out",
-        config.model.experts is not None,
+        factor is not None,
     )
+    experts = config.compression.experts
+    yield "compression.experts", experts, f"{why}; set it to none, bf16 or int8", is_bucketed(config)
+    slots = memory.expert_slots
+    yield "memory.expert_slots", slots, f"{why}; leave it out", slots is not None
     yield (
         "batch.ramp_from",
         config.batch.ramp_from,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +44,10 @@ class Routing:
         """Choices that fall on each expert, int64 [experts]."""
         return count(self.chosen.flatten(), self.probabilities.shape[1])
 
+    def first(self, tokens: int) -> Routing:
+        """Of so many tokens."""
+        return Routing(self.probabilities[:tokens], self.chosen[:tokens], self.weights[:tokens])
+
 
 class Router(nn.Module):
     """Scores [tokens, hidden] in fp32 against a row [hidden] per expert; replicated over tp, its gradient partial.
@@ -68,20 +72,32 @@ class Router(nn.Module):
         return Routing(probabilities, chosen, weights)
 
 
-def balance_loss(routing: Routing, counts: Tensor, data: Channel | None) -> Tensor:
+class Text(NamedTuple):
+    """Of a rank's tokens in a micro-batch the first ``tokens``, before padding; a rank has ``mean`` of them in a step,
+    over all ranks and micro-batches.
+    """
+
+    tokens: int
+    mean: float
+
+
+def balance_loss(routing: Routing, counts: Tensor, data: Channel | None, mean: float | None = None) -> Tensor:
     """experts * sum_e f_e * P_e (arXiv 2101.03961, eq. 4-6, without its weight); 1 when evenly loaded.
 
     f_e is the share of all choices that fall on expert e, from ``counts`` int64 [experts] summed over the data
     ranks (one all-reduce of 8 bytes an expert). P_e is the mean probability over this rank's tokens only: f has
     no gradient and the loss is linear in P, so the mean over equally large ranks of these losses, and of their
-    gradients, is that of the whole batch.
+    gradients, is that of the whole batch. Where ranks and micro-batches have unequal numbers of tokens P_e is the sum
+    over this rank's, divided by the ``mean`` of a rank and step: the mean over ranks of all micro-batches' losses is
+    that of the step, each micro-batch weighing as much as it has tokens.
     """
     total = counts
     if data is not None:
         total = counts.clone()
         data.all_reduce(total)
     shares = total.float() / total.sum()
-    return counts.shape[0] * (shares * routing.probabilities.mean(dim=0)).sum()
+    probability = routing.probabilities.sum(dim=0) / (mean or len(routing.probabilities))
+    return counts.shape[0] * (shares * probability).sum()
 
 
 def attach(x: Tensor, loss: Tensor, scale: float) -> Tensor:
@@ -205,8 +221,9 @@ class Mixture(nn.Module):
     """Router and experts on [sequence, batch, hidden]; the result is partial over tp like a feed-forward's.
 
     ``data`` are the ranks over whose tokens experts are balanced: those of a micro-batch. Set ``balance_scale`` to 1 /
-    micro-batches of the step. ``token_groups`` int64 [sequence, batch] lets one process drop tokens as several ranks
-    would, each number standing for a rank and all of them equally large (the groups of arXiv 2006.16668).
+    micro-batches of the step, or ``text`` where ranks have unequal numbers of tokens. ``token_groups`` int64 [sequence,
+    batch] lets one process drop tokens as several ranks would, each number standing for a rank and all of them equally
+    large (the groups of arXiv 2006.16668).
     """
 
     def __init__(
@@ -215,6 +232,7 @@ class Mixture(nn.Module):
         super().__init__()
         self.shape, self.tp, self.axis, self.data = shape, tp, experts, data
         self.balance_scale = 1.0
+        self.text: Text | None = None
         self.token_groups: Tensor | None = None
         self.report: MixtureReport | None = None
         self.load = ExpertLoad()
@@ -237,20 +255,25 @@ class Mixture(nn.Module):
         tokens = x.flatten(0, 1)
         routing = self.router(tokens)
         counts = routing.counts()
-        weights, loss = self._balance(routing, counts)
+        text = routing if self.text is None else routing.first(self.text.tokens)
+        told = counts if self.text is None else text.counts()
+        weights, loss = self._balance(routing.weights, text, told)
         placement, results = self._dispatch(tokens, routing, counts)
         dropped = None if placement.is_full else counts - placement.filled(self.shape.experts)
         bucketed = None if self.buckets is None else self.buckets.last
-        probability = routing.probabilities.detach().mean(dim=0)
-        self.report = MixtureReport(loss, counts, dropped, probability, bucketed)
+        probability = text.probabilities.detach().sum(dim=0) / max(1, len(text.probabilities))
+        self.report = MixtureReport(loss, told, dropped, probability, bucketed)
         return combine(results, weights, placement).view_as(x)
 
-    def _balance(self, routing: Routing, counts: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Every tp rank brings its part of the router's gradient, and of the loss's: 1 / tp each."""
+    def _balance(self, weights: Tensor, text: Routing, counts: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The weights of all tokens. Every tp rank brings its part of the router's gradient, and of the loss's: 1 / tp
+        each.
+        """
         if not self.shape.balance_weight or not torch.is_grad_enabled():
-            return routing.weights, None
-        loss = self.shape.balance_weight * balance_loss(routing, counts, self.data)
-        return attach(routing.weights, loss, self.balance_scale / self.tp.size), loss.detach()
+            return weights, None
+        mean, scale = (None, self.balance_scale) if self.text is None else (self.text.mean, 1.0)
+        loss = self.shape.balance_weight * balance_loss(text, counts, self.data, mean)
+        return attach(weights, loss, scale / self.tp.size), loss.detach()
 
     def _dispatch(self, tokens: Tensor, routing: Routing, counts: Tensor) -> tuple[Placement, Tensor]:
         """Placement and results [slots, hidden]."""

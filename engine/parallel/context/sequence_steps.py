@@ -22,6 +22,7 @@ from engine.comm.store import RankStore
 from engine.config.layout import longest_document, rank_tokens, sequence_degrees
 from engine.model.data import Documents, open_documents
 from engine.model.decoder import Decoder
+from engine.model.experts.mixture import Text
 from engine.parallel.context.axis import DocumentAttention
 from engine.parallel.context.sequence_costs import SequenceCosts
 from engine.parallel.context.sequence_planner import (
@@ -109,7 +110,12 @@ class DocumentSteps:
         if self._thread is not None:
             program_solver()
         if cut := self._documents.cut:
-            rank.note(_cut_note(self._documents, cut))
+            rank.note(_cut_note(self._documents, cut, config.data.longest_document is not None))
+
+    @property
+    def last_plan(self) -> SequencePlan:
+        """Of the step that was loaded last."""
+        return self._batch.plan
 
     def load(self, first: int, count: int) -> None:
         """The next step is over documents ``first`` to ``first + count`` of the training order."""
@@ -125,7 +131,7 @@ class DocumentSteps:
         batch, losses, told = self._batch, list[Tensor](), list[list[float]]()
         self.tokens, parts = 0, batch.plan.micro_batches
         for place, groups in enumerate(parts):
-            number, group, mine = self._begin(groups, batch.numbers)
+            number, group, mine = self._begin(groups, batch.numbers, batch.tokens)
             began = self._now()
             loss = self._forward(mine, batch.tokens)
             with self._rank.timer.phase("backward"):
@@ -146,7 +152,7 @@ class DocumentSteps:
         plan, tokens, total = self._by_hand(numbers), self._tokens(numbers), 0.0
         with torch.no_grad():
             for groups in plan.micro_batches:
-                _, _, mine = self._begin(groups, numbers)
+                _, _, mine = self._begin(groups, numbers, tokens)
                 total += host_values.number(self._forward(mine, tokens))
         return total, None
 
@@ -156,15 +162,17 @@ class DocumentSteps:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _begin(
-        self, groups: Sequence[SequenceGroup], numbers: Sequence[int]
+        self, groups: Sequence[SequenceGroup], numbers: Sequence[int], tokens: int
     ) -> tuple[int, SequenceGroup, Share]:
-        """The next forward is of this rank's share: the number of its group, the group and the share."""
+        """The next forward is of this rank's share, of a step of so many tokens: the number of its group, the group and
+        the share.
+        """
         number, group, place = my_group(groups, self._rank.groups.at.dp)
         documents = [torch.from_numpy(self._documents.tokens(numbers[one])) for one in group.documents]
         mine = share_of(documents, group.degree, place)
         device = self._rank.device
         self._axis.begin(group.degree, mine.lengths)
-        self._model.read_at(mine.places.to(device))
+        self._model.read_at(mine.places.to(device), Text(mine.real, tokens / self._ranks.count))
         return number, group, mine._replace(inputs=mine.inputs.to(device), targets=mine.targets.to(device))
 
     def _forward(self, mine: Share, tokens: int) -> Tensor:
@@ -208,7 +216,7 @@ class DocumentSteps:
         return time.monotonic()
 
     def _tell(self, rows: list[list[float]]) -> None:
-        plan = self._batch.plan
+        plan = self.last_plan
         about = {
             "planner_seconds": plan.seconds,
             "proven": plan.proven,
@@ -217,9 +225,12 @@ class DocumentSteps:
         self._rank.writer.event(SEQUENCE_GROUPS_EVENT, step=self._rank.timer.step, groups=rows, **about)
 
 
-def _cut_note(documents: Documents, cut: int) -> str:
+def _cut_note(documents: Documents, cut: int, asked: bool) -> str:
+    why = "which is what the largest group holds"
+    remedy = "data.sequence_length, batch.micro_batch or parallel.sequence_groups"
+    if asked:
+        why, remedy = "as data.longest_document says", "that"
     return (
-        f"{cut} of {len(documents.parts)} documents are longer than {documents.longest:,} tokens, which is what the "
-        "largest group holds, and are cut there: raise data.sequence_length, batch.micro_batch or "
-        "parallel.sequence_groups"
+        f"{cut} of {len(documents.parts)} documents are longer than {documents.longest:,} tokens, {why}, and are cut "
+        f"there: raise {remedy}"
     )

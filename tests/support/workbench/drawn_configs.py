@@ -23,7 +23,8 @@ def _tree(pick: random.Random) -> dict[str, Any]:
     return {
         "model": {"preset": choose(_MODELS), "experts": experts, "experts_per_token": choose([1, 2]),
                   "capacity_factor": choose([None, 1.5]), "balance_weight": choose([0.01, 0.02])},
-        "data": {"sequence_length": choose([128, 512, 2048]), "documents": choose(["joined"] * 3 + ["whole"])},
+        "data": {"sequence_length": choose([128, 512, 2048]), "documents": choose(["joined"] * 3 + ["whole"]),
+                 "longest_document": choose([None, None, None, 100])},
         "parallel": {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": choose([1, 2, 4]) if experts else 1,
                      "ep_island": choose([None, None, 2]) if experts else None,
                      "cp_method": choose(["ring", "ulysses"]), "zero_stage": stage,

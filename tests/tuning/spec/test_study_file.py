@@ -1,6 +1,7 @@
 """The study file: defaults, one-line refusals, and what makes two files the same study."""
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -150,3 +151,24 @@ def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
     file.write_text("name: a\nranks: 2\nranks: 4\n")
     with pytest.raises(InputError, match="'ranks' is given twice"):
         study_file.load(file)
+
+
+def test_studies_of_whole_documents_say_how_long_these_are() -> None:
+    data: dict[str, Any] = {"documents": "whole", "sequence_length": 64}
+    base: dict[str, Any] = {"model": {"experts": 4}, "data": data, "lab": {"hosts": 4, "islands": 2},
+                            "batch": {"micro_batch": 1}, "parallel": {"sequence_groups": 4}}  # fmt: skip
+    with pytest.raises(InputError, match=r"batch.micro_batch is turned.* at most the 256 of base") as refused:
+        study_file.parse({"name": "a", "ranks": 4, "base": base})
+    assert refused.value.field == "base.data.longest_document"
+    data["longest_document"] = 256
+    file = study_file.parse({"name": "a", "ranks": 4, "base": base})
+    usual = {"parallel.ep", "parallel.ep_island", "parallel.placement", "parallel.sequence_groups"}
+    assert usual <= set(file.search_space.by_key)
+    points = (file.search_space.random_point(Random(seed), ()) for seed in range(200))
+    # What a rank holds alone, and what two do, is less than the longest: only with more micro-batch is it enough.
+    sizes = {(point["parallel.sequence_groups"], point["batch.micro_batch"]) for point in points if point}
+    held = {4: 4, "planned": 4, 2: 2, 1: 1}
+    assert sizes and all(held[groups] * micro * 64 >= 256 for groups, micro in sizes)
+    assert {groups for groups, _ in sizes} >= {4, "planned"}
+    alone = study_file.parse({"name": "a", "ranks": 4, "base": base | {"data": {}, "parallel": {}}})
+    assert alone.left_alone["parallel.sequence_groups"] == "samples are windows of text"

@@ -36,6 +36,7 @@ COMMON: tuple[Row, ...] = (
     lost("data.tasks", "the training script reads the text", "mix these texts there, in these shares"),
     lost("data.ahead", "the training script makes the batches", "give its DataLoader workers and a prefetch_factor"),
     lost("data.documents", "the training script cuts the text", "mask attention between documents there"),
+    lost("data.longest_document", "the training script cuts the text", "cut documents at this many tokens there"),
     lost("data.sequence_length", "the training script cuts the text", "cut it to this many tokens", always=True),
     lost("data.held_out_fraction", "the training script splits the text", "hold out this part there"),
     lost("parallel.dp", _SCRIPT),

@@ -36,6 +36,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "parallel.ep_island": (None, None, None, None, 2, 3),
     "parallel.embedding": ("replicated", "replicated", "replicated", "columns"),
     "parallel.sequence_groups": (1, 1, 1, 1, 2, "planned"),
+    "data.longest_document": (None, None, None, None, 16, 40),
     "data.documents": ("joined", "joined", "joined", "masked", "whole"),
     "parallel.cp_method": ("ring", "ulysses"),
     "parallel.zero_stage": (0, 0, 1, 2, 3),

@@ -141,10 +141,11 @@ def test_costs_are_found_again_from_the_seconds_that_follow_from_them() -> None:
         ({"parallel__dp": 3, "parallel__sequence_groups": 2}, "parallel.sequence_groups", "divide dp=3"),
         ({"model__kv_heads": 2, "parallel__dp": 4, "parallel__sequence_groups": 4},
          "parallel.sequence_groups", r"kv_heads=2; legal here: \[1, 2\]"),
+        ({"data__longest_document": 41}, "data.longest_document", "holds 40 tokens; raise parallel.sequence_groups"),
+        ({"data__documents": "joined", "data__longest_document": 9}, "data.longest_document", "to whole"),
         ({"parallel__tp": 2}, "parallel.tp", "set tp to 1"),
         ({"parallel__cp": 2}, "data.documents", "set cp to 1"),
         ({"parallel__pp": 2}, "data.documents", "set pp to 1"),
-        ({"model__experts": 4}, "model.experts", "leave it out"),
         ({"parallel__dp": 2, "outer__method": "local"}, "outer.method", "none"),
         ({"memory__sample_tokens": 0.5}, "memory.sample_tokens", "set it to 1"),
         ({"compile": True}, "compile", "set it to false"),
@@ -181,6 +182,13 @@ def test_documents_are_dealt_once_an_epoch_and_held_out_ones_never(texts: str) -
         assert known.tokens(number).tolist() == [0xFF, *text[:30]]
         assert known.length(number) == min(30, len(text))
     assert known.cut == sum(len(text) > 30 for text in files)
+
+
+def test_a_length_that_is_asked_for_cuts_documents_whatever_groups_hold() -> None:
+    values = {"parallel__dp": 2, "parallel__sequence_groups": 2}
+    assert [longest_document(small(**MODEL | values | {"data__longest_document": one})) for one in (None, 30, 80)] == [
+        80, 30, 80,
+    ]  # fmt: skip
 
 
 def test_studies_of_whole_documents_are_offered_the_sizes_that_divide_their_ranks() -> None:

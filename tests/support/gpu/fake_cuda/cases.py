@@ -30,6 +30,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "overlap.prefetch": (1,),
     "overlap.tp_chunks": (2,),
     "data.ahead": (2,),
+    "data.longest_document": (8,),
     "batch.ramp_from": (1, 2),
     "memory.recompute_layers": (1,),
     "memory.sample_tokens": (0.3,),
@@ -54,6 +55,7 @@ ALONG: dict[str, dict[str, Any]] = {
     "compression.weights": {"compression.method": "int8"},
     "compression.expert_rate": {"compression.experts": "lsh"},
     "compression.expert_residual": {"compression.experts": "lsh_int8"},
+    "data.longest_document": {"data.documents": "whole"},
     "memory.parameters": {"precision": "bf16"},
     "parallel.sequence_groups": {
         "data.documents": "whole",
