@@ -14,7 +14,7 @@ import torch
 from engine.comm import host_values
 from engine.comm.channel import Channel
 from engine.comm.context import RankContext
-from engine.config.layout import rank_tokens, sequence_degrees
+from engine.config.layout import longest_document, rank_tokens, sequence_degrees
 from engine.config.presets import resolve
 from engine.model.decoder import Decoder
 from engine.parallel.context.axis import DocumentAttention
@@ -35,7 +35,8 @@ def measured_costs(rank: RankContext, model: Decoder) -> SequenceCosts:
     """The same on all ranks, which call it together; ``model`` is thrown away afterwards."""
     began, config = time.monotonic(), rank.config
     longest = max(_SHORT, min(_MOST_TOKENS, rank_tokens(config)) // _SHORT * _SHORT)
-    shapes = [shape for degree in sequence_degrees(config) for shape in shapes_of(degree, longest)]
+    most, degrees = longest_document(config), sequence_degrees(config)
+    shapes = [shape for degree in degrees for shape in shapes_of(degree, longest, most)]
     means = _means(rank, [_seconds(rank, model, *shape) for shape in shapes])
     shape = resolve(config.model)
     item = 2 if config.precision == "bf16" else 4
@@ -106,14 +107,19 @@ def _seconds(rank: RankContext, model: Decoder, degree: int, count: int, length:
     return median(found[1:])
 
 
-def shapes_of(degree: int, longest: int) -> list[tuple[int, int, int]]:
+def shapes_of(degree: int, longest: int, most: int) -> list[tuple[int, int, int]]:
     """Of a group's micro-batches to measure: what its ranks hold as one document, as one a rank and in short ones, and
-    a quarter and a half of that.
+    a quarter and a half of that. Where a document has fewer tokens at ``most``, there are more of them, by multiples of
+    the ranks.
     """
     whole, short = degree * longest, longest // _SHORT
     parts = [(1, whole), (degree * _SHORT, short), (degree, longest // 4), (degree, longest // 2)]
     parts += [(degree, longest)] if degree > 1 else []
-    return [(degree, count, length) for count, length in parts]
+    fitting = [
+        (count, length) if length <= most else (degree * max(1, count * length // (degree * most)), most)
+        for count, length in parts
+    ]
+    return [(degree, *part) for part in dict.fromkeys(fitting)]
 
 
 def _means(rank: RankContext, mine: list[float]) -> list[float]:

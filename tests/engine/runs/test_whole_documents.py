@@ -12,13 +12,13 @@ from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tests.support.runs import execute, small
 
-#: No document has more tokens: what four ranks with 64 each hold.
+#: Documents are cut there: what four ranks with 64 tokens each hold.
 LONGEST = 256
 LAYERS, HIDDEN, KV_WIDTH = 2, 64, 32
 MODEL: dict[str, Any] = {
     "model__layers": LAYERS, "model__hidden": HIDDEN, "model__heads": 8, "model__kv_heads": 4,
     "model__ffn_hidden": 96, "data__documents": "whole", "data__sequence_length": LONGEST,
-    "train__validation_batches": 2, "profile__budget": None,
+    "data__longest_document": LONGEST, "train__validation_batches": 2, "profile__budget": None,
 }  # fmt: skip
 SHARED: dict[str, dict[str, Any]] = {
     "alone": {"dp": 2},

@@ -119,7 +119,7 @@ def test_costs_are_found_again_from_the_seconds_that_follow_from_them() -> None:
     bytes_ = attention_bytes(layers=3, hidden=64, kv_width=32)
     assert bytes_ == 3 * 4 * 2 * (64 + 32 + 32 + 64)  # queries, keys, values, results; forward and backward
     costs = SequenceCosts(3e-8, 2e-5, 0.004, bytes_, {2: 3e7, 4: 1e6}, {2: 0.001, 4: 0.02})
-    shapes = [shape for degree in (1, 2, 4) for shape in shapes_of(degree, 512)]
+    shapes = [shape for degree in (1, 2, 4) for shape in shapes_of(degree, 512, 2048)]
     found = fitted({shape: costs.group([shape[2]] * shape[1], shape[0]) for shape in shapes}, bytes_)
     for name in ("square_seconds", "token_seconds", "fixed_seconds", "token_bytes", "bandwidth", "latency"):
         assert getattr(found, name) == pytest.approx(getattr(costs, name)), name
@@ -132,6 +132,16 @@ def test_costs_are_found_again_from_the_seconds_that_follow_from_them() -> None:
     assert min(found.square_seconds, found.fixed_seconds, *found.latency.values()) >= 0
     for shape in shapes:
         assert found.group([shape[2]] * shape[1], shape[0]) == pytest.approx(noisy[shape], rel=0.05)
+
+
+@pytest.mark.parametrize(("longest", "most"), [(64, 64), (64, 256), (1024, 100), (1024, 3), (512, 1500), (8, 5)])
+def test_no_measured_document_is_longer_than_one_may_be(longest: int, most: int) -> None:
+    for degree in (1, 2, 4, 8):
+        shapes = shapes_of(degree, longest, most)
+        assert len(set(shapes)) == len(shapes) > 1
+        for _, count, length in shapes:
+            assert 1 <= length <= most and count * length % degree == 0
+            assert count * length <= degree * max(longest, most)
 
 
 @pytest.mark.parametrize(
