@@ -134,7 +134,9 @@ def test_costs_are_found_again_from_the_seconds_that_follow_from_them() -> None:
         assert found.group([shape[2]] * shape[1], shape[0]) == pytest.approx(noisy[shape], rel=0.05)
 
 
-@pytest.mark.parametrize(("longest", "most"), [(64, 64), (64, 256), (1024, 100), (1024, 3), (512, 1500), (8, 5)])
+@pytest.mark.parametrize(
+    ("longest", "most"), [(64, 64), (64, 256), (1024, 100), (1024, 3), (512, 1500), (8, 5)]
+)
 def test_no_measured_document_is_longer_than_one_may_be(longest: int, most: int) -> None:
     for degree in (1, 2, 4, 8):
         shapes = shapes_of(degree, longest, most)
