@@ -39,7 +39,7 @@ class Foretold:
 
     @property
     def line(self) -> str:
-        """``messages of a step by the rates of links: 30.0 ms, 120.0 ms in the base's order``."""
+        """``messages of a step by the rates of links: 30.0 ms, 120.0 ms with ranks at 0,2,1,3``."""
         said = [
             words.seconds(one) if self.unit == "s" else f"{one:.3g} {self.unit}"
             for one in (self.value, self.other)
@@ -176,7 +176,7 @@ def _foretold(key: str, config: RunConfig, space: Space) -> Foretold | None:
         seconds, other = (message_seconds(one) for one in (config, config.with_values({key: plain})))
         if seconds is None or other is None or plain == config.parallel.placement:
             return None
-        instead = f"in order {','.join(map(str, plain))}" if plain else "with ranks in order"
+        instead = f"with ranks at {','.join(map(str, plain))}" if plain else "with ranks in order"
         return Foretold("messages of a step by the rates of links", seconds, other, instead, "s")
     if key == STAGE_LAYERS and config.schedule.stage_layers and config.schedule.chunks == 1:
         seconds, other = (slowest_stage_layers(one) for one in (config, config.with_values({key: None})))

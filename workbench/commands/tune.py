@@ -208,7 +208,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
     from tuning.spec import terms
     from tuning.storage.journal import TURN, FileLock
     from tuning.storage.study_folder import STUDIES
-    from workbench.analysis import command_report, live_report, why
+    from workbench.analysis import command_report, live_report, picks, why
     from workbench.analysis.studies import StudyDocument
     from workbench.home.compaction import compact_at_end
     from workbench.home.store import Store
@@ -225,7 +225,8 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
         say(f"interrupted; the same command continues study {file.name}")
     report = live_report.of_study(home / STUDIES / file.name, result)
     told = command_report.of_study(file, result)
-    return StudyDocument(result, None, why.of_study(result, home), live=report, command=told)
+    picked = picks.of_study(result, file, home)
+    return StudyDocument(result, None, why.of_study(result, home), live=report, command=told, picks=picked)
 
 
 def _search(

@@ -74,7 +74,7 @@ def test_an_order_is_picked_by_seconds_of_messages(
     assert pick.foretold.value == pytest.approx(gradients / fast + 2 * 2 * activations / slow, rel=0.03)
     # Shuffled, gradients of both pairs cross, and pipelines stay inside.
     assert pick.foretold.other == pytest.approx(2 * gradients / slow + 2 * activations / fast, rel=0.03)
-    assert "in order 0,2,1,3" in picks.line(pick)
+    assert "with ranks at 0,2,1,3" in picks.line(pick)
 
 
 def test_a_cut_is_picked_by_its_longest_stage(result: StudyResult, file: StudyFile, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ SHUFFLED = [0, 2, 1, 3]
 #: Layers, words and seconds that even a busy machine trains some steps of, and stages alone, so that there is a cut.
 SMALL = [
     "objective={loss_at_seconds: 5}",
-    "base.model={layers: 4, hidden: 32, heads: 2, ffn_hidden: 64, vocabulary: 1024}",
+    "base.model={layers: 4, hidden: 32, heads: 2, kv_heads: 2, ffn_hidden: 64, vocabulary: 1024}",
     "base.train.validation_batches=2",
     "base.memory.budget_gib=0.0034",
     "space={parallel.pp: [1, 2], parallel.placement: [[0, 2, 1, 3], auto], schedule.stage_layers: [auto], "
