@@ -139,8 +139,8 @@ def whole_run(home: Path, config: Kept) -> Kept:
     return {"wall": wall, "loss": summary.validation_loss, "updates": len(summary.losses)}
 
 
-def measure(home: Path, kept: Kept, rounds: int, end: float, save: bool) -> None:
-    """What is missing, as long as there is time; no run begins after ``end``."""
+def measure(home: Path, kept: Kept, rounds: int, end: float, save: bool) -> bool:
+    """What is missing, as long as there is time: no run begins after ``end``. Whether that is all."""
     taken: dict[str, list[Kept]] = kept.setdefault("runs", {})
     names = list(arms(kept["study"]).items())
     asked = [one for turn in range(rounds) for one in names[:: -1 if turn % 2 else 1]]
@@ -150,11 +150,12 @@ def measure(home: Path, kept: Kept, rounds: int, end: float, save: bool) -> None
             done[name] -= 1
             continue
         if time.monotonic() > end:
-            raise SystemExit("not all is measured: the same command goes on")
+            return False
         taken.setdefault(name, []).append(whole_run(home, config))
         print(f"{name}: {taken[name][-1]}", flush=True)
         if save:
             table.keep(KEPT, kept)
+    return True
 
 
 def rows(kept: Kept) -> list[list[str]]:
@@ -201,10 +202,12 @@ def reached(kept: Kept) -> str:
     taken, names = kept["runs"], [name for name in longer(kept["study"]) if name in kept["runs"]]
     mine = fmean(_losses(taken[WINNER]))
     wall = fmean(row["wall"] for row in taken[WINNER])
+    if not names:
+        return "How long the baseline takes to the winner's loss was not measured yet."
     first = next((name for name in names if taken[name][0]["loss"] <= mine), None)
     if first is not None:
         return f"To a loss of {mine:.3f} the winner took {wall:.1f} s and {first} {taken[first][0]['wall']:.1f} s."
-    tried = max((taken[name][0]["wall"] for name in names), default=0.0)
+    tried = max(taken[name][0]["wall"] for name in names)
     return f"To a loss of {mine:.3f} the winner took {wall:.1f} s; the baseline did not reach it in {tried:.1f} s."
 
 
@@ -245,8 +248,11 @@ def main() -> None:
             kept["study"] = search(home, STUDY)
             if asked.save:
                 table.keep(KEPT, kept)
-        measure(home, kept, asked.rounds, end, asked.save)
-    show(kept, asked.save)
+        whole = measure(home, kept, asked.rounds, end, asked.save)
+    if {WINNER, BASELINE, AGAIN} <= kept["runs"].keys():
+        show(kept, asked.save)
+    if not whole:
+        raise SystemExit("not all is measured: the same command goes on")
 
 
 if __name__ == "__main__":
