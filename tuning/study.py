@@ -69,7 +69,7 @@ class Measuring:
         labels = {"study": self._file.name, "trial": str(trial.number), "purpose": self._purpose}
         space = self._file.search_space
         config = rounds.lengthened(space.config(trial.config))
-        resolved = {key: config.flat()[key] for key in space.automatic(trial.config)}
+        resolved = {key: config.flat()[key] for key in space.by_word(trial.config)}
         config = rounds.window(config, trial.window) if trial.window else config
         outcome, summary = execute(config, labels, self._should_stop, self._began)
         if self._interruption.seen and outcome.ending in _OF_A_GROUP:

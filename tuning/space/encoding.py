@@ -155,12 +155,7 @@ def _parameter(knob: Knob) -> Parameter:
         return Parameter(knob.key, kind, low=knob.low, high=knob.high, log=knob.log)
     if _is_ordered(knob):
         return Parameter(f"rank of {knob.key}", "integer", low=0, high=len(knob.choices) - 1)
-    return Parameter(knob.key, "category", tuple(map(_named, knob.choices)))
-
-
-def _named(choice: Any) -> Any:
-    """Samplers have names for lists."""
-    return ",".join(map(str, choice)) if isinstance(choice, list) else choice
+    return Parameter(knob.key, "category", knob.choices)
 
 
 def _key(name: str) -> str:
@@ -172,10 +167,7 @@ def _decode(knob: Knob, params: dict[str, Any]) -> Any:
         return knob.choices[0]
     if _is_ordered(knob):
         return _ordered(knob)[int(params[_parameter(knob).name])]
-    drawn = params[knob.key]
-    return next(
-        (choice for choice in knob.choices if isinstance(choice, list) and _named(choice) == drawn), drawn
-    )
+    return params[knob.key]
 
 
 def _encode(knob: Knob, value: Any) -> Any:
@@ -184,7 +176,7 @@ def _encode(knob: Knob, value: Any) -> Any:
         low, high = knob.grid()[0], knob.grid()[-1]
         return min(max(value, low), high)
     known = value if value in knob.choices else _nearest(knob, value)
-    return _ordered(knob).index(known) if _is_ordered(knob) else _named(known)
+    return _ordered(knob).index(known) if _is_ordered(knob) else known
 
 
 def _nearest(knob: Knob, value: Any) -> Any:

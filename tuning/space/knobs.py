@@ -9,7 +9,7 @@ from typing import Any
 from engine.config.environment import SECTION, VARIABLES, silent
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import KNOBS, facts_of
-from engine.config.knobs.facts import AUTO, UNSAID, Search
+from engine.config.knobs.facts import AUTO, GIVEN, UNSAID, Search
 from engine.config.run_config import RunConfig
 
 #: What a study can turn though a run's configuration has no such key: the number of ranks, and of micro-batches a step.
@@ -157,13 +157,13 @@ def checked_value(key: str, value: Any, base: RunConfig) -> Any:
         InputError: a run refuses it.
     """
     if facts_of(key).automatic:
-        if value in (None, AUTO, base.flat()[key]):
+        given = base.flat()[key]
+        if value in (None, AUTO):
             return value
-        raise InputError(
-            key,
-            value,
-            f"a study turns this between null and {AUTO}, and a list that the base has, too; put it there",
-        )
+        if given and value in (GIVEN, given):
+            return GIVEN
+        remedy = f"a study turns this between null and {AUTO}, and the list that the base has, as {GIVEN}; put it there"
+        raise InputError(key, value, remedy)
     try:
         return base.with_values({key: value}).flat()[key]
     except InputError as error:

@@ -66,8 +66,6 @@ def _degrees(points: Points, now: Point) -> list[str]:
 def _short(key: str, value: Any) -> str:
     if value is None:
         return facts_of(key).unset or "all"
-    if isinstance(value, list) and len(value) <= _SHORT_LIST:
-        return ",".join(map(str, value))
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

@@ -17,7 +17,7 @@ from math import prod
 from typing import Any, TypeVar
 
 from engine.config.knobs.catalogue import AUTOMATIC, acts, deciding, facts_of
-from engine.config.knobs.facts import AUTO, UNSAID, data_ranks
+from engine.config.knobs.facts import AUTO, GIVEN, UNSAID, data_ranks
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.config.validation.rules import problems
@@ -140,8 +140,11 @@ class Points:
 
     @cached_property
     def base_values(self) -> Point:
-        """Every value of the base under its dotted key; what a study alone turns as the base has it."""
+        """Every value of the base under its dotted key; what a study alone turns as the base has it. What is turned
+        and has a list there is ``GIVEN``.
+        """
         flat = self.base.flat()
+        flat |= {key: GIVEN for key in AUTOMATIC if key in self.by_key and flat[key]}
         own = {RANKS: self.ranks, ACCUMULATION: max(1, flat["batch.global_batch"] // self._sequences(flat))}
         return flat | {key: value for key, value in own.items() if key in self.by_key}
 
@@ -229,7 +232,10 @@ class Points:
         """What stands at ``auto`` where that comes to another value of the knob: equal runs are equal points."""
         asked = [key for key in self.automatic(point) if len(self.by_key[key].choices) > 1]
         found = self.resolve(self._quick_config(point), asked) if asked else {}
-        return {key: value for key, value in found.items() if self.by_key[key].contains(value)}
+        named = {
+            key: GIVEN if value and value == self.base.flat()[key] else value for key, value in found.items()
+        }
+        return {key: value for key, value in named.items() if self.by_key[key].contains(value)}
 
     def _micro_batches(self, now: Point) -> int:
         """Of a step and replica."""
@@ -267,7 +273,7 @@ class Points:
 
     def of_run(self, point: Point) -> Point:
         """What a point sets in a run's configuration."""
-        left_out = {RANKS, ACCUMULATION, *self.automatic(point)}
+        left_out = {RANKS, ACCUMULATION, *self.by_word(point)}
         given = {key: value for key, value in point.items() if key not in left_out}
         if ACCUMULATION in point:
             sizes = (point["parallel.dp"], self._now(point, "batch.micro_batch"), point[ACCUMULATION])
@@ -279,6 +285,10 @@ class Points:
     def automatic(self, point: Point) -> list[str]:
         """The keys that stand at ``auto`` in a point; ``config`` has what they stand for."""
         return [key for key in AUTOMATIC if point.get(key) == AUTO]
+
+    def by_word(self, point: Point) -> list[str]:
+        """The keys that stand at ``auto``, or as the base has them, for a list each."""
+        return [key for key in AUTOMATIC if point.get(key) in (AUTO, GIVEN)]
 
     def _now(self, point: Point, key: str) -> Any:
         return point.get(key, self.base_values[key])

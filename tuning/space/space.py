@@ -206,7 +206,7 @@ class Space(Points):
                 key, value, f"is not turned by this study{stays}; known: {', '.join(self.by_key)}"
             )
         full = {key: value for key, value in (self.baseline[0] | values).items() if key != "parallel.dp"}
-        own = {key: full.pop(key) for key in (*STUDY_KEYS, *self.automatic(full)) if key in full}
+        own = {key: full.pop(key) for key in (*STUDY_KEYS, *self.by_word(full)) if key in full}
         checked = self.base.with_values(full).flat() | own
         self._check_world(values, checked)
         point = self.point(checked)

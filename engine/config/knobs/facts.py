@@ -23,6 +23,8 @@ Change = Literal["speed", "memory", "loss"]
 
 #: A value of a study's space, never of a run: the value that suits the rest of the point.
 AUTO = "auto"
+#: A value of such knobs as well: the list that the base has.
+GIVEN = "base"
 #: No value: None is one.
 UNSAID: Any = object()
 #: Parts of a run that can be turned while it goes; ``engine/rank/reconfigure.py`` has a function for each.
@@ -80,8 +82,8 @@ class KnobFacts:
 
     A knob that ``alters_learning`` changes what is learned of a token: only times to a loss compare such trials.
 
-    An ``automatic`` knob has three values: None, the list that the base has, if any, and ``AUTO``, which stands for
-    what suits a point's layout.
+    An ``automatic`` knob has two values: None, and ``AUTO``, which stands for what suits a point's layout; where the
+    base has a list, that is a third one, ``GIVEN``.
 
     ``left_alone`` says why a study that names no space does not turn it, where that is not plain from the rest.
 
@@ -266,7 +268,7 @@ def has_uneven_links(search: Search) -> bool:
 def placements(search: Search) -> Any:
     """As the base has its ranks, and what suits the layout, where they lie on islands of a lab."""
     uneven = search.ranks > 1 and has_uneven_links(search)
-    return [search.base.parallel.placement, AUTO] if uneven else None
+    return [GIVEN if search.base.parallel.placement else None, AUTO] if uneven else None
 
 
 def never(search: Search) -> bool:

@@ -17,6 +17,7 @@ from tuning.predict.placement.link_traffic import head_layers
 from tuning.space.encoding import Encoding
 from tuning.space.first_tries import first_tries
 from tuning.spec.study_file import StudyFile
+from tuning.spec.study_file import parse as parse_study
 
 LAYERS = "schedule.stage_layers"
 PLACEMENT = "parallel.placement"
@@ -79,9 +80,8 @@ def automatic_study(**changes: Any) -> StudyFile:
         "train": {"steps": 24, "warmup": 4},
     }
     space = {"parallel.pp": [1, 2], LAYERS: [None, "auto"]}
-    return study(
-        base=base | changes.pop("more", {}), space=space | changes.pop("space", {}), trials=3, **changes
-    )
+    changes = {"trials": 3} | changes
+    return study(base=base | changes.pop("more", {}), space=space | changes.pop("space", {}), **changes)
 
 
 def test_equal_runs_are_equal_points() -> None:
@@ -168,7 +168,7 @@ def test_the_baseline_stands_where_the_base_does_and_keeps_its_limit() -> None:
 def test_the_list_of_the_base_is_a_value_and_no_other_is() -> None:
     space = shuffled_study().search_space
     orders = {(point["parallel.pp"], str(point[PLACEMENT])) for point in space.legal_points}
-    assert orders == {(pp, order) for pp in (1, 2) for order in ("[0, 2, 1, 3]", "auto")}
+    assert orders == {(pp, order) for pp in (1, 2) for order in ("base", "auto")}
     (best,) = {str(space.config(point).parallel.placement) for point in space.legal_points
                if point[PLACEMENT] == "auto"}  # fmt: skip
     assert best == "None", "whole stages on an island"
@@ -180,16 +180,29 @@ def test_auto_that_comes_to_the_list_of_the_base_is_that_list() -> None:
     base = {"parallel": {"placement": [0, 3, 1, 2]}, "lab": THREE_ISLANDS}
     space = automatic_study(more=base, space={PLACEMENT: [[0, 3, 1, 2], "auto"]}).search_space
     of_two = [point[PLACEMENT] for point in space.legal_points if point["parallel.pp"] == 2]
-    assert of_two == [[0, 3, 1, 2]] * len(of_two)
+    assert of_two == ["base"] * len(of_two)
 
 
-def test_a_sampler_draws_lists_by_their_names() -> None:
-    encoding = Encoding(shuffled_study().search_space)
+def test_a_sampler_and_people_name_the_list_of_the_base(tmp_path: Path) -> None:
+    file = shuffled_study()
+    encoding = Encoding(file.search_space)
     (parameter,) = [one for one in encoding.parameters if one.name == PLACEMENT]
-    assert parameter.choices == ("0,2,1,3", "auto")
+    assert parameter.choices == ("base", "auto")
     for point in encoding.space.legal_points:
         drawn = encoding.encode(point)
         assert drawn is not None and encoding.decode(drawn) == point
+    assert parse_study(file.resolved()).search_space.legal_points == file.search_space.legal_points
+    asked = encoding.space.completed({PLACEMENT: "base", "parallel.pp": 2})
+    assert encoding.space.config(asked).parallel.placement == SHUFFLED
+
+
+def test_a_study_of_it_tells_the_lists_and_what_mattered(tmp_path: Path) -> None:
+    file = shuffled_study(space={"batch.micro_batch": [1, 2]}, trials=9)
+    found = run_study(file, tmp_path / "studies" / "first", Machine())
+    for row in found["trials"]:
+        expected = SHUFFLED if row["config"][PLACEMENT] == "base" else None
+        assert row["resolved"][PLACEMENT] == expected
+    assert len(found["trials"]) >= 8 and found["importance"]["values"], "from eight trials on"
 
 
 def test_what_can_be_worked_out_is_tried_first() -> None:
