@@ -91,7 +91,7 @@ def search(home: Path, study: Path, changes: Sequence[str] = ()) -> Kept:
         "told": {key: told.get(key) for key in keys},
         "labels": {name: told[name]["label"] for name in views},
         "seconds": seconds,
-        "base_placement": told["baseline"]["config"].get("parallel.placement"),
+        "base_placement": configs["baseline"]["parallel"]["placement"],
         "alike": [row.uniform or "" for row in plans for _ in row.actions],
         "plan": [action for row in plans for action in row.actions],
         "configs": configs,

@@ -111,7 +111,7 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
             f"{undecided}{yardstick} itself{_others(document, best)}{_not_told(document)}{_outlook(document)}"
         )
     objective = document.aim.objective
-    if gain.low is None and objective.single:
+    if gain.low is None and objective.single and not gain.confirmed:
         once = "a run gives one value and no interval: undecided until both are measured again"
         return f"{beside(gain, yardstick)}; {once}"
     words = gain_text(gain, yardstick, objective.better) + _outlook(document)

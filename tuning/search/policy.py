@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.config.knobs.catalogue import loses_as_much
+from engine.config.knobs.catalogue import AUTOMATIC, loses_as_much
+from engine.config.knobs.facts import AUTO
 from engine.run.outcome import Ending
 from tuning.analysis import beside_leader, confirmation, leaderboard
 from tuning.analysis.scoring import is_lossy
@@ -120,7 +121,27 @@ def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
 
 def _first(state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]) -> Step | None:
     """What is measured before the sampler is asked."""
-    return _next_first_try(state, file, hopeless) or _less_lossy(state, file) or _gentlest(state, file)
+    return (
+        _next_first_try(state, file, hopeless)
+        or _less_lossy(state, file)
+        or _gentlest(state, file)
+        or _worked_out(state, file)
+    )
+
+
+def _worked_out(state: StudyState, file: StudyFile) -> Step | None:
+    """The best so far with all that can be worked out for it: formulas have that no slower."""
+    space, best = file.search_space, leaderboard.standing(state, file).best
+    keys = [key for key in AUTOMATIC if key in space.by_key and space.by_key[key].contains(AUTO)]
+    if best is None or not keys:
+        return None
+    point = space.point(space.base_values | best.config | dict.fromkeys(keys, AUTO))
+    open_now = effective_config.of_state(state, space)
+    if point_key(point) in leaderboard.visited(state, space) or not open_now.allows(point, space):
+        return None
+    if space.outside(point) or space.problem(point):
+        return None
+    return Step("search", "sampler", point, "the best so far, with all that can be worked out for it")
 
 
 def _next_first_try(
