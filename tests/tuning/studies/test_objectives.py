@@ -104,6 +104,13 @@ def test_without_repetition_a_single_value_is_undecided(folder: Path) -> None:
     assert "a run gives one value and no interval" in found["result_line"]
 
 
+def test_a_single_value_that_was_measured_again_is_not_told_to_be_measured_again(folder: Path) -> None:
+    found = run_study(asked(objective="peak_memory_bytes", confirm_repeats=2), folder, Weighed())
+    assert found["gain"]["confirmed"] and found["gain"]["low"] is None, "two rounds have no interval"
+    assert "a run gives one value and no interval" not in found["result_line"]
+    assert "from too few rounds" in found["result_line"]
+
+
 def test_what_breaks_a_constraint_is_never_the_best(folder: Path) -> None:
     """All 18 points are tried, and the only one that keeps so much free is a slow one."""
     whole = {"limit_gib": 2.2, "trials": 18}

@@ -205,6 +205,22 @@ def test_a_study_of_it_tells_the_lists_and_what_mattered(tmp_path: Path) -> None
     assert len(found["trials"]) >= 8 and found["importance"]["values"], "from eight trials on"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_so_far_is_followed_by_itself_worked_out(seed: int, tmp_path: Path) -> None:
+    """Whoever leads with the base's order or an even cut meets its twin next, unless that ran before."""
+    file = shuffled_study(
+        space={"batch.micro_batch": [1, 2, 4]}, trials=9, seed=seed, sampler="random", confirm_repeats=0
+    )
+    rows = run_study(file, tmp_path / "studies" / "first", Machine(noise=0.0))["trials"]
+    twins = 0
+    for place in range(len(rows) - 1):
+        leader = max(rows[: place + 1], key=lambda row: row["value"])
+        twin = file.search_space.point(leader["config"] | {PLACEMENT: "auto", LAYERS: "auto"})
+        assert twin in [row["config"] for row in rows[: place + 2]], rows[place]["label"]
+        twins += twin == rows[place + 1]["config"]
+    assert twins
+
+
 def test_what_can_be_worked_out_is_tried_first() -> None:
     space = shuffled_study().search_space
     labels = [space.label(point) for point, _ in first_tries(space, 12)]
