@@ -102,7 +102,10 @@ def of_study(result: StudyResult, file: StudyFile | None, home: Path) -> list[Pi
     best = result.best
     if file is None or best is None or not best.resolved:
         return []
-    space, turned = file.search_space, [knob.key for knob in file.knobs if len(knob.grid()) > 1]
+    space, turned = (
+        file.search_space,
+        [knob.key for knob in file.knobs if len(knob.grid()) > 1 or knob.contains(AUTO)],
+    )
     keys = [key for key in turned if space.is_active(key, best.config)]
     config = space.config(best.config)
     found = [_pick(key, result, best, space, _foretold(key, config, space)) for key in keys]

@@ -133,6 +133,15 @@ def test_a_plan_is_told_beside_the_best_uniform_one(
     assert "on stage 0: 40.0 ms, 50.0 ms with disk for all its blocks" in picks.line(pick)
 
 
+def test_what_is_always_worked_out_is_a_pick_as_well(
+    result: StudyResult, file: StudyFile, tmp_path: Path
+) -> None:
+    always = study(
+        **{"base": file.base, "space": {"parallel.pp": [1, 2], PLACEMENT: ["auto"], CUT: ["auto"]}}
+    )
+    assert {PLACEMENT, CUT} <= by_key(result, always, tmp_path).keys()
+
+
 def test_where_nothing_was_worked_out_nothing_is_said(
     result: StudyResult, file: StudyFile, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ SMALL = [
     "base.model={layers: 4, hidden: 32, heads: 2, kv_heads: 2, ffn_hidden: 64, vocabulary: 1024}",
     "base.train.validation_batches=2",
     "base.memory.budget_gib=0.0034",
-    "space={parallel.pp: [1, 2], parallel.placement: [base, auto], schedule.stage_layers: [auto], "
+    "space={parallel.pp: [1, 2], parallel.placement: [auto], schedule.stage_layers: [auto], "
     "batch.global_batch: [16, 32]}",
     "confirm_repeats=0",
 ]
