@@ -96,10 +96,11 @@ def slowest_stage_layers(config: RunConfig) -> float:
 
 def message_seconds(config: RunConfig) -> float | None:
     """What the messages of a step take by the rates of a lab's links, nothing hidden; None without links that differ,
-    and of a model that formulas do not know.
+    and where formulas do not know the model, or how many tokens documents have.
     """
     shape, layout = shape_of(config.lab), layout_of(config)
-    if shape is None or len(shape.islands) < 2 or not is_decoder(config.model):
+    known = is_decoder(config.model) and config.data.documents != "whole"
+    if shape is None or len(shape.islands) < 2 or not known:
         return None
     order = config.parallel.placement or range(layout.world_size)
     costs = Costs(layout, of_lab(shape, layout.world_size, LOOPBACK), volumes_of(config))
