@@ -38,6 +38,8 @@ _RANGES = {
     "categorical": None,
 }
 _MACRO = re.compile(r"\$\{([^}]*)\}")
+#: What a shell would run: ``$(command)`` and backticks.
+_CODE = re.compile(r"\$\(|`")
 _NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -125,6 +127,9 @@ def _command(tree: Mapping[str, Any]) -> str:
         raise InputError("command", given, "is no list of words")
     words = []
     for word in map(str, given):
+        if _CODE.search(word):
+            remedy = "has code for a shell in it, and no shell runs a sweep; write what it comes to"
+            raise InputError("command", word, remedy)
         words += [word] if word in MACROS else [_MACRO.sub(lambda found: _replaced(found[1], tree), word)]
     return " ".join(word if word in MACROS else shlex.quote(word) for word in words if word)
 

@@ -126,6 +126,8 @@ def test_ranges_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"parameters": {"a": {"values": [[1, 2], [3]]}}}, "parameters.a", "no plain value"),
         ({"method": "grid", "parameters": {"a": {"min": 0, "max": 1}}}, "method", "no end"),
         ({"command": ["python", "${progam}", "${args}"]}, "command", "no macro that is known"),
+        ({"command": ["python", "$(whoami).py", "${args}"]}, "command", "code for a shell"),
+        ({"command": ["python", "`whoami`.py", "${args}"]}, "command", "code for a shell"),
         ({"command": ["python", "${envvar:NOT_SET_ANYWHERE}"]}, "command", "NOT_SET_ANYWHERE is not set"),
         ({"command": ["bash", "-c", "python t.py ${args}"]}, "command", "stands inside another word"),
         ({"command": "python train.py"}, "command", "no list"),
