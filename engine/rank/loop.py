@@ -8,6 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 from torch import Tensor
@@ -196,7 +198,7 @@ class Validation:
         self._taken: tuple[int, float | None] | None = None
         #: Within it micro-batches are as many as a whole batch has.
         self.whole: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
-        #: What the last loss took; None before the first.
+        #: What a loss takes: as many times as the last one had batches, its median one, for the very first is cold.
         self.seconds: float | None = None
 
     def after(self, step: int) -> None:
@@ -256,25 +258,28 @@ class Validation:
     def _anew(self, step: int, count: int) -> float | None:
         rank = self._rank
         rank.state("validation")
-        began = time.monotonic()
+        moments = [time.monotonic()]
         with unrecorded(), self.whole():
-            found = [self._one(batch) for batch in range(count)]
-            early = [
-                self._one(batch, partial=True) for batch in range(count if self._stages.is_partial else 0)
-            ]
+            answers = list[tuple[float | None, float | None]]()
+            for partial in (False, True) if self._stages.is_partial else (False,):
+                for batch in range(count):
+                    answers.append(self._one(batch, partial))
+                    moments.append(time.monotonic())
+        found, early = answers[:count], answers[count:]
         losses = [loss for loss, _ in found if loss is not None]
         means = {
             "metric": [metric for _, metric in found if metric is not None],
             "partial_loss": [loss for loss, _ in early if loss is not None],
         }
-        self.seconds = seconds = time.monotonic() - began
+        self.seconds = len(answers) * median(end - began for began, end in pairwise(moments))
         if not losses:
             return None
         loss = sum(losses) / len(losses)
         if math.isfinite(loss):
             more = {name: sum(values) / len(values) for name, values in means.items() if values}
             ranks = rank.layout.world_size // rank.layout.pp
-            about = {"step": step, "loss": loss, "batches": len(losses), "seconds": seconds, "ranks": ranks}
+            about = {"step": step, "loss": loss, "batches": len(losses), "ranks": ranks}
+            about["seconds"] = moments[-1] - moments[0]
             rank.writer.event("validation", **about, **more)
         return loss
 
