@@ -1,8 +1,9 @@
 """SE-MoE (arXiv 2205.10034): ranks in proportion to tasks, and what layers ahead, tiers ahead and fused gathers are
-worth, each by itself.
+worth, each by itself; and layered accumulation (2106.02679).
 
 Two tasks have 4 : 1 of a batch on two ranks, which serve one each or equally many micro-batches. Layers of ZeRO 3 are
-gathered ahead, and in one message or one a parameter, over links of a rate. Experts lie in a file (which the system's
+gathered ahead, and in one message or one a parameter, over links of a rate; or once for all micro-batches of a step,
+layer by layer, in place of once for each. Experts lie in a file (which the system's
 cache of pages holds) and are fetched into a quarter as many slots, ahead or when they are asked for. The settings of a
 point run in turn, in random order, on warm ranks; the plain one runs twice (A/A). Bytes are those of the calls, and
 what the interfaces counted, without headers; of experts those that were fetched.
@@ -54,6 +55,7 @@ class Part(NamedTuple):
 
 TASKS = Part("systems_tasks", "Ranks in proportion to two tasks of 4 : 1", ("tasks",))
 AHEAD = Part("systems_ahead", "Layers ahead, tiers ahead and fused gathers", ("layer", "fused", "tier"))
+LAYERED = Part("systems_layered", "Layered accumulation, four micro-batches", ("layered",))
 
 
 def points() -> dict[str, Point]:
@@ -80,7 +82,14 @@ def points() -> dict[str, Point]:
     }
     proportional, fused = {"parallel.task_ranks": "proportional"}, {"overlap.fused_gathers": True}
     apart = sharded | {"model": narrow, "overlap": {"fused_gathers": False}}
+    slow = {"hosts": 2, "rate_mbit": 100.0}
+    many = sharded | {"model": narrow, "batch": {"micro_batch": 1, "global_batch": 8}, "lab": slow}
     return {
+        "layered": Point(
+            "a layer gathered once for 4 micro-batches, 100 Mbit/s",
+            _config(many),
+            {"schedule.kind": "layered"},
+        ),
         "tasks": Point("ranks in proportion to tasks of 4 : 1", _config(tasks), proportional),
         "layer": Point(
             "layer ahead, 1,000 Mbit/s", _config(sharded | {"model": wide}), {"overlap.prefetch": 1}
@@ -114,6 +123,7 @@ def _about(summary: RunSummary) -> dict[str, Any]:
         "counted": summary.wire_bytes_measured,
         "messages": sum(row.calls for row in summary.communication),
         "waited": summary.phases["communication_exposed"],
+        "gathered": sum(row.bytes for row in summary.communication if row.operation == "all_gather"),
     }
     for row in summary.expert_slots:
         steps = _STEPS + _WARMUP
