@@ -1,6 +1,7 @@
 """LoSA (arXiv 2402.02887) here, beside LoRA (2106.09685) of as many parameters, and beside training everything.
 
-A decoder that read Python's help texts goes on with the sources of ``asyncio``. Bytes of gradients are those of two
+A decoder that read Python's help texts goes on with the sources of ``asyncio``; a vision transformer that saw a few
+drawn images with more of them, where only losses are compared. Bytes of gradients are those of two
 data ranks' calls. What a micro-batch keeps for its backward is counted by hooks on what autograd saves. Each kind has
 the learning rate of three that was best with a seed of its own. With other seeds each kind trains once, in random
 order, everything twice (A/A); the loss on held-out sources is taken on the way, with the seconds of training until
@@ -32,16 +33,40 @@ from profilers.model.run_summary import RunSummary
 
 NAME, KEPT = "systems_adapted", table.RESULTS / "systems_adapted.json"
 FULL, LORA, LOSA, AGAIN = "everything", "LoRA", "LoSA", "again"
-#: As many parameters, within 1.3 %.
-KINDS: dict[str, dict[str, Any]] = {
-    FULL: {},
-    LORA: {"train__adapt": "lora", "train__adapt_rank": 4},
-    LOSA: {"train__adapt": "losa", "train__adapt_rank": 26},
-}
+KINDS: dict[str, dict[str, Any]] = {FULL: {}, LORA: {"train__adapt": "lora"}, LOSA: {"train__adapt": "losa"}}
 RATES = {FULL: (1e-3, 2e-3, 4e-3), LORA: (5e-3, 1e-2, 2e-2), LOSA: (5e-3, 1e-2, 2e-2)}
 SEEDS, TRIED_SEED = 3, 100
 #: Of what training everything keeps.
 MOST_KEPT = 0.2
+
+
+class Case(NamedTuple):
+    """What learns, where its measurements are kept, what it goes on with, and ranks that have as many parameters within
+    1.6 %.
+    """
+
+    kept: Path
+    tree: dict[str, Any]
+    more: dict[str, Any]
+    ranks: dict[str, int]
+
+
+TEXT = Case(
+    KEPT,
+    {
+        "model": {"layers": 4, "hidden": 128, "heads": 4, "kv_heads": 4, "ffn_hidden": 352},
+        "data": {"sequence_length": 128},
+        "batch": {"micro_batch": 8, "global_batch": 8},
+    },
+    {"data__path": str(Path(asyncio.__file__).parent)},
+    {LORA: 4, LOSA: 26},
+)
+IMAGES = Case(
+    table.RESULTS / f"{NAME}_images.json",
+    {"model": {"workload": "vision"}, "batch": {"micro_batch": 32, "global_batch": 32}},
+    {},
+    {LORA: 2, LOSA: 14},
+)
 
 
 class Size(NamedTuple):
@@ -53,16 +78,12 @@ class Size(NamedTuple):
     every: int = 20
 
 
-def config_of(kind: str = FULL, **more: Any) -> RunConfig:
-    """The small decoder's; beside a frozen one ``train__resume`` is still to be named."""
-    tree = {
-        "model": {"layers": 4, "hidden": 128, "heads": 4, "kv_heads": 4, "ffn_hidden": 352},
-        "data": {"sequence_length": 128},
-        "batch": {"micro_batch": 8, "global_batch": 8},
-        "train": {"learning_rate": 2e-3, "validation_batches": 8, "timeout_seconds": 3600.0},
-        "device": "cpu",
-    }  # fmt: skip
-    values = KINDS[kind] | more
+def config_of(kind: str = FULL, case: Case = TEXT, **more: Any) -> RunConfig:
+    """The small model's; beside a frozen one ``train__resume`` is still to be named."""
+    train = {"learning_rate": 2e-3, "validation_batches": 8, "timeout_seconds": 3600.0}
+    tree = case.tree | {"train": train, "device": "cpu"}
+    rank = {"train__adapt_rank": case.ranks[kind]} if kind in case.ranks else {}
+    values = KINDS[kind] | rank | more
     return parse(tree).with_values({key.replace("__", "."): value for key, value in values.items()})
 
 
@@ -72,47 +93,47 @@ def learned(kind: str) -> int:
     return side_parameters(config) if adapts(config) else parameters(workload_of(config))
 
 
-def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
-    """What is missing is measured; what has been is kept after each run."""
-    kept = table.kept(kept_at)
+def run(size: Size, case: Case = TEXT) -> dict[str, Any]:
+    """What is missing is measured; what has been is kept after each run. Bytes are those of text."""
+    kept = table.kept(case.kept)
     kept.setdefault("size", size._asdict())
-    if "saved" not in kept:
+    if case == TEXT and "saved" not in kept:
         kept["saved"] = {kind: saved_bytes(kind) for kind in KINDS}
-        table.keep(kept_at, kept)
+        table.keep(case.kept, kept)
     with tempfile.TemporaryDirectory() as home, Session(Path(home), LocalPool()) as session:
-        bases = _Bases(session, size)
-        _choose_rates(session, bases, size, kept, kept_at)
-        if "bytes" not in kept:
+        bases = _Bases(session, size, case)
+        _choose_rates(session, bases, size, kept)
+        if case == TEXT and "bytes" not in kept:
             kept["bytes"] = {kind: _bytes(session, bases, kind) for kind in KINDS}
-            table.keep(kept_at, kept)
-        _take_losses(session, bases, size, kept, kept_at)
+            table.keep(case.kept, kept)
+        _take_losses(session, bases, size, kept)
     return kept
 
 
 class _Bases:
     """Runs to go on from, one for each seed, made when they are first asked for."""
 
-    def __init__(self, session: Session, size: Size) -> None:
-        self._session, self._size, self._found = session, size, dict[int, str]()
+    def __init__(self, session: Session, size: Size, case: Case) -> None:
+        self._session, self._size, self._found, self.case = session, size, dict[int, str](), case
 
     def of(self, seed: int) -> str:
         """Its folder."""
         if seed not in self._found:
             steps = self._size.before
-            config = config_of(train__seed=seed, train__steps=steps, checkpoint__every_steps=steps)
+            values = {"train__seed": seed, "train__steps": steps, "checkpoint__every_steps": steps}
+            config = config_of(FULL, self.case, **values)
             summary = _summary(self._session, config)
             self._found[seed] = str(self._session.home / summary.id)
         return self._found[seed]
 
     def tuned(self, kind: str, seed: int, steps: int, **more: Any) -> RunConfig:
-        """One that goes on from there with sources."""
+        """One that goes on from there."""
         values = {
             "train__resume": self.of(seed),
             "train__seed": seed,
             "train__steps": self._size.before + steps,
-            "data__path": str(Path(asyncio.__file__).parent),
         }
-        return config_of(kind, **values | more)
+        return config_of(kind, self.case, **values | self.case.more | more)
 
 
 def saved_bytes(kind: str) -> int:
@@ -132,13 +153,13 @@ def _summary(session: Session, config: RunConfig) -> RunSummary:
     return summary
 
 
-def _choose_rates(session: Session, bases: _Bases, size: Size, kept: dict[str, Any], kept_at: Path) -> None:
+def _choose_rates(session: Session, bases: _Bases, size: Size, kept: dict[str, Any]) -> None:
     for kind, rates in RATES.items():
         for rate in rates:
             if (name := f"{kind}, {rate:g}") not in kept.setdefault("tried", {}):
                 config = bases.tuned(kind, TRIED_SEED, size.tried, train__learning_rate=rate)
                 kept["tried"][name] = _summary(session, config).validation_loss
-                table.keep(kept_at, kept)
+                table.keep(bases.case.kept, kept)
 
 
 def best_rate(kept: dict[str, Any], kind: str) -> float:
@@ -154,7 +175,7 @@ def _bytes(session: Session, bases: _Bases, kind: str) -> int:
     return round(sum(row.bytes for row in rows if row.axis == "dp"))
 
 
-def _take_losses(session: Session, bases: _Bases, size: Size, kept: dict[str, Any], kept_at: Path) -> None:
+def _take_losses(session: Session, bases: _Bases, size: Size, kept: dict[str, Any]) -> None:
     names = [*KINDS, AGAIN]
     for seed in range(SEEDS):
         for name in random.sample(names, len(names)):
@@ -167,7 +188,7 @@ def _take_losses(session: Session, bases: _Bases, size: Size, kept: dict[str, An
             assert kind == FULL or (row is not None and row.kept)
             curve = [(one.step, one.loss, one.seconds) for one in summary.quality]
             kept["runs"][run] = {"step": float(np.median(summary.step_samples)), "curve": curve}
-            table.keep(kept_at, kept)
+            table.keep(bases.case.kept, kept)
 
 
 HEADER = [
