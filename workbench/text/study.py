@@ -148,13 +148,13 @@ def columns(result: StudyResult) -> dict[str, list[str]]:
     return {
         "trial": [str(arm.trial) for arm in arms],
         "is": [_role(arm, confirmed) for arm in arms],
-        f"search, {aim.unit}": [words.number(aim.shown(arm.searched_value)) for arm in arms],
-        f"again, {aim.unit}": [words.number(aim.shown(_mean(arm))) for arm in arms],
+        f"search, {aim.unit}": [text(aim.shown(arm.searched_value)) for arm in arms],
+        f"again, {aim.unit}": [text(aim.shown(_mean(arm))) for arm in arms],
         "windows": [str(len(arm.rounds)) for arm in arms],
         "beside the baseline" if plain else f"beside trial {confirmed.beside}": [
             ""
             if arm.is_baseline or arm.trial == confirmed.beside
-            else f"{arm.ratio:.3f} ({words.interval(arm.low, arm.high, 3)})"
+            else f"{arm.ratio:.3f} ({words.interval(arm.low, arm.high, 3) or 'no interval'})"
             for arm in arms
         ],
         "peak memory": [words.gib(arm.peak_memory_bytes) for arm in arms],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,14 @@ def test_the_readme_of_an_export_has_the_value_measured_again_beside_that_of_the
         "measured again; 1,500 tokens/s in the search"
     )
     assert f"- Objective of its study: {expected}" in (tmp_path / "out" / "README.md").read_text("utf-8")
+
+
+def test_the_columns_have_as_many_digits_as_small_numbers_need() -> None:
+    file = study(objective={"loss_at_seconds": 20}, confirm_repeats=5)
+    document = result(TIED, file)
+    assert rounds.columns(document)["search, loss"] == ["0.001", "0.00099"]
+    confirmed = document.confirmation_rounds
+    assert confirmed is not None
+    arms = [replace(arm, low=None, high=None) for arm in confirmed.arms]
+    short = replace(document, confirmation_rounds=replace(confirmed, arms=arms))
+    assert rounds.columns(short)["beside the baseline"][1].endswith("(no interval)")
