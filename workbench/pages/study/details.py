@@ -237,6 +237,8 @@ def _picks(found: Sequence[Pick], place: str) -> None:
                 "what speaks for it": [pick.reason for pick in found],
             },
             f"{place}-picks-table",
+            {"what speaks for it": st.column_config.TextColumn(width="large")},
+            lines=3,
         )
 
 

@@ -31,6 +31,8 @@ LOOK_SECONDS = 2.0
 #: A chooser offers, and a list shows, so many at a time: a browser that gets 10,000 with each change is slow.
 MOST_OPTIONS = 500
 ROW_PIXELS = 33
+#: What another line in a row adds.
+_LINE_PIXELS = 20
 #: A tile whose title can be read.
 TILE_PIXELS = 165
 ONLY_SHOWN = "This link shows the page and does not steer."
@@ -192,11 +194,19 @@ def metrics(values: Mapping[str, tuple[str, str]], key: str) -> None:
                 st.caption(below or "&nbsp;")
 
 
-def table(columns: Mapping[str, list[Any]], key: str, config: Mapping[str, Any] | None = None) -> None:
-    """A read-only table; a column without any value is left out."""
+def table(
+    columns: Mapping[str, list[Any]], key: str, config: Mapping[str, Any] | None = None, lines: int = 1
+) -> None:
+    """A read-only table; a column without any value is left out. Words go on in so many lines of a row."""
     shown = {name: values for name, values in columns.items() if any(value is not None for value in values)}
     st.dataframe(
-        shown, key=key, hide_index=True, column_config=config, height="content", placeholder=words.NOTHING
+        shown,
+        key=key,
+        hide_index=True,
+        column_config=config,
+        height="content",
+        row_height=None if lines == 1 else ROW_PIXELS + (lines - 1) * _LINE_PIXELS,
+        placeholder=words.NOTHING,
     )
 
 
