@@ -143,6 +143,10 @@ def ago(unix: float | None, now: float | None = None) -> str:
 FOREIGN = "foreign job"
 
 
+#: What of a layout its words tell.
+IN_LAYOUT = ("dp", "tp", "pp", "cp", "ep", "cp_method", "zero_stage", "shard_ranks", "world_size")
+
+
 def layout(degrees: Mapping[str, Any] | None) -> str:
     """Degrees of parallelism in a few characters; axes of one rank are left out. Those of a foreign job nobody
     told; of another trainer in a study the number of its ranks.

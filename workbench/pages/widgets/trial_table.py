@@ -103,7 +103,8 @@ def trials_table(
     """One line per trial, the newest first; a knob that does nothing at a point is left blank."""
     newest = list(rows)[::-1]
     keys = list(dict.fromkeys(name for row in newest for name in row.config))
-    varying = [name for name in keys if not name.startswith("parallel.")]
+    told = {f"parallel.{name}" for name in words.IN_LAYOUT}
+    varying = [name for name in keys if name not in told]
     st.dataframe(
         {
             "trial": [row.number for row in newest],

@@ -11,6 +11,7 @@ import streamlit as st
 
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import visit
+from tuning.report.study_result import Measurement
 from workbench.pages.widgets import trial_table
 
 
@@ -63,3 +64,18 @@ def test_the_next_page_is_that_of_the_run(home: Path) -> None:
     assert app.query_params["id"] == run
     assert app.selectbox(key="id").value == run
     assert trial_table.OPEN_RUN not in app.session_state
+
+
+def test_what_the_words_of_a_layout_do_not_tell_has_columns_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: dict[str, Any] = {}
+    monkeypatch.setattr(st, "dataframe", lambda columns, **about: shown.update(columns))
+    turned = {"parallel.placement": "auto", "parallel.sequence_groups": "planned", "parallel.ep_island": None}
+    config = {"parallel.dp": 4, "parallel.zero_stage": 1, "batch.micro_batch": 2} | turned
+    row = Measurement(0, config=config, source="sampler", outcome="completed")
+    trial_table.trials_table([row], lambda key, now: True, "a-table")
+    assert shown["layout"] == ["dp4 · ZeRO-1"]
+    for key, value in {"placement": "auto", "sequence groups": "planned", "ep island": "none"}.items():
+        assert shown[key] == [value], key
+    assert "dp" not in shown and "micro-batch" in shown
