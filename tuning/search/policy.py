@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.config.knobs.catalogue import AUTOMATIC, loses_as_much
+from engine.config.knobs.catalogue import AUTOMATIC, facts_of, loses_as_much
 from engine.config.knobs.facts import AUTO
 from engine.run.outcome import Ending
 from tuning.analysis import beside_leader, confirmation, leaderboard
@@ -19,6 +19,8 @@ from tuning.spec.study_file import StudyFile
 from tuning.storage import effective_config
 from tuning.storage.state import CHECK, StudyState, Trial
 
+#: The last part of the trials, in which what was worked out for the best is taken back, one thing at a time.
+TAKES_BACK = 0.4
 #: At most this share of the trials goes to lossy settings that this study cannot prove.
 UNPROVABLE_SHARE = 0.25
 _OF_A_WINDOW = ("confirms", "round", "window")
@@ -130,18 +132,30 @@ def _first(state: StudyState, file: StudyFile, hopeless: Callable[[], Collection
 
 
 def _worked_out(state: StudyState, file: StudyFile) -> Step | None:
-    """The best so far with all that can be worked out for it: formulas have that no slower."""
+    """The best so far with all that can be worked out for it: formulas have that no slower. In the last part of the
+    trials it is measured with each of these taken back as well, for what formulas do not know.
+    """
     space, best = file.search_space, leaderboard.standing(state, file).best
     keys = [key for key in AUTOMATIC if key in space.by_key and space.by_key[key].contains(AUTO)]
     if best is None or not keys:
         return None
-    point = space.point(space.base_values | best.config | dict.fromkeys(keys, AUTO))
-    open_now = effective_config.of_state(state, space)
-    if point_key(point) in leaderboard.visited(state, space) or not open_now.allows(point, space):
-        return None
-    if space.outside(point) or space.problem(point):
-        return None
-    return Step("search", "sampler", point, "the best so far, with all that can be worked out for it")
+    values = space.base_values | best.config
+    twins = [(dict.fromkeys(keys, AUTO), "the best so far, with all that can be worked out for it")]
+    if len(leaderboard.visited(state, space)) >= (1 - TAKES_BACK) * file.trials:
+        twins += [
+            ({key: other}, f"the best so far, but {facts_of(key).title.lower()} not as worked out")
+            for key in keys
+            if values[key] == AUTO
+            for other in space.by_key[key].choices
+            if other != AUTO
+        ]
+    known, open_now = leaderboard.visited(state, space), effective_config.of_state(state, space)
+    for changed, why in twins:
+        point = space.point(values | changed)
+        unknown = point_key(point) not in known and open_now.allows(point, space)
+        if unknown and not space.outside(point) and not space.problem(point):
+            return Step("search", "sampler", point, why)
+    return None
 
 
 def _next_first_try(
