@@ -88,7 +88,7 @@ def points() -> dict[str, Point]:
         "layered": Point(
             "a layer gathered once for 4 micro-batches, 100 Mbit/s",
             _config(many),
-            {"schedule.kind": "layered"},
+            {"schedule.kind": "layered", "schedule.chunks": 4},
         ),
         "tasks": Point("ranks in proportion to tasks of 4 : 1", _config(tasks), proportional),
         "layer": Point(
