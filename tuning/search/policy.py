@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.config.knobs.catalogue import AUTOMATIC, facts_of, loses_as_much
+from engine.config.knobs.catalogue import facts_of, loses_as_much
 from engine.config.knobs.facts import AUTO
 from engine.run.outcome import Ending
 from tuning.analysis import beside_leader, confirmation, leaderboard
 from tuning.analysis.scoring import is_lossy
 from tuning.search import phases
 from tuning.search.budgets import no_room_again, spent, used_up
-from tuning.space.first_tries import Tries, first_tries, fitting_tries
+from tuning.space.first_tries import Tries, first_tries, fitting_tries, worked_out
 from tuning.space.points import Point, point_key
 from tuning.spec.study_file import StudyFile
 from tuning.storage import effective_config
@@ -136,15 +136,15 @@ def _worked_out(state: StudyState, file: StudyFile) -> Step | None:
     trials it is measured with each of these taken back as well, for what formulas do not know.
     """
     space, best = file.search_space, leaderboard.standing(state, file).best
-    keys = [key for key in AUTOMATIC if key in space.by_key and space.by_key[key].contains(AUTO)]
-    if best is None or not keys:
+    automatic = worked_out(space)
+    if best is None or not automatic:
         return None
     values = space.base_values | best.config
-    twins = [(dict.fromkeys(keys, AUTO), "the best so far, with all that can be worked out for it")]
+    twins = [(automatic, "the best so far, with all that can be worked out for it")]
     if len(leaderboard.visited(state, space)) >= (1 - TAKES_BACK) * file.trials:
         twins += [
             ({key: other}, f"the best so far, but {facts_of(key).title.lower()} not as worked out")
-            for key in keys
+            for key in automatic
             if values[key] == AUTO
             for other in space.by_key[key].choices
             if other != AUTO
