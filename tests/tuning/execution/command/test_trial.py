@@ -177,10 +177,12 @@ def test_a_trial_ends_as_what_it_is_and_leaves_nothing(
 
 
 def test_steps_of_somebody_who_went_on_in_the_background_are_nobody_s(tmp_path: Path) -> None:
-    """They come quickly enough to be as many as are asked for before he is ended."""
+    """They come quickly enough to be as many as are asked for before he is ended, and no trainer starts so quickly
+    that his first could come before it is noticed that he went.
+    """
     home = tmp_path / "home"
     with pytest.raises(InputError, match="came back at once and went on in the background"):
-        run(home, study("--micro-batch-size 4 --ends on"), purpose="baseline")
+        run(home, study("--micro-batch-size 4 --ends on --starts 0.4"), purpose="baseline")
     assert "\0" not in (only_run(home) / "logs" / "trainer.log").read_text()
     assert wait_until(lambda: not left(home))
 
