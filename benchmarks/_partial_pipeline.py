@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +20,11 @@ import torch
 
 from benchmarks import _ranks as ranks
 from benchmarks import _table as table
+from benchmarks._paced import costs, paced_engine
 from benchmarks._ratio import Ratio, Taken, ratio, wall_seconds
 from engine.comm.context import RankContext
 from engine.config.run_config import RunConfig, parse
 from engine.footprint.footprint import parts_of, plan_of
-from engine.schedules.actions import Costs
 from engine.session import Session
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.simulation.event_loop import simulate
@@ -118,19 +116,9 @@ def _steps(rounds: int, kinds: tuple[str, ...]) -> dict[str, Any]:
 def _on_rank(rank: RankContext, rounds: int, kinds: tuple[str, ...]) -> tuple[list[Taken], list[float]]:
     latencies = latencies_of(rank)
     steps: dict[str, ranks.Steps] = {
-        kind: ranks.EngineSteps(paced_engine(rank, in_lab(kind)), recorded=False) for kind in kinds
+        kind: ranks.EngineSteps(paced_engine(rank, in_lab(kind), LAYER), recorded=False) for kind in kinds
     }
     return ranks.in_turn(steps, rounds), latencies
-
-
-def paced_engine(rank: RankContext, config: RunConfig) -> ranks.Engine:
-    """Whose layers take ``LAYER`` seconds each, and twice that backward."""
-    engine = ranks.Engine(replace(rank, config=config))
-    for replica in engine.stages.stages.values():
-        seconds = LAYER * len(replica.model.blocks)
-        for name, factor in (("forward", 1), ("backward", 2)):
-            setattr(replica, name, _paced(getattr(replica, name), factor * seconds))
-    return engine
 
 
 def latencies_of(rank: RankContext) -> list[float]:
@@ -146,18 +134,6 @@ def latencies_of(rank: RankContext) -> list[float]:
                 channel.receive(element, source).wait()
         found.append((time.perf_counter() - began) / 2)
     return found
-
-
-def _paced(work: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-    """Takes so long, if it does not take longer."""
-
-    def paced(*arguments: Any) -> Any:
-        end = time.perf_counter() + seconds
-        found = work(*arguments)
-        time.sleep(max(0.0, end - time.perf_counter()))
-        return found
-
-    return paced
 
 
 def _bytes(kind: str) -> dict[str, float]:
@@ -189,12 +165,9 @@ def simulated(kind: str, latency: float) -> float:
 
 def played(config: RunConfig, latency: float) -> Simulated:
     """A paced step by events, of the list that ranks execute, with the lab's links."""
-    costs = [
-        Costs(LAYER * part.layers, 2 * LAYER * part.layers) for part in parts_of(config, plan_of(config))
-    ]
     link = Link(latency, RATE * 1e6 / 8)
     hosts = Cluster("the lab", (Group(4, 1, Accelerator("a paced core", {}, 0, 0.0), link, link, "lab"),))
-    return simulate(step_of(config, costs, backend="gloo"), Machine(hosts))
+    return simulate(step_of(config, costs(config, LAYER), backend="gloo"), Machine(hosts))
 
 
 HEADER = [

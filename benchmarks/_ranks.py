@@ -213,14 +213,17 @@ def on_cores(
     *arguments: Any,
     watch: Callable[[list[int]], None] = lambda pids: None,
 ) -> list[Any]:
-    """What ``measure(rank_context, *arguments)`` returns on each rank; ``watch`` is told their processes."""
+    """What ``measure(rank_context, *arguments)`` returns on each rank, which is on the device that
+    ``parallel.placement`` gives it; ``watch`` is told their processes.
+    """
     methods, world_size = multiprocessing.get_context("forkserver"), layout_of(config).world_size
     methods.set_forkserver_preload(PRELOAD)
     with tempfile.TemporaryDirectory() as home, contextlib.closing(RankHosts(config.lab)) as place:
         folder = run_folder.create(Path(home), config, {})
         Progress(folder, world_size).close()
         pipes = [methods.Pipe(duplex=False) for _ in range(world_size)]
-        store, hosts = (place.store_address, place.store.port), place.namespaces(world_size)
+        store, devices = (place.store_address, place.store.port), place.namespaces(world_size)
+        hosts = [devices[device] for device in config.parallel.placement or range(world_size)]
         ranks = [
             methods.Process(
                 target=_rank,

@@ -15,7 +15,8 @@ import numpy as np
 
 from benchmarks import _ranks as ranks
 from benchmarks import _table as table
-from benchmarks._partial_pipeline import PLAIN, WITHIN, in_lab, latencies_of, paced_engine, played
+from benchmarks._paced import paced_engine
+from benchmarks._partial_pipeline import LAYER, PLAIN, WITHIN, in_lab, latencies_of, played
 from benchmarks._ratio import Taken, wall_seconds
 from engine.comm.context import RankContext
 from engine.config.run_config import RunConfig
@@ -54,7 +55,7 @@ def _on_rank(
     rank: RankContext, rounds: int, kinds: tuple[str, ...]
 ) -> tuple[list[Taken], list[float], dict[str, int]]:
     latencies = latencies_of(rank)
-    engines = {kind: paced_engine(rank, config_of(kind)) for kind in kinds}
+    engines = {kind: paced_engine(rank, config_of(kind), LAYER) for kind in kinds}
     steps: dict[str, ranks.Steps] = {
         kind: ranks.EngineSteps(engine, recorded=False) for kind, engine in engines.items()
     }

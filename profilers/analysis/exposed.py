@@ -3,7 +3,8 @@
 The phase ``communication_exposed`` of a step is divided among the calls that were under way in it, so that the axes sum
 to the phase. Calls that were waited for as a whole come first; what they leave is shared by the others in proportion
 to their own exposed seconds, since two of them can be under way in one wait. What no recorded call explains is
-``UNKNOWN``. Waits for a pipeline's messages are no part of it: they are ``bubble``.
+``UNKNOWN``, unless it is less than a thousandth. Waits for a pipeline's messages are no part of it: they are
+``bubble``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from profilers.records.table import Column, Table
 #: Exposed seconds that belong to no recorded call.
 UNKNOWN = "unknown"
 _TOLERANCE = 1e-9
+#: Less of the whole than this is rounding and the grain of clocks, and nothing anyone could look for.
+_TRIFLE = 1e-3
 
 _Floats = np.ndarray[Any, np.dtype[np.float64]]
 _Places = np.ndarray[Any, np.dtype[np.int64]]
@@ -73,7 +76,7 @@ def seconds_by_axis(measured: JoinedSteps, tables: list[Table]) -> ByAxis:
             together.append(_hidden(calls, shares, known))
         exposed[UNKNOWN] += max(0.0, float(waits.sum() - shares.sum()))
     count, whole = len(measured.steps) * len(tables), sum(exposed.values())
-    if exposed[UNKNOWN] <= _TOLERANCE * whole:
+    if exposed[UNKNOWN] <= _TRIFLE * whole:
         del exposed[UNKNOWN]
     return ByAxis(
         {name: seconds / count for name, seconds in sorted(exposed.items())},

@@ -70,6 +70,14 @@ def test_what_no_call_explains_is_unknown(tmp_path: Path) -> None:
     assert found.exposed == about({"tp": 0.1, "unknown": 0.3})
 
 
+def test_a_trifle_that_no_call_explains_is_no_axis(tmp_path: Path) -> None:
+    """A chart had a bar of 0.0 ms named unknown."""
+    found = by_axis(
+        tmp_path, ({"backward": 0.5, "communication_exposed": 0.10005}, [call("tp", 0.2, 0.1, 0.1)])
+    )
+    assert list(found.exposed) == ["tp"]
+
+
 def test_all_ranks_count_as_in_the_phases(tmp_path: Path) -> None:
     fast = ({"forward": 0.1, "communication_exposed": 0.1}, [call("dp", 0.1, 0.1, 0.1)])
     slow = ({"forward": 0.5, "communication_exposed": 0.2}, [call("dp", 0.1, 0.2, 0.2)])

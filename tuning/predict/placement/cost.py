@@ -3,8 +3,11 @@
 Messages of one axis go in all of its groups at the same time, and may share a link; axes follow each other. A ring of n
 ranks passes n-th parts 2 (n - 1) times; each time waits for the slowest link. A pipeline's messages go there and back:
 in 1F1B such a round gates every pp micro-batches, so that it is waited for m / pp times (arXiv 2405.18093), while
-stages compute m + pp - 1 times. A link that several hops cross may be busy for longer; that is our addition. All of it
-is taken as exposed, as Pipette does; for an order that is the safe side.
+stages compute m + pp - 1 times. All of it is taken as exposed, as Pipette does; for an order that is the safe side.
+
+Two additions are ours. A link that several hops cross may be busy for longer. And data ranks of a later stage have
+averaged their gradients for a while when the first stage is through with its last micro-batch: what that takes on its
+way back to the first stage is not waited for again, so the slowest links do least harm under the last stage.
 """
 
 from __future__ import annotations
@@ -23,6 +26,11 @@ from tuning.predict.placement.stage_layers import slowest_stage, split_layers
 #: Axis -> the groups of ranks that do one collective together.
 GROUPS = {"dp": "data", "tp": "tp", "cp": "cp", "ep": "ep"}
 AXES = (*GROUPS, "pp")
+#: Part of a layer's seconds.
+_BACKWARD = 2 / 3
+#: By stage of ZeRO, the part of what data ranks send that follows the last backward and nothing else: stage 1 gathers
+#: weights when all stages have their norms, stages 2 and 3 send in every micro-batch.
+_AFTER_BACKWARD = {0: 1.0, 1: 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,8 @@ class Costs:
 
     def parts(self, orders: Ints) -> dict[str, Floats]:
         """Seconds of each axis and, where ``work`` is known, of ``compute``; [orders] each."""
-        found = {axis: self._collective(orders, axis) for axis in GROUPS} | {"pp": self._pipeline(orders)}
+        found = {axis: self._collective(orders, axis).max(axis=1) for axis in GROUPS if axis != "dp"}
+        found = {"dp": self._gradients(orders)} | found | {"pp": self._pipeline(orders)}
         return found if self.work is None else found | {"compute": self._compute(orders, self.work)}
 
     def stage_seconds(self, devices: Ints, work: Work) -> Floats:
@@ -119,11 +128,31 @@ class Costs:
         return split_layers(work.layers, speeds, self._extra(work), most or None)
 
     def _collective(self, orders: Ints, axis: str) -> Floats:
-        total = np.zeros(len(orders))
+        """Of the slowest group of each stage, all groups at the same time; [orders, stages]."""
+        stages, ranks = self._stages.shape
+        total = np.zeros((len(orders), stages))
         for turn in self._turns[axis]:
             seconds = self.links.seconds(orders[:, turn.sources], orders[:, turn.targets], turn.bytes_)
-            total += turn.times * seconds.max(axis=1)
+            of_stage = turn.sources // ranks
+            for stage in range(stages):
+                total[:, stage] += turn.times * seconds[:, of_stage == stage].max(axis=1)
         return total
+
+    def _gradients(self, orders: Ints) -> Floats:
+        """What is left of the data ranks' exchange when the first stage is through with its own."""
+        whole, last = self._collective(orders, "dp"), _AFTER_BACKWARD.get(self.layout.zero_stage, 0.0)
+        beside = np.minimum(last * whole, self._lead(orders)) if last and whole.any() else 0.0
+        found: Floats = (whole - beside).max(axis=1)
+        return found
+
+    def _lead(self, orders: Ints) -> Floats:
+        """For how long each stage is through with its backward when the first one is; [orders, stages]."""
+        lead = np.zeros((len(orders), len(self._stages)))
+        hop = 0.0 if self.work is None else _BACKWARD * self._slowest_stage(orders, self.work)
+        for stage, (one, other) in enumerate(itertools.pairwise(self._stages), 1):
+            back = self.links.seconds(orders[:, other], orders[:, one], self.volumes.pp.bytes_)
+            lead[:, stage] = lead[:, stage - 1] + hop + back.min(axis=1)
+        return lead
 
     def _pipeline(self, orders: Ints) -> Floats:
         """Rounds of the slowest pipeline that are waited for; more where a link is busy for longer than that.
@@ -152,12 +181,17 @@ class Costs:
 
     def _compute(self, orders: Ints, work: Work) -> Floats:
         """Of orders whose stages are alike in speed and memory layers are split once."""
-        micro_batches = max(1.0, self.volumes.pp.calls)
+        found: Floats = (max(1.0, self.volumes.pp.calls) + self.layout.pp - 1) * self._slowest_stage(
+            orders, work
+        )
+        return found
+
+    def _slowest_stage(self, orders: Ints, work: Work) -> Floats:
+        """Seconds of a micro-batch on it."""
         stages = np.concatenate([self.stage_seconds(orders, work), self._room(orders, work)], axis=-1)
         different, which = np.unique(stages, axis=0, return_inverse=True)
-        slowest = np.array([self._best(tuple(row), work) for row in different.tolist()])
-        found: Floats = (micro_batches + self.layout.pp - 1) * slowest[which.ravel()]
-        return found
+        slowest: Floats = np.array([self._best(tuple(row), work) for row in different.tolist()])
+        return slowest[which.ravel()]
 
     def _room(self, devices: Ints, work: Work) -> Floats:
         """How many layers each stage has room for, that of its fullest device; [..., stages], or nothing."""

@@ -18,6 +18,7 @@ import numpy as np
 from tuning.predict.model.hardware import Link
 from tuning.predict.simulation.machine import Booking, Machine, Ports, transfer
 from tuning.predict.simulation.program import Code, Op, Program
+from tuning.predict.simulation.shared_ports import ports_of
 from tuning.predict.simulation.step import Among, Collective, Step
 from tuning.predict.simulation.step_result import Simulated
 
@@ -93,11 +94,7 @@ class Meetings:
         return self._groups[places]
 
     def _made(self, places: tuple[int, ...]) -> Group:
-        ports, devices = self._ports, [self._ports.device(one) for one in places]
-        inside = all(ports.same_node(devices[0], device) for device in devices[1:])
-        held = dict.fromkeys(port for one in places for port in ports.ports(one, inside))
-        share = max(ports.share(one, inside) for one in places)
-        return Group(len(self._groups), places, ports.slowest(devices), tuple(held), share)
+        return Group(len(self._groups), places, *self._ports.meeting(places))
 
 
 def members(among: Among, place: int, replicas: int, pipeline_ranks: int) -> tuple[int, ...]:
@@ -135,7 +132,7 @@ class EventLoop:
 
     def __init__(self, step: Step, machine: Machine) -> None:
         self._step = step
-        self._ports = Ports(machine, step.places, step.width)
+        self._ports = ports_of(machine, step.places, step.width)
         self.program = Program.of(step, self._ports)
         self._meetings, replicas = Meetings(step, self._ports), step.replicas
         self._ops = [self.program.ops[place // replicas] for place in range(step.places)]

@@ -8,7 +8,8 @@ Every device has ports: out and in for its node, out and in for the network. A p
   other needs of the shared time. So a message never stands behind gradients, and nothing is sent for free.
 
 A message has both of its ports at once, at the rate of the slower link. The latency ``alpha_seconds`` is on top and
-keeps no port. A collective among equal links takes seconds by alpha and beta.
+keeps no port. A collective among equal links takes seconds by alpha and beta. Links that differ from pair to pair, or
+that several devices share (``Machine.links``), are those of ``shared_ports``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Literal, NamedTuple
 
 from profilers.records.operations import operation_of
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.placement.links import Links
 
 #: A link that takes no time.
 INSTANT = Link(0.0, float("inf"))
@@ -34,7 +36,8 @@ class Machine:
     ``network_card`` says whose the ports to the network are: each device's own, at the link's rate, or shared by all
     devices of a node, at as many times that rate. ``slower`` gives ranks a factor on all their work (a lockstep group
     is as slow as its slowest rank). ``jitter`` is the standard deviation of a random factor with mean 1 on every
-    piece of work, drawn from a log-normal distribution by ``seed``.
+    piece of work, drawn from a log-normal distribution by ``seed``. ``links`` are what joins each two devices and what
+    several share, in place of the cluster's; ``network_card`` is not read then.
     """
 
     cluster: Cluster
@@ -43,15 +46,19 @@ class Machine:
     slower: Mapping[int, float] = field(default_factory=dict)
     jitter: float = 0.0
     seed: int = 0
+    links: Links | None = None
 
 
 class Route(NamedTuple):
-    """How one place reaches another: latency, seconds a byte, and the ports on the way."""
+    """How one place reaches another: latency, seconds a byte, and the ports on the way; ports that others share, too,
+    with the seconds for which a byte keeps each.
+    """
 
     alpha: float
     seconds_per_byte: float
     out: int
     into: int
+    shared: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(slots=True)
@@ -130,7 +137,9 @@ class Ports:
 
     def send(self, source: int, target: int, bytes_: float, now: float) -> float:
         """When a message arrives; collectives on its way make room for it."""
-        alpha, seconds_per_byte, out, into = self.route(source, target)
+        alpha, seconds_per_byte, out, into, others = self.route(source, target)
+        if others:
+            return self._send_through(self.route(source, target), bytes_, now)
         free, one, other = self.free, self.bookings[out], self.bookings[into]
         begin, seconds = max(now, free[out], free[into]), bytes_ * seconds_per_byte
         shared = min(seconds, max(one.until, other.until) - begin)
@@ -142,6 +151,22 @@ class Ports:
         free[out] = free[into] = begin + seconds
         return begin + seconds + alpha
 
+    def _send_through(self, route: Route, bytes_: float, now: float) -> float:
+        """Of a message whose way leads through ports that others share; each is kept as long as its rate asks for."""
+        free, kept = self.free, [port for port, _ in route.shared]
+        ports = (route.out, route.into, *kept)
+        begin, seconds = max(now, *[free[port] for port in ports]), bytes_ * route.seconds_per_byte
+        met = {id(one): one for one in (self.bookings[port] for port in ports)}.values()
+        beside = min(seconds, max(one.until for one in met) - begin)
+        if beside > 0.0:
+            for one in met:
+                one.make_room(begin, seconds)
+            seconds += beside
+        free[route.out] = free[route.into] = begin + seconds
+        for port, seconds_per_byte in route.shared:
+            free[port] = begin + bytes_ * seconds_per_byte + max(0.0, beside)
+        return begin + seconds + route.alpha
+
     def book(self, ports: Sequence[int], begin: float, seconds: float, latency: float) -> Booking:
         """A collective on all of these ports, behind those that are there, and beside their messages."""
         begin = max(begin, *[self.bookings[port].until for port in ports])
@@ -150,6 +175,13 @@ class Ports:
         for port in ports:
             self.bookings[port] = booking
         return booking
+
+    def meeting(self, places: Sequence[int]) -> tuple[Link, tuple[int, ...], float]:
+        """The link of a ring through places, the ports that it keeps, and how much of their time a byte takes."""
+        devices = [self.device(one) for one in places]
+        inside = all(self.same_node(devices[0], device) for device in devices[1:])
+        held = dict.fromkeys(port for one in places for port in self.ports(one, inside))
+        return self.slowest(devices), tuple(held), max(self.share(one, inside) for one in places)
 
     def ports(self, place: int, inside: bool) -> tuple[int, int]:
         """Out and in."""

@@ -21,6 +21,7 @@ from tuning.predict.model.cases import cases_of
 from tuning.predict.model.constants import Constants
 from tuning.predict.model.hardware import Cluster, Group, Link
 from tuning.predict.model.step_time import updated_elements
+from tuning.predict.placement.links import of_cluster
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.machine import Machine
 from tuning.predict.simulation.step import OWN, Among, Collective, Item, Items, Pause, Sent, Step
@@ -35,7 +36,8 @@ _MESSAGES = ("send", "recv")
 
 
 def simulate_config(config: RunConfig, target: Target, jitter: float = 0.0, seed: int = 0) -> Simulated:
-    """One step of a configuration that keeps every rule; ``jitter`` as in ``Machine``.
+    """One step of a configuration that keeps every rule, its ranks where ``parallel.placement`` has them; ``jitter`` as
+    in ``Machine``. Where the hosts of the target's cluster were measured pair by pair, messages take what that told.
 
     Raises:
         InputError: the target has no rate for its format or too few devices, or no formula says what is sent.
@@ -46,7 +48,11 @@ def simulate_config(config: RunConfig, target: Target, jitter: float = 0.0, seed
     update = float(compute.update(cases, updated_elements(cases), device, constants)[0])
     step = step_of(config, stage_costs(config, target), update)
     reached = _reached(target.cluster, constants)
-    return simulate(step, Machine(reached, jitter=jitter, seed=seed))
+    order = config.parallel.placement
+    links = None if reached.host_links is None else of_cluster(reached)
+    return simulate(
+        step, Machine(reached, None if order is None else tuple(order), jitter=jitter, seed=seed, links=links)
+    )
 
 
 def stage_costs(config: RunConfig, target: Target) -> list[Costs]:

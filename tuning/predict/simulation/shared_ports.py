@@ -1,0 +1,104 @@
+"""Ports over links that differ from pair to pair, and links that several devices share.
+
+Each place has ports of its own, as on a cluster's equal links. What several devices share, such as what a host's ranks
+have together or the bridge between two islands, has a port out and one in for all of them. A message takes as long as
+the slowest link on its way; a ring as long as the slowest of its hops, all of which go at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tuning.predict.model.hardware import Link
+from tuning.predict.placement.links import Ints, Links, Shared
+from tuning.predict.simulation.machine import Machine, Ports, Route
+
+#: A message of so many bytes tells a rate.
+_PROBE = 1e6
+
+
+def ports_of(machine: Machine, places: int, width: int) -> Ports:
+    """Those of a machine.
+
+    Raises:
+        ValueError: a rank has no device, or links are of another number of devices.
+    """
+    if machine.links is None:
+        return Ports(machine, places, width)
+    return SharedPorts(machine, machine.links, places, width)
+
+
+class SharedPorts(Ports):
+    """The ports of places of ``width`` ranks each, and those of the links that devices share."""
+
+    def __init__(self, machine: Machine, links: Links, places: int, width: int) -> None:
+        if links.devices < places * width:
+            raise ValueError(f"links: {places * width:,} ranks need a device each of {links.devices:,}")
+        super().__init__(machine, places, width)
+        self._links = links
+        self._first_shared = len(self.free)
+        more = 2 * len(links.shared)
+        self.free += [0.0] * more
+        self.bookings += [self.bookings[0]] * more
+
+    def same_node(self, one: int, other: int) -> bool:
+        """Whether two devices are in one node."""
+        return self._links.nodes[one] == self._links.nodes[other]
+
+    def link(self, one: int, other: int) -> Link:
+        """What joins two devices, for one message at a time."""
+        sources, targets = np.array([one]), np.array([other])
+        return self._reached(sources, targets)
+
+    def slowest(self, devices: Sequence[int]) -> Link:
+        """The link of a ring through devices, in their order, that takes longest for many bytes."""
+        return self._ring(np.array([devices]))
+
+    def meeting(self, places: Sequence[int]) -> tuple[Link, tuple[int, ...], float]:
+        """The link of a ring through places, all of whose ranks send at once, and the ports that it keeps."""
+        rings = np.array([self.devices(one) for one in places]).T
+        inside = all(self.same_node(int(rings[0, 0]), int(one)) for one in rings.ravel())
+        held = dict.fromkeys(port for one in places for port in self.ports(one, inside))
+        hops = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
+        held |= dict.fromkeys(port for port, _, _ in self._crossed(*hops))
+        return self._ring(rings), tuple(held), 1.0
+
+    def ports(self, place: int, inside: bool) -> tuple[int, int]:
+        """Out and in, of the place alone."""
+        first = 4 * place + (0 if inside else 2)
+        return first, first + 1
+
+    def _ring(self, rings: Ints) -> Link:
+        """Of hops of rings [rings, devices], all of which go at the same time."""
+        if rings.shape[1] == 1:
+            return Link(0.0, float("inf"))
+        return self._reached(rings.ravel(), np.roll(rings, -1, axis=1).ravel())
+
+    def _reached(self, sources: Ints, targets: Ints) -> Link:
+        """What the slowest of messages that go at the same time reaches."""
+        alpha = self._links.alpha_seconds[sources, targets]
+        each = self._links.seconds(sources[None], targets[None], _PROBE)[0] - alpha
+        return Link(float(alpha.max()), _PROBE / float(each.max()))
+
+    def _route(self, source: int, target: int) -> Route:
+        sources, targets = np.array(self.devices(source)), np.array(self.devices(target))
+        inside = self.same_node(self.device(source), self.device(target))
+        whole = self._reached(sources, targets)
+        shared = tuple(
+            (port, count / one.bytes_per_second) for port, one, count in self._crossed(sources, targets)
+        )
+        out, into = self.ports(source, inside)[0], self.ports(target, inside)[1]
+        return Route(whole.alpha_seconds, 1.0 / whole.bytes_per_second, out, into, shared)
+
+    def _crossed(self, sources: Ints, targets: Ints) -> list[tuple[int, Shared, int]]:
+        """Shared ports that messages go through: number, link and how many go through at once."""
+        found = []
+        for number, one in enumerate(self._links.shared):
+            leaving, entering = np.isin(sources, one.devices), np.isin(targets, one.devices)
+            ways = (leaving & ~entering, entering & ~leaving)
+            for way, count in enumerate(int(way.sum()) for way in ways):
+                if count:
+                    found.append((self._first_shared + 2 * number + way, one, count))
+        return found
