@@ -39,6 +39,8 @@ LAYER, RATE, MESSAGES = 0.040, 10.0, 50
 WITHIN = 0.15
 SEEDS = 3
 PLAIN, AGAIN, LOOSE, PLANNED = "full", "full, again (A/A)", "skip, unplanned", "skip, planned"
+#: As many layers as a micro-batch computes where stages are left out.
+SMALLER = "full, 8 layers"
 _LONG_INNER, _SKIP = {"schedule.stage_layers": [2, 4, 4, 2]}, {"schedule.skip_share": 0.25}
 _UNPLANNED = {"schedule.skip_order": "unplanned"}
 KINDS: dict[str, dict[str, Any]] = {
@@ -47,11 +49,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "full, layers as below": _LONG_INNER,
     LOOSE: _LONG_INNER | _SKIP | _UNPLANNED,
     PLANNED: _LONG_INNER | _SKIP,
+    SMALLER: {"model.layers": 8},
     "skip, unplanned, even stages": _SKIP | _UNPLANNED,
     "skip, planned, even stages": _SKIP,
 }
 #: Those of which losses are taken.
-LEARNED = (PLAIN, LOOSE, PLANNED)
+LEARNED = (PLAIN, LOOSE, PLANNED, SMALLER)
 
 
 class Size(NamedTuple):
@@ -222,7 +225,8 @@ def _row(kept: dict[str, Any], kind: str, seconds: dict[str, np.ndarray]) -> lis
 
 class Bars(NamedTuple):
     """How many kinds are simulated within the bar, what computing less gains and what a plan, by how much losses differ
-    in the mean, and bytes that were counted over those of the formula.
+    in the mean, and bytes that were counted over those of the formula. ``smaller`` is what a model of as many layers as
+    are computed takes of the planned one's time, and by how much its loss differs from that at equal seconds.
     """
 
     kinds: int
@@ -232,6 +236,8 @@ class Bars(NamedTuple):
     at_tokens: float
     at_seconds: float
     early: float
+    smaller: Ratio
+    smaller_loss: float
     least_bytes: float
     most_bytes: float
 
@@ -255,6 +261,8 @@ def bars(kept: dict[str, Any]) -> Bars:
         mean(PLANNED, "tokens") / mean(PLAIN, "tokens") - 1,
         mean(PLANNED, "seconds") / mean(PLAIN, "seconds") - 1,
         mean(PLANNED, "partial") / mean(PLANNED, "seconds") - 1,
+        ratio(seconds[SMALLER], seconds[PLANNED]),
+        mean(SMALLER, "seconds") / mean(PLANNED, "seconds") - 1,
         min(sent),
         max(sent),
     )

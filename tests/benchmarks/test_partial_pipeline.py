@@ -16,7 +16,7 @@ LATENCY = 5e-4
 def measured(error: float) -> dict[str, Any]:
     """As if steps had taken so much longer than simulated."""
     seconds = {kind: [(1 + error) * partial.simulated(kind, LATENCY)] * 3 for kind in partial.KINDS}
-    loss = {partial.PLAIN: 2.0, partial.LOOSE: 2.2, partial.PLANNED: 2.2}
+    loss = {partial.PLAIN: 2.0, partial.LOOSE: 2.2, partial.PLANNED: 2.2, partial.SMALLER: 2.39}
     return {
         "latency": LATENCY,
         "load": 0.5,
@@ -47,6 +47,10 @@ def test_bars_count_what_was_measured() -> None:
     assert near.at_tokens == pytest.approx(0.1)
     assert near.at_seconds == pytest.approx(1.9 / 1.7 - 1)
     assert near.planned.middle > 1.2
+    assert near.smaller_loss == pytest.approx(2.09 / 1.9 - 1)
+    assert near.smaller.middle == pytest.approx(
+        partial.simulated(partial.SMALLER, LATENCY) / partial.simulated(partial.PLANNED, LATENCY)
+    )
     assert (near.least_bytes, near.most_bytes) == (1.01, 1.01)
     (full, *_, planned) = [
         row for row in partial.rows(measured(0.0)) if row[0] in (partial.PLAIN, partial.PLANNED)
