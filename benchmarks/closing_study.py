@@ -1,15 +1,17 @@
 """Memory budget, shuffled islands, seconds: does the study that picks everything by itself keep its word?
 
     python -m benchmarks.closing_study [--rounds 3] [--minutes 24] [--home HOME] [--save]
+    python -m benchmarks.closing_study --study examples/cramming.yaml --set objective.loss_at_seconds=20 --save
 
-``examples/shuffled-islands.yaml`` runs once through ``workbench tune``, in a home of its own. Then whole runs, each
-``workbench train`` in a fresh process, all arms in turns, every second round backwards: the winner's configuration; the
-baseline's, and once more (A/A); and the winner's with one pick taken back: ranks as the base has them, even stages, and
-for each stage the fastest way to treat all its blocks alike in the place of its plan. Wall seconds are of the whole
-process by this process's clock, losses held out and at the end of the budget. Ratios are of losses in the same round,
-with Student's interval of their logarithms. Last the baseline alone, with 2, 3 and 4 times the seconds, its learning
-rate planned for them: which is the first to reach the winner's loss? What was measured is kept, with ``--save``, in
-``results/closing_study.json``, so the benchmark goes on where it was stopped. Needs what ``workbench lab`` needs.
+The study, ``examples/shuffled-islands.yaml`` if no other is named, runs once through ``workbench tune``, in a home of
+its own. Then whole runs, each ``workbench train`` in a fresh process, all arms in turns, every second round backwards:
+the winner's configuration; the baseline's, and once more (A/A); and the winner's with one pick taken back: ranks as the
+base has them, even stages, and for each stage the fastest way to treat all its blocks alike in the place of its plan.
+Wall seconds are of the whole process by this process's clock, losses held out and at the end of the budget. Ratios are
+of losses in the same round, with Student's interval of their logarithms. Last the baseline alone, with 2, 3 and 4 times
+the seconds, its learning rate planned for them: which is the first to reach the winner's loss? What was measured is
+kept, with ``--save``, in ``results/closing_STUDY.json``, so the benchmark goes on where it was stopped. Needs what
+``workbench lab`` needs where the study has a lab.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -27,10 +29,8 @@ from scipy.special import stdtrit
 
 from benchmarks import _table as table
 from benchmarks.winner import workbench
-from engine.run.netns import unavailable
 from workbench.home import runs
 
-NAME, KEPT = "closing_study", table.RESULTS / "closing_study.json"
 STUDY = Path("examples/shuffled-islands.yaml")
 WINNER, BASELINE, AGAIN = "the winner", "the baseline", "the baseline, again"
 ORDER, EVEN, ALIKE = "the winner, ranks as in the base", "the winner, even stages", "the winner, blocks alike"
@@ -140,7 +140,7 @@ def whole_run(home: Path, config: Kept) -> Kept:
     return {"wall": wall, "loss": summary.validation_loss, "updates": len(summary.losses)}
 
 
-def measure(home: Path, kept: Kept, rounds: int, end: float, save: bool) -> bool:
+def measure(home: Path, kept: Kept, rounds: int, end: float, keep: Callable[[], None]) -> bool:
     """What is missing, as long as there is time: no run begins after ``end``. Whether that is all."""
     taken: dict[str, list[Kept]] = kept.setdefault("runs", {})
     names = list(arms(kept["study"]).items())
@@ -154,8 +154,7 @@ def measure(home: Path, kept: Kept, rounds: int, end: float, save: bool) -> bool
             return False
         taken.setdefault(name, []).append(whole_run(home, config))
         print(f"{name}: {taken[name][-1]}", flush=True)
-        if save:
-            table.keep(KEPT, kept)
+        keep()
     return True
 
 
@@ -212,11 +211,11 @@ def reached(kept: Kept) -> str:
     return f"To a loss of {mine:.3f} the winner took {wall:.1f} s; the baseline did not reach it in {tried:.1f} s."
 
 
-def show(kept: Kept, save: bool) -> None:
+def show(kept: Kept, name: str, save: bool) -> None:
     """Print the table, the picks and the verdicts."""
     study = kept["study"]
     title = f"{study['told']['study']}: picked in {study['seconds']:.0f} s by one study, and whole runs afterwards"
-    text = table.show(NAME, title, HEADER, rows(kept), save)
+    text = table.show(name, title, HEADER, rows(kept), save)
     labels = [f"- {name}: `{label}`" for name, label in study["labels"].items()]
     picks = [f"- {pick['line']}" for pick in study["told"]["picks"] or []]
     why = (study["told"]["why"] or {}).get("line")
@@ -229,7 +228,7 @@ def show(kept: Kept, save: bool) -> None:
     said = "\n".join([*lines, "Configurations:", "", *labels, "", "Picks:", "", *picks, ""])
     print(said)
     if save:
-        (table.RESULTS / f"{NAME}.md").write_text(f"{text}\n{said}", encoding="utf-8")
+        (table.RESULTS / f"{name}.md").write_text(f"{text}\n{said}", encoding="utf-8")
 
 
 def main() -> None:
@@ -238,20 +237,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=24.0, help="after which no run begins")
     parser.add_argument("--home", type=Path, help="a folder that is kept; without it one that is not")
+    parser.add_argument("--study", type=Path, default=STUDY)
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, as of workbench tune")
     asked = parser.parse_args()
-    if reason := unavailable():
-        raise SystemExit(f"no network namespaces: {reason}")
-    end, kept = time.monotonic() + 60 * asked.minutes, table.kept(KEPT)
+    name = "closing_study" if asked.study == STUDY else f"closing_{asked.study.stem}"
+    path = table.RESULTS / f"{name}.json"
+    end, kept = time.monotonic() + 60 * asked.minutes, table.kept(path)
+
+    def keep() -> None:
+        if asked.save:
+            table.keep(path, kept)
+
     with tempfile.TemporaryDirectory() as folder:
         home = asked.home or Path(folder)
         home.mkdir(parents=True, exist_ok=True)
         if "study" not in kept:
-            kept["study"] = search(home, STUDY)
-            if asked.save:
-                table.keep(KEPT, kept)
-        whole = measure(home, kept, asked.rounds, end, asked.save)
+            kept["study"] = search(home, asked.study, asked.set)
+            keep()
+        whole = measure(home, kept, asked.rounds, end, keep)
     if {WINNER, BASELINE, AGAIN} <= kept["runs"].keys():
-        show(kept, asked.save)
+        show(kept, name, asked.save)
     if not whole:
         raise SystemExit("not all is measured: the same command goes on")
 

@@ -103,9 +103,8 @@ def test_how_long_the_baseline_takes_is_of_whole_processes() -> None:
 
 def test_the_table_has_every_arm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     arms = {name: [run(2.0), run(2.1)] for name in closing.arms(found())}
-    closing.show(
-        {"study": found(), "runs": arms | {name: [run(2.5)] for name in closing.longer(found())}}, False
-    )
+    more = {name: [run(2.5)] for name in closing.longer(found())}
+    closing.show({"study": found(), "runs": arms | more}, "closing_study", False)
     said = capsys.readouterr().out
     assert all(f"| {name} |" in said for name in (*arms, *closing.longer(found())))
     assert "does not reach it" in said and "- an order" in said
