@@ -135,10 +135,10 @@ def _fixed() -> dict[str, Any]:
 
 def _preset(place: Any) -> str:
     chosen = place.selectbox(
-        "Model",
+        "Model (parameters)",
         list(PRESETS),
         key="new-model-preset",
-        format_func=lambda name: f"{name} — {words.count(PRESETS[name].parameters)} parameters",
+        format_func=lambda name: f"{name} ({words.count(PRESETS[name].parameters)})",
         help=forms.field(RunConfig, "model.preset").help,
     )
     return str(chosen)
