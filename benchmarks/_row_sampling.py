@@ -35,7 +35,10 @@ SHARE, SEEDS = 0.3, 3
 WITHIN = 0.02
 DRAWS = 40
 ALL, OURS, FEWER = "all tokens", "0.3 of them", "0.1 of them"
-SHARES = {ALL: 1.0, OURS: SHARE, FEWER: 0.1}
+MANY, OF_MANY = "all tokens of 32 sequences", "0.3 of them, of 32 sequences"
+SHARES = {ALL: 1.0, OURS: SHARE, FEWER: 0.1, MANY: 1.0, OF_MANY: SHARE}
+#: Each beside the one with all tokens of as many sequences a batch.
+BESIDE = {OURS: ALL, FEWER: ALL, OF_MANY: MANY}
 
 
 class Size(NamedTuple):
@@ -66,7 +69,9 @@ def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
         kept["scatter"] = scatter(size.learned)
         table.keep(kept_at, kept)
     if "bytes" not in kept:
-        kept["bytes"] = {kind: _bytes(share) for kind, share in SHARES.items()}
+        kept["bytes"] = {}
+    for kind in (one for one in SHARES if one not in kept["bytes"]):
+        kept["bytes"][kind] = _bytes(kind)
         table.keep(kept_at, kept)
     for seed in range(SEEDS):
         missing = [kind for kind in SHARES if f"{kind}, seed {seed}" not in kept.setdefault("loss", {})]
@@ -161,8 +166,13 @@ def _scatter(sampled: SampledProducts, slots: Tensor, x: Tensor, gradient: Tenso
     return found
 
 
-def _bytes(share: float) -> dict[str, int]:
-    config = config_of(memory__sample_tokens=share)
+def _batch(kind: str) -> dict[str, int]:
+    sequences = 32 if kind in (MANY, OF_MANY) else 8
+    return {"batch.micro_batch": sequences, "batch.global_batch": sequences}
+
+
+def _bytes(kind: str) -> dict[str, int]:
+    config = config_of(memory__sample_tokens=SHARES[kind]).with_values(_batch(kind))
     (built,) = build_ranks(config, [0])[0]
     said = kept_by_stage(config, parts_of(config, plan_of(config))[0])
     return {"counted": built.kept.device, "formula": said.device}
@@ -185,6 +195,7 @@ def _losses(kinds: list[str], seed: int, size: Size) -> dict[str, dict[str, floa
                     "memory.sample_tokens": SHARES[kind],
                     "checkpoint.every_steps": None,
                 }
+                | _batch(kind)
             )
             began = os.times()
             outcome, summary = session.execute(config, {}, lambda: False)
@@ -213,7 +224,7 @@ def rows(kept: dict[str, Any]) -> list[list[str]]:
         counted, said = kept["bytes"][kind]["counted"], kept["bytes"][kind]["formula"]
         found.append([
             kind, f"{counted:,}", f"{said:,}", ", ".join(f"{one:.3f}" for one in _of(kept, kind)),
-            "" if kind == ALL else f"{lost(kept, kind):+.1%}",
+            f"{lost(kept, kind):+.1%}" if kind in BESIDE else "",
         ])  # fmt: skip
     return found
 
@@ -224,7 +235,7 @@ def _of(kept: dict[str, Any], kind: str) -> list[float]:
 
 def lost(kept: dict[str, Any], kind: str) -> float:
     """By how much the mean loss is above that of all tokens."""
-    return float(np.mean(_of(kept, kind)) / np.mean(_of(kept, ALL)) - 1)
+    return float(np.mean(_of(kept, kind)) / np.mean(_of(kept, BESIDE[kind])) - 1)
 
 
 SCATTER_HEADER = [
@@ -242,7 +253,7 @@ def scatter_rows(kept: dict[str, Any]) -> list[list[str]]:
 
 class Bars(NamedTuple):
     """Products, those that scatter less than plain sampling, and than it without doubles; the mean ratios to these;
-    bytes spared, counted and by formula; the loss over that of all tokens.
+    bytes spared, counted and by formula; the loss over that of all tokens, with few and with many a batch.
     """
 
     products: int
@@ -253,6 +264,7 @@ class Bars(NamedTuple):
     counted: int
     formula: int
     lost: float
+    lost_of_many: float
 
 
 def bars(kept: dict[str, Any]) -> Bars:
@@ -264,4 +276,12 @@ def bars(kept: dict[str, Any]) -> Bars:
     whole, part = kept["bytes"][ALL], kept["bytes"][OURS]
     spared = (whole[name] - part[name] for name in ("counted", "formula"))
     calmer = (int((one < 1).sum()) for one in (ratios, once))
-    return Bars(len(ratios), *calmer, float(ratios.mean()), float(once.mean()), *spared, lost(kept, OURS))
+    return Bars(
+        len(ratios),
+        *calmer,
+        float(ratios.mean()),
+        float(once.mean()),
+        *spared,
+        lost(kept, OURS),
+        lost(kept, OF_MANY),
+    )

@@ -87,10 +87,10 @@ def test_sampled_gradients_keep_their_bar_only_where_the_loss_stays(lost: float,
         "scatter": {"0 down": kinds},
         "bytes": {
             kind: {"counted": size, "formula": size}
-            for kind, size in zip(sampling.SHARES, (9, 6, 5), strict=True)
+            for kind, size in zip(sampling.SHARES, (9, 6, 5, 36, 24), strict=True)
         },
     }
     assert thinned.sampling_line(kept)[-1] == "not measured yet"
-    kept["loss"] = {f"{kind}, seed {seed}": {"loss": 2.0 * (1 + lost * (kind != sampling.ALL))}
+    kept["loss"] = {f"{kind}, seed {seed}": {"loss": 2.0 * (1 + lost * (kind in sampling.BESIDE))}
                     for kind in sampling.SHARES for seed in range(sampling.SEEDS)}  # fmt: skip
     assert verdict in thinned.sampling_line(kept)[-1]
