@@ -283,6 +283,7 @@ def summary_of(
         pipelines=tuple(map(tuple, where.groups("pp"))) if several_stages else (),
         since=since,
         settling=settling,
+        ranks_alike=where.tp * where.pp if not config.trainer and is_decoder(config.model) else 0,
     )
     summary = summarize(records, facts)
     if config.trainer and work.tokens is None and summary.step_seconds is not None:
@@ -348,7 +349,7 @@ def _work(config: RunConfig, records: RunRecords) -> _Work:
         return _Work(tokens)
     if config.data.documents == "whole":
         known = TrainedModel(flops_reason=_OWN_LENGTHS, shared_parameters=flops.shared_parameters(work))
-        return _Work(_tokens_told(records), model=known, parameters=flops.parameters(work))
+        return _Work(None, model=known, parameters=flops.parameters(work))
     return _Work(
         tokens,
         model=TrainedModel(shared_parameters=flops.shared_parameters(work)),
@@ -356,13 +357,6 @@ def _work(config: RunConfig, records: RunRecords) -> _Work:
         model_flops=flops.model_flops_per_step(work),
         hardware_flops=flops.hardware_flops_per_step(work) if config.memory.budget_gib is None else None,
     )
-
-
-def _tokens_told(records: RunRecords) -> int | None:
-    """Of all ranks, a mean over the recorded steps; None before there is one."""
-    told = [records.table(rank, "step").column("tokens").compressed() for rank in records.ranks()]
-    steps = min(map(len, told), default=0)
-    return round(sum(float(one[:steps].sum()) for one in told) / steps) if steps else None
 
 
 def _work_told(config: RunConfig, records: RunRecords) -> _Work:

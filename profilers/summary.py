@@ -58,10 +58,12 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     rounds = whole_rounds(settled.measured(), facts.round_steps)
     measured = rounds.steps if len(rounds.seconds) else settled.measured()
     detailed = measured.detailed()
+    tokens = _step_tokens(facts, measured if len(measured.steps) else steps)
     used = gpus_of_ranks(records)
     memory = memory_rows(records, since or 0)
     known: dict[str, Any] = {
         **_of_facts(facts),
+        "tokens_per_step": None if tokens is None else round(tokens),
         "first_step": int(steps.steps[0]) if len(steps.steps) else 0,
         "resumed": resumed(records),
         **_told(records),
@@ -83,7 +85,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         **_whole_run(records, steps, facts),
     }
     if len(measured.steps):
-        known |= _speed(rounds, measured, facts) | _energy(measured, records, used)
+        known |= _speed(rounds, measured, facts, tokens) | _energy(measured, records, used)
         counted = measured if settled is told else told.measured()  # ranks read counters where they begin
         known |= _in_detail(measured, detailed, counted, records, facts, used)
     else:
@@ -97,6 +99,20 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     if known["gpus"] and used.reason:
         known["notes"] = [*known["notes"], f"{used.reason}; verdicts about GPUs leave it out"]
     return RunSummary(**known)
+
+
+def _step_tokens(facts: RunFacts, steps: JoinedSteps) -> float | None:
+    """Tokens of a step; where only ranks know them, their mean over the steps that a rate is of."""
+    told = _told_tokens(facts, steps)
+    if facts.tokens_per_step is not None or told is None:
+        return facts.tokens_per_step
+    return told / len(steps.steps)
+
+
+def _told_tokens(facts: RunFacts, steps: JoinedSteps) -> float | None:
+    """Of all ranks in these steps, each token once; None where they do not tell."""
+    tokens = steps.values["tokens"]
+    return float(tokens.sum()) / facts.ranks_alike if facts.ranks_alike and tokens.count() else None
 
 
 def _told(records: RunRecords) -> dict[str, Any]:
@@ -125,7 +141,6 @@ def _of_facts(facts: RunFacts) -> dict[str, Any]:
         "backend": facts.backend,
         "parameters": facts.parameters,
         "shared_parameters": facts.model.shared_parameters,
-        "tokens_per_step": facts.tokens_per_step,
         "workload": facts.model.name,
         "metric_name": facts.model.metric,
         "model_flops_per_step": facts.model_flops_per_step,
@@ -136,29 +151,29 @@ def _of_facts(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _speed(rounds: Rounds, measured: JoinedSteps, facts: RunFacts) -> dict[str, Any]:
+def _speed(rounds: Rounds, measured: JoinedSteps, facts: RunFacts, tokens: float | None) -> dict[str, Any]:
     """Rates over whole rounds, and what a step takes; without a whole round there is no rate, and the reason."""
     samples, cpu = wall_seconds(measured), measured.values["cpu_seconds"].sum(axis=0).mean()
     mean, low, high = mean_interval(rounds.seconds / rounds.period) if len(rounds.seconds) else (None,) * 3
-    slow, fast = _rate(facts.tokens_per_step, high), _rate(facts.tokens_per_step, low)
+    slow, fast = _rate(tokens, high), _rate(tokens, low)
     return {
         "measured_steps": len(samples),
         "round_steps": rounds.period,
         "round_samples": rounds.seconds.tolist(),
         "step_seconds": StepSeconds(float(np.median(samples)), p95(samples), low, high, mean),
         "step_samples": samples.tolist(),
-        "tokens_per_second": _rate(facts.tokens_per_step, mean),
+        "tokens_per_second": _rate(tokens, mean),
         "tokens_per_second_interval": Bounds(slow, fast) if slow and fast else None,
-        "tokens_per_second_reason": _no_rate(mean, facts, rounds.period, len(samples)),
+        "tokens_per_second_reason": _no_rate(mean, tokens, rounds.period, len(samples)),
         **_utilization(mean, facts),
         "cpu_seconds_per_step": float(cpu),
     }
 
 
-def _no_rate(mean: float | None, facts: RunFacts, period: int, steps: int) -> str | None:
+def _no_rate(mean: float | None, tokens: float | None, period: int, steps: int) -> str | None:
     if mean is None:
         return _no_round(period, steps)
-    if facts.tokens_per_step is None:
+    if tokens is None:
         return "the job does not tell the tokens of a step (profilers.recording(tokens=...))"
     return None
 
@@ -177,10 +192,9 @@ def _whole_run(records: RunRecords, steps: JoinedSteps, facts: RunFacts) -> dict
         return {}
     begin, end = steps.span
     seconds = max([end, *times]) - min([begin, *times])
-    return {
-        "wall_seconds": seconds,
-        "tokens_per_wall_second": _rate(_times(facts.tokens_per_step, len(steps.steps)), seconds),
-    }
+    told = _told_tokens(facts, steps)
+    tokens = _times(facts.tokens_per_step, len(steps.steps)) if told is None else told
+    return {"wall_seconds": seconds, "tokens_per_wall_second": _rate(tokens, seconds)}
 
 
 def _times(amount: int | None, count: int) -> int | None:

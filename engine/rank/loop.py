@@ -170,7 +170,8 @@ def one_step(
     )
     rank.sequences += batch
     log.after(timer.end(), loss, norm, stages.losses, None if documents is None else documents.tokens)
-    return loss, norm
+    # A rank that had no document in a step has no loss of its own, and nothing is told by its 0.
+    return None if documents is not None and not documents.tokens else loss, norm
 
 
 def part_of_batch(config: RunConfig, dp: int) -> range:

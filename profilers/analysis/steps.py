@@ -19,7 +19,7 @@ from profilers.records.table import Column, Table
 
 PHASE_FIELDS = tuple(f"{phase}_seconds" for phase in PHASES)
 _FIELDS = ("measured", "start_unix", "step_seconds", "between_seconds", "cpu_seconds", *PHASE_FIELDS, "loss",
-           "gradient_norm")  # fmt: skip
+           "gradient_norm", "tokens")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

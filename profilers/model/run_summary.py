@@ -86,6 +86,8 @@ class RunFacts:
     since: int | None = None
     #: So many of them settled and are left out; None: those that ranks did not measure.
     settling: int | None = None
+    #: So many ranks have the same tokens, and tell in their steps how many; 0 where they tell of something else.
+    ranks_alike: int = 0
 
 
 @dataclass(frozen=True, slots=True)

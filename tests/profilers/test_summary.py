@@ -132,6 +132,29 @@ def test_planning_counts_and_the_whole_run_has_a_rate_of_its_own(tmp_path: Path)
     assert found.tokens_per_wall_second == about(10 * 1000 / 14.5)
 
 
+def test_where_ranks_alone_know_their_tokens_a_rate_is_of_those_that_were_measured(tmp_path: Path) -> None:
+    """Documents of their own lengths: two steps of warm-up had few tokens, and each two ranks have the same."""
+    for rank in range(4):
+        with RecordWriter(tmp_path, f"rank-{rank}") as writer:
+            for step in range(6):
+                tokens = (3 if step < 2 else 100 + step) * (1 + rank // 2)
+                writer.write(step_sample(step, forward=2.0, measured=step >= 2, tokens=tokens))
+    found = summary(tmp_path, tokens_per_step=None, ranks_alike=2)
+    mean = sum(3 * (100 + step) for step in range(2, 6)) / 4
+    assert (found.tokens_per_step, found.tokens_per_second) == (round(mean), about(mean / 2.0))
+    assert found.wall_seconds is not None
+    assert found.tokens_per_wall_second == about((4 * mean + 2 * 9) / found.wall_seconds)
+
+
+def test_a_batch_that_grows_counts_as_it_was_over_the_whole_run(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        for step in range(6):
+            writer.write(step_sample(step, forward=1.0, tokens=100 if step < 3 else 1000))
+    found = summary(tmp_path, ranks_alike=1)
+    assert found.wall_seconds is not None
+    assert found.tokens_per_wall_second == about(3300 / found.wall_seconds)
+
+
 def test_where_the_time_goes(tmp_path: Path) -> None:
     write_run(tmp_path)
     found = summary(tmp_path)

@@ -36,7 +36,8 @@ _TIMES = ("time_unix", "start_unix")
 
 @dataclass(slots=True)
 class StepSums:
-    """One rank's steps. ``buckets`` counts steps between two bounds; ``recent`` has wall seconds of the last ones.
+    """One rank's steps. ``buckets`` counts steps between two bounds; ``recent`` has wall seconds of the last ones, and
+    ``recent_tokens`` the rank's tokens in them.
 
     ``detailed`` counts the steps whose phases were recorded; collectives are of these alone, too.
     """
@@ -48,6 +49,7 @@ class StepSums:
     cpu_seconds: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     recent: dict[int, float] = field(default_factory=dict)
+    recent_tokens: dict[int, float] = field(default_factory=dict)
     loss: float | None = None
     gradient_norm: float | None = None
 
@@ -68,10 +70,15 @@ class StepSums:
     def _remember(self, last: Table) -> None:
         steps = last.column("step").filled(-1).tolist()
         seconds = last.column("step_seconds").filled(0.0) + last.column("between_seconds").filled(0.0)
-        merged = self.recent | dict(zip(steps, seconds.tolist(), strict=True))
-        self.recent = {step: merged[step] for step in sorted(merged)[-self.window :]}
+        self.recent = self._last(self.recent, steps, seconds.tolist())
+        tokens = last.column("tokens").filled(0).tolist()
+        self.recent_tokens = self._last(self.recent_tokens, steps, tokens)
         self.loss = last.column("loss").tolist()[-1]
         self.gradient_norm = last.column("gradient_norm").tolist()[-1]
+
+    def _last(self, before: dict[int, float], steps: list[int], values: list[float]) -> dict[int, float]:
+        merged = before | dict(zip(steps, values, strict=True))
+        return {step: merged[step] for step in sorted(merged)[-self.window :]}
 
 
 @dataclass(slots=True)
@@ -277,9 +284,13 @@ class FollowedRun:
         recent = [sums.recent for sums in self.steps.values()]
         common = set.intersection(*map(set, recent)) if recent else set()
         seconds = sum(of_rank[step] for of_rank in recent for step in common) / max(1, len(recent))
-        if self.tokens_per_step is None or not seconds:
+        if not seconds:
             return None
-        return self.tokens_per_step * len(common) / seconds
+        if self.tokens_per_step is not None:
+            return self.tokens_per_step * len(common) / seconds
+        if not _has_own_lengths(self.folder):
+            return None
+        return sum(sums.recent_tokens[step] for sums in self.steps.values() for step in common) / seconds
 
     def _read(self, process: str, stream: str) -> None:
         key = process, stream
@@ -353,6 +364,12 @@ def _interval_seconds(folder: Path) -> float:
         return float(config["profile"]["host_interval_seconds"])
     except (KeyError, TypeError, ValueError):
         return 0.0
+
+
+def _has_own_lengths(folder: Path) -> bool:
+    """Whether samples are documents, whose tokens each rank tells."""
+    data = (run_folder.read_json(folder / run_folder.CONFIG) or {}).get("data")
+    return isinstance(data, dict) and data.get("documents") == "whole"
 
 
 def _tokens_per_step(folder: Path, batch: int | None = None) -> int | None:

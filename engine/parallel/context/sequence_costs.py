@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from engine.config.layout import sequence_degrees
+from engine.config.run_config import RunConfig
+from engine.footprint.flops import model_flops_per_step, workload_of
+
+#: By formula a byte that is exchanged counts as so many operations: more than over NVLink, fewer than over Ethernet.
+_OPERATIONS_A_BYTE = 1000.0
+#: And what a micro-batch or an exchange takes whatever is in it, as so many tokens.
+_FIXED_TOKENS = 64.0
 
 
 @dataclass(frozen=True)
@@ -47,3 +56,20 @@ class SequenceCosts:
             "bandwidth": {str(degree): value for degree, value in self.bandwidth.items()},
             "latency": {str(degree): value for degree, value in self.latency.items()},
         }
+
+
+def costs_by_formula(config: RunConfig, token_bytes: float) -> SequenceCosts:
+    """In operations, for seconds: nothing that is measured, so that a plan is the same whenever it is made."""
+    work = replace(workload_of(config), global_batch=1)
+    one, two = (model_flops_per_step(replace(work, sequence_length=length)) for length in (1, 2))
+    square = (two - 2 * one) / 2
+    token = one - square
+    shared = sequence_degrees(config)[1:]
+    return SequenceCosts(
+        square,
+        token,
+        _FIXED_TOKENS * token,
+        token_bytes,
+        dict.fromkeys(shared, 1 / _OPERATIONS_A_BYTE),
+        dict.fromkeys(shared, _FIXED_TOKENS * token),
+    )

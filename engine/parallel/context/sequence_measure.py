@@ -16,6 +16,7 @@ from engine.comm.channel import Channel
 from engine.comm.context import RankContext
 from engine.config.layout import longest_document, rank_tokens, sequence_degrees
 from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
 from engine.model.decoder import Decoder
 from engine.parallel.context.axis import DocumentAttention
 from engine.parallel.context.sequence_costs import SequenceCosts
@@ -38,13 +39,17 @@ def measured_costs(rank: RankContext, model: Decoder) -> SequenceCosts:
     most, degrees = longest_document(config), sequence_degrees(config)
     shapes = [shape for degree in degrees for shape in shapes_of(degree, longest, most)]
     means = _means(rank, [_seconds(rank, model, *shape) for shape in shapes])
-    shape = resolve(config.model)
-    item = 2 if config.precision == "bf16" else 4
-    token_bytes = attention_bytes(shape.layers, shape.hidden, shape.kv_heads * shape.head_dim, item)
-    costs = fitted(dict(zip(shapes, means, strict=True)), token_bytes)
+    costs = fitted(dict(zip(shapes, means, strict=True)), exchanged_bytes(config))
     if rank.rank == 0:
         rank.writer.event("sequence_costs", seconds=time.monotonic() - began, **costs.as_document())
     return costs
+
+
+def exchanged_bytes(config: RunConfig) -> int:
+    """``attention_bytes`` of a configuration's model."""
+    shape = resolve(config.model)
+    item = 2 if config.precision == "bf16" else 4
+    return attention_bytes(shape.layers, shape.hidden, shape.kv_heads * shape.head_dim, item)
 
 
 def attention_bytes(layers: int, hidden: int, kv_width: int, item: int = 4) -> int:

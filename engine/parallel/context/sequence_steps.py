@@ -2,7 +2,8 @@
 share documents, and the loss is a mean over all tokens of the step, whoever computes them.
 
 All-to-alls go over groups that are made once, at the start. Planned groups are found on rank 0, in a thread beside the
-step before, and told through the ranks' store; given ones follow from what every rank knows.
+step before, and told through the ranks' store. Given ones, and those of held-out text, follow by formula from what
+every rank knows: a run that is made again, or goes on, has the same losses to the bit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from engine.model.data import Documents, open_documents
 from engine.model.decoder import Decoder
 from engine.model.experts.mixture import Text
 from engine.parallel.context.axis import DocumentAttention
-from engine.parallel.context.sequence_costs import SequenceCosts
+from engine.parallel.context.sequence_costs import SequenceCosts, costs_by_formula
+from engine.parallel.context.sequence_measure import exchanged_bytes
 from engine.parallel.context.sequence_planner import (
     BUDGET_SECONDS,
     GroupRanks,
@@ -95,6 +97,7 @@ class DocumentSteps:
         assert isinstance(replica.model, Decoder)
         assert isinstance(replica.model.context, DocumentAttention)
         self._rank, self._replica, self._costs = rank, replica, costs
+        self._formula = costs_by_formula(config, exchanged_bytes(config))
         self._model, self._axis = replica.model, replica.model.context
         self._documents = open_documents(config.data, longest_document(config), config.train.seed)
         degrees, wanted = sequence_degrees(config), config.parallel.sequence_groups
@@ -189,7 +192,7 @@ class DocumentSteps:
 
     def _by_hand(self, numbers: Sequence[int]) -> SequencePlan:
         """The same on every rank."""
-        return plan_documents(list(map(self._documents.length, numbers)), self._ranks, self._costs, 0.0)
+        return plan_documents(list(map(self._documents.length, numbers)), self._ranks, self._formula, 0.0)
 
     def _told(self, store: RankStore, first: int, count: int) -> SequencePlan:
         """What rank 0 found, which then begins with the batch behind this one."""

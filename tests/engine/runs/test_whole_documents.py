@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engine.model.data import open_documents
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tests.support.runs import execute, small
@@ -87,6 +88,22 @@ def _check_rows(summary: RunSummary, passes: int) -> None:
     for step in range(3):
         assert sum(row.documents for row in summary.sequence_groups if row.step == step) == 8
     assert [plan.step for plan in summary.sequence_plans] == [0, 1, 2]
+
+
+def test_a_rank_without_a_token_for_many_steps_ends_nothing(session: Session, tmp_path: Path) -> None:
+    """Five tokens a step are two for each of the first two of four ranks, one for the third and none for the last."""
+    config = small(
+        **MODEL | {"data__longest_document": None, "data__path": str(tmp_path), "train__steps": 6},
+        parallel__dp=4, parallel__sequence_groups=4, batch__global_batch=4,
+    )  # fmt: skip
+    for number in range(25):
+        (tmp_path / f"{number:02}.txt").write_text("x", "utf-8")
+    order = open_documents(config.data, LONGEST, config.train.seed).training(0, 24)
+    for number in order[::4]:
+        (tmp_path / f"{number:02}.txt").write_text("xy", "utf-8")
+    outcome, summary = execute(session, config)
+    assert outcome.good, outcome
+    assert summary.tokens_per_step == 5 and len(summary.losses) == 6
 
 
 def test_a_document_that_no_group_holds_is_cut_and_that_is_said(session: Session, folder: str) -> None:

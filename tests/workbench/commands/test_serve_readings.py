@@ -11,7 +11,7 @@ import pytest
 from engine.run import ownership, run_folder
 from profilers.records.schema import GROWS, ExpertSample, GpuSample, NetworkSample, TaskSample
 from profilers.records.writer import RecordWriter
-from tests.support.samples import gpu_sample
+from tests.support.samples import gpu_sample, step_sample
 from tests.workbench.commands.test_serve import fetched, one
 from workbench.metrics.endpoint import Endpoint
 from workbench.metrics.families import families
@@ -162,3 +162,14 @@ def test_of_tokens_that_travel_for_others_their_number_grows_and_the_distance_is
     assert one(found, "workbench_expert_buckets_total", rank="1", layer="7", expert="0") == 26
     assert one(found, "workbench_expert_residual", layer="7") == 0.25
     assert not [name for name, labels in found if "buckets" in name and dict(labels)["layer"] == "8"]
+
+
+def test_documents_of_their_own_lengths_have_the_rate_that_ranks_tell(
+    records: Path, endpoint: Endpoint
+) -> None:
+    run_folder.write_json(records.parent / run_folder.CONFIG, {"data": {"documents": "whole"}})
+    for rank in range(2):
+        with RecordWriter(records, f"rank-{rank}") as writer:
+            for step in range(3):
+                writer.write(step_sample(step, forward=2.0, tokens=(10, 50, 30)[step] + rank))
+    assert one(fetched(endpoint), "workbench_tokens_per_second") == pytest.approx((90 + 93) / 6.0)

@@ -23,7 +23,7 @@ from workbench.text import run as run_text
 from workbench.text import words
 
 SHOWN_RANKS = 8
-_COLUMNS = ("step", "step_seconds", "between_seconds", "communication_exposed_seconds")
+_COLUMNS = ("step", "step_seconds", "between_seconds", "communication_exposed_seconds", "tokens")
 PHASES_IN_SHORT = {"communication_exposed": "communication"}
 
 
@@ -111,7 +111,7 @@ def _numbers(snapshot: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, t
     count = len(next(iter(recent.values()))["step"]) if recent else 0
     step_seconds = _wall_seconds(recent) if count else None
     exposed = _exposed_share(recent) if count else None
-    tokens = _tokens_per_step(snapshot)
+    tokens = _tokens_per_step(snapshot, recent)
     left = (wanted - done) * step_seconds if step_seconds and goes_on else None
     note = f"mean of the last {count} steps" if count else ""
     return {
@@ -170,9 +170,12 @@ def _exposed_share(recent: Mapping[int, Columns]) -> float | None:
     return waited / whole if whole else None
 
 
-def _tokens_per_step(snapshot: Snapshot) -> int | None:
+def _tokens_per_step(snapshot: Snapshot, recent: Mapping[int, Columns]) -> float | None:
+    """Of documents, whose lengths are their own, what ranks had in the last steps."""
     if snapshot.job is not None:
         return snapshot.job.tokens_per_step
+    if (snapshot.config.get("data") or {}).get("documents") == "whole" and recent:
+        return float(np.nansum([np.nanmean(columns["tokens"]) for columns in recent.values()]))
     batches = [row.new for row in snapshot.changes if row.key == BATCH]
     return tokens_per_step_of(snapshot.config, batches[-1] if batches else None)
 

@@ -21,10 +21,10 @@ from engine.config.run_config import RunConfig
 from engine.config.validation.rules import check
 from engine.model.data import open_documents
 from engine.parallel.build import build_stages
-from engine.parallel.context.sequence_costs import SequenceCosts
+from engine.parallel.context.sequence_costs import SequenceCosts, costs_by_formula
 from engine.parallel.context.sequence_measure import attention_bytes, fitted, shapes_of
 from engine.parallel.context.sequence_planner import SequenceGroup
-from engine.parallel.context.sequence_steps import my_group, share_of
+from engine.parallel.context.sequence_steps import DocumentSteps, my_group, share_of
 from tests.support.engine.local_sgd_runs import context_of
 from tests.support.ranks import on_ranks
 from tests.support.runs import small
@@ -95,6 +95,47 @@ def test_gradients_are_those_of_each_document_alone(
     for _, found in answers:
         assert found.keys() == right.keys()
         assert max((found[name] - right[name]).abs().max().item() for name in right) < 1e-5
+
+
+def plans_at_costs(rank: int, config: RunConfig, folder: str) -> list[object]:
+    """Of the same documents, by ranks that measured something else each time."""
+    context, found = context_of(rank, config, Path(folder)), list[object]()
+    stages = build_stages(context)
+    (replica,) = stages.stages.values()
+    for costs in (
+        SequenceCosts(1e-3, 1e-9, 0.0),
+        SequenceCosts(0.0, 1e-3, 0.0),
+        SequenceCosts(0.0, 1e-3, 5.0),
+    ):
+        steps = DocumentSteps(context, replica, costs)
+        steps.load(0, DOCUMENTS)
+        found.append(steps.last_plan.micro_batches)
+    return found
+
+
+def test_given_groups_do_not_depend_on_what_was_measured(tmp_path: Path) -> None:
+    """A run that goes on from a checkpoint measures anew, and adds up its losses in the same order. A document of 20
+    tokens beside seven of 8: by squares it has a rank to itself, by tokens it has not.
+    """
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    config = small(**MODEL | {"data__sequence_length": 100}, parallel__dp=2, data__path=str(texts))
+    for number in range(9):
+        (texts / f"{number}.txt").write_text("12345678", "utf-8")
+    longer = open_documents(config.data, 100, config.train.seed).training(0, 1)[0]
+    (texts / f"{longer}.txt").write_text("1234567890" * 2, "utf-8")
+    for first, *others in on_ranks(2, plans_at_costs, config, str(tmp_path)):
+        assert others == [first, first]
+
+
+def test_a_formula_s_costs_are_its_operations() -> None:
+    config = small(**MODEL, parallel__dp=4, parallel__sequence_groups=2)
+    costs = costs_by_formula(config, token_bytes=8)
+    # Two layers: matrices of 4 x 32 x 32 and 3 x 32 x 48, a head of 32 x 256; scores and their sums over 32 wide heads.
+    matrices = 2 * (4 * 32 * 32 + 3 * 32 * 48) + 32 * 256
+    assert costs.token_seconds == 6 * matrices
+    assert costs.square_seconds == 6 * 2 * 2 * 32
+    assert costs.document(10, 2) == pytest.approx((60 * matrices + 100 * 768) / 2 + 8 * 10 / 4 * 1000)
 
 
 def test_shares_of_a_group_are_its_documents_and_no_more() -> None:
