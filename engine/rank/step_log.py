@@ -158,24 +158,25 @@ def task_samples(
 def expert_samples(step: int, mixtures: Mapping[int, Mixture]) -> Callable[[], list[ExpertSample]] | None:
     """What fell on the experts of each layer since the last call, to be read later; None where nothing was counted."""
     taken = {layer: mixture.load.take() for layer, mixture in mixtures.items()}
-    known = {layer: (host_values.later(one[0]), one[1]) for layer, one in taken.items() if one is not None}
+    known = {layer: host_values.later(one) for layer, one in taken.items() if one is not None}
     if not known:
         return None
 
     def samples() -> list[ExpertSample]:
         return [
-            _expert_sample(step, layer, expert, values, count)
-            for layer, (sums, count) in known.items()
-            for expert, values in enumerate(zip(*sums(), strict=True))
+            _expert_sample(step, layer, expert, values, sum(found[0]))
+            for layer, sums in known.items()
+            for found in [sums()]
+            for expert, values in enumerate(zip(*found, strict=True))
         ]
 
     return samples
 
 
-def _expert_sample(step: int, layer: int, expert: int, values: Sequence[float], count: int) -> ExpertSample:
-    """Of an expert's sums over so many micro-batches, in the order of ``ExpertLoad``."""
+def _expert_sample(step: int, layer: int, expert: int, values: Sequence[float], of: float) -> ExpertSample:
+    """Of an expert's sums, in the order of ``ExpertLoad``; all experts of the layer had so many choices."""
     choices, dropped, probability, *bucketed = values
-    sample = ExpertSample(step, layer, expert, int(choices), int(dropped), probability / count)
+    sample = ExpertSample(step, layer, expert, int(choices), int(dropped), probability / max(1.0, of))
     if not bucketed:
         return sample
     buckets, apart = bucketed

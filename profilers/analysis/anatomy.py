@@ -91,17 +91,8 @@ def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict
 
 def expert_rows(tables: Sequence[Table], steps: np.ndarray[Any, Any], ep: int = 1) -> list[ExpertRow]:
     """One for each layer whose load ranks recorded in these steps; its experts lie in order on ``ep`` ranks."""
-    names = ("layer", "expert", "choices", "dropped", "probability", "buckets", "residual")
-    kept = [
-        [
-            table.column(name).filled(np.nan if name == "residual" else 0)[
-                np.isin(table.column("step").filled(-1), steps)
-            ]
-            for name in names
-        ]
-        for table in tables
-    ]
-    columns = dict(zip(names, (np.concatenate(column) for column in zip(*kept, strict=True)), strict=True))
+    kept = [_expert_columns(table, steps) for table in tables]
+    columns = {name: np.concatenate([one[name] for one in kept]) for name in (kept[0] if kept else {})}
     found = []
     for number in np.unique(columns["layer"]):
         of_layer = {name: column[columns["layer"] == number] for name, column in columns.items()}
@@ -110,13 +101,24 @@ def expert_rows(tables: Sequence[Table], steps: np.ndarray[Any, Any], ep: int = 
     return found
 
 
+def _expert_columns(table: Table, steps: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """One rank's samples of these steps, and ``of``: the choices of each one's step and layer."""
+    chosen = np.isin(table.column("step").filled(-1), steps)
+    names = ("step", "layer", "expert", "choices", "dropped", "probability", "buckets", "residual")
+    columns = {name: table.column(name).filled(np.nan if name == "residual" else 0)[chosen] for name in names}
+    places = np.stack([columns["step"], columns["layer"]])
+    _, group = np.unique(places, axis=1, return_inverse=True)
+    columns["of"] = np.bincount(group.ravel(), columns["choices"])[group.ravel()]
+    return columns
+
+
 def _expert_row(layer: int, samples: Mapping[str, np.ndarray[Any, Any]], ep: int) -> ExpertRow:
     each = samples["expert"].astype(np.int64)
-    fell, sums, times = (
+    fell, sums, of = (
         np.bincount(each, values)
-        for values in (samples["choices"], samples["probability"], np.ones(len(each)))
+        for values in (samples["choices"], samples["probability"] * samples["of"], samples["of"])
     )
-    load, probability, count = fell / fell.sum(), sums / times, len(fell)
+    load, probability, count = fell / fell.sum(), sums / of, len(fell)
     by_rank = load.reshape(ep, -1).sum(axis=1) if ep > 1 and count % ep == 0 else None
     return ExpertRow(
         layer,

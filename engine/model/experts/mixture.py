@@ -173,13 +173,13 @@ class MixtureReport:
 
 class ExpertLoad:
     """The sums of a mixture's reports while it is ``on``: float64 [3, experts] of choices, of dropped ones, and of
-    mean probabilities, [5, experts] with what was ``bucketed``; and how many reports they are of.
+    mean probabilities times the choices that all experts had, for micro-batches may differ in tokens; [5, experts] with
+    what was ``bucketed``.
     """
 
     def __init__(self) -> None:
         self.on = False
         self._sums: Tensor | None = None
-        self._count = 0
 
     def add(self, report: MixtureReport) -> None:
         """A micro-batch of training."""
@@ -187,17 +187,16 @@ class ExpertLoad:
             return
         dropped = report.dropped_per_expert
         none = torch.zeros_like(report.tokens_per_expert) if dropped is None else dropped
-        parts = torch.stack([one.double() for one in (report.tokens_per_expert, none, report.probability)])
+        choices = report.tokens_per_expert.double()
+        parts = torch.stack([choices, none.double(), report.probability.double() * choices.sum()])
         if report.bucketed is not None:
             parts = torch.cat((parts, report.bucketed))
         self._sums = parts if self._sums is None else self._sums + parts
-        self._count += 1
 
-    def take(self) -> tuple[Tensor, int] | None:
-        """The sums since the last call, and of how many reports; None where there was none."""
-        taken, count = self._sums, self._count
-        self._sums, self._count = None, 0
-        return None if taken is None else (taken, count)
+    def take(self) -> Tensor | None:
+        """The sums since the last call; None where there was no report."""
+        taken, self._sums = self._sums, None
+        return taken
 
 
 class ExpertLinear(nn.Module):

@@ -288,6 +288,17 @@ def test_the_least_even_layer_is_named_only_above_its_threshold(tmp_path: Path) 
     ]
 
 
+def test_the_mean_probability_is_over_tokens_where_ranks_have_unequal_numbers(tmp_path: Path) -> None:
+    write(tmp_path, [{"forward": 1.0}] * 2)
+    for rank, (choices, probability) in enumerate([((90, 10), (0.8, 0.2)), ((0, 10), (0.1, 0.9))]):
+        with RecordWriter(tmp_path, f"rank-{rank}") as writer:
+            for expert in range(2):
+                writer.write(ExpertSample(4, 0, expert, choices[expert], 0, probability[expert]))
+    (row,) = summary(tmp_path).experts
+    means = [(100 * 0.8 + 10 * 0.1) / 110, (100 * 0.2 + 10 * 0.9) / 110]
+    assert row.balance == about(2 * (90 / 110 * means[0] + 20 / 110 * means[1]))
+
+
 @pytest.mark.parametrize(("most", "told"), [(8, True), (3, False)])
 def test_a_late_rank_with_more_of_its_tasks_is_told_to_share_them(
     tmp_path: Path, most: int, told: bool

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from engine.model.experts.mixture import Mixture
+from engine.model.experts.mixture import ExpertLoad, Mixture, MixtureReport
 from tests.support.engine.mixtures import (
     BATCH,
     CLOSE,
@@ -231,3 +231,16 @@ def test_bf16_activations_are_close_to_fp32(factor: float | None) -> None:
         error = (value.float() - wanted[name].float()).norm() / wanted[name].float().norm()
         assert float(error) < 0.03, name
     assert {value.dtype for name, value in mine.items() if name.endswith("weight")} == {torch.float32}
+
+
+def test_a_load_s_mean_probability_is_over_tokens_not_over_micro_batches() -> None:
+    load = ExpertLoad()
+    load.on = True
+    for counts, probability in (([30, 10], [0.7, 0.3]), ([0, 2], [0.1, 0.9])):
+        load.add(MixtureReport(None, torch.tensor(counts), None, torch.tensor(probability)))
+    sums = load.take()
+    assert sums is not None and load.take() is None
+    assert sums[0].tolist() == [30, 12]
+    assert (sums[2] / sums[0].sum()).tolist() == pytest.approx(
+        [(40 * 0.7 + 2 * 0.1) / 42, (40 * 0.3 + 2 * 0.9) / 42]
+    )

@@ -59,7 +59,7 @@ def one_step(rank: int, config: RunConfig, folder: str) -> tuple[float, int, int
     (replica,) = stages.stages.values()
     found = {piece.name: piece.gradient().clone() for piece in replica.pieces()}
     taken = [mixed.load.take() for mixed in stages.mixtures().values()]
-    choices = torch.stack([torch.zeros(EXPERTS).double() if one is None else one[0][0] for one in taken])
+    choices = torch.stack([torch.zeros(EXPERTS).double() if one is None else one[0] for one in taken])
     stages.documents.close()
     return (
         loss,
