@@ -45,6 +45,12 @@ class Shape:
         """The rate of a host's link."""
         return self.rates_kbit[self.island_of(host)]
 
+    def is_uneven(self, world_size: int) -> bool:
+        """Whether some of so many ranks are nearer to each other than to others: on an island, or on a host whose link
+        is held to a rate.
+        """
+        return len(self.islands) > 1 or (self.shaped and 1 < self.hosts < world_size)
+
     def rank_hosts(self, world_size: int) -> list[int]:
         """The host of each rank: ranks that follow each other share one."""
         return [rank * self.hosts // world_size for rank in range(world_size)]

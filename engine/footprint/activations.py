@@ -177,14 +177,18 @@ def costs_of_block(config: RunConfig) -> dict[BlockAction, Cost]:
 
 
 def _too_small(config: RunConfig) -> int:
-    """What of a block does not leave: factors of norms, sums of attention, and places and weights of sampled rows,
-    unless there are many tokens.
+    """What of a block does not leave: factors of norms, sums of attention, places and weights of sampled rows, and all
+    else where there are few tokens.
     """
-    sizes = sizes_of(config)
-    factor = FP32_BYTES * sizes.tokens // sizes.tp
-    sums = FP32_BYTES * sizes.sums
-    picks = [size * kept for _, kept, _, _ in _sampled(config, sizes, "none") for size in _OF_SAMPLE]
-    return sum(size for size in (factor, factor, sums, *picks) if size < SMALLEST_BYTES)
+    sizes, is_ring = sizes_of(config), config.parallel.cp > 1 and config.parallel.cp_method == "ring"
+    factor, slices = FP32_BYTES * sizes.tokens // sizes.tp, FP32_BYTES * sizes.slice
+    read = [sizes.element * sizes.at(matrices) for matrices in ("query_key_value", "gate_up")]
+    queries = [sizes.element * sizes.query] * (2 if is_ring else 3)
+    wide = [] if config.model.experts else [sizes.element * sizes.width] * 4
+    keys = [sizes.element * sizes.key_value] * 2
+    kept = [factor, factor, *[slices] * 4, *read, *queries, *keys, FP32_BYTES * sizes.sums, *wide]
+    kept += [size * rows for _, rows, _, _ in _sampled(config, sizes, "none") for size in _OF_SAMPLE]
+    return sum(size for size in kept if size < SMALLEST_BYTES)
 
 
 def _mixed(config: RunConfig, part: Part, actions: Sequence[BlockAction]) -> Kept:

@@ -17,6 +17,8 @@ from engine.schedules.simulate import in_flight
 
 #: For the numbers of a few bytes that formulas leave out: a mean's weight, a maximum.
 _FEW = 64
+#: Of the least budget that a refusal names.
+_DIGITS = 6
 
 
 def around_stage(config: RunConfig, chosen: Plan, stage: int, turn_seconds: float = 0.0) -> Around:
@@ -53,8 +55,10 @@ def check_budget(config: RunConfig) -> None:
 
 def too_small(budget: float, least: int) -> LayoutError:
     """The refusal, with the least that would do."""
-    gib = math.ceil(least / 2**30 * 1e6) / 1e6
-    remedy = f"whatever becomes of its blocks, a rank holds more activations; the least that would do here is {gib:g}"
+    gib = least / 2**30
+    unit = 10.0 ** (math.floor(math.log10(gib)) - _DIGITS + 1)
+    said = f"{math.ceil(gib / unit) * unit:.{_DIGITS}g}"  # upwards: what is named has to do
+    remedy = f"whatever becomes of its blocks, a rank holds more activations; the least that would do here is {said}"
     return LayoutError("memory.budget_gib", budget, remedy)
 
 

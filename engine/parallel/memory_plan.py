@@ -153,7 +153,7 @@ def _with_seconds(action: BlockAction, cost: Cost, found: Measured, whole: int) 
         resident=found.saved[action],
         forward_bytes=whole,
         backward_bytes=whole,
-        away=whole,
+        away=whole - found.saved[action],
         out_seconds=found.out[action],
         back_seconds=found.back[action],
     )

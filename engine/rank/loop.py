@@ -362,23 +362,26 @@ class RunLength:
 
     def _plan(self, step: int, validation: float, save: float | None) -> None:
         assert self._seconds is not None
-        if len(self._moments) < 3:  # the first step makes what the others find
-            return
         known = list(self._moments)[1:] if len(self._moments) <= _PACE_STEPS else list(self._moments)
-        now, taken = known[-1], known[-1].sequences - known[0].sequences
+        end, now = self._began + self._seconds - validation, self._moments[-1].seconds
+        if len(known) < 2:  # the first step makes what the others find, and tells no pace
+            if now >= end:
+                self._rank.control.plan(step, step, round_steps(self._rank.config))
+            return
+        taken = known[-1].sequences - known[0].sequences
         if taken <= 0:  # steps are done again
             return
-        pace = (now.seconds - known[0].seconds) / taken
+        pace = (now - known[0].seconds) / taken
         saves = self._rank.config.checkpoint.every_steps is not None
         unknown = pace * self._rank.step_config.batch.global_batch
-        end = self._began + self._seconds - validation - (unknown if save is None else save) * saves
+        end -= (unknown if save is None else save) * saves
         config = self._rank.config
-        steps = steps_for(config, step, max(0.0, end - now.seconds) / pace) - step
+        steps = steps_for(config, step, max(0.0, end - now) / pace) - step
         period = round_steps(config)
         length = max(step, (step + steps) // period * period)
         planned = config.train.steps
         if abs(length - planned) > _LENGTH_SHARE * planned or steps <= _PACE_STEPS:
-            self._rank.control.plan(step, length)
+            self._rank.control.plan(step, length, period)
 
     def _follow(self, steps: int) -> None:
         config = self._rank.config

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from engine.comm.context import RankContext, build_groups
 from engine.config import environment
+from engine.config.errors import LayoutError
 from engine.config.layout import devices_of, layout_of
 from engine.config.run_config import RunConfig, load
 from engine.rank import environment_report, flight, loop
@@ -206,6 +207,8 @@ def classify(error: BaseException, limit: int | None = None) -> Ending:
     text = f"{type(error).__name__}: {error}".lower()
     if isinstance(error, DivergedError):
         return Ending.DIVERGED
+    if isinstance(error, LayoutError):  # a rule that ranks alone can look at: a budget, by what they measured
+        return Ending.ILLEGAL
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or ran_out_of_memory(text, limit):
         return Ending.OOM
     comm_words = ("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer")
@@ -225,6 +228,8 @@ def failure(rank: int, error: BaseException, progress: Progress, limit: int | No
     phase = None if here is None else here.phase
     if isinstance(error, DivergedError):
         return RankReport(rank, Ending.DIVERGED, reason, error.phase, last)
+    if isinstance(error, LayoutError):
+        return RankReport(rank, Ending.ILLEGAL, reason, phase, last)
     return RankReport(rank, classify(error, limit), f"{type(error).__name__}: {reason}", phase, last)
 
 

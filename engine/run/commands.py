@@ -180,16 +180,18 @@ class StopControl(_Control):
             self._progress.announce_end(end)
         return end is not None and not end.whole and step >= end.step
 
-    def plan(self, step: int, steps: int) -> None:
-        """Rank 0, before ``step``: the run has so many steps in all, and ``AHEAD`` more than are done at the least.
-        Nothing where ranks may not have taken over what was announced before.
+    def plan(self, step: int, steps: int, period: int = 1) -> None:
+        """Rank 0, before ``step``: the run has so many steps in all, whole rounds of ``period``, and ``AHEAD`` more than
+        are done at the least. Nothing where ranks may not have taken over what was announced before.
         """
         if self._progress is None:
             return
         step, steps, end = step + self._redone, steps + self._redone, self._progress.end()
         if self._begun(end, step) and not self._progress.stop_requested():
             first = step + AHEAD + self._apart
-            self._progress.announce_end(End(max(first, steps), first, whole=True))
+            last = max(first, steps)
+            last += (self._redone - last) % period
+            self._progress.announce_end(End(last, first, whole=True))
 
     def planned(self, step: int) -> int | None:
         """How many steps the run has in all, as is known before ``step``."""

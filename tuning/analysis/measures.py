@@ -125,10 +125,24 @@ def _single(summary: RunSummary, aim: Aim) -> float | None:
     if aim.name == "peak_memory_bytes":
         return summary.peak_memory_bytes
     if aim.name == "loss_at_seconds":
-        return summary.validation_loss if summary.budget_seconds is not None else None
+        return summary.validation_loss if kept_its_time(summary) else None
     if summary.joules_per_step is None or summary.tokens_per_step is None:
         return None
     return summary.joules_per_step / summary.tokens_per_step
+
+
+#: A run may be late by this part of its time and a step, as busy machines have it.
+_LATE = 0.1
+
+
+def kept_its_time(summary: RunSummary) -> bool:
+    """Whether a run had a time and ended about then: one of which fewer than three steps fit takes longer, and its loss
+    is that of another time.
+    """
+    given, used = summary.budget_seconds, summary.budget_used_seconds
+    if given is None or used is None:
+        return False
+    return used <= (1 + _LATE) * given + max(summary.step_samples, default=0.0)
 
 
 def _scale(summary: RunSummary, aim: Aim) -> float | None:
@@ -151,6 +165,16 @@ def _scale(summary: RunSummary, aim: Aim) -> float | None:
     return 1.0
 
 
+def _reason_of_time(summary: RunSummary) -> str:
+    given, used = summary.budget_seconds, summary.budget_used_seconds
+    if given is None or used is None:
+        return "the run was given no time (train.seconds)"
+    if not kept_its_time(summary):
+        steps = len(summary.losses)
+        return f"its {steps} steps took {used:.3g} s instead of {given:g}: give trials more time"
+    return "it took no loss on held-out text"
+
+
 def seconds_to_loss(summary: RunSummary, target: float | None) -> float | None:
     """Seconds of training until the loss on held-out text was at most ``target``; None if it never was."""
     if target is None:
@@ -167,8 +191,6 @@ def _reason(summary: RunSummary, aim: Aim) -> str:
         "time_to_loss": f"a loss of {aim.target_loss:g} was not reached"
         if aim.target_loss
         else "the study has no target loss",
-        "loss_at_seconds": "the run was given no time (train.seconds)"
-        if summary.budget_seconds is None
-        else "it took no loss on held-out text",
+        "loss_at_seconds": _reason_of_time(summary),
     }
     return known.get(aim.name) or summary.tokens_per_second_reason or "no step was measured"

@@ -14,8 +14,10 @@ from engine.config.run_config import parse
 from engine.config.validation import live_changes
 from engine.config.validation.rules import problems
 from engine.footprint import block_plan
-from engine.footprint.budget import check_budget, least_budget
+from engine.footprint.activations import costs_of_block
+from engine.footprint.budget import check_budget, least_budget, too_small
 from engine.parallel.memory_plan import Measured, with_seconds
+from engine.rank.worker import classify
 from engine.run.outcome import Ending
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
@@ -106,6 +108,23 @@ def test_a_budget_makes_a_plan_that_is_told(session: Session, values: dict[str, 
         assert len(step.memory_plan_columns(row)[0].values) == 5
     view = runs.load(session.home / found.id)
     assert [row["stage"] for row in runs.document(view)["memory_plans"]] == list(range(stages))
+
+
+@pytest.mark.parametrize("length", [64, 8])  # of 8 tokens, tensors are so small that few leave
+def test_the_least_by_formula_is_a_budget_that_a_plan_keeps_to(session: Session, length: int) -> None:
+    values = {"model__layers": 10, "data__sequence_length": length}
+    config = small(**(BASE | values))
+    (row,) = run(session, values | {"memory__budget_gib": (least_budget(config) + 1) / 2**30}).memory_plans
+    assert row.peak_bytes == row.least_bytes == least_budget(config)
+    away, formula = row.costs["offload"], costs_of_block(config)["offload"]
+    assert (away["resident"], away["away"]) == (formula.resident, formula.away)
+
+
+def test_what_only_ranks_find_out_breaks_a_rule_as_well() -> None:
+    assert classify(too_small(1e-6, 10**6)) is Ending.ILLEGAL
+    for least in (123_456_789_123, 1_325_400_063, 200_123):
+        named = float(str(too_small(1e-6, least)).rpartition(" ")[2])
+        assert least <= int(named * 2**30) <= 1.001 * least
 
 
 def test_a_budget_for_all_keeps_all(session: Session) -> None:

@@ -2,10 +2,10 @@
 matrices every rank of tp has whole.
 
 A study may ask for it (``parallel.placement: [null, auto]``); a run has the lists that it stands for. Ranks are placed
-on links that differ, those between the islands of a lab; where all are alike no placement is faster than ranks in
-order. Layers are dealt so that the slowest stage takes the least time: the last one has the head beside its layers.
-Matrices are replicated where less is sent then (``signatures``). ``tuning.predict.placement.place`` does the first two
-for devices that a cluster file describes.
+on links that differ, those between the islands of a lab, or of its hosts and within them; where all are alike no
+placement is faster than ranks in order. Layers are dealt so that the slowest stage takes the least time: the last one
+has the head beside its layers. Matrices are replicated where less is sent then (``signatures``).
+``tuning.predict.placement.place`` does the first two for devices that a cluster file describes.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def chosen(config: RunConfig, keys: Collection[str]) -> Lists:
 
 def _order(config: RunConfig) -> list[int] | None:
     """Of a lab's devices, which are all alike: only its links decide."""
-    shape = shape_of(config.lab)
-    if shape is None or len(shape.islands) < 2:
+    shape, layout = shape_of(config.lab), layout_of(config)
+    if shape is None or not shape.is_uneven(layout.world_size):
         return None
-    order = _order_of(layout_of(config), shape, volumes_of(config))
+    order = _order_of(layout, shape, volumes_of(config))
     return None if order is None else list(order)
 
 
@@ -100,7 +100,7 @@ def message_seconds(config: RunConfig) -> float | None:
     """
     shape, layout = shape_of(config.lab), layout_of(config)
     known = is_decoder(config.model) and config.data.documents != "whole"
-    if shape is None or len(shape.islands) < 2 or not known:
+    if shape is None or not shape.is_uneven(layout.world_size) or not known:
         return None
     order = config.parallel.placement or range(layout.world_size)
     costs = Costs(layout, of_lab(shape, layout.world_size, LOOPBACK), volumes_of(config))

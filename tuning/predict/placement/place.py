@@ -1,7 +1,7 @@
 """Where the ranks of a configuration belong on devices that are not alike: the cheapest placement, and what it gains.
 
-On a cluster of several groups of nodes, and in a lab of several islands; elsewhere no placement is faster than
-ranks in order.
+On a cluster of several groups of nodes, and in a lab of several islands or of several ranks a host; elsewhere ranks
+stay in order.
 """
 
 from __future__ import annotations
@@ -99,11 +99,12 @@ class Placed:
         """What is gained, and what crosses islands, in one line."""
         now, before = (1e3 * sum(seconds.values()) for seconds in (self.seconds, self.in_order_seconds))
         across = self.placement.across.rstrip(".")
+        across = f"; {across}" if across else ""
         if not self.values:
             alike = "placing ranks in order is as fast as any other way"
-            return f"{alike} ({now:,.1f} ms a step, nothing hidden); {across}"
+            return f"{alike} ({now:,.1f} ms a step, nothing hidden){across}"
         what = " and ".join(_WHAT[key] for key in self.values)
-        return f"{what}: {now:,.1f} ms a step instead of {before:,.1f}, nothing hidden; {across}"
+        return f"{what}: {now:,.1f} ms a step instead of {before:,.1f}, nothing hidden{across}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: seconds, and the gain as a fraction."""
@@ -155,10 +156,10 @@ def _where(config: RunConfig, target: Target) -> str | None:
     here = bool(cluster.collectives)  # this machine, calibrated: no other has a lab
     if not here or shape is None:
         return None
-    measured = target.lab_links.get(shape.code())
+    measured, uneven = target.lab_links.get(shape.code()), shape.is_uneven(layout_of(config).world_size)
     if measured is not None:
-        return f"a lab of {shape}: {measured.words()}" if measured.count > 1 else None
-    return f"a lab of {shape}" if len(shape.islands) > 1 else None
+        return f"a lab of {shape}: {measured.words()}" if uneven or measured.count > 1 else None
+    return f"a lab of {shape}" if uneven else None
 
 
 def links_of(config: RunConfig, target: Target) -> Links:

@@ -1,8 +1,8 @@
 """Which rank on which device, and how many layers on which stage, for networks and devices that are not even. Pure.
 
 Pipette (arXiv 2405.18093) searches orders of nodes by the links as they were measured; Holmes (arXiv 2312.03549) puts
-whole stages on islands of fast links. Both are tried, beside the order of ranks, and the cheapest is taken: of all
-orders where they are few, else by simulated annealing.
+whole stages on islands of fast links. Both are tried, beside ranks in order and orders with axes nested in other ways,
+and the cheapest is taken: of all orders where they are few, else by simulated annealing.
 
 Annealing has the moves of Pipette's program (arXiv 2405.18093). That one counts a difference in cost by its leading
 digits and cools by 0.999 a step for as long as its time allows. Here a difference counts as a part of the start's cost
@@ -31,6 +31,7 @@ from engine.config.layout import Layout, layers_of_stages
 from tuning.predict.model.hardware import Cluster
 from tuning.predict.placement.cost import AXES, GROUPS, Costs, Stream, Volumes, Work, turns
 from tuning.predict.placement.links import Floats, Ints, Links, of_cluster
+from tuning.predict.placement.orders import nested
 
 #: With more islands than this only the given order of them is tried: 120 orders of 5.
 _MAX_ISLANDS = 5
@@ -190,7 +191,7 @@ def _moved(order: list[int], random: Random) -> list[int]:
     return rest[:place] + (taken[::-1] if kind == 4 else taken) + rest[place:]
 
 
-Method = Literal["rank order", "islands", "all orders", "annealing"]
+Method = Literal["rank order", "islands", "nested axes", "all orders", "annealing"]
 #: An order that is harder to explain has to be faster by this part.
 _WORTH = 1e-3
 
@@ -273,17 +274,26 @@ def place(
 def _chosen(
     layout: Layout, links: Links, costs: Costs, seed: int, steps: int, limit_seconds: float | None
 ) -> tuple[tuple[int, ...], Method]:
-    """The simplest order that none beats by much."""
-    in_order = tuple(range(links.devices))
+    """The simplest order that none beats by much. The search begins with the best that leaves nodes whole: to look for
+    places of single devices would take many times as long.
+    """
+    start = in_order = tuple(range(links.devices))
     best: tuple[tuple[int, ...], Method] = in_order, "rank order"
-    least = _cost(costs, in_order)
-    by_islands = list(island_orders(layout, links.islands)) if len(set(links.islands)) > 1 else []
-    if by_islands:
-        found = costs(np.array(by_islands))
+    least, whole = _cost(costs, in_order), len(_blocks(links.nodes, in_order))
+    for method, orders in _simple(layout, links):
+        found = costs(np.array(orders))
         if found.min() < least * (1 - _WORTH):
-            best, least = (by_islands[int(found.argmin())], "islands"), float(found.min())
-    devices, method = _searched(links, costs, best[0], seed, steps, limit_seconds)
+            best, least = (orders[int(found.argmin())], method), float(found.min())
+            start = best[0] if len(_blocks(links.nodes, best[0])) == whole else start
+    devices, method = _searched(links, costs, start, seed, steps, limit_seconds)
     return (devices, method) if _cost(costs, devices) < least * (1 - _WORTH) else best
+
+
+def _simple(layout: Layout, links: Links) -> Iterator[tuple[Method, list[tuple[int, ...]]]]:
+    """Orders that are easy to explain. Nested ones may part ranks whose devices are on one node."""
+    if len(set(links.islands)) > 1 and (by_islands := list(island_orders(layout, links.islands))):
+        yield "islands", by_islands
+    yield "nested axes", [one.devices for one in nested(layout)]
 
 
 def _searched(

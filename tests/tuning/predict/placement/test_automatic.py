@@ -77,6 +77,18 @@ def test_ranks_are_placed_where_links_differ() -> None:
     assert chosen(config(**two_stages, lab=one_island), [PLACEMENT]) == {PLACEMENT: None}
 
 
+def test_ranks_are_placed_where_a_host_has_several() -> None:
+    """Long activations of a small model: both stages of a pipeline share a host, which in order data ranks do."""
+    small = {"preset": "tiny", "layers": 4, "hidden": 32, "heads": 4, "kv_heads": 4, "vocabulary": 257}
+    hosts = {"hosts": 2, "rate_mbit": 100.0}
+    asked = config(model=small, data={"sequence_length": 4096}, parallel={"pp": 2, "dp": 2}, lab=hosts)
+    found = chosen(asked, [PLACEMENT])
+    assert found == {PLACEMENT: [0, 2, 1, 3]}
+    told = [message_seconds(one) for one in (asked.with_values(found), asked)]
+    assert told[0] is not None and told[1] is not None and told[0] < told[1] / 2
+    assert chosen(asked.with_values({"lab.rate_mbit": None}), [PLACEMENT]) == {PLACEMENT: None}
+
+
 def automatic_study(**changes: Any) -> StudyFile:
     base = {
         "model": WIDE_HEAD,

@@ -161,7 +161,12 @@ def test_in_a_lab_of_islands_what_is_said_holds_for_its_hosts() -> None:
         {"lab": {"islands": [1, 3], "between_mbit": 10.0}}
     )
     assert answer(bad, lab_of(4)).gain >= 0
-    assert place.of(small(parallel__dp=2, parallel__pp=2).with_values({"lab.hosts": 2}), lab_of(4)) is None
+    two_hosts = small(parallel__dp=2, parallel__pp=2).with_values({"lab.hosts": 2})
+    assert place.of(two_hosts, lab_of(4)) is None
+    shaped = answer(two_hosts.with_values({"lab.rate_mbit": 10.0}), lab_of(4))
+    assert shaped.where == "a lab of 2 hosts, links of 10 Mbit/s"
+    assert shaped.reason.endswith("nothing hidden)"), "one island, which nothing crosses"
+    assert sum(shaped.seconds.values()) <= min(one.total for one in shaped.alternatives) * 1.001
 
 
 def test_plans_say_where_the_ranks_of_each_layout_belong(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from engine.config.network import Shape
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placement.cost import Costs, Stream, Volumes, Work
 from tuning.predict.placement.links import Links, measured, of_cluster, of_lab
+from tuning.predict.placement.orders import nested
 from tuning.predict.placement.search import (
     Placement,
     crossing_bytes,
@@ -119,6 +120,23 @@ def test_no_order_of_a_few_devices_is_better(layout: Layout, seed: int) -> None:
     assert best <= found.total_seconds <= best * 1.001
 
 
+@pytest.mark.parametrize(
+    "shape", [Shape((2,), (100_000,)), Shape((2, 2), (400_000, 400_000), 100_000)], ids=str
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_no_way_to_nest_axes_is_better_where_a_host_has_two_ranks(shape: Shape, seed: int) -> None:
+    """Pipelines with large messages belong inside hosts, which parts the ranks that a host has in order."""
+    random, ranks = np.random.default_rng(seed), 2 * shape.hosts
+    links, layout = of_lab(shape, ranks, Link(1e-4, 1e9)), Layout(dp=2, pp=ranks // 2)
+    volumes = Volumes(
+        dp=Stream(float(random.uniform(1e4, 1e6))), pp=Stream(float(random.uniform(1e6, 1e7)), 8)
+    )
+    costs, found = Costs(layout, links, volumes), place(layout, links, volumes)
+    best = min(seconds(costs, one.devices) for one in nested(layout))
+    assert found.total_seconds <= best * 1.001 < 0.9 * sum(found.in_order_seconds.values())
+    assert found.method == "nested axes"
+
+
 def test_a_ring_crosses_a_bridge_twice_at_most_but_four_times_in_a_bad_order() -> None:
     layout = Layout(dp=4)
     links, volumes = lab(), Volumes(dp=Stream(4 * MEGA))
@@ -154,10 +172,11 @@ def test_whole_stages_go_to_each_island_of_a_large_cluster() -> None:
 
 
 def test_whole_nodes_move_and_annealing_is_no_worse_than_islands() -> None:
-    """16 nodes, one link between nodes slow: it is not used by any ring of dp."""
+    """16 nodes, some links between nodes slow, so that any way to nest axes meets one: no ring of dp uses them."""
     links = of_cluster(Cluster("one", (Group(16, 4, CHIP, INSIDE, INFINIBAND, "infiniband"),)))
     nodes = np.array(links.nodes)
-    slow = (nodes[:, None] == 3) & (nodes == 4) | (nodes[:, None] == 4) & (nodes == 3)
+    pairs = {frozenset(pair) for pair in [(3, 4), (0, 8), (0, 2)]}
+    slow = np.array([[frozenset((one, other)) in pairs for other in nodes] for one in nodes])
     links = replace(links, bytes_per_second=np.where(slow, 1e9, links.bytes_per_second))
     layout = Layout(dp=8, tp=4, pp=2)
     found = place(layout, links, VOLUMES, steps=150)
