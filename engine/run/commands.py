@@ -181,8 +181,8 @@ class StopControl(_Control):
         return end is not None and not end.whole and step >= end.step
 
     def plan(self, step: int, steps: int, period: int = 1) -> None:
-        """Rank 0, before ``step``: the run has so many steps in all, whole rounds of ``period``, and ``AHEAD`` more than
-        are done at the least. Nothing where ranks may not have taken over what was announced before.
+        """Rank 0, before ``step``: the run has so many steps in all, whole rounds of ``period``, and ``AHEAD`` more
+        than are done at the least. Nothing where ranks may not have taken over what was announced before.
         """
         if self._progress is None:
             return
