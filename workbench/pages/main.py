@@ -32,6 +32,10 @@ _NARROW = """<style>
 _STEADY = """<style>
 [data-testid=stElementContainer][data-stale=true] { transition: opacity 1s ease-in 4s !important; }
 </style>"""
+#: A link to the page that is open looks as one with the focus does: crumbs of a drill-down all do.
+_FOCUSED = """<style>
+[data-testid=stPageLink-NavLink]:focus-visible { box-shadow: 0 0 0 3px rgba(47, 95, 208, 0.5) !important; }
+</style>"""
 
 
 def main() -> None:
@@ -39,7 +43,7 @@ def main() -> None:
     icon = str(ASSETS / "icon.svg")
     st.set_page_config(page_title="Workbench", page_icon=icon, layout="wide")
     st.logo(icon)
-    st.html(_CODE + _FILLED + _NARROW + _STEADY)
+    st.html(_CODE + _FILLED + _NARROW + _STEADY + _FOCUSED)
     if not login.let_in():
         return
     pages = [
