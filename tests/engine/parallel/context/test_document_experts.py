@@ -132,6 +132,7 @@ def _mixed(
     return torch.stack(outputs), balance
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("dp", "values"),
     [

@@ -59,6 +59,7 @@ def played(checks: LossChecks, end: int) -> list[Checked]:
     return done
 
 
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize("end", [100, 1000, 20_000])
 @pytest.mark.parametrize("ratio", [1.0, 1.3, 4.5, 30.0])
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.2])
