@@ -79,3 +79,8 @@ def test_names_and_shares_are_checked() -> None:
         workload(method="mascha")
     with pytest.raises(ValueError, match="at most 1"):
         workload(share=1.5)
+    for name in ("unknowns", "functions"):
+        with pytest.raises(ValueError, match=f"{name}=0 has to be a whole number of at least 1"):
+            workload(**{name: 0})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="penalty=-1"):
+        workload(penalty=-1.0)

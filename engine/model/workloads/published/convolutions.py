@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.model.workload import Workload
+from engine.model.workloads.published.options import at_least
 from engine.model.workloads.vision import DrawnImages, accuracy
 
 #: What each branch is scaled by at the start, as the authors' code has it.
@@ -27,10 +28,11 @@ def workload(
     """Convolutions of the given form on drawn images.
 
     Raises:
-        ValueError: the form is unknown, or ``width`` no multiple of 4.
+        ValueError: the form is unknown, ``width`` no multiple of 4, or a number too small.
     """
     if form not in ("folded", "branches") or width % 4:
         raise ValueError(f"{form=}, {width=}: forms are folded and branches, 4 has to divide width")
+    at_least(1, image=image, width=width, classes=classes)
     return Workload(
         name="convolutions",
         first=lambda: nn.Conv2d(3, width, kernel_size=3, padding=1),

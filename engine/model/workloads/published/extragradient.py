@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.comm.channel import Channel
 from engine.model.workload import Mean, OwnStep, StepInput, StepResult, StepSetting
+from engine.model.workloads.published.options import needs_adamw
 
 METHODS = ("masha1", "masha2", "plain", "naive_random", "naive_top")
 
@@ -43,6 +44,7 @@ class _Extragradient:
     """Two exchanges of the operator a step: whole (``plain``), or compressed."""
 
     def __init__(self, setting: StepSetting, rule: Rule, value: Mean) -> None:
+        needs_adamw(setting, "steps are extragradient ones, of the length of train.learning_rate")
         self._setting, self._rule, self._value = setting, rule, value
         named = dict(setting.model.named_parameters())
         self._parameters = list(named.values())

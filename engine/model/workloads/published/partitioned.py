@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from engine.config.errors import InputError
 from engine.model.workload import StepInput, StepResult, StepSetting, Workload
+from engine.model.workloads.published.options import at_least, needs_adamw
 from engine.model.workloads.vision import DrawnImages, accuracy
 
 #: The signs' size: what tanh comes to without growing for ever.
@@ -24,10 +25,12 @@ def workload(
     """Fully connected layers on drawn images, cut in the middle.
 
     Raises:
-        ValueError: there is no middle.
+        ValueError: there is no middle, or a number is too small.
     """
     if layers % 2 or layers < 2:
         raise ValueError(f"layers={layers} has to be even and above 0: the cut is in the middle")
+    at_least(0, apart=apart)
+    at_least(1, image=image, width=width, classes=classes)
     generator = torch.Generator().manual_seed(seed)
     labels = _SIZE * (2.0 * torch.randint(2, (classes, width), generator=generator) - 1)
     return Workload(
@@ -48,6 +51,7 @@ class Parts:
     """The parts that one rank has: both, or with pp = 2 one."""
 
     def __init__(self, setting: StepSetting, apart: int, cut: int, labels: Tensor) -> None:
+        needs_adamw(setting, "parts move by an AdamW of their own while they are apart")
         self._setting, self._apart, self._labels = setting, apart, labels.to(setting.model.device)
         self._has_left, self._has_right = _parts(setting, cut)
         self._cut = cut

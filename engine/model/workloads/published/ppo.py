@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from engine.comm import host_values
 from engine.config.errors import InputError
 from engine.model.workload import StepInput, StepResult, StepSetting
+from engine.model.workloads.published.options import needs_adamw
 
 _DISCOUNT, _LAMBDA, _CLIP, _ENTROPY, _VALUE, _NORM, _EPSILON = 0.99, 0.95, 0.1, 0.01, 0.5, 0.5, 1e-5
 
@@ -53,6 +54,7 @@ class Ppo:
     """One minibatch a step; when all of a rollout was used, a new one."""
 
     def __init__(self, setting: StepSetting, rule: Rule) -> None:
+        needs_adamw(setting, "PPO moves parameters by an Adam of its own")
         self._setting, self._rule = setting, rule
         self._ranks = 1 if setting.channel is None else setting.channel.size
         rank, batch = (

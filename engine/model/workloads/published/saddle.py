@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from engine.model.workload import Batches, Mean, Workload
 from engine.model.workloads.published.extragradient import METHODS, Rule, own_step
+from engine.model.workloads.published.options import at_least
 from engine.model.workloads.vision import Classes, DrawnImages, Images, accuracy
 
 
@@ -34,7 +35,7 @@ def workload(
     it once more. ``train.learning_rate`` is the length of a step.
 
     Raises:
-        ValueError: a name is unknown, or a share out of its range.
+        ValueError: a name is unknown, or a number out of its range.
     """
     refresh = share if refresh is None else refresh
     if problem not in GAMES or method not in METHODS:
@@ -42,6 +43,10 @@ def workload(
         raise ValueError(f"{problem=}, {method=}: {names}")
     if not (0 < share <= 1 and 0 < refresh <= 1):
         raise ValueError(f"{share=}, {refresh=}: both have to be above 0 and at most 1")
+    if penalty < 0:
+        raise ValueError(f"{penalty=} has to be at least 0: there is no saddle point below")
+    at_least(1, unknowns=unknowns, functions=functions)
+    at_least(0, seed=seed)
     game = GAMES[problem](unknowns, functions, penalty, seed)
     rule = Rule(method, share, refresh, seed)
     return Workload(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from engine.config.errors import InputError
 from engine.model.workload import Build, StepInput, StepResult, StepSetting, Workload
+from engine.model.workloads.published.options import at_least
 from engine.model.workloads.published.sparse import contribution
 from engine.model.workloads.published.sparse.int8_layers import Layer, SavedBytes, to_int8
 from engine.model.workloads.published.sparse.update_choice import (
@@ -78,6 +79,7 @@ def workload(
     Raises:
         ValueError: an option is out of its range, or a layer unknown.
     """
+    at_least(1, image=image, width=width, classes=classes)
     shapes = _shapes(image, width, layers, classes)
     if weights not in ("int8", "float32") or start < 0 or min(probe, budget_kib) <= 0:
         raise ValueError(
