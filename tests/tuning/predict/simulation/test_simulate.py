@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from engine.config.run_config import RunConfig, parse
+from engine.run.calibration.host_links import HostLinks
 from tuning.predict.forecast import forecast
 from tuning.predict.simulation.simulate import simulate_config, stage_costs
 from tuning.predict.target import Target
@@ -79,3 +81,33 @@ def test_a_run_that_nobody_ran_is_kept_and_says_so(target: Target, tmp_path: Pat
         simulate_config(asked, target).seconds, rel=1e-3
     )
     assert summary.notes and "no rank ran" in summary.notes[0]
+
+
+def measured(rate: float) -> HostLinks:
+    """Two hosts that reach each other at so many bytes/s."""
+    return HostLinks(
+        "hosts-x",
+        ("one", "two"),
+        ((0.0, 1e-5),) * 2,
+        ((0.0, rate), (rate, 0.0)),
+        (None, None),
+        "nccl",
+        0.0,
+        1.0,
+    )
+
+
+def test_measured_hosts_and_places_of_ranks_are_played(tmp_path: Path) -> None:
+    """A hundredth of a rate takes a step longer, and more so where the pipeline goes from host to host three times."""
+    target, asked = target_of(tmp_path, "selene", 2, 16), config({"dp": 2, "pp": 8})
+    winding = asked.with_values({"parallel.placement": list(range(0, 16, 2)) + list(range(1, 16, 2))})
+
+    def seconds(links: HostLinks | None, one: RunConfig) -> float:
+        return simulate_config(
+            one, replace(target, cluster=replace(target.cluster, host_links=links))
+        ).seconds
+
+    fast, slow = (seconds(measured(rate), asked) for rate in (1e11, 1e9))
+    assert fast < slow
+    assert fast == pytest.approx(seconds(None, asked), rel=0.2)
+    assert seconds(measured(1e9), winding) > slow
