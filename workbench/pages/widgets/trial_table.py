@@ -33,6 +33,7 @@ _VALUES = {
     "tokens/s": st.column_config.NumberColumn(width=74, format="%,.0f"),
     "s": st.column_config.NumberColumn(width=74, format="%,.1f"),
     "ms": st.column_config.NumberColumn(width=74, format="%,.1f"),
+    "loss": st.column_config.NumberColumn(width=74, format="%.3f"),
 }
 _ANY_VALUE = st.column_config.NumberColumn(width=110, format="%,.4g")
 
@@ -150,13 +151,18 @@ def _columns() -> dict[str, Any]:
         "outcome": st.column_config.MultiselectColumn(width=112, options=spoken, color=colors),
         "95 % interval": text(width=108),
         "layout": text(width=100),
-        **{name: text(width=74) for name in {knob.short for knob in KNOBS.values() if knob.short}},
+        **{name: text(width=_wide(name)) for name in {knob.short for knob in KNOBS.values() if knob.short}},
         "compression": text(width=90),
         "micro-batch": text(width=82),
         "seconds": st.column_config.NumberColumn(width=60, format="%.1f"),
         "proposed by": text(width=84),
         "reason": text(width=360),
     }
+
+
+def _wide(name: str) -> int:
+    """Pixels that a column's name is not cut in."""
+    return max(74, 16 + 7 * len(name))
 
 
 def _layout(config: Mapping[str, Any]) -> str:
