@@ -30,8 +30,9 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
     reasons = {
         f"a model's ranks have no more than {experts} experts; choose fewer slots, or leave it out": slots
         > experts,
-        f"take {slots * size / 2**30:.3g} GiB, and memory.limit_gib is {limit}; choose at most "
-        f"{int((limit or 0) * 2**30 // size)}": limit is not None and slots * size > limit * 2**30,
+        f"take {slots * size / 2**30:.3g} GiB, and memory.limit_gib is {limit}; {_within(limit, size)}": limit
+        is not None
+        and slots * size > limit * 2**30,
         f"are of CPU ranks so far, and {_ON_GPUS.get(config.device)}; set device to cpu, or leave it out": config.device
         in _ON_GPUS
         and not config.lab.wanted,
@@ -49,6 +50,14 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
     for remedy, applies in reasons.items():
         if applies:
             yield LayoutError(KEY, slots, remedy)
+
+
+def _within(limit: float | None, size: int) -> str:
+    """What to do where slots take more than the limit."""
+    fitting = int((limit or 0) * 2**30 // size)
+    if fitting:
+        return f"choose at most {fitting}"
+    return f"not one of {size / 2**30:.3g} GiB fits: raise that, or leave this out"
 
 
 def slot_bytes(config: RunConfig) -> int:

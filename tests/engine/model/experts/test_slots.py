@@ -162,6 +162,10 @@ def test_what_is_said_of_slots_needs_slots(field: str) -> None:
             {"memory__expert_slots": 8, "memory__limit_gib": 0.0005},
             "memory.limit_gib is 0.0005; choose at most 5",
         ),
+        (
+            {"memory__expert_slots": 8, "memory__limit_gib": 0.00005},
+            r"not one of 8.58e-05 GiB fits: raise that, or leave this out",
+        ),
         ({"device": "cuda"}, "device is cuda; set device to cpu"),
         ({"device": "auto"}, "device auto takes a GPU where there is one; set device to cpu"),
         ({"parallel__dp": 2, "parallel__zero_stage": 1}, "set zero_stage to 0"),
