@@ -16,6 +16,7 @@ from statistics import fmean
 from engine.config import layout
 from engine.config.errors import InputError
 from engine.config.knobs.batch_ramp import BATCH, grows
+from engine.config.knobs.expert_rows import is_bucketed
 from engine.config.layout import SEQUENCE, Layout, accumulation, layout_of, round_steps
 from engine.config.network import shape_of
 from engine.config.presets import WorkloadFacts, is_decoder
@@ -64,6 +65,7 @@ def setting_of(config: RunConfig) -> Setting:
         pipeline=_pipeline(config),
         memory_limit_bytes=None if limit is None else limit * 2**30,
         thresholds=Thresholds(**config.profile.thresholds.model_dump()),
+        has_capacities=config.data.documents != "whole" and not is_bucketed(config),
     )
 
 

@@ -107,13 +107,14 @@ class Pipeline:
 class Setting:
     """``groups`` maps an axis, as records call it, to its groups of ranks; an axis that is missing spans all ranks.
 
-    ``memory_limit_bytes`` caps a CPU rank.
+    ``memory_limit_bytes`` caps a CPU rank. ``has_capacities``: experts may be given a capacity.
     """
 
     groups: Mapping[str, list[list[int]]] = field(default_factory=dict)
     pipeline: Pipeline | None = None
     memory_limit_bytes: float | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
+    has_capacities: bool = True
 
 
 COMPUTE_BOUND = "compute_bound"

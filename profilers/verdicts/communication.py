@@ -50,6 +50,8 @@ def exposed_finding(
     largest = max(calls, key=lambda row: row.bytes, default=None)
     has_verdict = any(known.verdict == exposure.operation for known in members)
     knob = advice(exposure.operation, exposure.axis)
+    if not inputs.setting.has_capacities:
+        knob = knob.replace("model.capacity_factor or ", "")
     return Verdict(
         name=f"exposed_{exposure.operation if has_verdict else UNKNOWN}",
         evidence=_evidence(exposure, share, calls, largest) + more,

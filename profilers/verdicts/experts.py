@@ -13,7 +13,7 @@ _DROPPED = "; a larger model.capacity_factor drops fewer tokens"
 _SPREAD = "; until then model.capacity_factor bounds what the busiest rank of ep has to do"
 
 
-def expert_findings(rows: Sequence[ExpertRow]) -> Iterator[Verdict]:
+def expert_findings(rows: Sequence[ExpertRow], has_capacities: bool = True) -> Iterator[Verdict]:
     """The layer whose load is the least even; none without experts. What that costs in time, nobody can tell."""
     if not rows:
         return
@@ -29,7 +29,7 @@ def expert_findings(rows: Sequence[ExpertRow]) -> Iterator[Verdict]:
     if row.dropped_fraction:
         text += f"; {percent(row.dropped_fraction)} found no slot and were dropped"
         advice += _DROPPED
-    elif row.rank_load is not None:
+    elif row.rank_load is not None and has_capacities:
         advice += _SPREAD
     yield Verdict(
         name="expert_imbalance",

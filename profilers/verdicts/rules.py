@@ -50,7 +50,7 @@ def findings_of(
         *exposed,
         *stages,
         *machine_findings(inputs, memory_rows(records), gpus, hosts),
-        *expert_findings(shown["experts"]),
+        *expert_findings(shown["experts"], setting.has_capacities),
         _compute_bound(inputs),
     ]
 

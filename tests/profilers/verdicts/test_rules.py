@@ -328,3 +328,19 @@ def test_what_travels_for_others_is_weighed_by_choices_and_old_records_have_none
     assert bucketed.sent_fraction == about(50 / 400)
     assert bucketed.residual == about((300 * 0.2 + 100 * 0.6) / 400)
     assert (plain.sent_fraction, plain.residual) == (None, None)
+
+
+@pytest.mark.parametrize("has_capacities", [True, False])
+def test_a_capacity_is_advised_only_where_it_may_be_given(tmp_path: Path, has_capacities: bool) -> None:
+    """Whole documents, and rows that travel for others, go without."""
+    waits = [{"forward": 0.5, "communication_exposed": 0.5}] * 2
+    call = {"axis": "ep", "operation": "all_to_all", "seconds": 0.5, "exposed_seconds": 0.5}
+    write(tmp_path, waits, [call])
+    for rank in range(2):
+        with RecordWriter(tmp_path, f"rank-{rank}") as writer:
+            for expert in range(4):
+                writer.write(ExpertSample(4, 0, expert, 90 if expert == 1 else 10, 0, 0.25))
+    found = summary(tmp_path, Setting(has_capacities=has_capacities), {"ep": 2})
+    for name in ("expert_imbalance", "exposed_all_to_all"):
+        assert ("model.capacity_factor" in named(found, name).knobs) == has_capacities, name
+        assert named(found, name).knobs

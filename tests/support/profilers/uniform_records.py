@@ -33,8 +33,12 @@ def write(
                     writer.write(comm_sample(step, **own))
 
 
-def summary(folder: Path, setting: Setting | None = None, **facts: Any) -> RunSummary:
-    known = RunFacts("x", {}, 1, "gloo", 100, None, None, "no peak", 1, setting=setting or Setting(), **facts)
+def summary(
+    folder: Path, setting: Setting | None = None, layout: dict[str, int] | None = None, **facts: Any
+) -> RunSummary:
+    known = RunFacts(
+        "x", layout or {}, 1, "gloo", 100, None, None, "no peak", 1, setting=setting or Setting(), **facts
+    )
     return summarize(RunRecords(folder), known)
 
 
