@@ -168,13 +168,22 @@ def spread(given: dict[str, Any]) -> dict[str, Any]:
             given = given | {old: budget[new]}
     objective = given.get("objective")
     if (budget := _seconds(objective)) is not None:
-        given, objective = _with_seconds(given, budget), _named(objective)
+        given, objective = _with_seconds(given, _above_zero(_BUDGET, budget)), _named(objective)
         given = given | {"objective": objective}
     if isinstance(objective, list) and objective:
         return _several(given, objective)
     if (target := _target(objective)) is not None:
-        return given | {"objective": "time_to_loss", "target_loss": target}
+        return given | {"objective": "time_to_loss", "target_loss": _above_zero("time_to_loss", target)}
     return given
+
+
+def _above_zero(name: str, value: Any) -> Any:
+    """The number that an objective is given, under the name it was written by."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InputError(
+            f"objective.{name}", value, f"must be a number above 0; write objective: {{{name}: 2.5}}"
+        )
+    return value
 
 
 def _several(given: dict[str, Any], objective: list[Any]) -> dict[str, Any]:

@@ -64,7 +64,9 @@ def test_who_learned_most_in_the_time_wins(command: Run, study: Path, home: Path
         ("objective=loss_at_seconds", "needs the seconds of each trial"),
         ("base.train.validation_batches=0", "there is no held-out text to take a loss on"),
         ("base.train.timeout_seconds=2", "ends the run before; raise that"),
-        ("objective={loss_at_seconds: -1}", "must be above 0"),
+        ("objective={loss_at_seconds: -1}", "must be a number above 0"),
+        ("objective={loss_at_seconds: soon}", "objective.loss_at_seconds='soon'"),
+        ("objective={time_to_loss: low}", "objective.time_to_loss='low'"),
         ("target_loss=3.0", "needs objective: {time_to_loss: ..}"),
     ],
 )
