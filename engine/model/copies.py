@@ -22,6 +22,10 @@ from torch import Tensor
 from engine.comm import host_values
 
 T = TypeVar("T")
+_NOT_WRITTEN = (
+    "activations cannot be written to the run's folder ({}): make room on its disk, name a home on another one, give "
+    "memory.budget_gib more, or memory.block_actions without disk"
+)
 
 
 class Coming(Protocol):
@@ -260,10 +264,17 @@ class _File:
             self._free.setdefault(size, []).append(place)
 
     def write(self, place: int, flat: Tensor) -> None:
-        """All of a tensor of bytes."""
+        """All of a tensor of bytes.
+
+        Raises:
+            OSError: the disk is full, say; with what to do.
+        """
         left = _bytes_of(flat)
         while left:
-            done = os.pwrite(self.number, left, place)
+            try:
+                done = os.pwrite(self.number, left, place)
+            except OSError as error:
+                raise OSError(error.errno, _NOT_WRITTEN.format(error.strerror)) from None
             left, place = left[done:], place + done
 
     def read(self, place: int, size: int, pin: bool) -> Tensor:

@@ -222,7 +222,7 @@ def test_a_copy_that_fails_ends_the_step(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"run's folder \(No space left on device\): make room on its disk"):
         trained(build(config_of(), tmp_path, ["disk"] * LAYERS))
 
 
