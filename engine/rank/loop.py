@@ -16,6 +16,7 @@ from torch import Tensor
 
 from engine.checkpoint.checkpointer import Checkpoints
 from engine.comm.context import RankContext
+from engine.comm.store import RankStore
 from engine.config.errors import InputError, WorkbenchError
 from engine.config.knobs.batch_ramp import steps_for
 from engine.config.knobs.task_ranks import deal
@@ -106,8 +107,9 @@ def _steps(
         validation.whole = growing.whole
         between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.on_order}
         commands = opened.enter_context(CommandReader(rank, first, between, at_hold))
-        step = first
+        step, meeting = first, Meeting(rank, stages)
         while True:
+            meeting.before(step)
             length.before(step, validation.seconds, checkpoints.seconds)
             if step >= rank.config.train.steps:
                 break
@@ -297,6 +299,25 @@ class Validation:
         first = batch * config.batch.global_batch + part.start
         held_out = micro_batches(rank, *self._samples.validation(first, len(part)))
         return self._stages.evaluate(held_out, mean_accumulation(config), partial)
+
+
+class Meeting:
+    """Steps of a workload's own over a pipeline have no channel, so that ranks would be any number of steps apart, and
+    could not agree on the step from which a command, or the end of a run, holds. They meet before each one, over their
+    store.
+    """
+
+    def __init__(self, rank: RankContext, stages: PipelineExecutor) -> None:
+        is_apart = stages.own_step is not None and rank.layout.pp > 1
+        self._store = RankStore(rank, "meeting") if is_apart else None
+        self._times = 0
+
+    def before(self, step: int) -> None:
+        """Until all ranks have come to it."""
+        if self._store is not None:
+            key, self._times = f"meeting-{self._times}", self._times + 1  # steps may be done again
+            self._store.gather(key, step)
+            self._store.broadcast(f"{key}-all", lambda: step)
 
 
 #: A run with a time has so many steps until the first ones showed how many fit: its learning rate rises slowly.
