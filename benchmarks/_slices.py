@@ -1,7 +1,8 @@
 """SliceOut (arXiv 2007.10909) here: a step trains three quarters of heads and width, beside all of them.
 
 Bytes of gradients are those of two data ranks' calls, and of the formula. Seconds of a step are taken on one process,
-settings in turn in random order on warm ranks, whole matrices twice (A/A). Losses are on held-out text, of whole
+settings in turn in random order on warm ranks, whole matrices twice (A/A), of a small decoder and of one four times as
+wide, in which products of matrices are most of a step. Losses are on held-out text, of whole
 matrices, after as many steps and after as many seconds of training.
 """
 
@@ -28,6 +29,12 @@ KEEP, SEEDS = 0.75, 3
 LESS = 0.1
 WHOLE, SLICES, AGAIN = "whole matrices", "three quarters", "again"
 SHARES = {WHOLE: 1.0, SLICES: KEEP}
+#: Whose steps are timed, and what each changes of the small decoder.
+SMALL, WIDE = "small", "wide"
+WIDTHS: dict[str, dict[str, Any]] = {
+    SMALL: {},
+    WIDE: {"model.hidden": 512, "model.ffn_hidden": 1408, "batch.micro_batch": 4, "batch.global_batch": 4},
+}
 
 
 class Size(NamedTuple):
@@ -36,7 +43,7 @@ class Size(NamedTuple):
     seconds: float = 20.0
     steps: int = 150
     timed: int = 20
-    rounds: int = 6
+    rounds: int = 20
 
 
 def config_of(**more: Any) -> RunConfig:
@@ -55,16 +62,17 @@ def config_of(**more: Any) -> RunConfig:
 def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
     """What is missing is measured; what has been is kept after each run."""
     kept = table.kept(kept_at)
-    kept.setdefault("size", size._asdict())
+    kept["size"] = size._asdict()
     with tempfile.TemporaryDirectory() as home, Session(Path(home), LocalPool()) as session:
         if "bytes" not in kept:
             kept["bytes"] = {kind: _bytes(session, share) for kind, share in SHARES.items()}
             table.keep(kept_at, kept)
-        while kept.setdefault("rounds", 0) < size.rounds:
-            for kind, seconds in _round(session, size.timed):
-                kept.setdefault("times", {}).setdefault(kind, []).append(seconds)
-            kept["rounds"] += 1
-            table.keep(kept_at, kept)
+        times = kept.setdefault("times", {})
+        for width, values in WIDTHS.items():
+            while len(times.setdefault(width, {}).get(AGAIN, [])) < size.rounds:
+                for kind, seconds in _round(session, size.timed, values):
+                    times[width].setdefault(kind, []).append(seconds)
+                table.keep(kept_at, kept)
         ends = {
             "steps": {"train.steps": size.steps},
             "seconds": {"train.seconds": size.seconds, "train.steps": 10_000},
@@ -100,12 +108,12 @@ def _bytes(session: Session, share: float) -> dict[str, int]:
     }
 
 
-def _round(session: Session, steps: int) -> list[tuple[str, float]]:
+def _round(session: Session, steps: int, width: dict[str, Any]) -> list[tuple[str, float]]:
     """Each kind once."""
     names, found = [*SHARES, AGAIN], []
     for name in random.sample(names, len(names)):
         config = config_of(train__slice_keep=SHARES.get(name, 1.0), train__steps=steps + 4, train__warmup=4)
-        summary = _summary(session, config.with_values({"train.validation_batches": 0}))
+        summary = _summary(session, config.with_values(width | {"train.validation_batches": 0}))
         found.append((name, float(np.median(summary.step_samples))))
     return found
 
@@ -115,6 +123,8 @@ HEADER = [
     "gradients of two data ranks, bytes",
     "by formula",
     "a step, s",
+    "of whole matrices'",
+    "a step four times as wide, s",
     "of whole matrices'",
     "loss after as many steps, by seed",
     "after as many seconds",
@@ -131,16 +141,23 @@ def rows(kept: dict[str, Any]) -> list[list[str]]:
         over = (
             "" if kind == WHOLE else " and ".join(f"{lost(kept, end):+.1%}" for end in ("steps", "seconds"))
         )
-        beside = "" if kind == WHOLE else time_of(kept, kind).plain()
-        found.append([kind, f"{sent['counted']:,}", f"{sent['formula']:,}", f"{np.median(kept['times'][kind]):.4f}",
-                      beside, *losses, over])  # fmt: skip
-    again = [f"{np.median(kept['times'][AGAIN]):.4f}", time_of(kept, AGAIN).plain()]
-    return [*found, ["whole matrices again (A/A)", "", "", *again, "", "", ""]]
+        found.append(
+            [kind, f"{sent['counted']:,}", f"{sent['formula']:,}", *_times(kept, kind), *losses, over]
+        )
+    return [*found, ["whole matrices again (A/A)", "", "", *_times(kept, AGAIN), "", "", ""]]
 
 
-def time_of(kept: dict[str, Any], kind: str) -> Ratio:
+def _times(kept: dict[str, Any], kind: str) -> list[str]:
+    found = list[str]()
+    for width in WIDTHS:
+        beside = "" if kind == WHOLE else time_of(kept, kind, width).plain()
+        found += [f"{np.median(kept['times'][width][kind]):.4f}", beside]
+    return found
+
+
+def time_of(kept: dict[str, Any], kind: str, width: str = WIDE) -> Ratio:
     """A step's seconds over those of whole matrices."""
-    return ratio(*(np.array(kept["times"][name]) for name in (kind, WHOLE)))
+    return ratio(*(np.array(kept["times"][width][name]) for name in (kind, WHOLE)))
 
 
 def _of(kept: dict[str, Any], kind: str, end: str) -> list[float]:
@@ -165,6 +182,6 @@ def title(kept: dict[str, Any]) -> str:
     """What was measured."""
     size = kept["size"]
     return (
-        f"Slices of heads and width: {kept['rounds']} rounds of {size['timed']} steps, {size['steps']} steps or "
+        f"Slices of heads and width: {size['rounds']} rounds of {size['timed']} steps, {size['steps']} steps or "
         f"{size['seconds']:g} seconds of training"
     )

@@ -21,7 +21,7 @@ def _line(given: Namespace, measures: bool) -> list[str]:
     if measures:
         table.show(sequences.NAME, sequences.title(kept), sequences.HEADER, rows, given.save)
     exact = max(bars["losses"], bars["norms"]) <= sequences.SAME and bars["payload"] < 1e-9
-    fast, near = bars["gain"] >= sequences.GAIN, bars["off"] <= sequences.NEAR
+    fast, near = bars["gain"] >= sequences.GAIN, bars["few"] <= sequences.NEAR
     verdict = {
         (True, True): "pays where the longest documents need many ranks",
         (True, False): "pays, and its predictions miss their bar",
@@ -32,7 +32,8 @@ def _line(given: Namespace, measures: bool) -> list[str]:
         "FlexSP, `parallel.sequence_groups: planned`",
         f"losses and norms of gradients within {bars['losses']:.1e} and {bars['norms']:.1e} of groups of one size",
         f"all-to-alls within {bars['payload']:.1e} of the formula, all that was sent within {bars['wire']:.2%}",
-        f"a group's seconds off by {bars['off']:.1%} in the mean",
+        f"a group's seconds off by {bars['few']:.1%} in the mean where ranks have a core each, by "
+        f"{bars['off']:.1%} with {sequences.RANKS} ranks on two",
         f"{bars['gain']:.2f} times as fast as the only size that cuts no more (A/A {bars['again']:.2f}), "
         f"{bars['windows']:.2f} times the tokens/s of masked windows; a plan takes {bars['planner']:.2f} s, of which "
         f"{bars['waited']:.3f} s are waited for",

@@ -12,6 +12,7 @@ import fcntl
 import os
 import resource
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -57,6 +58,19 @@ def yield_to_running_threads() -> None:
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):  # a sandbox may forbid it; then steps are slower
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+#: A tenth of the weight of who computes; less, and a thread that holds the interpreter's lock would keep it for long.
+_BEHIND = 10
+
+
+def stand_behind() -> None:
+    """The calling thread leaves cores to whoever computes on them; Linux only, where a thread has a priority."""
+    if sys.platform != "linux":
+        return
+    thread = threading.get_native_id()
+    with contextlib.suppress(OSError):  # a sandbox may forbid it
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _BEHIND)
 
 
 _SLACK_BYTES = 2048

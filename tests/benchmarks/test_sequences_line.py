@@ -42,6 +42,7 @@ def kept(seconds: float, off: float, apart: float = 0.0) -> dict[str, Any]:
     lengths = [20, 100, 500, 2000, 6000]
     return {
         "settings": {name: [one(name)] for name in names},
+        "few": one(sequences.PLANNED),
         "rounds": 1,
         "lengths": lengths,
         "documents": 9,
@@ -74,6 +75,7 @@ def test_every_run_is_legal_and_the_largest_groups_alone_hold_the_longest_text(t
     lengths = sequences.write_texts(tmp_path)
     assert len(lengths) == len(list(tmp_path.iterdir())) > 1000
     assert lengths[len(lengths) // 2] < sequences.HOLDS and lengths[-1] > 4 * sequences.HOLDS
+    check(sequences.few(tmp_path))
     for name, config in sequences.settings(tmp_path).items():
         check(config)
         if name in (sequences.PLANNED, sequences.WHOLE, sequences.AGAIN):

@@ -37,9 +37,8 @@ def cut(seconds: float, loss: float) -> dict[str, Any]:
     kinds = {slices.WHOLE: (1.0, 2.0), slices.SLICES: (seconds, loss), slices.AGAIN: (1.0, 2.0)}
     return {
         "size": slices.Size()._asdict(),
-        "rounds": 2,
         "bytes": {kind: {"counted": 75, "formula": 75} for kind in slices.SHARES},
-        "times": {kind: [one, one] for kind, (one, _) in kinds.items()},
+        "times": {width: {kind: [one, one] for kind, (one, _) in kinds.items()} for width in slices.WIDTHS},
         "loss": {f"{kind}, {end}, seed {seed}": kinds[kind][1] for kind in slices.SHARES
                  for end in ("steps", "seconds") for seed in range(slices.SEEDS)},
     }  # fmt: skip
@@ -49,7 +48,8 @@ def test_every_run_is_legal() -> None:
     for values in bucketed.VALUES.values():
         check(bucketed.config_of().with_values(values))
     for share in slices.SHARES.values():
-        check(slices.config_of(train__slice_keep=share))
+        for width in slices.WIDTHS.values():
+            check(slices.config_of(train__slice_keep=share).with_values(width))
 
 
 @pytest.mark.parametrize(

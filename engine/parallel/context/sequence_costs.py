@@ -19,7 +19,8 @@ _FIXED_TOKENS = 64.0
 @dataclass(frozen=True)
 class SequenceCosts:
     """Seconds of a forward and backward: of attention for each token squared, of all else for each token, and of every
-    micro-batch; on one rank. All-to-alls move ``token_bytes`` of each token, less what a rank keeps, at
+    micro-batch; on one rank. Attention is called for each document by itself, which takes every rank of its group
+    ``document_seconds``. All-to-alls move ``token_bytes`` of each token, less what a rank keeps, at
     ``bandwidth[degree]`` bytes a second and rank, and add ``latency[degree]`` seconds to a micro-batch.
     """
 
@@ -29,10 +30,13 @@ class SequenceCosts:
     token_bytes: float = 0.0
     bandwidth: Mapping[int, float] = field(default_factory=dict)
     latency: Mapping[int, float] = field(default_factory=dict)
+    document_seconds: float = 0.0
 
     def document(self, length: int, degree: int) -> float:
         """Seconds that a document adds to a group of so many ranks."""
-        computed = (self.square_seconds * length + self.token_seconds) * length / degree
+        computed = (
+            self.square_seconds * length + self.token_seconds
+        ) * length / degree + self.document_seconds
         if degree == 1:
             return computed
         sent = self.token_bytes * length * (degree - 1) / degree**2
@@ -51,6 +55,7 @@ class SequenceCosts:
         return {
             "square_seconds": self.square_seconds,
             "token_seconds": self.token_seconds,
+            "document_seconds": self.document_seconds,
             "fixed_seconds": self.fixed_seconds,
             "token_bytes": self.token_bytes,
             "bandwidth": {str(degree): value for degree, value in self.bandwidth.items()},

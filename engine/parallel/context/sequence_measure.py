@@ -1,5 +1,8 @@
 """What groups of ranks take for documents, measured at the start: forwards and backwards of a second copy of the model,
 all groups of a size at once, of a few lengths; and the coefficients of ``SequenceCosts`` that follow.
+
+A micro-batch of documents has a number of tokens that was not there before, which takes longer than one that was:
+products of matrices are planned for each shape once. So no shape is measured twice.
 """
 
 from __future__ import annotations
@@ -38,8 +41,11 @@ def measured_costs(rank: RankContext, model: Decoder) -> SequenceCosts:
     longest = max(_SHORT, min(_MOST_TOKENS, rank_tokens(config)) // _SHORT * _SHORT)
     most, degrees = longest_document(config), sequence_degrees(config)
     shapes = [shape for degree in degrees for shape in shapes_of(degree, longest, most)]
-    means = _means(rank, [_seconds(rank, model, *shape) for shape in shapes])
-    costs = fitted(dict(zip(shapes, means, strict=True)), exchanged_bytes(config))
+    found = {shape: _seconds(rank, model, *shape) for shape in shapes}
+    for shape in (one for one in shapes if one[0] == 1):  # short, and a core has its moments
+        found[shape] += _seconds(rank, model, *shape)
+    means = _means(rank, [median(each) for each in found.values()])
+    costs = fitted(dict(zip(map(middle_of, shapes), means, strict=True)), exchanged_bytes(config))
     if rank.rank == 0:
         rank.writer.event("sequence_costs", seconds=time.monotonic() - began, **costs.as_document())
     return costs
@@ -67,14 +73,14 @@ def fitted(seconds: Seconds, token_bytes: float) -> SequenceCosts:
     rows = []
     for (degree, count, length), took in seconds.items():
         sent = count * length * token_bytes * (degree - 1) / degree**2
-        row = [count * length**2 / degree, count * length / degree, 1.0]
+        row = [count * length**2 / degree, count * length / degree, count, 1.0]
         row += [value for one in degrees for value in ((sent, 1.0) if one == degree else (0.0, 0.0))]
         rows.append([value / took for value in row])
-    square, token, fixed, *exchange = _least_squares(np.array(rows))
+    square, token, document, fixed, *exchange = _least_squares(np.array(rows))
     per_byte = {degree: max(1e-15, exchange[2 * place]) for place, degree in enumerate(degrees)}
     latency = {degree: exchange[2 * place + 1] for place, degree in enumerate(degrees)}
     bandwidth = {degree: 1 / value for degree, value in per_byte.items()}
-    return SequenceCosts(square, max(1e-12, token), fixed, token_bytes, bandwidth, latency)
+    return SequenceCosts(square, max(1e-12, token), fixed, token_bytes, bandwidth, latency, document)
 
 
 def _least_squares(rows: npt.NDArray[np.float64]) -> list[float]:
@@ -91,8 +97,24 @@ def _least_squares(rows: npt.NDArray[np.float64]) -> list[float]:
     return list(map(float, found))
 
 
-def _seconds(rank: RankContext, model: Decoder, degree: int, count: int, length: int) -> float:
-    """Of a forward and backward, in a group that begins together with all others."""
+def _seconds(rank: RankContext, model: Decoder, degree: int, count: int, length: int) -> list[float]:
+    """Of forwards and backwards, in a group that begins together with all others: a few, each a little shorter than the
+    one before, after one that is thrown away.
+    """
+    found = []
+    with unrecorded():
+        for repeat in range(_REPEATS + 1):
+            tokens = _begin(rank, model, degree, count, length - repeat * _shorter(degree, count, length))
+            _meet(rank)
+            began = _now(rank)
+            loss = model.loss(model(tokens), tokens)
+            loss.backward()
+            found.append(_now(rank) - began)
+    return found[1:]
+
+
+def _begin(rank: RankContext, model: Decoder, degree: int, count: int, length: int) -> torch.Tensor:
+    """This rank's tokens of so many documents."""
     axis = model.context
     assert isinstance(axis, DocumentAttention)
     each = count * length // degree
@@ -100,16 +122,19 @@ def _seconds(rank: RankContext, model: Decoder, degree: int, count: int, length:
     axis.begin(degree, [length] * count)
     places = torch.arange(length).repeat(count)[place * each : (place + 1) * each].to(rank.device)
     model.read_at(places)
-    tokens = (places % 256)[None]
-    found = []
-    with unrecorded():
-        for _ in range(_REPEATS + 1):
-            _meet(rank)
-            began = _now(rank)
-            loss = model.loss(model(tokens), tokens)
-            loss.backward()
-            found.append(_now(rank) - began)
-    return median(found[1:])
+    return (places % 256)[None]
+
+
+def _shorter(degree: int, count: int, length: int) -> int:
+    """By how many tokens the next document is shorter: as few as leave each rank as many tokens as the others."""
+    step = 1 if count % degree == 0 else degree
+    return step if length > _REPEATS * step else 0
+
+
+def middle_of(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """What the median of a shape's measurements is of."""
+    degree, count, length = shape
+    return degree, count, length - (_REPEATS + 1) // 2 * _shorter(*shape)
 
 
 def shapes_of(degree: int, longest: int, most: int) -> list[tuple[int, int, int]]:

@@ -36,6 +36,7 @@ from engine.parallel.context.sequence_planner import (
     program_solver,
 )
 from engine.parallel.data.replica import Replica
+from engine.run.processes import stand_behind
 from profilers.analysis.events import SEQUENCE_GROUPS_EVENT
 
 
@@ -105,7 +106,11 @@ class DocumentSteps:
         usable = degrees if wanted == "planned" else (int(wanted),)
         self._ranks = GroupRanks(config.parallel.dp, usable, rank_tokens(config))
         self._store = RankStore(rank, "sequences") if self._plans else None
-        self._thread = ThreadPoolExecutor(1, "sequence-planner") if self._plans and rank.rank == 0 else None
+        self._thread = (
+            ThreadPoolExecutor(1, "sequence-planner", stand_behind)
+            if self._plans and rank.rank == 0
+            else None
+        )
         self._ahead: tuple[tuple[int, int], Future[SequencePlan]] | None = None
         self._turn, self._batch = 0, Batch([], SequencePlan(()), 0, 0.0)
         #: What this rank computed on in the last step.

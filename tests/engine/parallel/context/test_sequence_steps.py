@@ -22,7 +22,7 @@ from engine.config.validation.rules import check
 from engine.model.data import open_documents
 from engine.parallel.build import build_stages
 from engine.parallel.context.sequence_costs import SequenceCosts, costs_by_formula
-from engine.parallel.context.sequence_measure import attention_bytes, fitted, shapes_of
+from engine.parallel.context.sequence_measure import attention_bytes, fitted, middle_of, shapes_of
 from engine.parallel.context.sequence_planner import SequenceGroup
 from engine.parallel.context.sequence_steps import DocumentSteps, my_group, share_of
 from tests.support.engine.local_sgd_runs import context_of
@@ -159,10 +159,10 @@ def test_groups_take_ranks_in_order_and_who_is_behind_them_is_alone() -> None:
 def test_costs_are_found_again_from_the_seconds_that_follow_from_them() -> None:
     bytes_ = attention_bytes(layers=3, hidden=64, kv_width=32)
     assert bytes_ == 3 * 4 * 2 * (64 + 32 + 32 + 64)  # queries, keys, values, results; forward and backward
-    costs = SequenceCosts(3e-8, 2e-5, 0.004, bytes_, {2: 3e7, 4: 1e6}, {2: 0.001, 4: 0.02})
+    costs = SequenceCosts(3e-8, 2e-5, 0.004, bytes_, {2: 3e7, 4: 1e6}, {2: 0.001, 4: 0.02}, 3e-4)
     shapes = [shape for degree in (1, 2, 4) for shape in shapes_of(degree, 512, 2048)]
     found = fitted({shape: costs.group([shape[2]] * shape[1], shape[0]) for shape in shapes}, bytes_)
-    for name in ("square_seconds", "token_seconds", "fixed_seconds", "token_bytes", "bandwidth", "latency"):
+    for name in costs.as_document():
         assert getattr(found, name) == pytest.approx(getattr(costs, name)), name
     none = replace(costs, square_seconds=0.0, latency={2: 0.0, 4: 0.0})
     noisy = {
@@ -185,6 +185,9 @@ def test_no_measured_document_is_longer_than_one_may_be(longest: int, most: int)
         for _, count, length in shapes:
             assert 1 <= length <= most and count * length % degree == 0
             assert count * length <= degree * max(longest, most)
+        for shape in shapes:  # and those that are measured in its place
+            _, count, length = middle_of(shape)
+            assert 1 <= length <= shape[2] and count * length % degree == 0
 
 
 @pytest.mark.parametrize(
