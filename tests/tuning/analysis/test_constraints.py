@@ -180,7 +180,7 @@ def test_a_study_finds_what_reaches_a_loss_soonest(folder: Path) -> None:
     [
         ({"objective": "time_to_loss"}, "objective", "has no loss to reach"),
         ({"objective": {"time_to_loss": 2.5}}, "base.train.validate_every", "1 would do"),
-        ({"objective": {"time_to_loss": 0}, "every": 2}, "target_loss", "above 0"),
+        ({"objective": {"time_to_loss": 0}, "every": 2}, "objective.time_to_loss", "above 0"),
         ({"objective": {"time": 2}}, "objective", "'time_to_loss' or 'loss_at_seconds'"),
         ({"target_loss": 2.5}, "target_loss", "needs objective"),
         ({"quality": {"max_loss_increase": -1}}, "quality.max_loss_increase", "at least 0"),
