@@ -34,7 +34,7 @@ _STEADY = """<style>
 </style>"""
 #: A link to the page that is open looks as one with the focus does: crumbs of a drill-down all do.
 _FOCUSED = """<style>
-[data-testid=stPageLink-NavLink]:focus-visible { box-shadow: 0 0 0 3px rgba(47, 95, 208, 0.5) !important; }
+[data-testid=stPageLink-NavLink]:focus-visible { box-shadow: 0 0 0 2px #2f5fd0 !important; }
 </style>"""
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support.workbench.skewed_run import write_skewed
 from tests.support.workbench.synthetic import write_home
+from tests.support.workbench.synthetic_live import write_live
 
 
 def full_home(home: Path) -> str:
@@ -37,3 +39,10 @@ def damaged_home(home: Path) -> None:
 
 def _cut(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
+
+
+def home_of_every_page(home: Path) -> tuple[str, str]:
+    """Something for every page: the names of a run with a call to look at, and of one that goes."""
+    going = full_home(home)
+    write_live(home)
+    return write_skewed(home, lambda rank, step: 0.08 * ((rank, step) == (2, 16))), going

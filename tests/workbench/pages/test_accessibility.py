@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from tests.support.workbench.skewed_run import write_skewed
-from tests.support.workbench.synthetic_live import write_live
 from tests.workbench.pages.conftest import Visit
-from tests.workbench.pages.homes import full_home
+from tests.workbench.pages.homes import home_of_every_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -60,9 +58,8 @@ _OPENED = {"new study of a command": _type_a_command, "a study of a run that wen
 def places(tmp_path_factory: pytest.TempPathFactory, serve: Callable[[Path], str]) -> tuple[str, str, str]:
     """A server for a home with everything in it, a run with a call to look at, and one that goes."""
     home = tmp_path_factory.mktemp("access")
-    going = full_home(home)
-    write_live(home)
-    return serve(home), write_skewed(home, lambda rank, step: 0.08 * ((rank, step) == (2, 16))), going
+    run, going = home_of_every_page(home)
+    return serve(home), run, going
 
 
 @pytest.mark.drawn(2)

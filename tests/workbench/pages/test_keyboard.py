@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.workbench.skewed_run import write_skewed
-from tests.support.workbench.synthetic_live import write_live
 from tests.workbench.pages.conftest import Visit
-from tests.workbench.pages.homes import full_home
+from tests.workbench.pages.homes import home_of_every_page
 from tests.workbench.pages.test_accessibility import ADDRESSES
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -61,9 +59,8 @@ _FOCUSED = f"""async () => {{
 def places(tmp_path_factory: pytest.TempPathFactory, serve: Callable[[Path], str]) -> tuple[str, str, str]:
     """A server for a home with everything in it, a run with a call to look at, and one that goes."""
     home = tmp_path_factory.mktemp("keyboard")
-    going = full_home(home)
-    write_live(home)
-    return serve(home), write_skewed(home, lambda rank, step: 0.08 * ((rank, step) == (2, 16))), going
+    run, going = home_of_every_page(home)
+    return serve(home), run, going
 
 
 def stops(tab: Visit) -> tuple[list[str], set[int], list[str]]:

@@ -137,9 +137,10 @@ class Ports:
 
     def send(self, source: int, target: int, bytes_: float, now: float) -> float:
         """When a message arrives; collectives on its way make room for it."""
-        alpha, seconds_per_byte, out, into, others = self.route(source, target)
-        if others:
-            return self._send_through(self.route(source, target), bytes_, now)
+        route = self.route(source, target)
+        if route.shared:
+            return self._send_through(route, bytes_, now)
+        alpha, seconds_per_byte, out, into, _ = route
         free, one, other = self.free, self.bookings[out], self.bookings[into]
         begin, seconds = max(now, free[out], free[into]), bytes_ * seconds_per_byte
         shared = min(seconds, max(one.until, other.until) - begin)
@@ -157,14 +158,13 @@ class Ports:
         ports = (route.out, route.into, *kept)
         begin, seconds = max(now, *[free[port] for port in ports]), bytes_ * route.seconds_per_byte
         met = {id(one): one for one in (self.bookings[port] for port in ports)}.values()
-        beside = min(seconds, max(one.until for one in met) - begin)
-        if beside > 0.0:
-            for one in met:
-                one.make_room(begin, seconds)
-            seconds += beside
+        beside = max(0.0, min(seconds, max(one.until for one in met) - begin))
+        for one in met:
+            one.make_room(begin, seconds)
+        seconds += beside
         free[route.out] = free[route.into] = begin + seconds
         for port, seconds_per_byte in route.shared:
-            free[port] = begin + bytes_ * seconds_per_byte + max(0.0, beside)
+            free[port] = begin + bytes_ * seconds_per_byte + beside
         return begin + seconds + route.alpha
 
     def book(self, ports: Sequence[int], begin: float, seconds: float, latency: float) -> Booking:
