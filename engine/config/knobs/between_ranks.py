@@ -39,6 +39,12 @@ COMPRESSION_DETAILS: tuple[
     ("plan_alpha", "Budget of a plan, times", rules.plans, (0.5, 1.0, 2.0), _SPEED_LOSS,
      "fewer bytes, more is lost than with one value for all"),
 )  # fmt: skip
+#: Why those of the section ``outer`` that do not turn are decided when a run starts.
+_OUTER_AT_START = {
+    "gap": "it keeps typical distances, which depend on its kind; it would take measuring them from anew",
+    "variant": "variants keep other copies of the weights; it would take making them at a round's border",
+    "fragments": "anchors and momenta lie in fragments; it would take dealing them out anew",
+}
 #: The same of the section ``outer``: name, title, the word for no value, values, and the trade.
 OUTER_DETAILS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
     (
@@ -100,6 +106,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         offered=lambda search: ["proportional", "even"] if search.base.data.tasks else None,
         usual=rules.never,
         left_alone="in proportion no rank waits longer than for one micro-batch",
+        at_start="ranks would go on with other micro-batches; it would take deals that change in a run",
         changes=("speed",),
         trade="even: a rank serves one task, and waits for those of larger ones",
     ),
@@ -112,6 +119,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         plain=None,
         offered=rules.islands_of_experts,
         left_alone="there are no experts on several islands",
+        at_start="the groups of its messages are made with the model; it would take both kinds at the start",
         changes=("speed",),
         trade="fewer and longer messages between islands; inside of them rows travel once more",
     ),
@@ -124,6 +132,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         offered=rules.of_decoder(rules.between_ranks("replicated", "columns")),
         usual=rules.has_many_words,
         left_alone="there are few words: the embedding's gradient is small",
+        at_start="columns would change ranks; it would take moving weights and state",
         changes=("speed", "memory"),
         trade="each data rank holds some columns: rows and their gradients are exchanged, and no gradient of the table",
     ),
@@ -134,6 +143,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         at_rest=1,
         offered=rules.groups_of_documents,
         left_alone="samples are windows of text",
+        at_start="groups are made and measured as a run starts; it would take both kinds at the start",
         changes=("speed", "memory"),
         trade="long documents fit and ranks are through together; attention exchanges tokens and heads",
     ),
@@ -204,6 +214,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         rare=rules.not_offered(OUTER_METHODS),
         usual=rules.never,
         decides=1,
+        at_start="each method keeps a state of its own; it would take one that begins in the middle of a run",
         changes=("speed", "memory", "loss"),
         trade="ranks meet once a round, weights drift apart meanwhile",
     ),
@@ -228,6 +239,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         at_rest=None,
         offered=lambda search: [None, *search.degrees[1:-1]] if search.ranks > 2 else None,
         usual=rules.never,
+        at_start="replicas have groups and states of their own; it would take new groups and merging states",
         changes=("speed", "loss"),
         trade="fewer replicas: more meetings inside, less drift",
     ),
@@ -240,6 +252,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
             offered=rules.between_ranks(*values),
             usual=rules.never,
             live=ROUNDS if name in _TURNING else "",
+            at_start=_OUTER_AT_START.get(name, ""),
             changes=("loss",) if name not in ("fragments", "overlap") else ("speed", "loss"),
             trade=trade,
         )
@@ -312,6 +325,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         exact=0,
         offered=rules.between_ranks(0, 1),
         usual=rules.never,
+        at_start="a gradient of the step before is under way; it would take a step with two updates or none",
         changes=("speed", "memory", "loss"),
         trade="gradients travel beside the next step and come a step late",
     ),
@@ -337,6 +351,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         exact="none",
         offered=rules.of_experts(rules.token_formats),
         usual=rules.never,
+        at_start="exchanges of tokens are made with the model; it would take ones that ask in every forward",
         changes=("speed", "loss"),
         trade="fewer bytes of tokens, activations are inexact",
     ),
@@ -346,6 +361,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         acts=rules.buckets_tokens,
         offered=rules.of_experts(rules.between_ranks(0.13, 0.2, 0.4)),
         usual=rules.never,
+        at_start="as the exchanges, which have it",
         changes=("speed", "loss"),
         loses_more="lower",
         trade="fewer tokens travel, each for more others",
@@ -356,6 +372,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         acts=rules.buckets_tokens,
         offered=rules.of_experts(rules.between_ranks(False, True)),
         usual=rules.never,
+        at_start="as the exchanges, which have it",
         changes=("loss",),
         trade="a token's own part passes its expert by instead of being left out; lost more wherever it was measured",
     ),

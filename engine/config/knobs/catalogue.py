@@ -10,7 +10,6 @@ from typing import Any
 
 from engine.config.environment import SECTION, VARIABLES
 from engine.config.knobs import facts as rules
-from engine.config.knobs.adapting import ADAPTING
 from engine.config.knobs.between_ranks import BETWEEN_RANKS
 from engine.config.knobs.between_stages import BETWEEN_STAGES
 from engine.config.knobs.facts import (
@@ -24,14 +23,18 @@ from engine.config.knobs.facts import (
     KnobFacts,
     Values,
 )
-from engine.config.knobs.learning import OPTIMIZERS
 from engine.config.knobs.thinning import THINNING
+from engine.config.knobs.training import ADAPTING, LEARNING, OPTIMIZER
 from engine.config.presets import is_decoder
 
 #: Sections that a fair comparison needs to hold still as a whole.
 _FIXED_SECTIONS = ("model.", "data.", "train.", "profile.")
-#: Environment variables that can act late, and the part that each turns; ``at_start.py`` says why others cannot.
+#: Environment variables that can act late, and the part that each turns; the others have a reason ``at_start``.
 _LATE_VARIABLES = {"OMP_NUM_THREADS": THREADS}
+#: Why no degree turns while a run goes.
+_OTHER_PARTS = (
+    "other ranks would hold other parts of the model; it would take new groups, and moving weights and state"
+)
 #: An environment variable that stays as the machine has it.
 UNSET = "unset"
 #: Sections whose keys act only beside a value that loses something.
@@ -53,6 +56,7 @@ KNOBS: dict[str, KnobFacts] = {
         "Tensor parallel (tp)",
         degree=True,
         offered=rules.of_decoder(rules.degrees),
+        at_start=_OTHER_PARTS,
         changes=("speed", "memory"),
         trade="splits matrices: less memory a rank, messages in every layer",
     ),
@@ -60,6 +64,7 @@ KNOBS: dict[str, KnobFacts] = {
         "Pipeline parallel (pp)",
         degree=True,
         offered=rules.degrees,
+        at_start=_OTHER_PARTS,
         changes=("speed", "memory"),
         trade="splits layers: less memory a rank, ranks wait for each other",
     ),
@@ -69,6 +74,7 @@ KNOBS: dict[str, KnobFacts] = {
         offered=rules.of_decoder(rules.degrees),
         usual=rules.splits_sequences,
         left_alone="sequences are short, and a step has one for every rank",
+        at_start=_OTHER_PARTS,
         changes=("speed", "memory"),
         trade="splits sequences: less memory for activations, keys and values travel",
     ),
@@ -80,6 +86,7 @@ KNOBS: dict[str, KnobFacts] = {
         offered=rules.of_decoder(rules.between_ranks("ring", "ulysses")),
         usual=rules.splits_sequences,
         left_alone="sequences are short, and a step has one for every rank",
+        at_start="the groups of its messages are made with the model; it would take both kinds at the start",
         changes=("speed",),
         trade="a ring sends keys and values on, ulysses exchanges heads",
     ),
@@ -90,6 +97,7 @@ KNOBS: dict[str, KnobFacts] = {
         at_rest=1,
         offered=rules.of_experts(rules.degrees),
         left_alone="the model has no experts",
+        at_start=_OTHER_PARTS,
         changes=("speed", "memory"),
         trade="spreads experts: less memory a rank, tokens travel",
     ),
@@ -119,6 +127,7 @@ KNOBS: dict[str, KnobFacts] = {
         ),
         usual=lambda search: search.ranks >= rules.MANY_RANKS,
         left_alone="there are few ranks",
+        at_start=_OTHER_PARTS,
         changes=("speed", "memory"),
         trade="fewer ranks a copy: messages stay near, more memory",
     ),
@@ -142,6 +151,7 @@ KNOBS: dict[str, KnobFacts] = {
         plain=False,
         offered=rules.between_ranks(False, True),
         usual=rules.never,
+        at_start="it is built into each matrix product; it would take products that ask in every forward",
         changes=("speed", "memory"),
         trade="less memory for activations, one more gather in backward",
     ),
@@ -156,6 +166,7 @@ KNOBS: dict[str, KnobFacts] = {
         offered=rules.of_decoder(rules.of_dense(rules.between_ranks(None, AUTO))),
         usual=rules.splits_sequences,
         left_alone="sequences are short, and a step has one for every rank",
+        at_start="matrices would be gathered or cut on every rank; it would take a checkpoint in between",
         changes=("speed", "memory"),
         trade="fewer messages of activations; gradients of these matrices are summed over tp, and take its memory",
     ),
@@ -168,6 +179,7 @@ KNOBS: dict[str, KnobFacts] = {
         at_rest=None,  # no plain value: where a machine's ranks stand is as the base has it
         offered=rules.placements,
         left_alone="all links are alike",
+        at_start="ranks would change places; it would take moving all that they hold",
         changes=("speed",),
         trade="ranks that send most to each other lie near each other",
     ),
@@ -191,6 +203,7 @@ KNOBS: dict[str, KnobFacts] = {
         usual=rules.never,
         decides=6,
         left_alone="how much memory activations may take is for people to say",
+        at_start="blocks are measured before the model is there; it would take measuring them beside it",
         changes=("speed", "memory"),
         trade="the fastest mix of keeping, computing again and copying away, block by block, that fits",
     ),
@@ -250,6 +263,7 @@ KNOBS: dict[str, KnobFacts] = {
         offered=lambda search: None if is_decoder(search.base.model) else [0, 2],
         usual=rules.never,
         left_alone="helps where steps wait for data, as the verdict input_bound says",
+        at_start="its thread begins with the run; it would take one that begins and ends between two steps",
         changes=("speed",),
         trade="a thread makes batches while a step computes, and takes a core for it",
     ),
@@ -258,10 +272,19 @@ KNOBS: dict[str, KnobFacts] = {
         unset="none",
         plain=None,
         trade="seldom chosen experts lie elsewhere, and are fetched",
+        at_start="experts move to their homes as the model is made; it would take moving them back",
     ),
-    "memory.expert_home": KnobFacts("Home of experts", plain="host", trade="on disk they take no memory"),
+    "memory.expert_home": KnobFacts(
+        "Home of experts",
+        plain="host",
+        at_start="experts move to their homes as the model is made; it would take moving them again",
+        trade="on disk they take no memory",
+    ),
     "memory.expert_ahead": KnobFacts(
-        "Experts fetched ahead", plain=True, trade="off: products wait for each expert that is not there"
+        "Experts fetched ahead",
+        plain=True,
+        at_start="as the slots, which have it",
+        trade="off: products wait for each expert that is not there",
     ),
     "memory.parameters": KnobFacts(
         "Parameters in",
@@ -269,6 +292,7 @@ KNOBS: dict[str, KnobFacts] = {
         plain="fp32",
         offered=lambda search: ["fp32", "bf16"] if search.base.precision == "bf16" else None,
         usual=rules.never,
+        at_start="parameters would get another dtype; it would take new master weights and buckets",
         changes=("speed", "memory"),
         trade="bf16: half the memory and bytes of weights, an fp32 copy beside",
     ),
@@ -276,6 +300,7 @@ KNOBS: dict[str, KnobFacts] = {
         "torch.compile",
         offered=lambda search: [False, True] if search.ranks == 1 else None,
         left_alone="it would compile anew for every layout",
+        at_start="compiled blocks stand in for the plain ones; it would take both beside each other",
         changes=("speed",),
         trade="fused kernels, a minute or more before the first step",
     ),
@@ -283,94 +308,21 @@ KNOBS: dict[str, KnobFacts] = {
     **BETWEEN_RANKS,
     **{
         f"{SECTION}.{name}": KnobFacts(
-            acts=rules.reaches(name), at_rest=None, unset=UNSET, live=_LATE_VARIABLES.get(name, "")
+            acts=rules.reaches(name),
+            at_rest=None,
+            unset=UNSET,
+            live=_LATE_VARIABLES.get(name, ""),
+            at_start=rules.why_read_early(name),
         )
         for name in VARIABLES
     },
-    "batch.global_batch": KnobFacts(
-        "Global batch",
-        "global batch",
-        alters_learning=True,
-        offered=rules.global_batches,
-        changes=("speed", "memory", "loss"),
-        trade="larger: fewer messages a token, fewer updates",
-    ),
-    "batch.ramp_from": KnobFacts(
-        "Batch of the first steps",
-        "first batch",
-        alters_learning=True,
-        offered=rules.first_batches,
-        usual=rules.never,
-        changes=("speed", "loss"),
-        trade="small batches teach most a token at first, whole ones later",
-    ),
-    "batch.ramp_share": KnobFacts(
-        "Steps with a growing batch",
-        "growing batch",
-        alters_learning=True,
-        acts=lambda now: now["batch.ramp_from"] not in (None, now["batch.global_batch"]),
-        at_rest=0.6,
-        offered=rules.ramp_shares,
-        usual=rules.never,
-        changes=("speed", "loss"),
-        trade="longer: more updates, fewer of a whole batch",
-    ),
-    "train.learning_rate": KnobFacts(
-        "Learning rate",
-        "learning rate",
-        alters_learning=True,
-        offered=rules.learning_rates,
-        changes=("loss",),
-        trade="larger steps, until they are too large",
-    ),
-    "train.learning_rate_warmup": KnobFacts(
-        "Steps of warm-up",
-        "warm-up",
-        alters_learning=True,
-        offered=rules.warmups,
-        usual=rules.never,
-        changes=("loss",),
-        trade="the learning rate rises slowly: larger ones are safe",
-    ),
-    "train.learning_rate_schedule": KnobFacts(
-        "Learning-rate schedule",
-        "schedule of the rate",
-        alters_learning=True,
-        offered=lambda search: ["constant", "linear", "cosine", "one_cycle"] if search.in_time else None,
-        usual=rules.never,
-        changes=("loss",),
-        trade="a falling rate ends lower, and knows the number of steps",
-    ),
-    "train.learning_rate_scaling": KnobFacts(
-        "Learning rate by batch",
-        "rate by batch",
-        alters_learning=True,
-        acts=lambda now: now["train.learning_rate_batch"] not in (None, now["batch.global_batch"]),
-        at_rest="none",
-        offered=rules.scalings,
-        usual=rules.never,
-        changes=("loss",),
-        trade="a larger batch takes fewer, larger steps: in a line while it rises slowly, by the root for Adam",
-    ),
+    **LEARNING,
     **THINNING,
     **ADAPTING,
-    "train.optimizer": KnobFacts(
-        "Optimizer",
-        "optimizer",
-        alters_learning=True,
-        offered=lambda search: _optimizers(offered=True) if search.in_time else None,
-        rare=lambda search: _optimizers(offered=False) if search.in_time else [],
-        usual=rules.never,
-        changes=("speed", "memory", "loss"),
-        trade="each has learning rates of its own; sgd keeps least, muon wants whole matrices",
-    ),
+    **OPTIMIZER,
     **dict.fromkeys(("precision", "device", "memory.limit_gib", "tokens_told"), _FIXED),
     **dict.fromkeys(("parallel.dp", "parallel.world_size"), KnobFacts(derived=True)),
 }
-
-
-def _optimizers(offered: bool) -> list[str]:
-    return [name for name, facts in OPTIMIZERS.items() if facts.offered == offered]
 
 
 #: Keys whose values ``AUTO`` stands for lists that a study works out.
@@ -413,6 +365,11 @@ def live_parts() -> dict[str, str]:
 def live_part(key: str) -> str:
     """The part that a key turns while a run goes; empty of one that is decided at its start."""
     return TRAINER if key.startswith(f"{TRAINER}.") else facts_of(key).live
+
+
+def why_at_start(key: str) -> str:
+    """Why it is decided when a run starts, in words; empty of a key that turns, or that is no knob."""
+    return "" if live_part(key) else facts_of(key).at_start
 
 
 def lossy(values: Mapping[str, Any]) -> dict[str, Any]:

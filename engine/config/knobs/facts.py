@@ -77,7 +77,8 @@ class KnobFacts:
     whatever the base says, if another value would break a rule. ``plain`` is its value in plain data parallelism,
     ``exact`` the only one with which nothing is sent late or with less than there is. ``offered`` are the values of a
     study that names none, as its file has them (None: no such knob there), and ``usual`` tells whether such a study
-    turns it. ``live`` is the part of a run that it turns while the run goes. Where other knobs ask for its value to
+    turns it. ``live`` is the part of a run that it turns while the run goes; one without says why it is decided
+    ``at_start``, and what it would take to turn it. Where other knobs ask for its value to
     tell whether they act, ``decides`` is above 0: the order in which such knobs are put to rest before the others.
 
     A knob that ``alters_learning`` changes what is learned of a token: only times to a loss compare such trials.
@@ -112,6 +113,7 @@ class KnobFacts:
     trade: str = ""
     loses_more: Literal["", "lower", "higher"] = ""
     live: str = ""
+    at_start: str = ""
     decides: int = 0
     fixed: bool = False
     derived: bool = False
@@ -385,3 +387,18 @@ def parts_of_layers(search: Search) -> list[int | None] | None:
     layers = blocks_of(search.base.model) or 1
     parts = sorted({layers // 2, layers // 4} - {0})
     return [None, *parts] if parts else None
+
+
+#: By the beginning of a variable's name: when its library reads it.
+_READ_EARLY: dict[str, str] = {
+    "NCCL_": "NCCL reads it once, as its first communicator is made; it would take new processes",
+    "TORCH_NCCL_": "torch reads it as process groups are made; it would take new groups",
+    "MALLOC_": "the C library reads it as a process begins; it would take new processes",
+    "CUDA_": "the driver reads it as a process first uses its GPU; it would take new processes",
+    "allocator_": "what the GPU allocator holds was cut by the old setting; it would take giving all of it back",
+}
+
+
+def why_read_early(variable: str) -> str:
+    """Why an environment variable acts from the start of a run alone; empty where nothing is known of it."""
+    return next((why for begin, why in _READ_EARLY.items() if variable.startswith(begin)), "")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.config.errors import InputError, LayoutError
-from engine.config.knobs.at_start import why_at_start
-from engine.config.knobs.catalogue import live_part, live_parts
+from engine.config.knobs.catalogue import live_part, live_parts, why_at_start
 from engine.config.knobs.facts import TRAINER
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules

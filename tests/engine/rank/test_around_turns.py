@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.config.knobs.at_start import AT_START, why_at_start
-from engine.config.knobs.catalogue import KNOBS, live_parts
+from engine.config.knobs.catalogue import KNOBS, live_parts, why_at_start
 from engine.config.run_config import RunConfig, load
 from engine.run import commands, run_folder
 from engine.session import Session
@@ -144,12 +143,12 @@ def test_an_outer_loop_goes_on_as_one_resumed_with_these_values(session: Session
 
 
 def test_every_knob_that_does_not_turn_says_why() -> None:
-    still = {key for key, knob in KNOBS.items() if knob.title and key not in live_parts()}
-    assert set(AT_START) == {key for key in still if not key.startswith("environment.")}
+    told = {key: knob.at_start for key, knob in KNOBS.items() if knob.title}
+    assert {key for key, why in told.items() if not why} == live_parts().keys() & told.keys()
     variables = {key: why_at_start(key) for key in KNOBS if key.startswith("environment.")}
     assert [key for key, why in variables.items() if not why] == ["environment.OMP_NUM_THREADS"]
     assert "communicator" in variables["environment.NCCL_ALGO"]
     assert "process groups" in variables["environment.TORCH_NCCL_HIGH_PRIORITY"]
     assert all("it would take" in why for key, why in variables.items() if why)
-    assert all("\n" not in why for why in AT_START.values())
+    assert all("\n" not in why for why in told.values())
     assert why_at_start("batch.micro_batch") == why_at_start("no.such") == ""
