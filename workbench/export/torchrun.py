@@ -1,6 +1,6 @@
-"""What an export says about the order of ranks: who has to see to it that each is on its device.
+"""Export for torchrun: the exact configuration, a script that trains it again, and where it comes from.
 
-Export for torchrun: the exact configuration, a script that trains it again, and where it comes from.
+``note`` says who has to see to it that each rank is on its device; the exports for other trainers take it, too.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import Any
 
 from engine.config.errors import InputError
 from workbench.export.mapping import documents
-from workbench.export.mapping.elsewhere import completed
 from workbench.export.mapping.launch import Launch
+from workbench.export.mapping.losses import completed
 from workbench.export.mapping.rows import (
     Document,
     Format,

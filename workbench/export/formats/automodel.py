@@ -10,8 +10,8 @@ from typing import Any
 
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
-from workbench.export.mapping.elsewhere import completed
 from workbench.export.mapping.launch import Launch, by_torchrun
+from workbench.export.mapping.losses import completed
 from workbench.export.mapping.rows import (
     Document,
     Format,

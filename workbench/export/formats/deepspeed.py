@@ -11,8 +11,8 @@ from typing import Any
 
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
-from workbench.export.mapping.elsewhere import completed
 from workbench.export.mapping.launch import of_a_script
+from workbench.export.mapping.losses import completed
 from workbench.export.mapping.rows import Document, Format, Level, Row, Values, accumulation_of
 
 _ZERO, _ADAM, _RISE = "zero_optimization.", "optimizer.params.", "scheduler.params."

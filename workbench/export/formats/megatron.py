@@ -13,8 +13,8 @@ from engine.config.errors import InputError
 from engine.config.layout import layers_of_stages
 from workbench.export.formats.megatron_arguments import RANKS, read, text
 from workbench.export.mapping import documents, learning
-from workbench.export.mapping.elsewhere import completed
 from workbench.export.mapping.launch import Launch, by_torchrun
+from workbench.export.mapping.losses import completed
 from workbench.export.mapping.rows import (
     Document,
     Format,

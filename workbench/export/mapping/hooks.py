@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.config.compression_methods import METHODS
 from engine.config.run_config import RunConfig
-from workbench.export.mapping.elsewhere import GRADIENT_HOOK, OUTER_HOOK
+from engine.config.sections import Compression
+from workbench.export.mapping.losses import GRADIENT_HOOK, OUTER_HOOK
 from workbench.export.mapping.rows import Loss
 
 _TORCH = '''\
@@ -111,7 +113,14 @@ def _gradient(config: RunConfig) -> str:
         # torch's needs a few steps of whole gradients first, at least two with its default of error feedback.
         words["start"] = max(2, asked.start_step)
         return _TORCH.format(imports=_POWERSGD[0], register=_POWERSGD[1].format(**words), **words)
-    return _OWN.format(settings=f"ratio {asked.ratio}, {asked.bucket_values} values a scale", **words)
+    return _OWN.format(settings=_told(asked) or "it has no settings", **words)
+
+
+def _told(asked: Compression) -> str:
+    """The settings that act with its method."""
+    method = METHODS[asked.method]
+    values = {name: getattr(asked, name) for name in Compression.model_fields if method.has(name)}
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
 def _outer(config: RunConfig, losses: Sequence[Loss]) -> str:

@@ -11,7 +11,7 @@ from engine.config.validation import rules
 from tests.support.drawn import SEED
 from tests.support.workbench.drawn_configs import legal
 from workbench.export import importing
-from workbench.export.mapping.elsewhere import settings
+from workbench.export.mapping.losses import settings
 from workbench.export.mapping.rows import USUAL, Format, Level, ranks_of, settings_of
 from workbench.export.targets import TARGETS
 

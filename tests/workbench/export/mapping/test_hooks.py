@@ -70,6 +70,21 @@ def test_every_method_runs_or_says_what_to_fill_in(method: str, tmp_path: Path) 
         assert f"NotImplementedError: {method} is not part of torch" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("int8", "bucket_values 1024"),
+        ("sign", "bucket_values 1024"),
+        ("topk", "ratio 0.01"),
+    ],
+)
+def test_a_hook_to_fill_in_tells_the_settings_of_its_method_alone(
+    method: str, told: str, tmp_path: Path
+) -> None:
+    text = written(tmp_path, parallel__dp=2, compression__method=method)["gradient_hook.py"]
+    assert f"Compresses gradients with {method} ({told});" in text
+
+
 def test_an_outer_loop_has_its_place(tmp_path: Path) -> None:
     files = written(tmp_path, parallel__dp=2, outer__method="diloco", outer__period=3)
     assert list(files) == ["outer_loop.py"]
