@@ -190,7 +190,9 @@ def test_a_folder_holds_few_things() -> None:
         for folder in folders
         if len(found := entries(folder)) > MOST_IN.get(name(folder), MOST_ENTRIES)
     }
-    assert not crowded
+    assert not crowded, (
+        f"at most {MOST_ENTRIES}, or as MOST_IN says: what belongs together gets a folder of its own"
+    )
     assert not [name(folder) for folder in folders if not entries(folder)]
 
 

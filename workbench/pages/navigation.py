@@ -8,12 +8,12 @@ from __future__ import annotations
 #: Title -> file in this folder or one in it; a page's address is its title in lower case, and the first one opens.
 PAGES: dict[str, str] = {
     "Start": "start.py",
-    "Runs": "runs.py",
+    "Runs": "history/runs.py",
     "Live": "live.py",
     "Steps": "run/anatomy/drill.py",
     "Tune": "tune.py",
     "Plan": "cluster/plan.py",
-    "Compare": "compare.py",
-    "Export": "export.py",
+    "Compare": "history/compare.py",
+    "Export": "history/export.py",
     "Machine": "cluster/machine.py",
 }

@@ -62,6 +62,6 @@ def test_a_reader_looks_and_a_user_steers(
 ) -> None:
     full_home(home)
     app = page(monkeypatch, {"is_logged_in": True, "email": email})
-    app = app.switch_page("runs.py").run()
+    app = app.switch_page("history/runs.py").run()
     assert not app.exception
     assert app.button(key="run-new-start").disabled is off
