@@ -21,6 +21,7 @@ from engine.comm.context import RankContext
 from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, Message, Reduction
 from engine.config.compression import settings_of
+from engine.config.network import DATA
 from engine.parallel.data.averaging import AveragedParameters
 from engine.run import netns
 from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES
@@ -190,7 +191,7 @@ def _wire(messages: list[Message], ranks: int) -> Iterator[float]:
 
 def payload_sent() -> float:
     """TCP payload that this host's data interface has sent so far."""
-    traffic = procfs.interfaces(Path("/proc/thread-self/net/dev").read_bytes())[netns.DATA]
+    traffic = procfs.interfaces(Path("/proc/thread-self/net/dev").read_bytes())[DATA]
     return traffic.sent_bytes - ETHERNET_HEADER_BYTES * traffic.sent_packets
 
 

@@ -19,7 +19,7 @@ from engine.lifecycle import finish, network_of, note_start, summary_of
 from engine.model.data import check_paths
 from engine.run import run_folder
 from engine.run.commands import stop_commanded
-from engine.run.devices import selection
+from engine.run.devices import interfaces, selection
 from engine.run.outcome import Ending, RunOutcome, StopAnswer
 from profilers.model.run_summary import RunSummary
 from profilers.records.writer import RecordWriter
@@ -75,6 +75,7 @@ class Session:
         resume.find(config)
         lab.require(config.lab)
         chosen = selection.choose(config, where.world_size)
+        interfaces.require(config, chosen)
         folder = run_folder.create(self.home, config, labels)
         with run_folder.writable(self.home):
             note_start(folder, config, chosen, network_of(config.lab))

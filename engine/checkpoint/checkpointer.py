@@ -19,6 +19,7 @@ from engine.checkpoint.resume import ResumePoint, changes, find, identity
 from engine.checkpoint.state import Snapshot, State, state_of
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
+from engine.comm.transport import over
 from engine.config.compression import NO_PLAN
 from engine.config.knobs.batch_ramp import grows, sequences
 from engine.model.stage import Stage
@@ -197,5 +198,8 @@ def _group(rank: RankContext) -> Group | None:
     """A group on the CPU for checkpoints alone: a save in the background meets no message of a step."""
     if rank.config.checkpoint.every_steps is None and rank.config.train.resume is None:
         return None
-    group: Group = dist.new_group(backend="gloo", timeout=rank.patience)
+    # On GPUs names are NCCL's.
+    network = rank.groups.transport.between if rank.device.type == "cpu" else None
+    with over(network, "gloo"):
+        group: Group = dist.new_group(backend="gloo", timeout=rank.patience)
     return group

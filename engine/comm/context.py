@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from engine.comm.channel import Channel, Group
+from engine.comm.transport import Transport
 from engine.config.compression import NO_PLAN, Plan
 from engine.config.layout import SEQUENCE, Coordinates, Layout
 from engine.config.run_config import RunConfig
@@ -33,6 +34,7 @@ class Groups:
     messages go in two stages. ``pp`` carries messages to later ranks and ``pp_back`` to earlier ones: with NCCL, two
     directions on one communicator could block each other. ``norm`` spans the ranks of a replica whose gradients differ.
     ``sequence`` has, for each size above 1, the group of side by side data ranks that may share documents.
+    ``transport`` makes groups.
     """
 
     at: Coordinates
@@ -52,11 +54,18 @@ class Groups:
     outer: Group | None = None
     sequence: dict[int, Channel] = field(default_factory=dict)
     axes: dict[str, str] = field(default_factory=dict)
+    transport: Transport = field(default_factory=Transport)
 
 
-def build_groups(layout: Layout, rank: int, device: torch.device, timeout: timedelta) -> Groups:
+def build_groups(
+    layout: Layout,
+    rank: int,
+    device: torch.device,
+    timeout: timedelta,
+    transport: Transport | None = None,
+) -> Groups:
     """Create this rank's groups; every rank calls it, only members of a group meet for it."""
-    maker = _Maker(layout, rank, device, timeout)
+    maker = _Maker(layout, rank, device, timeout, transport or Transport())
     data = maker.group("data", "dp" if layout.cp == 1 else "dp_cp")
     hybrid = 1 < layout.shard < layout.inner
     tp, pp = maker.channel("tp"), maker.channel("pp")
@@ -78,21 +87,25 @@ def build_groups(layout: Layout, rank: int, device: torch.device, timeout: timed
         outer=maker.group("outer", "outer"),
         sequence=maker.sequence(),
         axes=maker.axes,
+        transport=maker.transport,
     )
 
 
 class _Maker:
     """Makes groups in one fixed order and remembers what they are called in records."""
 
-    def __init__(self, layout: Layout, rank: int, device: torch.device, timeout: timedelta) -> None:
+    def __init__(
+        self, layout: Layout, rank: int, device: torch.device, timeout: timedelta, transport: Transport
+    ) -> None:
         self._layout, self._rank, self._device, self._timeout = layout, rank, device, timeout
         self.axes: dict[str, str] = {}
+        self.transport = transport
 
     def group(self, kind: str, label: str) -> Group | None:
         members = next(group for group in self._layout.groups(kind) if self._rank in group)
         if len(members) == 1:
             return None
-        group: Group = dist.new_group(members, timeout=self._timeout, use_local_synchronization=True)
+        group = self.transport.group(label, members, self._timeout)
         self.axes[group.group_name] = label
         return group
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.config.knobs.task_ranks import deal
+from engine.config.network import shape_of
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
@@ -208,6 +211,17 @@ def devices_of(config: RunConfig) -> tuple[int, ...]:
     """The device of each rank, unchecked: as ``parallel.placement`` says, else ranks lie in their order."""
     given = config.parallel.placement
     return tuple(range(layout_of(config).world_size)) if given is None else tuple(given)
+
+
+def islands_of(config: RunConfig) -> list[int] | None:
+    """The island of each rank, unchecked: of the lab, or as ``network.island_devices`` says; None where nobody told."""
+    devices, shape, told = devices_of(config), shape_of(config.lab), config.network.island_devices
+    if shape is not None:
+        return [shape.island_of(host) for host in shape.hosts_of_ranks(devices)]
+    if told is None:
+        return None
+    ends = list(itertools.accumulate([told] * (len(devices) // told) if isinstance(told, int) else told))
+    return [bisect_right(ends, device) for device in devices]
 
 
 def accumulation(config: RunConfig, dp: int | None = None) -> int:

@@ -12,7 +12,9 @@ from engine.config.sections import Lab
 #: What a namespace's name has room for: one tells the whole shape, within the 255 bytes of a file's name.
 MAX_ISLANDS = 16
 _MAX_HOSTS = 250
-_CODE = re.compile(r"(\d+x\d+(?:\+\d+x\d+)*)(?:~(\d+))?")
+_CODE = re.compile(r"(\d+x\d+(?:\+\d+x\d+)*)(?:~(\d+)(?:i(\d+))?)?")
+#: Interfaces of a lab's host that ranks send through: to every host, and to those of its own island.
+DATA, INSIDE = "data", "inside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +22,14 @@ class Shape:
     """Hosts by island and rates in 10^3 bits per second; a rate of 0 is as fast as this machine makes it.
 
     ``islands`` are the numbers of hosts and ``rates_kbit`` the rates of their links, one for each island; hosts are
-    counted through from the first island to the last. ``between_kbit`` is the rate of each island's uplink.
+    counted through from the first island to the last. ``between_kbit`` is the rate of each island's uplink, and
+    ``inside_kbit`` that of each host's second card, which reaches only its island; 0 where there is none.
     """
 
     islands: tuple[int, ...]
     rates_kbit: tuple[int, ...]
     between_kbit: int = 0
+    inside_kbit: int = 0
 
     @property
     def hosts(self) -> int:
@@ -35,7 +39,7 @@ class Shape:
     @property
     def shaped(self) -> bool:
         """Whether any link is held to a rate."""
-        return bool(self.between_kbit or any(self.rates_kbit))
+        return bool(self.between_kbit or self.inside_kbit or any(self.rates_kbit))
 
     def island_of(self, host: int) -> int:
         """The island that a host is on."""
@@ -69,7 +73,8 @@ class Shape:
         groups = "+".join(
             f"{hosts}x{rate}" for hosts, rate in zip(self.islands, self.rates_kbit, strict=True)
         )
-        return groups + (f"~{self.between_kbit}" if len(self.islands) > 1 else "")
+        between = f"~{self.between_kbit}" if len(self.islands) > 1 else ""
+        return groups + between + (f"i{self.inside_kbit}" if self.inside_kbit else "")
 
     def __str__(self) -> str:
         """In words: 4 hosts in islands of 2 and 2, links of 1,000 Mbit/s, 100 Mbit/s between islands."""
@@ -78,8 +83,9 @@ class Shape:
         rates = list(dict.fromkeys(self.rates_kbit))
         links = rate_words(rates[0]) if len(rates) == 1 else _listed(map(rate_words, self.rates_kbit))
         between = f", {rate_words(self.between_kbit)} between islands" if several else ""
+        inside = f", second cards of {rate_words(self.inside_kbit)} inside of islands"
         of = "links" if links == rate_words(0) else "links of"
-        return f"{self.hosts:,} hosts{islands}, {of} {links}{between}"
+        return f"{self.hosts:,} hosts{islands}, {of} {links}{between}{inside if self.inside_kbit else ''}"
 
     def _by_host(self) -> list[int]:
         return [island for island, hosts in enumerate(self.islands) for _ in range(hosts)]
@@ -102,7 +108,7 @@ def shape_of(asked: Lab) -> Shape | None:
         return None
     islands = _islands(asked)
     rates = asked.rates_mbit or [asked.rate_mbit] * len(islands)
-    return Shape(islands, tuple(map(_kbit, rates)), _kbit(asked.between_mbit))
+    return Shape(islands, tuple(map(_kbit, rates)), _kbit(asked.between_mbit), _kbit(asked.inside_mbit))
 
 
 def problems(asked: Lab) -> Iterator[LayoutError]:
@@ -123,7 +129,7 @@ def decode(code: str) -> Shape | None:
         return None
     groups = [group.split("x") for group in match[1].split("+")]
     islands, rates = (tuple(int(group[place]) for group in groups) for place in (0, 1))
-    return Shape(islands, rates, int(match[2] or 0))
+    return Shape(islands, rates, int(match[2] or 0), int(match[3] or 0))
 
 
 def rate_words(kbit: int) -> str:
@@ -166,10 +172,10 @@ def _rate_problems(asked: Lab) -> Iterator[LayoutError]:
             else ("is one rate an island and there are none; set lab.islands, or lab.rate_mbit instead")
         )
         yield LayoutError("lab.rates_mbit", asked.rates_mbit, remedy)
-    if asked.between_mbit is not None and islands == 1:
-        yield LayoutError(
-            "lab.between_mbit", asked.between_mbit, "there is one island; set lab.islands, or leave it out"
-        )
+    for name in ("between_mbit", "inside_mbit"):
+        if (rate := getattr(asked, name)) is not None and islands == 1:
+            remedy = "there is one island; set lab.islands, or leave it out"
+            yield LayoutError(f"lab.{name}", rate, remedy)
 
 
 def _islands(asked: Lab) -> tuple[int, ...]:

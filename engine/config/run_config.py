@@ -22,6 +22,7 @@ from engine.config.sections import (
     Lab,
     Memory,
     Model,
+    Network,
     Outer,
     Overlap,
     Parallel,
@@ -61,6 +62,7 @@ class RunConfig(Section):
     train: Train = Train()
     checkpoint: Checkpoint = Checkpoint()
     lab: Lab = Lab()
+    network: Network = Network()
     environment: Environment = Environment()
     profile: Profile = Profile()
     trainer: TrainerValues = Field(default_factory=dict)

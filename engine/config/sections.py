@@ -392,7 +392,8 @@ class Lab(Section):
     ``islands`` splits them into groups, each with a switch of its own: how many of equal size, or the hosts of each.
     ``rate_mbit`` (10^6 bits per second, in each direction) holds every host's link to a rate, ``rates_mbit`` those of
     each island to one of its own, and ``between_mbit`` each island's link to the others; without a rate, or with null
-    in the list, a link is as fast as it goes. Ranks run on the CPU.
+    in the list, a link is as fast as it goes. With ``inside_mbit`` every host has a second card of that rate, on a
+    switch that joins the hosts of its island and no others (``network``). Ranks run on the CPU.
     """
 
     hosts: Annotated[int, Field(ge=2, le=250)] | None = None
@@ -402,11 +403,27 @@ class Lab(Section):
     rate_mbit: Rate | None = None
     rates_mbit: Annotated[list[Rate | None], Field(min_length=2, max_length=16)] | None = None
     between_mbit: Rate | None = None
+    inside_mbit: Rate | None = None
 
     @property
     def wanted(self) -> bool:
         """Whether there is to be one."""
         return self.hosts is not None or isinstance(self.islands, list)
+
+
+class Network(Section):
+    """What each group of ranks sends over, chosen by where its members are: a group whose ranks are all on one island
+    has ``inside``, any other ``between``.
+
+    On CPUs these are names of interfaces, such as eth1. On GPUs they are names of NCCL's networks: IB, Socket, or that
+    of a plug-in. Without a name gloo and NCCL choose by themselves, and in a lab with ``lab.inside_mbit`` groups of one
+    island have the second card, inside; all others have data. Islands are those of the lab; elsewhere
+    ``island_devices`` tells them: of how many devices each is, or those of each, counted through as ranks lie.
+    """
+
+    inside: Annotated[str, Field(min_length=1)] | None = None
+    between: Annotated[str, Field(min_length=1)] | None = None
+    island_devices: Count | Annotated[list[Count], Field(min_length=2)] | None = None
 
 
 class Thresholds(Section):

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from engine.config import environment, sections
 from engine.config.environment import Environment
 from engine.config.layout import devices_of
-from engine.config.network import Shape, shape_of
+from engine.config.network import DATA, INSIDE, Shape, shape_of
 from engine.config.run_config import RunConfig
 from engine.launch.lab import lab, registry
 from engine.launch.lab.build import LabError
@@ -69,9 +69,11 @@ class RankHosts:
         if rank == hosts.index(hosts[rank]):
             ranks = _places(hosts, hosts[rank])
             counted += [
-                CountedInterface(netns.DATA, ranks, _mbit(shape.rate_kbit(hosts[rank]))),
+                CountedInterface(DATA, ranks, _mbit(shape.rate_kbit(hosts[rank]))),
                 CountedInterface("lo", ranks),
             ]
+            if shape.inside_kbit:
+                counted.append(CountedInterface(INSIDE, ranks, _mbit(shape.inside_kbit)))
         if self._lab.core is not None and rank == islands.index(islands[rank]):
             link = self._lab.uplink(islands[rank])
             counted.append(

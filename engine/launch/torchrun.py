@@ -35,9 +35,17 @@ from engine.launch.sidecar import accompanied
 from engine.launch.torchrun_ending import LastWords, leave
 from engine.lifecycle import finish, note_start
 from engine.model.data import check_paths
-from engine.rank.worker import classify, device_of, failure, group_timeout, limit_memory, train_in_group
+from engine.rank.worker import (
+    classify,
+    device_of,
+    enter_group,
+    failure,
+    group_timeout,
+    limit_memory,
+    train_in_group,
+)
 from engine.run import run_folder
-from engine.run.devices import gpu_probe, selection
+from engine.run.devices import gpu_probe, interfaces, selection
 from engine.run.devices.selection import Devices, load_backend
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
@@ -69,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     store, here, _ = next(iter(rendezvous("env://", timeout=group_timeout(config))))
     try:
         chosen = choose_devices(config, store, here, len(layout.devices_of(config)))
+        interfaces.require(config, chosen)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -211,13 +220,7 @@ def _join(config: RunConfig, backend: str, store: dist.Store) -> int:
     flight_recorder.arm()
     placed = layout.devices_of(config)
     rank = placed.index(int(os.environ["RANK"]))
-    dist.init_process_group(
-        backend,
-        store=dist.PrefixStore("placed", store),
-        rank=rank,
-        world_size=len(placed),
-        timeout=group_timeout(config),
-    )
+    enter_group(config, backend, dist.PrefixStore("placed", store), rank)
     return rank
 
 

@@ -18,9 +18,11 @@ import torch
 import torch.distributed as dist
 
 from engine.comm.context import RankContext, build_groups
+from engine.comm.transport import over, transport_of
 from engine.config import environment
 from engine.config.errors import LayoutError
 from engine.config.layout import devices_of, layout_of
+from engine.config.network import DATA
 from engine.config.run_config import RunConfig, load
 from engine.rank import environment_report, flight, loop
 from engine.rank.loop import DivergedError
@@ -32,6 +34,7 @@ from engine.run.outcome import Ending
 from engine.run.processes import data_limit, die_with, ran_out_of_memory, yield_to_running_threads
 from engine.run.progress import Progress
 from engine.run.run_folder import CONFIG, LOGS, RECORDS
+from profilers.analysis.events import NETWORKS_EVENT
 from profilers.collectives import flight_recorder
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.rank import identity
@@ -72,7 +75,7 @@ def serve(tasks: Connection, lifeline: Connection, namespace: str | None, variab
 def join(namespace: str) -> None:
     """Make this process part of a lab's host; before it has a second thread or a socket."""
     netns.enter(namespace)
-    os.environ["GLOO_SOCKET_IFNAME"] = netns.DATA
+    os.environ["GLOO_SOCKET_IFNAME"] = DATA
 
 
 def run_task(task: RankTask) -> RankReport:
@@ -100,23 +103,29 @@ def run_task(task: RankTask) -> RankReport:
 
 
 def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
-    layout = layout_of(config)
     torch.set_num_threads(task.threads)
     if task.device_kind == "cpu":
         yield_to_running_threads()
     flight_recorder.arm()
     store = dist.TCPStore(task.store_address, task.store_port, is_master=False)
-    dist.init_process_group(
-        load_backend(task.backend),
-        store=dist.PrefixStore(task.folder.name, store),
-        rank=task.rank,
-        world_size=layout.world_size,
-        timeout=group_timeout(config),
-    )
+    enter_group(config, load_backend(task.backend), dist.PrefixStore(task.folder.name, store), task.rank)
     device = device_of(task.device_kind, devices_of(config)[task.rank])
     finished = train_in_group(task.rank, config, task.folder, device, progress, task.seat)
     dist.destroy_process_group()
     return finished
+
+
+def enter_group(config: RunConfig, backend: str, store: dist.Store, rank: int) -> None:
+    """Make the default group, over the network that reaches all ranks."""
+    with over(transport_of(config).between, backend) as options:
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=rank,
+            world_size=layout_of(config).world_size,
+            timeout=group_timeout(config),
+            pg_options=options,
+        )
 
 
 def _leave() -> None:
@@ -139,11 +148,13 @@ def train_in_group(
     """Train as one rank of an initialised default group; False if the run was stopped early."""
     layout = layout_of(config)
     torch.manual_seed(config.train.seed)
-    made = build_groups(layout, rank, device, group_timeout(config))
+    made = build_groups(layout, rank, device, group_timeout(config), transport_of(config))
     standing = untold() if progress is None else progress.standing(rank)
     timer = StepTimer(clock_for(device.type), standing)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
     _introduce(rank, config, device, seat, writer)
+    if carried := made.transport.told():
+        writer.event(NETWORKS_EVENT, groups=carried)
     context = RankContext(
         rank=rank,
         config=config,

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 #: Where ``ip netns`` keeps named namespaces.
 FOLDER = Path("/var/run/netns")
-#: Interfaces of a host in the lab: the one whose link is shaped, and the one for everything but training; and what
-#: the counters of an island's link to the others are called.
-DATA, CONTROL, UPLINK = "data", "control", "uplink"
+#: The interface of a host in the lab for everything but training; and what the counters of an island's link to the
+#: others are called.
+CONTROL, UPLINK = "control", "uplink"
 _CLONE_NEWNET = 0x40000000
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 _COMMANDS = ("ip", "tc")

@@ -26,6 +26,7 @@ from profilers.model.rows import (
     CheckpointRow,
     ExpertSlotRow,
     MemoryPlanRow,
+    NetworkRow,
     OuterRow,
     PlanRow,
     QualityRow,
@@ -210,6 +211,22 @@ def ahead_rows(records: RunRecords) -> list[AheadRow]:
     """As each rank told it at its end."""
     found = [_converted(data, AheadRow) for data in _of_ranks(records, AHEAD_EVENT)]
     return sorted((row for row in found if row is not None), key=lambda row: row.rank)
+
+
+NETWORKS_EVENT = "networks"
+
+
+def network_rows(records: RunRecords) -> list[NetworkRow]:
+    """By axis and network, as ranks told it when they made their groups; what cannot be read is left out."""
+    found: dict[tuple[str, str | None, bool], list[int]] = {}
+    for rank in records.ranks():
+        told = [event.data for event in records.events(rank) if event.kind == NETWORKS_EVENT]
+        for one in told[-1].get("groups", []) if told else []:
+            row = _converted(one | {"ranks": [rank]}, NetworkRow)
+            if row is not None:
+                ranks = found.setdefault((row.axis, row.network, row.inside), [])
+                ranks += [rank] if rank not in ranks else []
+    return [NetworkRow(*key, ranks) for key, ranks in found.items()]
 
 
 def _of_ranks(records: RunRecords, kind: str) -> list[dict[str, Any]]:

@@ -291,10 +291,23 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkRow:
+    """What groups of an ``axis`` send over, the groups of these ``ranks``: an interface on CPUs, one of NCCL's networks
+    on GPUs, what the backend chose by itself if None. ``inside``: all members of each group are on one island.
+    """
+
+    axis: str
+    network: str | None
+    inside: bool
+    ranks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class InterfaceRow:
     """An interface of a lab during the measured steps, and the ranks that use it; headers included.
 
-    ``data`` and ``lo`` are a host's own, ``uplink`` is the link of its island to the others. Utilizations are fractions
+    ``data``, ``inside`` (its second card) and ``lo`` are a host's own, ``uplink`` is the link of its island to the
+    others. Utilizations are fractions
     of the rate in 10^6 bits per second that the interface is held to; None where it is not.
     """
 

@@ -23,6 +23,7 @@ from profilers.model.rows import (
     HostRow,
     InterfaceRow,
     MemoryPlanRow,
+    NetworkRow,
     OuterRow,
     PipelineRow,
     PlanRow,
@@ -254,6 +255,8 @@ class RunSummary:
     sequence_plans: list[SequencePlanRow] = field(default_factory=list)
     #: One a rank, where batches are made ahead; told at its end.
     batches_ahead: list[AheadRow] = field(default_factory=list)
+    #: By axis, where groups were given networks by where their members are.
+    networks: list[NetworkRow] = field(default_factory=list)
     #: None where the whole model learned; told at the end of a run.
     adapted: AdaptedRow | None = None
     #: Where parts of a network alone are trained, within a budget of bytes.

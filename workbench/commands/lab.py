@@ -46,6 +46,14 @@ def up(
             help="Rate of each island's link to the others, in Mbit/s.  [default: not limited]",
         ),
     ] = None,
+    inside_mbit: Annotated[
+        float | None,
+        typer.Option(
+            min=10,
+            max=10_000,
+            help="Rate of a second card of each host that reaches only its island.  [default: there is none]",
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Set up a lab that stays until `lab down`, and measure its links; runs that ask for the same lab use it."""
@@ -57,6 +65,7 @@ def up(
         "rate_mbit": rate_mbit,
         "rates_mbit": None if rates_mbit is None else _rates(rates_mbit),
         "between_mbit": between_mbit,
+        "inside_mbit": inside_mbit,
     }
     if hosts is None and not isinstance(options["islands"], list):
         options["hosts"] = 2
@@ -119,6 +128,7 @@ def document(lab: Lab) -> dict[str, Any]:
         "rate_mbit": rates[0] if len(set(rates)) == 1 else None,
         "rates_mbit": rates,
         "between_mbit": _mbit(lab.shape.between_kbit),
+        "inside_mbit": _mbit(lab.shape.inside_kbit),
         "kept": lab.kept,
         "owner_pid": lab.pid or None,
         "deserted": lab.deserted,

@@ -16,7 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from engine.config.errors import InputError
-from engine.config.network import Shape, shape_of
+from engine.config.network import DATA, INSIDE, Shape, shape_of
 from engine.config.run_config import parse
 from profilers.analysis.memory import reached
 from workbench.figures.base import (
@@ -88,7 +88,7 @@ def _lately(seen: Snapshot) -> list[LinkUse]:
         host = hosts[rank]
         island = [other for other in range(ranks) if shape.island_of(hosts[other]) == shape.island_of(host)]
         users = {"uplink": island}
-        rates = {"data": shape.rate_kbit(host), "uplink": shape.between_kbit}
+        rates = {DATA: shape.rate_kbit(host), INSIDE: shape.inside_kbit, "uplink": shape.between_kbit}
         for name in sorted(set(columns["interface"].tolist())):
             mine = [other for other in range(ranks) if hosts[other] == host]
             speeds = _speeds(columns, name)

@@ -333,7 +333,7 @@ def _check_comparable(file: StudyFile) -> None:
 def _check_startable(file: StudyFile) -> None:
     """What would stop every trial is told before the study's folder exists, so that its name stays free."""
     from engine.launch.lab import lab
-    from engine.run.devices import selection
+    from engine.run.devices import interfaces, selection
     from tuning.execution import preflight
     from tuning.spec import sampler_choice, terms
 
@@ -347,7 +347,7 @@ def _check_startable(file: StudyFile) -> None:
         look_at(file.config, tell=say)
         _check_data(file.config.data)
         lab.require(file.config.lab)
-        selection.choose(file.config, file.ranks)
+        interfaces.require(file.config, selection.choose(file.config, file.ranks))
     except InputError as error:
         raise InputError(f"base.{error.field}", error.value, error.remedy) from None
     preflight.check(file)

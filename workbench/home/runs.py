@@ -225,6 +225,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "sequence_groups": [],
     "sequence_plans": [],
     "batches_ahead": [],
+    "networks": [],
     "adapted": None,
     "update": None,
     "gaps": [],

@@ -12,6 +12,7 @@ from profilers.model.rows import (
     GpuRow,
     HostRow,
     InterfaceRow,
+    NetworkRow,
     OuterRow,
     SequenceGroupRow,
     SequencePlanRow,
@@ -307,6 +308,18 @@ def _machine_lines(summary: RunSummary) -> Iterator[Line]:
         yield f"GPU {row.gpu}" + (f" of {row.host}" if several else ""), gpu(row)
     for interface in summary.interfaces:
         yield "interface", _interface(interface)
+    if summary.networks:
+        yield "networks", networks(summary.networks)
+
+
+def networks(rows: Sequence[NetworkRow]) -> str:
+    """What groups were given to send over, by where their members are."""
+    return "; ".join(
+        f"{row.axis} over {row.network or 'what its backend chose'}"
+        + (", on one island" if row.inside else ", between islands")
+        + f" (ranks {_first_ranks(row.ranks)})"
+        for row in rows
+    )
 
 
 def _host(row: HostRow) -> str:

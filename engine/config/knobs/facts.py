@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from engine.config.compression_methods import METHODS, CompressionMethod
 from engine.config.environment import silent
 from engine.config.knobs.learning import SCALINGS
-from engine.config.network import shape_of
+from engine.config.network import DATA, shape_of
 from engine.config.outer_methods import OUTER_METHODS, OuterMethod
 from engine.config.presets import blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
@@ -271,6 +271,17 @@ def placements(search: Search) -> Any:
     """As the base has its ranks, and what suits the layout, where they lie on islands of a lab."""
     uneven = search.ranks > 1 and has_uneven_links(search)
     return [GIVEN if search.base.parallel.placement else None, AUTO] if uneven else None
+
+
+def has_second_cards(search: Search) -> bool:
+    """Whether hosts of a lab have a second card for their island."""
+    shape = shape_of(search.base.lab)
+    return shape is not None and bool(shape.inside_kbit) and search.ranks > 1
+
+
+def island_networks(search: Search) -> Any:
+    """The second card, or the one that reaches all hosts."""
+    return [None, DATA] if has_second_cards(search) else None
 
 
 def never(search: Search) -> bool:

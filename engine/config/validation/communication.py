@@ -8,6 +8,7 @@ from engine.config.compression_methods import METHODS, RANK, one_way, planned
 from engine.config.errors import LayoutError
 from engine.config.knobs.expert_rows import format_share, is_bucketed
 from engine.config.layout import layout_of
+from engine.config.network import DATA, INSIDE
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, is_decoder, resolve
 from engine.config.run_config import RunConfig
@@ -243,3 +244,43 @@ def _fragment_problems(config: RunConfig, layers: int | None) -> Iterator[Layout
             f"the next fragment is sent {between} steps later, and one is under way at a time; "
             f"nearest legal: {between - 1}",
         )
+
+
+def network_problems(config: RunConfig) -> Iterator[LayoutError]:
+    """Every broken rule about the networks that groups send over."""
+    asked, told = config.network, config.network.island_devices
+    if config.lab.wanted:
+        yield from _lab_network_problems(config)
+    elif asked.inside is not None and told is None:
+        remedy = "nobody told which ranks are on one island; set network.island_devices, or leave it out"
+        yield LayoutError("network.inside", asked.inside, remedy)
+    elif told is not None:
+        if asked.inside is None:
+            remedy = "nothing is sent otherwise inside of islands; set network.inside, or leave it out"
+            yield LayoutError("network.island_devices", told, remedy)
+        yield from _island_problems(told, layout_of(config).world_size)
+
+
+def _lab_network_problems(config: RunConfig) -> Iterator[LayoutError]:
+    asked = config.network
+    if asked.island_devices is not None:
+        remedy = "the lab has islands of its own; leave it out"
+        yield LayoutError("network.island_devices", asked.island_devices, remedy)
+    second = config.lab.inside_mbit is not None
+    legal = {"inside": [DATA, INSIDE] if second else [DATA], "between": [DATA]}
+    for key, names in legal.items():
+        if (name := getattr(asked, key)) is not None and name not in names:
+            more = "" if second or key == "between" else "; lab.inside_mbit gives them a second card"
+            remedy = f"hosts of the lab reach each other there over {' or '.join(names)}{more}"
+            yield LayoutError(f"network.{key}", name, remedy)
+
+
+def _island_problems(told: int | list[int], ranks: int) -> Iterator[LayoutError]:
+    if isinstance(told, list):
+        if sum(told) != ranks:
+            remedy = f"these are {sum(told)} devices, and this layout has {ranks} ranks; give as many"
+            yield LayoutError("network.island_devices", told, remedy)
+    elif ranks % told:
+        near = [size for size in range(1, ranks + 1) if ranks % size == 0]
+        remedy = f"must divide the {ranks} ranks; legal: {', '.join(map(str, near))}, or a list"
+        yield LayoutError("network.island_devices", told, remedy)

@@ -14,7 +14,12 @@ from engine.config.presets import ModelShape, blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import Train
 from engine.config.validation.block_actions import block_action_problems
-from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
+from engine.config.validation.communication import (
+    compression_problems,
+    network_problems,
+    outer_problems,
+    overlap_problems,
+)
 from engine.config.validation.expert_slots import slot_problems
 from engine.config.validation.frozen_model import adapting_problems
 from engine.config.validation.own_model import workload_problems
@@ -75,6 +80,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from compression_problems(config)
     yield from overlap_problems(config)
     yield from _lab_rules(config)
+    yield from network_problems(config)
     yield from environment.problems(config.environment)
 
 

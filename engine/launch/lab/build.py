@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from engine.config.errors import WorkbenchError
-from engine.config.network import Shape
+from engine.config.network import DATA, INSIDE, Shape
 from engine.launch.lab.links import Link, Rates
-from engine.run.netns import CONTROL, DATA
+from engine.run.netns import CONTROL
 
 SWITCH_ADDRESS = "10.201.0.254"
 _MIN_BURST_BYTES = 16_384
@@ -18,6 +18,8 @@ _QUEUE_BYTES = 1 << 26
 #: A lab is the same on every machine, whatever its TCP does by default. This one fills a queue that never drops, and
 #: flows that share a port finish together; BBR's, which pace themselves by what they measured, do not.
 CONGESTION_CONTROL = "reno"
+#: The third number of the addresses on each network; a host has the same last number on all.
+_NETWORKS = {DATA: 200, CONTROL: 201, INSIDE: 202}
 _QUIET = "addrgenmode none"  # no IPv6, whose announcements would be counted
 
 
@@ -35,16 +37,18 @@ def add(switch: str, core: str | None, hosts: Sequence[str], shape: Shape) -> No
     _run(["ip"], [f"netns add {name}" for name in (switch, *cores, *hosts)])
     commands = ["link set lo up", *_bridge(CONTROL), f"addr add {SWITCH_ADDRESS}/24 dev {CONTROL}"]
     for host, name in enumerate(hosts):
-        for network in (DATA, CONTROL):
+        for network in _networks(shape):
             commands += _pair(f"{network}{host}", network, name)
+            if network != CONTROL:
+                own = f"10.{_NETWORKS[network]}.0"
+                commands.append(f"addr add {own}.254 peer {own}.{host + 1} dev {network}{host}")
         commands.append(f"link set {CONTROL}{host} master {CONTROL}")
-        commands.append(f"addr add 10.200.0.254 peer 10.200.0.{host + 1} dev {DATA}{host}")
     for island in range(len(shape.islands) if cores else 0):
         commands += _pair(f"up{island}", f"down{island}", cores[0])
         commands.append(f"addr add 10.200.1.{island + 1} peer 10.200.2.{island + 1} dev up{island}")
     _run(["ip", "-n", switch], commands)
     for host, name in enumerate(hosts):
-        _run(["ip", "-n", name], _host_commands(host))
+        _run(["ip", "-n", name], _host_commands(host, _networks(shape)))
     for name in cores:
         _run(["ip", "-n", name], _core_commands(len(shape.islands)))
 
@@ -79,6 +83,9 @@ def join(switch: str, core: str | None, shape: Shape) -> None:
     for island in range(len(shape.islands)):
         ports = [f"{DATA}{host}" for host in shape.hosts_of(island)] + ([f"up{island}"] if core else [])
         commands += _bridge(f"island{island}") + _enslaved(ports, f"island{island}")
+        if shape.inside_kbit:
+            cards = [f"{INSIDE}{host}" for host in shape.hosts_of(island)]
+            commands += _bridge(f"near{island}") + _enslaved(cards, f"near{island}")
     _run(["ip", "-n", switch], commands)
     if core is not None:
         ports = [f"down{island}" for island in range(len(shape.islands))]
@@ -136,13 +143,20 @@ def _enslaved(ports: Sequence[str], bridge: str) -> list[str]:
     ]
 
 
-def _host_commands(host: int) -> list[str]:
+def _networks(shape: Shape) -> list[str]:
+    return [DATA, CONTROL, INSIDE] if shape.inside_kbit else [DATA, CONTROL]
+
+
+def _host_commands(host: int, networks: Sequence[str]) -> list[str]:
     commands = ["link set lo up"]
-    for network, third in ((DATA, 200), (CONTROL, 201)):
+    for network in networks:
+        own = f"10.{_NETWORKS[network]}.0"
         commands.append(f"link set {network} {_QUIET}")
-        commands += [f"addr add 10.{third}.0.{host + 1}/24 dev {network}", f"link set {network} up"]
-    route = f"10.200.0.0/24 dev {DATA} proto kernel scope link src 10.200.0.{host + 1}"
-    return [*commands, f"route replace {route} congctl {CONGESTION_CONTROL}"]
+        commands += [f"addr add {own}.{host + 1}/24 dev {network}", f"link set {network} up"]
+        if network != CONTROL:
+            route = f"{own}.0/24 dev {network} proto kernel scope link src {own}.{host + 1}"
+            commands.append(f"route replace {route} congctl {CONGESTION_CONTROL}")
+    return commands
 
 
 def _core_commands(islands: int) -> list[str]:

@@ -1,7 +1,8 @@
 """The lab: hosts as network namespaces of this machine, in islands with a switch each, their links held to rates.
 
 Each host has two interfaces. ``data`` carries what ranks send each other; both of its directions are held to the rate
-by ``tc tbf``. ``control`` is not shaped and carries the rendezvous. The switches are bridges in one namespace; where
+by ``tc tbf``. ``control`` is not shaped and carries the rendezvous. A third, ``inside``, is a second card, held to a
+rate of its own, on a switch for the hosts of one island. The switches are bridges in one namespace; where
 there are several islands each has an uplink, shaped as well, to a bridge in a second namespace, the core. So nothing
 of a lab shows among the machine's own interfaces and several labs can stand at a time, with the same addresses. Ranks
 on one host reach each other by that host's loopback, as on a real one.
@@ -20,13 +21,13 @@ from pathlib import Path
 
 from engine.config import sections
 from engine.config.errors import InputError
-from engine.config.network import Shape, decode
+from engine.config.network import DATA, INSIDE, Shape, decode
 from engine.launch.lab import build, probe
 from engine.launch.lab.links import Link, down_links
 from engine.run import netns
-from engine.run.netns import CONTROL, DATA
+from engine.run.netns import CONTROL
 
-_NAME = re.compile(r"workbench-lab-(\d+)-(\d+)-(\d+)-([0-9x+~]+)-(switch|core|\d+)")
+_NAME = re.compile(r"workbench-lab-(\d+)-(\d+)-(\d+)-([0-9x+~i]+)-(switch|core|\d+)")
 _serials = itertools.count()
 
 
@@ -70,19 +71,24 @@ class Lab:
 
     @property
     def links(self) -> list[Link]:
-        """Those that carry what ranks send: of every host to its switch, then of every island to the core."""
-        shape, names = self.shape, self.namespaces
-        own = [
-            Link(f"host {host}", shape.rate_kbit(host), (name, DATA), (self.switch, f"{DATA}{host}"), (host,))
-            for host, name in enumerate(names)
-        ]
-        return own + [self.uplink(island) for island in range(len(shape.islands)) if self.core is not None]
+        """Those that carry what ranks send: of every host to its switch, then of every island to the core, then of
+        every second card.
+        """
+        shape = self.shape
+        own = [self._card("", DATA, host, shape.rate_kbit(host)) for host in range(shape.hosts)]
+        own += [self.uplink(island) for island in range(len(shape.islands)) if self.core is not None]
+        second = range(shape.hosts if shape.inside_kbit else 0)
+        return own + [self._card(", second card", INSIDE, host, shape.inside_kbit) for host in second]
 
     def uplink(self, island: int) -> Link:
         """The link of an island to the core; there has to be one."""
         near, far = (self.switch, f"up{island}"), (self._name("core"), f"down{island}")
         hosts = tuple(self.shape.hosts_of(island))
         return Link(f"island {island}", self.shape.between_kbit, near, far, hosts)
+
+    def _card(self, words: str, interface: str, host: int, rate_kbit: int) -> Link:
+        near, far = (self.namespaces[host], interface), (self.switch, f"{interface}{host}")
+        return Link(f"host {host}{words}", rate_kbit, near, far, (host,))
 
     @property
     def complete(self) -> bool:

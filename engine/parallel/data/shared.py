@@ -84,7 +84,7 @@ def meet(rank: RankContext, holders: Holders, split: bool) -> SharedOverStages:
 
 def _channel(rank: RankContext, places: tuple[int, ...]) -> Channel:
     members = [rank.layout.rank(replace(rank.groups.at, pp=place)) for place in places]
-    group = dist.new_group(members, timeout=rank.patience, use_local_synchronization=True)
+    group = rank.groups.transport.group(_AXIS, members, rank.patience)
     rank.groups.axes[group.group_name] = _AXIS
     return Channel(group, rank.device)
 

@@ -35,6 +35,7 @@ NOT_LISTED = {
     "memory.budget_gib": "how much memory activations may take is for people to say",
     "memory.block_actions": "a list of its own belongs in base; a budget finds such lists",
     "parallel.placement": "offered where ranks lie on islands of a lab: elsewhere ranks in order are as fast",
+    "network.inside": "offered where hosts of a lab have a second card",
     "data.ahead": "offered to other models than the decoder, whose batches are cut from text in no time",
     "memory.expert_slots": "how much memory experts may take is for people to say",
     "memory.expert_home": "as the slots",

@@ -16,14 +16,14 @@ from functools import lru_cache
 import numpy as np
 
 from engine.config.layout import Layout, layers_of_stages, layout_of
-from engine.config.network import Shape, shape_of
+from engine.config.network import Shape
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
 from tuning.predict.model.cases import rank_layers
 from tuning.predict.placement.cost import Costs, Volumes
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
-from tuning.predict.placement.links import of_lab
+from tuning.predict.placement.links import lab_of, of_lab
 from tuning.predict.placement.place import LOOPBACK
 from tuning.predict.placement.search import place
 from tuning.predict.placement.signatures.decoder import best
@@ -56,7 +56,7 @@ def chosen(config: RunConfig, keys: Collection[str]) -> Lists:
 
 def _order(config: RunConfig) -> list[int] | None:
     """Of a lab's devices, which are all alike: only its links decide."""
-    shape, layout = shape_of(config.lab), layout_of(config)
+    shape, layout = lab_of(config), layout_of(config)
     if shape is None or not shape.is_uneven(layout.world_size):
         return None
     order = _order_of(layout, shape, volumes_of(config))
@@ -98,7 +98,7 @@ def message_seconds(config: RunConfig) -> float | None:
     """What the messages of a step take by the rates of a lab's links, nothing hidden; None without links that differ,
     and where formulas do not know the model, or how many tokens documents have.
     """
-    shape, layout = shape_of(config.lab), layout_of(config)
+    shape, layout = lab_of(config), layout_of(config)
     known = is_decoder(config.model) and config.data.documents != "whole"
     if shape is None or not shape.is_uneven(layout.world_size) or not known:
         return None

@@ -20,7 +20,7 @@ import numpy as np
 
 from engine.config.errors import InputError
 from engine.config.layout import Layout
-from tuning.predict.placement.links import Floats, Ints, Links
+from tuning.predict.placement.links import Bools, Floats, Ints, Links
 from tuning.predict.placement.stage_layers import slowest_stage, split_layers
 
 #: Axis -> the groups of ranks that do one collective together.
@@ -69,12 +69,15 @@ class Work:
 
 
 class Turn(NamedTuple):
-    """Messages that go at the same time, one from each of ``sources``, and how many such turns a step has."""
+    """Messages that go at the same time, one from each of ``sources``, and how many such turns a step has. Sources lie
+    by groups of so many ``members``.
+    """
 
     sources: Ints
     targets: Ints
     bytes_: float
     times: float
+    members: int
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +135,10 @@ class Costs:
         stages, ranks = self._stages.shape
         total = np.zeros((len(orders), stages))
         for turn in self._turns[axis]:
-            seconds = self.links.seconds(orders[:, turn.sources], orders[:, turn.targets], turn.bytes_)
+            sources, targets = orders[:, turn.sources], orders[:, turn.targets]
+            groups = self.links.on_one_island(sources.reshape(len(orders), -1, turn.members))
+            near = groups.repeat(turn.members, axis=1)
+            seconds = self.links.seconds(sources, targets, turn.bytes_, near)
             of_stage = turn.sources // ranks
             for stage in range(stages):
                 total[:, stage] += turn.times * seconds[:, of_stage == stage].max(axis=1)
@@ -149,8 +155,9 @@ class Costs:
         """For how long each stage is through with its backward when the first one is; [orders, stages]."""
         lead = np.zeros((len(orders), len(self._stages)))
         hop = 0.0 if self.work is None else _BACKWARD * self._slowest_stage(orders, self.work)
+        near = self._near_pipelines(orders)
         for stage, (one, other) in enumerate(itertools.pairwise(self._stages), 1):
-            back = self.links.seconds(orders[:, other], orders[:, one], self.volumes.pp.bytes_)
+            back = self.links.seconds(orders[:, other], orders[:, one], self.volumes.pp.bytes_, near)
             lead[:, stage] = lead[:, stage - 1] + hop + back.min(axis=1)
         return lead
 
@@ -162,10 +169,10 @@ class Costs:
         stream, stages = self.volumes.pp, self._stages
         if len(stages) == 1 or not stream.bytes_:
             return np.zeros(len(orders))
-        total = np.zeros((len(orders), stages.shape[1]))
+        total, near = np.zeros((len(orders), stages.shape[1])), self._near_pipelines(orders)
         for one, other in itertools.pairwise(stages):
             for way in ((one, other), (other, one)):
-                total += self.links.seconds(orders[:, way[0]], orders[:, way[1]], stream.bytes_)
+                total += self.links.seconds(orders[:, way[0]], orders[:, way[1]], stream.bytes_, near)
         waited = max(1.0, stream.calls / self.layout.pp) * total.max(axis=1)
         beside = 0.0 if self.work is None else self._compute(orders, self.work)
         found: Floats = np.maximum(waited, stream.calls * self._busiest(orders) - beside)
@@ -175,9 +182,14 @@ class Costs:
         """Seconds for which the busiest link carries the messages of one micro-batch of each pipeline."""
         early, late = self._stages[:-1].ravel(), self._stages[1:].ravel()
         sources, targets = orders[:, np.concatenate([early, late])], orders[:, np.concatenate([late, early])]
-        seconds = self.links.seconds(sources, targets, self.volumes.pp.bytes_)
-        found: Floats = (seconds - self.links.alpha_seconds[sources, targets]).max(axis=1)
+        near = np.tile(self._near_pipelines(orders), 2 * (len(self._stages) - 1))
+        seconds = self.links.seconds(sources, targets, self.volumes.pp.bytes_, near)
+        found: Floats = (seconds - self.links.alphas(sources, targets, near)).max(axis=1)
         return found
+
+    def _near_pipelines(self, orders: Ints) -> Bools:
+        """Pipelines of which all stages are on one island; [orders, pipelines]."""
+        return self.links.on_one_island(orders[:, self._stages.T])
 
     def _compute(self, orders: Ints, work: Work) -> Floats:
         """Of orders whose stages are alike in speed and memory layers are split once."""
@@ -221,4 +233,6 @@ def turns(layout: Layout, axis: str, stream: Stream) -> list[Turn]:
     part = stream.bytes_ / ranks
     distances = range(1, ranks) if axis == "ep" else (1,)
     times = stream.calls if axis == "ep" else 2 * (ranks - 1) * stream.calls
-    return [Turn(groups.ravel(), np.roll(groups, -far, axis=1).ravel(), part, times) for far in distances]
+    return [
+        Turn(groups.ravel(), np.roll(groups, -far, axis=1).ravel(), part, times, ranks) for far in distances
+    ]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.config.errors import InputError
-from engine.config.network import Shape
+from engine.config.network import DATA, Shape, shape_of
+from engine.config.run_config import RunConfig
 from engine.run.calibration.host_links import HostLinks
 from tuning.predict.model.hardware import Cluster, Link
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Links:
     """Links of n devices. ``alpha_seconds`` and ``bytes_per_second`` are [n, n], of a message from row to column.
 
     ``nodes`` and ``islands`` tell for each device on which node and in which network it is. What several devices
-    share is in ``shared``, on top of the links that each two of them have for themselves.
+    share is in ``shared``, on top of the links that each two of them have for themselves. ``inside`` are links of
+    their own for groups whose members are all on one island; without them these take the same as all others.
     """
 
     alpha_seconds: Floats
@@ -38,23 +41,49 @@ class Links:
     nodes: tuple[int, ...]
     islands: tuple[int, ...]
     shared: tuple[Shared, ...] = ()
+    inside: Links | None = None
 
     @property
     def devices(self) -> int:
         """How many there are."""
         return len(self.nodes)
 
-    def seconds(self, sources: Ints, targets: Ints, bytes_: float) -> Floats:
+    def seconds(self, sources: Ints, targets: Ints, bytes_: float, groups: Bools | None = None) -> Floats:
         """Of messages that are sent at the same time; devices [orders, messages] give seconds of that shape.
 
-        A message takes as long as its own link needs, or as a shared one needs for all that goes through it.
+        A message takes as long as its own link needs, or as a shared one needs for all that goes through it. Those of
+        groups on one island, where ``groups`` is true, take the links ``inside``, if there are any.
         """
+        if self.inside is None or groups is None:
+            return self._seconds(sources, targets, bytes_, np.ones(sources.shape, bool))
+        near = self.inside._seconds(sources, targets, bytes_, groups)
+        found: Floats = np.where(groups, near, self._seconds(sources, targets, bytes_, ~groups))
+        return found
+
+    def alphas(self, sources: Ints, targets: Ints, groups: Bools) -> Floats:
+        """Latencies of messages, in seconds; as in ``seconds``."""
+        found = self.alpha_seconds[sources, targets]
+        return (
+            found
+            if self.inside is None
+            else np.where(groups, self.inside.alpha_seconds[sources, targets], found)
+        )
+
+    def on_one_island(self, devices: Ints) -> Bools:
+        """Whether the members of each group are, devices [..., members]; of shape [...]."""
+        islands = np.array(self.islands)[devices]
+        found: Bools = (islands == islands[..., :1]).all(axis=-1)
+        return found
+
+    def _seconds(self, sources: Ints, targets: Ints, bytes_: float, taken: Bools) -> Floats:
+        """Of those messages that are ``taken``; they alone share links."""
         alpha = self.alpha_seconds[sources, targets]
         found: Floats = alpha + bytes_ / self.bytes_per_second[sources, targets]
         for one in self.shared:
             inside = np.zeros(self.devices, bool)
             inside[list(one.devices)] = True
-            for way in (inside[sources] & ~inside[targets], inside[targets] & ~inside[sources]):
+            leaving, entering = inside[sources] & taken, inside[targets] & taken
+            for way in (leaving & ~entering, entering & ~leaving):
                 together = way.sum(axis=-1, keepdims=True) * bytes_ / one.bytes_per_second
                 found = np.where(way, np.maximum(found, alpha + together), found)
         return found
@@ -112,7 +141,7 @@ def of_hosts(
 
 
 def of_lab(shape: Shape, ranks: int, inside: Link, payload: float = 1448 / 1514) -> Links:
-    """Of a lab with ``ranks`` places, which lie on its hosts as ranks do.
+    """Of a lab with ``ranks`` places, which lie on its hosts as ranks do. Second cards join those of one island.
 
     ``inside`` is what a host's loopback does, and a link that has no rate. ``payload`` is the part of a rate that is
     not headers: 1,448 bytes of a packet of 1,514.
@@ -131,7 +160,19 @@ def of_lab(shape: Shape, ranks: int, inside: Link, payload: float = 1448 / 1514)
     kbit |= {_where(islands, island): shape.between_kbit for island in range(len(shape.islands))}
     shared = tuple(Shared(devices, rate(own)) for devices, own in kbit.items() if own)
     alpha = np.full_like(rates, inside.alpha_seconds)
-    return Links(alpha, rates, tuple(hosts.tolist()), tuple(islands.tolist()), shared)
+    found = Links(alpha, rates, tuple(hosts.tolist()), tuple(islands.tolist()), shared)
+    if not shape.inside_kbit:
+        return found
+    second = Shape(shape.islands, (shape.inside_kbit,) * len(shape.islands))
+    return replace(found, inside=of_lab(second, ranks, inside, payload))
+
+
+def lab_of(config: RunConfig) -> Shape | None:
+    """A configuration's lab, without second cards where no group sends over them."""
+    shape = shape_of(config.lab)
+    if shape is None or config.network.inside != DATA:
+        return shape
+    return replace(shape, inside_kbit=0)
 
 
 def measured(

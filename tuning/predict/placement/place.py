@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from tuning.predict.model.cases import cases_of, rank_layers
 from tuning.predict.model.hardware import Accelerator, Link
 from tuning.predict.placement.cost import Costs, Volumes, Work
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
-from tuning.predict.placement.links import Links, of_cluster, of_hosts, of_lab
+from tuning.predict.placement.links import Links, lab_of, of_cluster, of_hosts, of_lab
 from tuning.predict.placement.orders import nested
 from tuning.predict.placement.search import Placement, crossing_groups, place
 from tuning.predict.target import Target
@@ -169,14 +169,15 @@ def links_of(config: RunConfig, target: Target) -> Links:
     Raises:
         InputError: there are several groups of nodes and no link that joins them.
     """
-    shape = shape_of(config.lab)
-    if len(target.cluster.groups) > 1 or shape is None:
+    shape, used = shape_of(config.lab), lab_of(config)
+    if len(target.cluster.groups) > 1 or shape is None or used is None:
         return of_cluster(target.cluster)
     inside, ranks = target.group.inside if target.on_cpu else LOOPBACK, layout_of(config).world_size
-    configured, measured = of_lab(shape, ranks, inside), target.lab_links.get(shape.code())
+    configured, measured = of_lab(used, ranks, inside), target.lab_links.get(shape.code())
     if measured is None:
         return configured
-    return of_hosts(measured, configured.nodes, configured.alpha_seconds, configured.bytes_per_second)
+    found = of_hosts(measured, configured.nodes, configured.alpha_seconds, configured.bytes_per_second)
+    return replace(found, inside=configured.inside)
 
 
 def _place(config: RunConfig, target: Target, links: Links, where: str, limit_seconds: float) -> Placed:

@@ -12,34 +12,40 @@ from collections.abc import Sequence
 import numpy as np
 
 from tuning.predict.model.hardware import Link
-from tuning.predict.placement.links import Ints, Links, Shared
+from tuning.predict.placement.links import Bools, Ints, Links, Shared
 from tuning.predict.simulation.machine import Machine, Ports, Route
 
 #: A message of so many bytes tells a rate.
 _PROBE = 1e6
 
 
-def ports_of(machine: Machine, places: int, width: int) -> Ports:
-    """Those of a machine.
+def ports_of(machine: Machine, places: int, width: int, replicas: int = 1) -> Ports:
+    """Those of a machine, for places of ``replicas`` pipelines that lie side by side.
 
     Raises:
         ValueError: a rank has no device, or links are of another number of devices.
     """
     if machine.links is None:
         return Ports(machine, places, width)
-    return SharedPorts(machine, machine.links, places, width)
+    return SharedPorts(machine, machine.links, places, width, replicas)
 
 
 class SharedPorts(Ports):
-    """The ports of places of ``width`` ranks each, and those of the links that devices share."""
+    """The ports of places of ``width`` ranks each, and those of the links that devices share. Where groups on one
+    island have links of their own, places have ports of their own to these, too.
+    """
 
-    def __init__(self, machine: Machine, links: Links, places: int, width: int) -> None:
+    def __init__(self, machine: Machine, links: Links, places: int, width: int, replicas: int = 1) -> None:
         if links.devices < places * width:
             raise ValueError(f"links: {places * width:,} ranks need a device each of {links.devices:,}")
         super().__init__(machine, places, width)
-        self._links = links
+        self._links, self._replicas = links, replicas
+        second = () if links.inside is None else links.inside.shared
+        #: What devices share, and whether it is of the links of groups on one island.
+        self._on_the_way = [(one, False) for one in links.shared] + [(one, True) for one in second]
         self._first_shared = len(self.free)
-        more = 2 * len(links.shared)
+        self._first_second = self._first_shared + 2 * len(self._on_the_way)
+        more = 2 * len(self._on_the_way) + (0 if links.inside is None else 2 * places)
         self.free += [0.0] * more
         self.bookings += [self.bookings[0]] * more
 
@@ -50,7 +56,7 @@ class SharedPorts(Ports):
     def link(self, one: int, other: int) -> Link:
         """What joins two devices, for one message at a time."""
         sources, targets = np.array([one]), np.array([other])
-        return self._reached(sources, targets)
+        return self._reached(sources, targets, np.array([False]))
 
     def slowest(self, devices: Sequence[int]) -> Link:
         """The link of a ring through devices, in their order, that takes longest for many bytes."""
@@ -60,8 +66,11 @@ class SharedPorts(Ports):
         """The link of a ring through places, all of whose ranks send at once, and the ports that it keeps."""
         rings = np.array([self.devices(one) for one in places]).T
         inside = all(self.same_node(int(rings[0, 0]), int(one)) for one in rings.ravel())
-        held = dict.fromkeys(port for one in places for port in self.ports(one, inside))
-        hops = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
+        near = self._links.on_one_island(rings)
+        held = dict.fromkeys(
+            port for one in places for second in set(near.tolist()) for port in self._own(one, inside, second)
+        )
+        hops = rings.ravel(), np.roll(rings, -1, axis=1).ravel(), near.repeat(rings.shape[1])
         held |= dict.fromkeys(port for port, _, _ in self._crossed(*hops))
         return self._ring(rings), tuple(held), 1.0
 
@@ -70,33 +79,45 @@ class SharedPorts(Ports):
         first = 4 * place + (0 if inside else 2)
         return first, first + 1
 
+    def _own(self, place: int, inside: bool, near: bool) -> tuple[int, int]:
+        """The same, of what groups on one island have, if that is near."""
+        if inside or not near or self._links.inside is None:
+            return self.ports(place, inside)
+        first = self._first_second + 2 * place
+        return first, first + 1
+
     def _ring(self, rings: Ints) -> Link:
         """Of hops of rings [rings, devices], all of which go at the same time."""
         if rings.shape[1] == 1:
             return Link(0.0, float("inf"))
-        return self._reached(rings.ravel(), np.roll(rings, -1, axis=1).ravel())
+        near = self._links.on_one_island(rings).repeat(rings.shape[1])
+        return self._reached(rings.ravel(), np.roll(rings, -1, axis=1).ravel(), near)
 
-    def _reached(self, sources: Ints, targets: Ints) -> Link:
-        """What the slowest of messages that go at the same time reaches."""
-        alpha = self._links.alpha_seconds[sources, targets]
-        each = self._links.seconds(sources[None], targets[None], _PROBE)[0] - alpha
+    def _reached(self, sources: Ints, targets: Ints, near: Bools) -> Link:
+        """What the slowest of messages that go at the same time reaches; of groups on one island, where ``near``."""
+        alpha = self._links.alphas(sources, targets, near)
+        each = self._links.seconds(sources[None], targets[None], _PROBE, near[None])[0] - alpha
         return Link(float(alpha.max()), _PROBE / float(each.max()))
 
     def _route(self, source: int, target: int) -> Route:
         sources, targets = np.array(self.devices(source)), np.array(self.devices(target))
         inside = self.same_node(self.device(source), self.device(target))
-        whole = self._reached(sources, targets)
+        pipeline = range(source % self._replicas, self._places, self._replicas)
+        near = self._links.on_one_island(np.array([self.devices(one) for one in pipeline]).T)
+        whole = self._reached(sources, targets, near)
         shared = tuple(
-            (port, count / one.bytes_per_second) for port, one, count in self._crossed(sources, targets)
+            (port, count / one.bytes_per_second) for port, one, count in self._crossed(sources, targets, near)
         )
-        out, into = self.ports(source, inside)[0], self.ports(target, inside)[1]
+        second = bool(near.all())
+        out, into = self._own(source, inside, second)[0], self._own(target, inside, second)[1]
         return Route(whole.alpha_seconds, 1.0 / whole.bytes_per_second, out, into, shared)
 
-    def _crossed(self, sources: Ints, targets: Ints) -> list[tuple[int, Shared, int]]:
+    def _crossed(self, sources: Ints, targets: Ints, near: Bools) -> list[tuple[int, Shared, int]]:
         """Shared ports that messages go through: number, link and how many go through at once."""
-        found = []
-        for number, one in enumerate(self._links.shared):
-            leaving, entering = np.isin(sources, one.devices), np.isin(targets, one.devices)
+        found, has_second = [], self._links.inside is not None
+        for number, (one, second) in enumerate(self._on_the_way):
+            taken = near if second else ~near | (not has_second)
+            leaving, entering = np.isin(sources, one.devices) & taken, np.isin(targets, one.devices) & taken
             ways = (leaving & ~entering, entering & ~leaving)
             for way, count in enumerate(int(way.sum()) for way in ways):
                 if count:

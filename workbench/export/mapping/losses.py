@@ -57,6 +57,8 @@ _NAMED: tuple[Row, ...] = (
     lost("parallel.reduce_every_micro_batch", "this trainer decides when gradients are reduced"),
     lost("parallel.placement", "no key says on which device a rank works",
          "name hosts and devices in that order in the launcher's host file or rank file"),
+    lost("network.*", "no key says over which network each group sends",
+         "give groups made in the script NCCL's net_name, or gloo's interface"),
     lost("parallel.world_size", "is the launcher's", "run.sh starts as many ranks"),
     lost("batch.micro_batch", _SCRIPT, "give it to the data loader", always=True),
     lost("batch.global_batch", _SCRIPT, "accumulate so many sequences a step", always=True),

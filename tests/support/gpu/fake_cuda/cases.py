@@ -77,7 +77,7 @@ ALONG: dict[str, dict[str, Any]] = {
 #: Whatever an outer loop does happens within so many steps.
 OUTER = {"outer.period": 4, "train.steps": 6}
 #: Settings on which no tensor depends.
-APART = ("device", "lab", "environment", "profile")
+APART = ("device", "lab", "network", "environment", "profile")
 #: What fake tensors cannot show, and why; ``docs/engine.md`` says the same.
 UNREACHED: dict[str, str] = {
     "memory.budget_gib": "a plan is made from seconds of copies and kernels, and there are none",
