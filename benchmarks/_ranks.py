@@ -24,6 +24,7 @@ from torch import Tensor
 from benchmarks._ratio import Taken
 from engine.comm.channel import all_gather_single, reduce_scatter_single
 from engine.comm.context import RankContext, build_groups
+from engine.comm.transport import transport_of
 from engine.config.layout import layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig, parse
@@ -254,7 +255,7 @@ def whole_weights(config: RunConfig) -> dict[str, Tensor]:
 def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
     """A rank with all its instruments, as a worker makes it."""
     layout, progress, device = layout_of(config), Progress(folder), torch.device("cpu")
-    made = build_groups(layout, rank, device, group_timeout(config))
+    made = build_groups(layout, rank, device, group_timeout(config), transport_of(config))
     timer = SilentTimer(CpuClock(), progress.standing(rank))
     return RankContext(
         rank=rank,

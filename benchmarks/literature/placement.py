@@ -1,4 +1,6 @@
-"""Holmes and Pipette: ranks placed and layers dealt, beside every other way (``_placed_orders.py``), in the lab."""
+"""Holmes and Pipette in the lab: ranks placed and layers dealt, beside every other way (``_placed_orders.py``), and
+networks of groups by where their members are, beside one for all (``_networks.py``).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import json
 from argparse import Namespace
 from typing import Any
 
+from benchmarks import _networks as networks
 from benchmarks import _placed_orders as placed
 from benchmarks import _table as table
 from benchmarks.literature import System
@@ -46,4 +49,29 @@ def _placed(kept: dict[str, Any]) -> list[str]:
     ]
 
 
-SYSTEMS = {"placed": System(placed.KEPT, _placed_line)}
+def _networks_line(given: Namespace, measures: bool) -> list[str]:
+    kept = networks.run(given.lab_rounds) if measures else json.loads(networks.KEPT.read_text())
+    if measures:
+        table.show(networks.NAME, networks.title(kept), networks.HEADER, networks.rows(kept), given.save)
+    times = "; ".join(
+        f"{order}: one network for all {networks.gain(kept, order, networks.ONE).plain()} times as long "
+        f"(A/A {networks.gain(kept, order, networks.AGAIN).plain()})"
+        for order in networks.ORDERS
+    )
+    apart = max(networks.bytes_apart(kept, order) for order in networks.ORDERS)
+    worst = networks.worst(kept)
+    return [
+        "Holmes's networks by members, `network.inside`",
+        f"losses of all settings within {networks.loss_apart(kept):.1g}",
+        f"both cards together carry what one did, within {apart:.1%}",
+        f"the worst step {worst:.0%} off",
+        times,
+        "no figure for this alone",
+        "keeps its bar" if worst <= networks.FORETOLD else "misses its bar of prediction",
+    ]
+
+
+SYSTEMS = {
+    "placed": System(placed.KEPT, _placed_line),
+    "networks": System(networks.KEPT, _networks_line),
+}

@@ -12,7 +12,6 @@ from profilers.model.rows import (
     GpuRow,
     HostRow,
     InterfaceRow,
-    NetworkRow,
     OuterRow,
     SequenceGroupRow,
     SequencePlanRow,
@@ -35,8 +34,6 @@ from workbench.text.quantities import (
 )
 
 Line = tuple[str, str]
-#: Of a host's ranks, that many are named.
-_SHOWN_RANKS = 8
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 
 
@@ -309,17 +306,7 @@ def _machine_lines(summary: RunSummary) -> Iterator[Line]:
     for interface in summary.interfaces:
         yield "interface", _interface(interface)
     if summary.networks:
-        yield "networks", networks(summary.networks)
-
-
-def networks(rows: Sequence[NetworkRow]) -> str:
-    """What groups were given to send over, by where their members are."""
-    return "; ".join(
-        f"{row.axis} over {row.network or 'what its backend chose'}"
-        + (", on one island" if row.inside else ", between islands")
-        + f" (ranks {_first_ranks(row.ranks)})"
-        for row in rows
-    )
+        yield "networks", step.networks(summary.networks)
 
 
 def _host(row: HostRow) -> str:
@@ -333,23 +320,18 @@ def _host(row: HostRow) -> str:
         sent, received = row.network_sent_bytes_per_second / 1e6, row.network_received_bytes_per_second / 1e6
         parts.append(f"network {sent:,.1f} MB/s sent, {received:,.1f} MB/s received")
     if row.ranks:
-        parts.append(f"ranks {_first_ranks(row.ranks)}")
+        parts.append(f"ranks {words.first_ranks(row.ranks)}")
     return "; ".join(parts) or "no reading"
 
 
 def _interface(row: InterfaceRow) -> str:
-    ranks = f"rank{'s' if len(row.ranks) > 1 else ''} {_first_ranks(row.ranks)}"
+    ranks = f"rank{'s' if len(row.ranks) > 1 else ''} {words.first_ranks(row.ranks)}"
     sent, received = row.sent_bytes_per_second / 1e6, row.received_bytes_per_second / 1e6
     text = f"{row.interface} of {ranks}: {sent:,.2f} MB/s sent, {received:,.2f} MB/s received"
     if row.rate_mbit is None:
         return text
     used = f"{words.percent(row.sent_utilization)} and {words.percent(row.received_utilization)}"
     return f"{text}; {used} of {row.rate_mbit:,g} Mbit/s"
-
-
-def _first_ranks(ranks: list[int]) -> str:
-    more = f" and {len(ranks) - _SHOWN_RANKS:,} more" if len(ranks) > _SHOWN_RANKS else ""
-    return ", ".join(map(str, ranks[:_SHOWN_RANKS])) + more
 
 
 def gpu(row: GpuRow) -> str:

@@ -19,6 +19,7 @@ from profilers.model.rows import (
     ExpertSlotRow,
     GapRow,
     MemoryPlanRow,
+    NetworkRow,
     PipelineRow,
     PlanRow,
     SkewRow,
@@ -239,6 +240,15 @@ def batches_ahead(rows: Sequence[AheadRow]) -> str:
         f"{words.percent(ready / max(asked, 1))} were ready; rank {most.rank} waited longest, "
         f"{words.seconds(most.waited_seconds)} in all, where making them took a rank {made}"
         + (f"; {dropped:,} were made for nothing" if dropped else "")
+    )
+
+
+def networks(rows: Sequence[NetworkRow]) -> str:
+    """What groups were given to send over, by where their members are."""
+    return "; ".join(
+        f"{row.axis} over {row.network or 'what its backend chose'}"
+        f", {'on one island' if row.inside else 'between islands'} (ranks {words.first_ranks(row.ranks)})"
+        for row in rows
     )
 
 

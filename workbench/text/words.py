@@ -14,6 +14,8 @@ from tuning.spec.objectives import text
 
 GIB = 2**30
 NOTHING = "—"
+#: Of many ranks, that many are named.
+_SHOWN_RANKS = 8
 
 #: Ending or state -> colour of its badge and an icon of Streamlit's own font.
 LOOKS: dict[str, tuple[str, str]] = {
@@ -229,3 +231,9 @@ def escaped(text: str) -> str:
 def shared(parameters: int) -> str:
     """How many parameters sharing saves, to be said behind their number; empty where nothing is shared."""
     return f", {count(parameters)} fewer by sharing" if parameters else ""
+
+
+def first_ranks(ranks: Sequence[int]) -> str:
+    """The first of them by number, and how many more."""
+    more = f" and {len(ranks) - _SHOWN_RANKS:,} more" if len(ranks) > _SHOWN_RANKS else ""
+    return ", ".join(map(str, ranks[:_SHOWN_RANKS])) + more

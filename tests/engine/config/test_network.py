@@ -29,6 +29,7 @@ def shape(**values: Any) -> Shape | None:
         ),
         ({"islands": [1, 3], "rates_mbit": [None, 12.5]}, Shape((1, 3), (0, 12_500))),
         ({"hosts": 4, "islands": [1, 3]}, Shape((1, 3), (0, 0))),
+        ({"islands": [2, 2], "inside_mbit": 400.0}, Shape((2, 2), (0, 0), 0, 400_000)),
     ],
 )
 def test_what_a_configuration_asks_for(values: dict[str, Any], found: Shape | None) -> None:
@@ -44,7 +45,14 @@ def test_hosts_are_counted_through_and_ranks_that_follow_each_other_share_one() 
 
 
 @pytest.mark.parametrize(
-    "one", [even(2), even(250, 10_000), Shape((2, 3), (10_000, 0), 20_000), Shape((1, 1), (0, 0))]
+    "one",
+    [
+        even(2),
+        even(250, 10_000),
+        Shape((2, 3), (10_000, 0), 20_000),
+        Shape((1, 1), (0, 0)),
+        Shape((1, 2), (0, 0), 0, 50_000),
+    ],
 )
 def test_a_namespaces_name_tells_the_lab(one: Shape) -> None:
     made = lab.owned(one)
@@ -55,7 +63,9 @@ def test_a_namespaces_name_tells_the_lab(one: Shape) -> None:
 
 def test_the_longest_name_is_a_name_of_a_file() -> None:
     islands = (100, *[10] * (MAX_ISLANDS - 1))
-    largest = lab.Lab(Shape(islands, (10_000_000,) * MAX_ISLANDS, 10_000_000), 4_194_304, 10**10, 999)
+    largest = lab.Lab(
+        Shape(islands, (10_000_000,) * MAX_ISLANDS, 10_000_000, 10_000_000), 4_194_304, 10**10, 999
+    )
     assert len(largest.switch) <= 255
     assert lab.named(largest.switch) == largest
 

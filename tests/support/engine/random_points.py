@@ -85,7 +85,14 @@ TOGETHER: list[dict[str, Any]] = [
 ]
 #: Knobs that no point turns: they need a checkpoint, a GPU, or islands of a lab; a compiled layout takes a minute.
 NOT_TURNED = frozenset(
-    {"train.adapt", "train.adapt_rank", "parallel.ep_island", "compile", "parallel.sequence_groups"}
+    {
+        "train.adapt",
+        "train.adapt_rank",
+        "parallel.ep_island",
+        "network.inside",
+        "compile",
+        "parallel.sequence_groups",
+    }
 )
 #: Keys that say what is learned: the one process has them, too.
 _LEARNED = ("model.", "train.", "data.", "batch.global_batch", "batch.ramp", "precision")

@@ -21,7 +21,6 @@ from workbench.figures import host
 from workbench.pages.widgets.plotly_chart import chart, shared_chart
 from workbench.pages.widgets.shared import number_table, table
 from workbench.records.live_snapshot import Snapshot
-from workbench.text import run as run_text
 from workbench.text import step, words
 
 
@@ -39,7 +38,7 @@ def draw_host(snapshot: Snapshot) -> None:
         chart(host.interfaces(lines, snapshot.id), "run-interfaces", "Network of the ranks' own interfaces")
         links(snapshot)
     if snapshot.summary is not None and snapshot.summary.networks:
-        told = words.escaped(run_text.networks(snapshot.summary.networks))
+        told = words.escaped(step.networks(snapshot.summary.networks))
         st.caption(f":material/lan: What groups send over, by where their members are: {told}.")
     for event in snapshot.launcher_events:
         if event.kind == "readings_missing":

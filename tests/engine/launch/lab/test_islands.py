@@ -72,6 +72,37 @@ def test_links_that_are_not_limited_are_not_measured() -> None:
         one.down()
 
 
+@needs_lab
+def test_second_cards_carry_their_rate_and_reach_their_island_alone() -> None:
+    one = lab.owned(Shape((2, 1), (80_000, 40_000), 20_000, 120_000))
+    one.up()
+    try:
+        assert one.complete
+        cards = {link.name: rates for link, rates in noted(one.links).items() if "second" in link.name}
+        assert list(cards) == [f"host {host}, second card" for host in range(3)]
+        for rates in cards.values():
+            assert rates == pytest.approx((120.0, 120.0), rel=0.05)
+        assert [reaches(one, target) for target in ("10.202.0.2", "10.202.0.3", "10.200.0.3")] == [
+            True,
+            False,
+            True,
+        ]
+    finally:
+        one.down()
+
+
+def reaches(one: lab.Lab, address: str) -> bool:
+    """Whether the first host can call whoever has an address."""
+    host = int(address.rpartition(".")[2]) - 1
+    with netns.inside(one.namespaces[host], lambda: socket.create_server((address, 0))) as server:
+        port = server.getsockname()[1]
+        try:
+            netns.inside(one.namespaces[0], partial(socket.create_connection, (address, port), 2.0)).close()
+        except OSError:
+            return False
+    return True
+
+
 @pytest.mark.drawn(1, of="links that go down")
 @needs_lab
 @pytest.mark.parametrize("name", ["host 1", "island 1"])

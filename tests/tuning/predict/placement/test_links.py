@@ -7,8 +7,9 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.config.network import Shape, even
+from engine.config.run_config import parse
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
-from tuning.predict.placement.links import measured, of_cluster, of_lab
+from tuning.predict.placement.links import lab_of, measured, of_cluster, of_lab
 
 CHIP = Accelerator("chip", {"bf16": 1e14}, 80 * 2**30, 2e12)
 FAST, MIDDLE, SLOW, ACROSS = Link(1e-6, 4e11), Link(5e-6, 5e10), Link(8e-6, 2.5e10), Link(5e-5, 1e9)
@@ -88,3 +89,26 @@ def test_rates_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=text):
         measured(rates, **given)  # type: ignore[arg-type]
+
+
+def test_groups_of_one_island_have_their_second_cards_and_share_nothing_with_others() -> None:
+    """Hosts 0 and 1 on one island: what crosses has the 50 Mbit/s bridge, what stays 1,000 Mbit/s of its own."""
+    links = of_lab(replace(LAB, inside_kbit=1_000_000), 6, LOOPBACK, payload=1.0)
+    bytes_, near = 1e6, np.array([[True, False, False]])
+    seconds = links.seconds(np.array([[0, 0, 1]]), np.array([[2, 4, 2]]), bytes_, near)[0]
+    assert seconds == pytest.approx(
+        [1e-4 + bytes_ * 8 / 1000e6, 1e-4 + bytes_ * 8 / 50e6, 1e-4 + 2 * bytes_ * 8 / 400e6]
+    )
+    assert links.on_one_island(np.array([[0, 1, 2, 3], [3, 4, 5, 0]])).tolist() == [True, False]
+    plain = of_lab(LAB, 6, LOOPBACK, payload=1.0)
+    assert np.array_equal(
+        plain.seconds(np.array([[0, 0, 1]]), np.array([[2, 4, 2]]), bytes_, near),
+        plain.seconds(np.array([[0, 0, 1]]), np.array([[2, 4, 2]]), bytes_),
+    )
+
+
+def test_a_lab_is_that_of_the_cards_that_groups_send_over() -> None:
+    asked = {"lab": {"islands": [2, 2], "inside_mbit": 400.0}}
+    assert lab_of(parse(asked)) == Shape((2, 2), (0, 0), 0, 400_000)
+    assert lab_of(parse(asked | {"network": {"inside": "data"}})) == Shape((2, 2), (0, 0))
+    assert lab_of(parse({})) is None

@@ -27,8 +27,8 @@ RATES = {"hosts": 4, "islands": 2, "rates_mbit": [400.0, 100.0], "between_mbit":
 MBIT = 125_000 * 1448 / 1514
 
 
-def lab() -> Links:
-    shape = shape_of(parse({"lab": RATES, "parallel": {"dp": 4}, "batch": {"global_batch": 4}}).lab)
+def lab(**more: float) -> Links:
+    shape = shape_of(parse({"lab": RATES | more, "parallel": {"dp": 4}, "batch": {"global_batch": 4}}).lab)
     assert isinstance(shape, Shape)
     return of_lab(shape, 4, Link(0.0, 1e12))
 
@@ -87,6 +87,41 @@ def test_a_message_and_gradients_share_the_bridge() -> None:
     order = (0, 2, 3, 1)  # the first stage is on hosts 0 and 2; pipelines go 0 -> 3 and 2 -> 1
     done = simulate(step, on(lab(), order))
     assert done.spans(2)[0].start == pytest.approx(1.0 + 2.0)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
+def test_groups_of_one_island_take_their_second_cards(order: tuple[int, ...]) -> None:
+    """Two stages of two data ranks: whichever groups stay on an island have 200 Mbit/s beside what others send."""
+    reduce = Collective("dp", "all_reduce", 2, 400 * MBIT, Among(2), tag="gradients")
+    sent = Sent(after=(reduce,))
+    step = Step(plan("gpipe", 2, 1, 1), (EVEN,) * 2, 50 * MBIT, replicas=2, sent=(sent, sent))
+    done = simulate(step, on(lab(inside_mbit=200.0), order))
+    starts = [done.spans(place)[0].start for place in (2, 3)]
+    if order[1] == 1:  # data ranks are neighbours; pipelines cross the bridge, one after the other
+        assert starts == pytest.approx([2.0, 3.0])
+        reduced = 400 / 200
+    else:
+        assert starts == pytest.approx([1.0 + 50 / 200] * 2)
+        reduced = 400 / 50 * 2  # both stages' gradients over one bridge
+    alone = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, sent=(sent,))
+    two = on(lab(inside_mbit=200.0), (0, order[1]))
+    each = simulate(alone, two).seconds - EVEN.forward - EVEN.backward
+    assert each == pytest.approx(reduced if order[1] == 1 else reduced / 2)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::5])
+def test_orders_with_second_cards_are_counted_as_they_are_played(order: tuple[int, ...]) -> None:
+    """Two data ranks of each of two stages, both stages at once: by events and by the formula."""
+    size, links = 3e6, lab(inside_mbit=200.0)
+    reduce = Collective("dp", "all_reduce", 2, size, Among(2))
+    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=4, sent=(Sent(after=(reduce,)),))
+    counted = Order(Layout(pp=2, dp=2), links, Volumes(dp=Stream(size)))._collective(np.array([order]), "dp")[
+        0
+    ]
+    played = simulate(step, on(links, order)).seconds - EVEN.forward - EVEN.backward
+    assert counted.max() <= played + 1e-9
+    if links.on_one_island(np.array(order).reshape(2, 2)).all():
+        assert played == pytest.approx(counted.max())
 
 
 def test_too_few_links_are_refused() -> None:

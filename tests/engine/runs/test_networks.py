@@ -1,0 +1,97 @@
+"""Groups over networks by where their members are: the same losses, bytes by formula on each card, told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine.launch.pool import LocalPool
+from engine.session import Session
+from profilers.model.run_summary import RunSummary
+from tests.support.engine.lab import needs_lab
+from tests.support.runs import execute, small
+
+pytestmark = needs_lab
+
+SECOND = {"islands": [2, 2], "rate_mbit": 200.0, "between_mbit": 100.0, "inside_mbit": 400.0}
+#: Gradients of data ranks, which share a stage, and messages of pipelines.
+VALUES: dict[str, Any] = {
+    "parallel__dp": 2,
+    "parallel__pp": 2,
+    "model__layers": 2,
+    "model__hidden": 64,
+    "model__ffn_hidden": 128,
+    "train__steps": 6,
+}
+ETHERNET = 1514 / 1448
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """Runs in one lab."""
+    with Session(tmp_path_factory.mktemp("home"), LocalPool()) as warm:
+        yield warm
+
+
+def run(session: Session, order: list[int] | None = None, **network: Any) -> RunSummary:
+    config = small(**VALUES, parallel__placement=order).with_values({"lab": SECOND, "network": network})
+    outcome, summary = execute(session, config)
+    assert outcome.good, outcome
+    return summary
+
+
+def sent(summary: RunSummary, interface: str) -> float:
+    """Bytes a step of all ranks."""
+    assert summary.step_seconds is not None
+    rates = [row.sent_bytes_per_second for row in summary.interfaces if row.interface == interface]
+    return sum(rates) * summary.step_seconds.mean
+
+
+def by_formula(summary: RunSummary, axis: str) -> float:
+    return 4 * sum(row.wire_bytes or 0.0 for row in summary.communication if row.axis == axis)
+
+
+def test_what_stays_on_an_island_goes_over_its_own_card(session: Session) -> None:
+    """In order data ranks are neighbours and pipelines cross; placed the other way it is the pipelines that stay."""
+    in_order, one_card, turned = run(session), run(session, inside="data"), run(session, order=[0, 2, 1, 3])
+    assert in_order.losses == one_card.losses == turned.losses
+    carried = [
+        {row.axis: (row.network, row.inside) for row in one.networks} for one in (in_order, one_card, turned)
+    ]
+    assert carried == [
+        {"dp": ("inside", True), "pp": ("data", False)},
+        {"dp": ("data", True), "pp": ("data", False)},
+        {"dp": ("data", False), "pp": ("inside", True)},
+    ]
+    assert {tuple(row.ranks) for one in (in_order, turned) for row in one.networks} == {(0, 1, 2, 3)}
+    dp, pp = by_formula(in_order, "dp"), by_formula(in_order, "pp")
+    assert dp > 2 * pp > 0
+    # Counters are read before and after the measured steps, with a barrier and acknowledgements: not to the byte.
+    assert sent(in_order, "inside") == pytest.approx(dp * ETHERNET, rel=0.15)
+    assert sent(turned, "inside") == pytest.approx(pp * ETHERNET, rel=0.25)
+    assert sent(one_card, "inside") == 0.0
+    assert sent(one_card, "data") == pytest.approx((dp + pp) * ETHERNET, rel=0.15)
+
+
+def test_second_cards_are_counted_among_what_is_sent(session: Session) -> None:
+    summary = run(session)
+    rates = {row.interface: row.rate_mbit for row in summary.interfaces if row.interface != "lo"}
+    assert rates == {"data": 200.0, "uplink": 100.0, "inside": 400.0}
+    assert summary.wire_bytes_per_step == pytest.approx(summary.wire_bytes_measured, rel=0.01)
+
+
+def test_groups_over_an_interface_of_this_host(tmp_path: Any) -> None:
+    """Without a lab: devices are on islands as the configuration says, and groups on an interface by its name."""
+    network = {"inside": "lo", "island_devices": 2}
+    with Session(tmp_path, LocalPool()) as fresh:
+        plain = execute(fresh, small(**VALUES))[1]
+        outcome, named = execute(fresh, small(**VALUES).with_values({"network": network}))
+    assert outcome.good, outcome
+    assert named.losses == plain.losses
+    assert plain.networks == []
+    assert {(row.axis, row.network, row.inside) for row in named.networks} == {
+        ("dp", "lo", True),
+        ("pp", None, False),
+    }
