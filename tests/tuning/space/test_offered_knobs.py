@@ -92,6 +92,10 @@ def test_what_a_study_turns_by_itself_is_as_it_was() -> None:
     assert set(default_space(RunConfig(), 4)) == usual, remedy
     islands = parse({"lab": {"hosts": 4, "islands": 2}})
     assert set(default_space(islands, 4)) == usual | {"parallel.placement"}
+    cards = parse({"lab": {"hosts": 4, "islands": 2, "inside_mbit": 400.0}})
+    assert set(default_space(cards, 4)) == usual | {"parallel.placement"}
+    assert offered_space(cards, 4)["network.inside"] == [None, "data"]
+    assert "network.inside" not in offered_space(islands, 4)
 
 
 @pytest.mark.parametrize("key", sorted(spaces()))
