@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from profilers.rank import arming
+from profilers.rank import attachment
+from profilers.rank.job_rank import FLIGHT, RECORDS, SEATS
 from profilers.rank.recording import BUDGET
-from profilers.rank.seat import FLIGHT, RECORDS, SEATS
 from profilers.steps.sampling_budget import DetailChoice
 
 _WIDTH, _LAYERS = 256, 8
@@ -40,15 +40,15 @@ class Job:
     def __init__(self, folder: Path, rows: int) -> None:
         for part in (SEATS, RECORDS, FLIGHT):
             (folder / part).mkdir(exist_ok=True)
-        os.environ[arming.FOLDER_VARIABLE] = str(folder)
-        arming.arm(_refused)
+        os.environ[attachment.FOLDER_VARIABLE] = str(folder)
+        attachment.arm(_refused)
         torch.manual_seed(0)
         blocks = [nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.GELU()) for _ in range(_LAYERS)]
         self._model = DistributedDataParallel(nn.Sequential(*blocks), bucket_cap_mb=0.5)
         self._optimizer = torch.optim.AdamW(self._model.parameters())
         self._batches = iter(torch.utils.data.DataLoader(_Batches(rows), batch_size=None))
         self.one_step()
-        recording = arming.here()
+        recording = attachment.here()
         assert recording is not None
         self._recording, self.steps, self._recorded = recording, recording.steps(), True
         self.choice = Held(BUDGET)

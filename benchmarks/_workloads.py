@@ -18,9 +18,9 @@ import torch
 from benchmarks import _table as table
 from benchmarks._ratio import ratio
 from engine.config.run_config import RunConfig, parse
-from engine.model.workloads.listed import ListedBlueprint, Tensors
 from engine.model.workloads.opening import open_blueprint
 from engine.model.workloads.published.extragradient import METHODS
+from engine.model.workloads.sequential import ListedBlueprint, Tensors
 from engine.parallel.build import alone
 from engine.session import Session
 from profilers.model.run_summary import RunSummary

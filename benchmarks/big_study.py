@@ -26,7 +26,7 @@ from tuning.sensitivity.report import document as mattered
 from tuning.study import run_study
 from workbench.analysis.studies import FollowedStudies
 from workbench.figures import study
-from workbench.figures.search.thinning import thinned
+from workbench.figures.search.downsampling import thinned
 from workbench.figures.study import trial_series
 from workbench.home.store import Store
 from workbench.text.study import all_rows, as_csv, window

@@ -28,8 +28,8 @@ from engine.session import Session
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import RunRecords
+from tuning.execution.live.exploitation import to_the_end, windows_of
 from tuning.execution.live.ongoing_run import runs_of
-from tuning.execution.live.rest import to_the_end, windows_of
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage import commands
 from tuning.storage.study_folder import STUDIES

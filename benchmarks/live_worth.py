@@ -25,8 +25,8 @@ from benchmarks._stop_watch import HomeWatch
 from engine.config.run_config import RunConfig, load
 from engine.run import run_folder
 from engine.session import Session
+from tuning.execution.live.exploitation import to_the_end, windows_of
 from tuning.execution.live.ongoing_run import runs_of
-from tuning.execution.live.rest import to_the_end, windows_of
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study

@@ -34,9 +34,9 @@ from engine.schedules.actions import Costs, Work
 from engine.schedules.algorithms import NoFormError
 from engine.schedules.closed_forms import bubble_fraction, busy_seconds, idle_seconds
 from engine.schedules.credits import REGISTERS, fewest
-from engine.schedules.partial import relative_sizes
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
+from engine.schedules.skip_pipe import relative_sizes
 from profilers.analysis.events import change_rows
 from profilers.model.rows import PipelineRow
 from profilers.model.run_summary import RunSummary, TrainedModel

@@ -30,7 +30,7 @@ from profilers.analysis.events import (
     update_row,
     with_times,
 )
-from profilers.analysis.exposed import seconds_of_calls, waits_of
+from profilers.analysis.exposed_communication import seconds_of_calls, waits_of
 from profilers.analysis.machine import gpu_notes, gpus_of, host_rows, joules_of_ranks
 from profilers.analysis.memory import memory_rows, peak, with_outside
 from profilers.analysis.rounds import Rounds, between_seconds, stretches, wall_seconds, whole_rounds

@@ -184,7 +184,7 @@ def _cast(name: str, offered: bool = False, compared: bool = False) -> Compressi
 def _integers(bits: int, compared: bool = False) -> CompressionMethod:
     return CompressionMethod(
         "1610.02132",
-        "engine.compression.methods.quantized",
+        "engine.compression.methods.quantize",
         "integers",
         value=bits,
         sent=coded_bytes,
@@ -251,7 +251,7 @@ METHODS: dict[str, CompressionMethod] = {
     ),
     "sign": CompressionMethod(
         "1802.04434",
-        "engine.compression.methods.quantized",
+        "engine.compression.methods.quantize",
         "signs",
         value=1,
         sent=coded_bytes,

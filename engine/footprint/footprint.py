@@ -26,9 +26,9 @@ from engine.footprint.weights import (
     trained_by,
 )
 from engine.schedules.actions import Action, Plan, Work
-from engine.schedules.partial import Skips
 from engine.schedules.registry import plan
 from engine.schedules.simulate import in_flight
+from engine.schedules.skip_pipe import Skips
 
 
 @dataclass(frozen=True, slots=True)

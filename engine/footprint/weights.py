@@ -12,7 +12,7 @@ from typing import NamedTuple
 from engine.config.compression import Settings, settings_of
 from engine.config.compression_methods import METHODS, Traffic
 from engine.config.knobs.learning import OPTIMIZERS
-from engine.config.knobs.sharing import sharing_of
+from engine.config.knobs.tied_parameters import sharing_of
 from engine.config.layout import Layout, accumulation, layout_of
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve

@@ -10,7 +10,7 @@ from torch import nn
 from engine.comm.channel import Channel
 from engine.comm.context import RankContext
 from engine.config.knobs.expert_rows import format_of, is_bucketed, row_share
-from engine.config.knobs.sharing import Holders
+from engine.config.knobs.tied_parameters import Holders
 from engine.config.layout import layers_of_stages, mean_accumulation
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, whole_plan_of
@@ -22,14 +22,15 @@ from engine.model.experts.slots import ExpertSlots
 from engine.model.linear import DeferredGradients
 from engine.model.stage import Blueprint, Stage
 from engine.model.workload import OwnStep, StepSetting
-from engine.model.workloads.listed import ListedBlueprint
 from engine.model.workloads.opening import open_blueprint
+from engine.model.workloads.sequential import ListedBlueprint
 from engine.parallel import compiler_cache
 from engine.parallel.context.axis import DocumentAttention, context_axis
 from engine.parallel.context.sequence_costs import SequenceCosts
 from engine.parallel.context.sequence_measure import measured_costs
 from engine.parallel.context.sequence_steps import DocumentSteps
 from engine.parallel.data.averaging import AveragedParameters, SharedParameters
+from engine.parallel.data.ddp import DataParallel
 from engine.parallel.data.fsdp import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.data.replica import (
     Replica,
@@ -39,8 +40,7 @@ from engine.parallel.data.replica import (
     mark_parameters,
     wide_parameters,
 )
-from engine.parallel.data.replicated import DataParallel
-from engine.parallel.data.shared import SharedOverStages, meet
+from engine.parallel.data.tied_gradients import SharedOverStages, meet
 from engine.parallel.data.zero1 import SlicedParameters
 from engine.parallel.expert import ExpertParallel, Islands
 from engine.parallel.memory_plan import asks_for_plan, plan_blocks

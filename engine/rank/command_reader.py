@@ -15,7 +15,7 @@ from engine.comm.store import RankStore
 from engine.config.errors import InputError
 from engine.run import commands
 from engine.run.commands import Order, OrderControl, apart_of
-from profilers.rank.orders.running import Tasks
+from profilers.rank.orders.current_task import Tasks
 
 
 class Hold(NamedTuple):

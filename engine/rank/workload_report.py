@@ -14,8 +14,8 @@ from engine.model.experts.mixture import Mixture
 from engine.model.stage import Blueprint, Samples
 from engine.model.workloads.batches_ahead import BatchesAhead
 from engine.model.workloads.description import describe
-from engine.model.workloads.listed import ListedBlueprint
 from engine.model.workloads.opening import open_blueprint
+from engine.model.workloads.sequential import ListedBlueprint
 from engine.parallel.build import alone
 from profilers.analysis.events import AHEAD_EVENT, EXPERT_SLOTS_EVENT
 

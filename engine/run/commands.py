@@ -15,7 +15,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.progress import End, Progress
-from profilers.rank.orders.turns import AHEAD, EVENT, WARM_UP, due
+from profilers.rank.orders.effective_step import AHEAD, EVENT, WARM_UP, due
 
 __all__ = ["EVENT", "WARM_UP"]
 

@@ -15,7 +15,7 @@ from typing import Any
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load
 from engine.run.outcome import RecordedOutcome
-from profilers.rank import seat
+from profilers.rank import job_rank
 
 #: A run of a job that is not ours has this document, and no configuration.
 JOB = "job.json"
@@ -24,14 +24,14 @@ CONFIG = "config.json"
 STARTED = "config-at-start.json"
 STATUS = "status.json"
 SUMMARY = "summary.json"
-RECORDS = seat.RECORDS
-PROGRESS = seat.PROGRESS
-FLIGHT = seat.FLIGHT
+RECORDS = job_rank.RECORDS
+PROGRESS = job_rank.PROGRESS
+FLIGHT = job_rank.FLIGHT
 LOGS = "logs"
 COMMANDS = "commands"
-ORDERS = seat.ORDERS
-SNAPSHOTS = seat.SNAPSHOTS
-TRACES = seat.TRACES
+ORDERS = job_rank.ORDERS
+SNAPSHOTS = job_rank.SNAPSHOTS
+TRACES = job_rank.TRACES
 
 
 def new_run_id() -> str:

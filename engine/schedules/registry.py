@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.schedules import algorithms, partial
+from engine.schedules import algorithms, skip_pipe
 from engine.schedules.actions import Action, Costs, Plan, Schedule, Size, Work
 from engine.schedules.algorithms import (
     breadth_first,
@@ -17,7 +17,7 @@ from engine.schedules.algorithms import (
     zero_bubble,
     zero_bubble_v,
 )
-from engine.schedules.partial import Skips
+from engine.schedules.skip_pipe import Skips
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def plan(kind: str, ranks: int, chunks: int, micro_batches: int, skips: Skips | 
     schedule = one_f_one_b if size.stages == 1 else facts.schedule
     actions = tuple(tuple(schedule(rank, size)) for rank in range(ranks))
     whole = Plan(kind, ranks, size.stages, micro_batches, placed(facts.placement, size), actions)
-    return whole if skips is None else partial.skipping(whole, skips)
+    return whole if skips is None else skip_pipe.skipping(whole, skips)
 
 
 def placed(placement: Literal["loop", "v"], size: Size) -> tuple[int, ...]:

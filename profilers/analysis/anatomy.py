@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.analysis.exposed import seconds_by_axis
+from profilers.analysis.exposed_communication import seconds_by_axis
 from profilers.analysis.pipeline import pipeline_of
 from profilers.analysis.statistics import warmup_steps
 from profilers.analysis.steps import JoinedSteps, gap_rows, rank_skew, skew_row, slowest_seconds, work_seconds

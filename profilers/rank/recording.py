@@ -17,9 +17,9 @@ import torch
 
 from profilers import torch_private
 from profilers.rank import identity, last_calls
-from profilers.rank.orders.inbox import JobOrders
+from profilers.rank.job_rank import FLIGHT, PROGRESS, RECORDS, Seat
+from profilers.rank.orders.order_reader import JobOrders
 from profilers.rank.phases import Forwards, JobTimer, Replaced, watch_data
-from profilers.rank.seat import FLIGHT, PROGRESS, RECORDS, Seat
 from profilers.rank.step_records import StepRecords, Told, share_of_a_core
 from profilers.rank.waits import Backwards, JobRecorder, TensorWaits, axis_of, watch_works
 from profilers.records.schema import PHASES

@@ -8,8 +8,8 @@ from typing import Any
 
 from profilers.records.schema import CoreSample, FixedRecord, HostSample, NetworkSample
 from profilers.system.host_sources import ERRORS, Source, source
-from profilers.system.pace import Every
 from profilers.system.procfs import CpuTicks, Traffic
+from profilers.system.sampling_rate import Every
 
 _LOOPBACK = ("lo", "lo0")
 #: Memory, disk and load are read this often, and repeated in between: they move slowly, and cost most.

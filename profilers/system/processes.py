@@ -14,8 +14,8 @@ import psutil
 from profilers.records.schema import ProcessSample
 from profilers.system import procfs
 from profilers.system.host_sources import ERRORS
-from profilers.system.pace import Every
 from profilers.system.procfs import ProcFile, Status
+from profilers.system.sampling_rate import Every
 
 #: All but processor time is read this often, and repeated in between: it moves slowly, and costs most.
 SLOW_SECONDS = 0.5

@@ -17,8 +17,8 @@ from profilers.gpu import detection, rank_gpus
 from profilers.gpu.library import GpuLibrary
 from profilers.records.writer import RecordWriter
 from profilers.system.host import Host
-from profilers.system.pace import Every, Pace
 from profilers.system.processes import Processes
+from profilers.system.sampling_rate import Every, Pace
 
 #: How long ``stop`` waits for a sample that is being taken.
 _STOP_SECONDS = 5.0
@@ -59,7 +59,7 @@ class Sampler:
 
     ``writer`` is that of its process; it must outlive the sampler. ``clock`` is monotonic, ``wait`` waits for
     some seconds or for the end of the sampling, and says whether that came. A part that is slow to read is read less
-    often (``profilers.system.pace``).
+    often (``profilers.system.sampling_rate``).
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 A run's steps agree with each other better than two runs of one configuration do, so an interval from one run's
 steps is too narrow; of what a run gives one value of, such as its energy, it tells nothing. Only repeated runs do
-(:mod:`tuning.analysis.paired`).
+(:mod:`tuning.analysis.paired_comparison`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from profilers.analysis.statistics import Interval, bootstrap_means
-from tuning.analysis.paired import Verdict, interval, verdict
+from tuning.analysis.paired_comparison import Verdict, interval, verdict
 
 RESAMPLES = 1000
 LEVEL = 0.95

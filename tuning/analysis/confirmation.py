@@ -1,9 +1,10 @@
 """Is the winner real? Who is measured again, in which order, when that is enough, and what it comes to. Pure.
 
 The trial that looks best among many was also lucky, so what made it look best does not count: the baseline, the best
-and the runners-up that overlap it are measured again in rounds of short windows (:mod:`tuning.analysis.paired`), and
-only these are compared. The fastest of several candidates was lucky again, so each is held against the others at
-1 - 0.05 / candidates (after Dunn 1961): all intervals hold together with 95 %.
+and the runners-up that overlap it are measured again in rounds of short windows
+(:mod:`tuning.analysis.paired_comparison`), and only these are compared. The fastest of several candidates was lucky
+again, so each is held against the others at 1 - 0.05 / candidates (after Dunn 1961): all intervals hold together with
+95 %.
 
 Rounds go on until the fastest is told from each of the others, as faster or as equal to within ``equal_within``, or
 until ``confirm_repeats`` trial lengths for each of them are used up. Who is told apart leaves the rounds, and what it
@@ -22,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.config.layout import least_steps, round_steps
-from tuning.analysis import beside_leader, early_stop, leaderboard, paired
+from tuning.analysis import early_stop, leaderboard, live_comparison, paired_comparison
 from tuning.analysis.comparison import LEVEL, NORMAL, Comparison, of_runs
-from tuning.analysis.paired import Lead
+from tuning.analysis.paired_comparison import Lead
 from tuning.analysis.scoring import is_lossy
 from tuning.space import rounds
 from tuning.spec.study_file import StudyFile
@@ -75,7 +76,7 @@ class Confirmed:
 
     def lead(self, other: Arm) -> Lead:
         """Of the fastest before another one."""
-        return paired.lead(self.fastest.logs, other.logs, self.error)
+        return paired_comparison.lead(self.fastest.logs, other.logs, self.error)
 
     def against(self, other: Arm) -> Comparison:
         """The fastest beside another one."""
@@ -83,7 +84,7 @@ class Confirmed:
 
     def between(self, one: Arm, other: Arm) -> Comparison:
         """Two arms, over the rounds that both had."""
-        lead = paired.lead(one.logs, other.logs, self.error)
+        lead = paired_comparison.lead(one.logs, other.logs, self.error)
         better, baseline = (of_runs(list(arm.logs.values())) for arm in (one, other))
         return Comparison(
             better,
@@ -316,7 +317,7 @@ class _Course:
         if (one, other) not in self._leads:
             pairs = zip(self._logs[one], self._logs[other], strict=False)
             mine, theirs = zip(*pairs, strict=True)
-            self._leads[one, other] = paired.leads(mine, theirs, self._error)
+            self._leads[one, other] = paired_comparison.leads(mine, theirs, self._error)
         return self._leads[one, other][place]
 
 
@@ -408,7 +409,7 @@ def _runners_up(state: StudyState, file: StudyFile, stands: leaderboard.Standing
             break
         if trial.outcome != "completed" or trial.config in taken:
             continue
-        if best and beside_leader.ranks(file) and _loses_more(trial, best, file):
+        if best and live_comparison.ranks(file) and _loses_more(trial, best, file):
             continue  # that it is faster is known, and not enough
         ends = _ends(state, trial, spread)
         if ends and least and ends[1] >= least[0]:

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from engine.config.knobs.catalogue import loses_alike, loses_as_much
 from engine.run.outcome import FROM_OUTSIDE, RETRY_ONCE
-from tuning.analysis import beside_leader
+from tuning.analysis import live_comparison
 from tuning.analysis.constraints import Checked, is_about, over_runs
 from tuning.analysis.learning import learning
 from tuning.analysis.scoring import LOSS_GUARD, Judged, is_lossy, judge
@@ -159,7 +159,7 @@ class Standing:
 
 def standing(state: StudyState, file: StudyFile) -> Standing:
     """The best trials so far: by their values, of a live study beside each other at the same time
-    (:func:`tuning.analysis.beside_leader.over_baseline`), where what loses less comes before what is as fast. A
+    (:func:`tuning.analysis.live_comparison.over_baseline`), where what loses less comes before what is as fast. A
     lossy one is the best only if the loss guard was satisfied.
     """
     known = state.cache("standing", file)
@@ -172,7 +172,7 @@ def standing(state: StudyState, file: StudyFile) -> Standing:
 def _standing(state: StudyState, file: StudyFile) -> Standing:
     found = sorted(measured(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
     baseline = next((trial for trial in found if is_baseline(state, trial)), None)
-    beside = baseline is not None and beside_leader.ranks(file)
+    beside = baseline is not None and live_comparison.ranks(file)
     if beside:
         found.sort(key=lambda trial: (-rank(state, trial, baseline, file), trial.number))
     ranked = [trial for trial in found if _may_win(state, trial, baseline, file)]
@@ -224,13 +224,13 @@ def loses_less(one: Trial, other: Trial, file: StudyFile) -> bool:
 
 def rank(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> float:
     """Larger is better, among the trials of one study that have a value."""
-    return beside_leader.over_baseline(state, trial, baseline, file) or trial.value or 0.0
+    return live_comparison.over_baseline(state, trial, baseline, file) or trial.value or 0.0
 
 
 def at_one_level(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
     """As if the machine had been for it what it was for the baseline: a live study's samplers learn from that."""
     baseline = standing(state, file).baseline
-    over = beside_leader.over_baseline(state, trial, baseline, file)
+    over = live_comparison.over_baseline(state, trial, baseline, file)
     return trial if over is None or baseline is None else replace(trial, value=over * (baseline.value or 0.0))
 
 

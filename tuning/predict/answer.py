@@ -14,9 +14,9 @@ from engine.config.knobs.learning import OPTIMIZERS
 from engine.config.layout import layout_of
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
+from engine.footprint.device_overhead import Outside
 from engine.footprint.flops import CONVENTION
 from engine.footprint.footprint import Footprint
-from engine.footprint.outside_allocator import Outside
 from engine.schedules.registry import KINDS
 from tuning.predict.model import headroom
 from tuning.predict.target import Target

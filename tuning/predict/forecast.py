@@ -21,9 +21,9 @@ from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.footprint import footprint
+from engine.footprint.device_overhead import Outside
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import Footprint
-from engine.footprint.outside_allocator import Outside
 from tuning.predict import answer
 from tuning.predict.answer import Change, Forecast, Range
 from tuning.predict.cluster.this_machine import seats_of

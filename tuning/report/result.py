@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from engine.run.outcome import GOOD
 from profilers.analysis.statistics import Interval
-from tuning.analysis import beside_leader, conditions, confirmation, leaderboard, paired
+from tuning.analysis import conditions, confirmation, leaderboard, live_comparison, paired_comparison
 from tuning.analysis.comparison import Comparison, compare
 from tuning.analysis.confirmation import Arm, Confirmed
 from tuning.analysis.leaderboard import Standing
@@ -84,7 +84,7 @@ def _outlook(state: StudyState, found: Confirmed, file: StudyFile) -> Outlook | 
     asked = [found.baseline] if found.baseline in undecided else list(undecided)
     leads = [found.lead(arm) for arm in asked]
     single = any(lead.rounds < 2 for lead in leads)
-    fewest = paired.fewest(found.error)
+    fewest = paired_comparison.fewest(found.error)
     needed = [fewest - lead.rounds if single else lead.more_rounds(file.equal_within) for lead in leads]
     rounds = [count for count in needed if count is not None]
     if not rounds or len(rounds) < len(needed):
@@ -272,7 +272,7 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
     guard = None if judged is None else GuardState(judged.state, judged.reason)
     # A constraint is judged over all runs of a trial that has a value.
     limits = leaderboard.limits(state, trial, file) if trial.value is not None else []
-    over = beside_leader.over_baseline(state, trial, stands.baseline, file)
+    over = live_comparison.over_baseline(state, trial, stands.baseline, file)
     return TrialRow(**values, guard=guard, limits=limits, over_baseline=over)
 
 
@@ -298,7 +298,7 @@ def _compare(
         return found.against(found.baseline)
     if stands.best is None or stands.baseline is None:
         return None
-    if not beside_leader.ranks(file) or stands.best.config == stands.baseline.config:
+    if not live_comparison.ranks(file) or stands.best.config == stands.baseline.config:
         return compare(stands.best.samples, stands.baseline.samples, file.seed)
     return _in_turns(state, stands.best, stands.baseline, file)
 
@@ -307,10 +307,10 @@ def _in_turns(state: StudyState, best: Trial, baseline: Trial, file: StudyFile) 
     """By windows in turns; where these do not go back to the baseline, the one that they began with is compared alone
     with it.
     """
-    links = beside_leader.chain(state, best, baseline)
+    links = live_comparison.chain(state, best, baseline)
     compared = compare(links.began.samples, baseline.samples, file.seed)
     if links.began.config == baseline.config:
-        told = paired.verdict(links.interval, file.equal_within)
+        told = paired_comparison.verdict(links.interval, file.equal_within)
         return replace(
             compared,
             ratio=links.interval,
@@ -321,10 +321,10 @@ def _in_turns(state: StudyState, best: Trial, baseline: Trial, file: StudyFile) 
         )
     low, high = compared.ratio.low, compared.ratio.high
     alone = math.inf if low is None or high is None else math.log(high / low) / 2
-    ratio = paired.interval(math.log(links.over(baseline)), math.hypot(alone, links.half))
+    ratio = paired_comparison.interval(math.log(links.over(baseline)), math.hypot(alone, links.half))
     moved = links.began is not best or links.began.leader_level is not None
     sure = None if moved else compared.probability
-    return replace(compared, ratio=ratio, verdict=paired.verdict(ratio, 0.0), probability=sure)
+    return replace(compared, ratio=ratio, verdict=paired_comparison.verdict(ratio, 0.0), probability=sure)
 
 
 def _gain(stands: Standing, compared: Comparison | None, found: Confirmed | None) -> Gain | None:

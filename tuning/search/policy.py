@@ -9,7 +9,7 @@ from typing import Any, Literal
 from engine.config.knobs.catalogue import facts_of, loses_as_much
 from engine.config.knobs.facts import AUTO
 from engine.run.outcome import Ending
-from tuning.analysis import beside_leader, confirmation, leaderboard
+from tuning.analysis import confirmation, leaderboard, live_comparison
 from tuning.analysis.scoring import is_lossy
 from tuning.search import phases
 from tuning.search.budgets import no_room_again, spent, used_up
@@ -195,7 +195,7 @@ def _less_lossy(state: StudyState, file: StudyFile) -> Step | None:
 def _gentlest(state: StudyState, file: StudyFile) -> Step | None:
     """In a run that goes on, what loses least by the methods of a lossy leader: it leads where it is about as fast."""
     space, best = file.search_space, leaderboard.standing(state, file).best
-    if best is None or not beside_leader.ranks(file) or not is_lossy(space.base_values | best.config):
+    if best is None or not live_comparison.ranks(file) or not is_lossy(space.base_values | best.config):
         return None
     known, open_now = leaderboard.visited(state, space), effective_config.of_state(state, space)
     for point in space.less_lossy(best.config, least=True):

@@ -9,7 +9,7 @@ from engine.config.run_config import RunConfig
 from tuning.space.knobs import Knob
 from tuning.spec.objectives import Aim
 from tuning.spec.terms import Budget, Command, Live, Price, Simulated
-from tuning.spec.trainers.given import PREFIX
+from tuning.spec.trainers.command_input import PREFIX
 
 #: What can be measured of a trainer that is not this project's.
 _OF_STEPS = ("tokens_per_second", "step_seconds")

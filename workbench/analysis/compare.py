@@ -18,7 +18,7 @@ from engine.config.knobs.batch_ramp import BATCH
 from engine.run import run_folder
 from profilers.model.run_summary import RunSummary
 from profilers.records.schema import PHASES
-from tuning.analysis import comparison, paired
+from tuning.analysis import comparison, paired_comparison
 from tuning.analysis.measures import measure
 from tuning.report.study_result import ArmRow, StudyResult
 from tuning.spec.objectives import Aim
@@ -331,7 +331,7 @@ def _in_turns(home: Path, first: RunView, other: RunView) -> Pair | None:
     settings = result.confirmation_rounds
     if settings is None:
         return None
-    lead = paired.lead(logs[0], logs[1], settings.error)
+    lead = paired_comparison.lead(logs[0], logs[1], settings.error)
     if lead.rounds < 2:
         return None
     verdict = lead.verdict(settings.equal_within or 0.0)

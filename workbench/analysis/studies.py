@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from engine.config.errors import InputError
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyReader, StudyView
-from workbench.analysis import command_report, live_report, picks, why
+from workbench.analysis import command_report, live_report, picks, winner_explanation
 from workbench.analysis.command_report import CommandReport
 from workbench.analysis.live_report import LiveReport
 from workbench.analysis.picks import Pick
-from workbench.analysis.why import Why
+from workbench.analysis.winner_explanation import Why
 from workbench.home import runs
 from workbench.home.resolve import Target
 from workbench.home.runs import RunView
@@ -84,7 +84,7 @@ def of_view(view: StudyView) -> StudyDocument:
     return StudyDocument(
         now,
         members,
-        why.of_study(now, home),
+        winner_explanation.of_study(now, home),
         written,
         live_report.of_study(view.folder, now),
         command_report.of_study(view.file, now),

@@ -302,8 +302,8 @@ def _partial(whole: Plan, share: float, planned: bool) -> Plan:
     """With stages left out; LayoutError where the rules of a run do not allow it."""
     from engine.config.run_config import parse
     from engine.config.validation.partial_pipeline import skip_problems
-    from engine.schedules.partial import Skips
     from engine.schedules.registry import plan
+    from engine.schedules.skip_pipe import Skips
 
     tree = {"parallel": {"pp": whole.ranks}, "batch": {"micro_batch": 1, "global_batch": whole.micro_batches},
             "schedule": {"kind": whole.kind, "chunks": whole.chunks, "skip_share": share}}  # fmt: skip

@@ -101,7 +101,7 @@ def _run(folder: Path, checks: tuple[Check, ...], device: str, ranks: int, with_
     from tuning.execution.signals import Interruption
     from workbench.selftest import runner
     from workbench.selftest.isolation import Asked
-    from workbench.selftest.scrub import Scrubber
+    from workbench.selftest.redaction import Scrubber
     from workbench.terminal.selftest import SelftestProgress
     from workbench.text.output import stdout_for_results
 

@@ -208,14 +208,14 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
     from tuning.spec import terms
     from tuning.storage.journal import TURN, FileLock
     from tuning.storage.study_folder import STUDIES
-    from workbench.analysis import command_report, live_report, picks, why
+    from workbench.analysis import command_report, live_report, picks, winner_explanation
     from workbench.analysis.studies import StudyDocument
     from workbench.home.compaction import compact_at_end
     from workbench.home.store import Store
-    from workbench.home.transfer import landing
+    from workbench.home.transfer import atomic_import
     from workbench.text.output import say
 
-    landing.finish(home)
+    atomic_import.finish(home)
     terms.check_environment_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     result = _search(home, file, join, storage, attached)
     if result.state == "ended":
@@ -226,7 +226,9 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
     report = live_report.of_study(home / STUDIES / file.name, result)
     told = command_report.of_study(file, result)
     picked = picks.of_study(result, file, home)
-    return StudyDocument(result, None, why.of_study(result, home), live=report, command=told, picks=picked)
+    return StudyDocument(
+        result, None, winner_explanation.of_study(result, home), live=report, command=told, picks=picked
+    )
 
 
 def _search(
@@ -265,7 +267,7 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     """Search on a run; one that the study began trains on to its end with what was found, an ``attached`` one is left
     with it. Ctrl-C stops a run of the study's own, with a checkpoint.
     """
-    from tuning.execution.live.rest import ended_with, to_the_end, windows_of
+    from tuning.execution.live.exploitation import ended_with, to_the_end, windows_of
     from tuning.execution.signals import Interruption
     from tuning.storage.study_folder import STUDIES, STUDY
     from tuning.study import run_study
@@ -320,7 +322,7 @@ def _look_again(
     home: Path, file: StudyFile, result: StudyResult, changed: str, starter: Starter
 ) -> StudyResult:
     """Conditions changed: another search on the same run, with what was best first."""
-    from tuning.execution.live.by_hand import ByHand
+    from tuning.execution.live.pinned_values import ByHand
     from tuning.storage.study_folder import STUDIES
     from workbench.text.output import say
 

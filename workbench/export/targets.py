@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from workbench.analysis.studies import StudyDocument
-from workbench.export import command, foreign, torchrun
+from workbench.export import command, external_trainer, torchrun
 from workbench.export.bundle import Bundle
 from workbench.export.formats import k8s, slurm
 from workbench.export.formats.accelerate import ACCELERATE
@@ -57,7 +57,7 @@ def _public(form: Format) -> Target:
 TARGETS: tuple[Target, ...] = (
     Target("torchrun", "this trainer under torchrun, on one or more hosts", torchrun.render, "run.sh"),
     Target("command", "the command that a study tuned, with its values", command.render, "run.sh"),
-    Target("trainer", "a trainer that is not this project's", foreign.render, "run.sh"),
+    Target("trainer", "a trainer that is not this project's", external_trainer.render, "run.sh"),
     Target("slurm", "this trainer as a Slurm batch file", slurm.render, "job.sbatch"),
     Target("k8s", "this trainer as a TrainJob of Kubeflow Trainer 2", k8s.render, "trainjob.yaml"),
     *(_public(form) for form in (HF, ACCELERATE, DEEPSPEED, MEGATRON, TORCHTITAN, AUTOMODEL)),

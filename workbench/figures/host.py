@@ -32,7 +32,7 @@ from workbench.figures.base import (
 )
 from workbench.figures.steps import GIB, RANKS, Line, line, plain
 from workbench.records.columns import Columns
-from workbench.records.kept import MEAN, WEIGHT
+from workbench.records.live_records import MEAN, WEIGHT
 from workbench.records.live_snapshot import Snapshot
 
 MEGA = 1e6

@@ -17,7 +17,7 @@ from profilers.model.run_summary import CommunicationRow
 from profilers.records.schema import PHASES
 from workbench.records.columns import Array, Columns, common_steps, means_by_step, rows_of
 from workbench.records.columns import slowest_rank as slowest_rank  # noqa: PLC0414  (figures find it here)
-from workbench.records.kept import LINES, PhaseMeans
+from workbench.records.live_records import LINES, PhaseMeans
 
 #: Points of a line; more make a browser slow and show nothing new.
 POINTS = 1000

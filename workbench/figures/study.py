@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import plotly.graph_objects as go
 
-from tuning.analysis import paired
+from tuning.analysis import paired_comparison
 from tuning.analysis.scoring import LOSS_GUARD, is_lossy
 from tuning.report.study_result import ArmRow, Measurement, StudyResult, TrialRow
 from tuning.sensitivity.outcomes import Importance
@@ -62,7 +62,7 @@ class TrialSeries(NamedTuple):
     confirmed: float | None = None
     #: Whether the baseline's value, too, is of repeats.
     again: bool = False
-    #: What is not drawn of a long study (``workbench.thinning``).
+    #: What is not drawn of a long study (``workbench.figures.search.downsampling``).
     note: str = ""
 
 
@@ -180,7 +180,9 @@ def _course(
     name: str, one: Mapping[int, float], other: Mapping[int, float], error: float, leads: bool
 ) -> Course:
     places = sorted(one.keys() & other.keys())
-    after_each = paired.leads([one[each] for each in places], [other[each] for each in places], error)
+    after_each = paired_comparison.leads(
+        [one[each] for each in places], [other[each] for each in places], error
+    )
     found = [lead.interval for lead in after_each]
     rows = [[None if end is None else 100 * (end - 1) for end in interval] for interval in found]
     return Course(

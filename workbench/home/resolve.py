@@ -9,7 +9,7 @@ from typing import Literal
 from engine.config.errors import InputError
 from tuning.storage.study_folder import every_study, latest
 from workbench.home.runs import run_folders
-from workbench.home.transfer import landing
+from workbench.home.transfer import atomic_import
 
 Kind = Literal["run", "study"]
 _SHOWN = 5
@@ -26,7 +26,7 @@ class Target:
 
 def targets(home: Path) -> list[Target]:
     """Everything that can be named: studies by name, then runs from the newest to the oldest."""
-    landing.finish(home)
+    atomic_import.finish(home)
     runs = [Target("run", folder.name, folder) for folder in run_folders(home)]
     return [Target("study", folder.name, folder) for folder in every_study(home)] + runs[::-1]
 

@@ -26,7 +26,7 @@ from tuning.storage.study_folder import RESULT, history, list_studies, parts
 from workbench.home import remarks, runs
 from workbench.home.runs import run_folders
 from workbench.home.settings import INDEX
-from workbench.home.transfer import landing
+from workbench.home.transfer import atomic_import
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class Store:
             return self._in_memory(None)
         if not self._home.is_dir():
             raise InputError("home", str(self._home), "is not a folder; give another --home")
-        landing.finish(self._home)
+        atomic_import.finish(self._home)
         try:
             return self._on_disk(anew)
         except sqlite3.OperationalError as error:

@@ -20,7 +20,7 @@ from engine.run.run_folder import RunStatus
 from profilers.analysis.anatomy import hosts_of
 from profilers.analysis.communication import communication_rows
 from profilers.analysis.events import change_rows
-from profilers.analysis.exposed import seconds_of_calls
+from profilers.analysis.exposed_communication import seconds_of_calls
 from profilers.analysis.rounds import recent_steps
 from profilers.model.links import Links
 from profilers.model.rows import ChangeRow
@@ -30,7 +30,7 @@ from profilers.records.schema import UNDONE_EVENT, Event
 from profilers.records.table import Column
 from workbench.records.archive import Remaining
 from workbench.records.columns import Columns, Stream, common_steps
-from workbench.records.kept import POLICIES, KeptSteps, KeptStream, PhaseMeans, Policy
+from workbench.records.live_records import POLICIES, KeptSteps, KeptStream, PhaseMeans, Policy
 from workbench.records.summary import summary_of
 
 #: A second request within this time gets the same snapshot.
@@ -149,7 +149,7 @@ class _Thinned:
 class LiveRun:
     """Follows one run folder; each ``read`` costs what was written since the last one.
 
-    With ``thinned`` what is held is bounded, however long the run: ``workbench.records.kept`` says what stays.
+    With ``thinned`` what is held is bounded, however long the run: ``workbench.records.live_records`` says what stays.
     """
 
     def __init__(self, folder: Path, *, thinned: bool = False) -> None:

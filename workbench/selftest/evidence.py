@@ -17,7 +17,7 @@ from pathlib import Path
 from engine.run import run_folder
 from workbench.selftest.bench import HOME, KEPT, LABEL
 from workbench.selftest.isolation import OUTPUT
-from workbench.selftest.scrub import Scrubber
+from workbench.selftest.redaction import Scrubber
 
 CHECKS, README = "checks", "README.md"
 #: Of a run: documents, logs of its ranks, dumps of the Flight Recorder and Chrome traces. Records are left out: they

@@ -18,9 +18,9 @@ from workbench.selftest import evidence, isolation
 from workbench.selftest.checks.machine import PACKAGE
 from workbench.selftest.evidence import TEXT
 from workbench.selftest.isolation import Asked
+from workbench.selftest.redaction import Scrubber
 from workbench.selftest.registry import CHECKS, NAMES, Check
 from workbench.selftest.results import FOLDER, Row, Selftest, Verdict, not_possible, save
-from workbench.selftest.scrub import Scrubber
 
 
 def chosen(only: str | None, skip: str | None) -> tuple[Check, ...]:

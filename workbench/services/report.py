@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from engine.config.errors import InputError
 from tuning.report.study_result import StudyResult
-from workbench.analysis import live_report, why
+from workbench.analysis import live_report, winner_explanation
 from workbench.analysis.live_report import LiveReport
 from workbench.analysis.quality import values_of
 from workbench.analysis.studies import StudyDocument, document
@@ -23,8 +23,8 @@ from workbench.figures import base, compare, host, steps
 from workbench.figures import study as study_figures
 from workbench.figures.anatomy import lanes
 from workbench.figures.search import live as live_figures
+from workbench.figures.search.downsampling import thinned, thinned_front
 from workbench.figures.search.front import front, front_series
-from workbench.figures.search.thinning import thinned, thinned_front
 from workbench.home import runs
 from workbench.home.resolve import Target
 from workbench.home.runs import RunView, with_numbers_so_far
@@ -154,7 +154,7 @@ def _study_parts(home: Path, target: Target, place: Place) -> Iterator[str]:
     for line in result.result_lines or [result.result_line or "nothing was measured yet"]:
         yield _line(line)
     if found.why is not None:
-        yield _line(why.line(found.why))
+        yield _line(winner_explanation.line(found.why))
     if found.live is not None:
         yield from _live_parts(found.live, place)
     yield from _study_figures(result, place, target.id)

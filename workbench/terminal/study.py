@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuning.spec.objectives import KNOWN, aim_named, text
-from workbench.analysis import command_report, live_report, picks, why
+from workbench.analysis import command_report, live_report, picks, winner_explanation
 from workbench.home.store import RunRow, StudyRow
 from workbench.terminal.run import remark_lines
 from workbench.text import study, words
@@ -178,7 +178,7 @@ def print_result(console: Console, document: StudyDocument) -> None:
     if document.command:
         _print_lines(console, [command_report.line(document.command)])
     if document.why:
-        _print_lines(console, [f"why: {why.line(document.why)}"])
+        _print_lines(console, [f"why: {winner_explanation.line(document.why)}"])
     _print_lines(console, [f"picked: {picks.line(pick)}" for pick in document.picks])
 
 

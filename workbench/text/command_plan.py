@@ -6,7 +6,7 @@ from typing import Any
 
 from tuning.execution.command.allowance import Allowance
 from tuning.spec.study_file import StudyFile
-from tuning.spec.trainers.given import PREFIX
+from tuning.spec.trainers.command_input import PREFIX
 from tuning.spec.trainers.invocation import FOLDER
 from tuning.spec.trainers.tuned_command import TunedCommand
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from engine.config.environment import SECTION, VARIABLES
 from engine.config.knobs import facts as rules
-from engine.config.knobs.between_ranks import BETWEEN_RANKS
-from engine.config.knobs.between_stages import BETWEEN_STAGES
+from engine.config.knobs.communication import COMMUNICATION
 from engine.config.knobs.facts import (
     ACTIVATIONS,
     AUTO,
@@ -23,7 +22,8 @@ from engine.config.knobs.facts import (
     KnobFacts,
     Values,
 )
-from engine.config.knobs.thinning import THINNING
+from engine.config.knobs.partial_products import PARTIAL_PRODUCTS
+from engine.config.knobs.pipeline_stages import PIPELINE_STAGES
 from engine.config.knobs.training import ADAPTING, LEARNING, OPTIMIZER
 from engine.config.presets import is_decoder
 
@@ -319,8 +319,8 @@ KNOBS: dict[str, KnobFacts] = {
         changes=("speed",),
         trade="fused kernels, a minute or more before the first step",
     ),
-    **BETWEEN_STAGES,
-    **BETWEEN_RANKS,
+    **PIPELINE_STAGES,
+    **COMMUNICATION,
     **{
         f"{SECTION}.{name}": KnobFacts(
             acts=rules.reaches(name),
@@ -332,7 +332,7 @@ KNOBS: dict[str, KnobFacts] = {
         for name in VARIABLES
     },
     **LEARNING,
-    **THINNING,
+    **PARTIAL_PRODUCTS,
     **ADAPTING,
     **OPTIMIZER,
     **dict.fromkeys(("precision", "device", "memory.limit_gib", "tokens_told"), _FIXED),

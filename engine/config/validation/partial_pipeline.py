@@ -9,8 +9,8 @@ from engine.config.layout import accumulation
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
 from engine.schedules.credits import fewest
-from engine.schedules.partial import LEAST_TRAINED, left_out, most_left_out
 from engine.schedules.registry import KINDS, plan
+from engine.schedules.skip_pipe import LEAST_TRAINED, left_out, most_left_out
 
 _FIELD = "schedule.skip_share"
 _REGISTERS = "schedule.registers"

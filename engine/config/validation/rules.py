@@ -22,11 +22,11 @@ from engine.config.validation.communication import (
 )
 from engine.config.validation.expert_slots import slot_problems
 from engine.config.validation.frozen_model import adapting_problems
+from engine.config.validation.multi_task import task_problems
 from engine.config.validation.own_model import workload_problems
 from engine.config.validation.partial_pipeline import register_problems, skip_problems
-from engine.config.validation.several_tasks import task_problems
+from engine.config.validation.partial_products import thinning_problems
 from engine.config.validation.shared_parameters import sharing_problems
-from engine.config.validation.thinned import thinning_problems
 from engine.config.validation.whole_documents import document_problems
 from engine.schedules.registry import KINDS
 

@@ -16,7 +16,7 @@ from engine.config.errors import InputError
 from engine.run import run_folder
 from engine.run.run_folder import COMMANDS, LOGS, RECORDS, ForeignJob, write_json
 from profilers.rank import hook
-from profilers.rank.seat import SEATS
+from profilers.rank.job_rank import SEATS
 
 #: Where a process of the job finds the run's folder.
 FOLDER_VARIABLE = "WORKBENCH_RECORD"

@@ -28,7 +28,7 @@ from engine.run import child_process, run_folder
 from engine.run.commands import OrderBook, stop_commanded
 from engine.run.outcome import Ending, RunOutcome
 from engine.run.progress import Progress
-from profilers.rank.seat import NOT_RECORDED, TORCH_SEEN
+from profilers.rank.job_rank import NOT_RECORDED, TORCH_SEEN
 from profilers.records.reader import LAUNCHER
 from profilers.records.writer import RecordWriter
 from profilers.system.sampler import Sampler

@@ -17,7 +17,7 @@ from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
 from engine.run.processes import is_running, names_want_of_memory
 from engine.run.run_folder import read_json
-from profilers.rank.seat import SEATS
+from profilers.rank.job_rank import SEATS
 
 _COMMUNICATION = ("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer")
 

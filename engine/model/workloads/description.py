@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from engine.config.errors import InputError
 from engine.config.presets import FIELD, WorkloadFacts
 from engine.model.workload import StepSetting
-from engine.model.workloads.listed import ListedBlueprint, Tensors, said
+from engine.model.workloads.sequential import ListedBlueprint, Tensors, said
 
 
 def describe(blueprint: ListedBlueprint) -> WorkloadFacts:

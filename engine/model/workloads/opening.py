@@ -17,7 +17,7 @@ from engine.config.run_config import RunConfig
 from engine.model.axes import Axes
 from engine.model.stage import Blueprint
 from engine.model.workload import Workload
-from engine.model.workloads.listed import ListedBlueprint, said
+from engine.model.workloads.sequential import ListedBlueprint, said
 from engine.model.workloads.text import DecoderBlueprint
 
 

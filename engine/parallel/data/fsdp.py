@@ -17,6 +17,7 @@ from engine.config.run_config import RunConfig
 from engine.model.experts.mixture import ExpertLinear
 from engine.model.stage import Stage
 from engine.parallel.data.averaging import Masters
+from engine.parallel.data.ddp import DataParallel
 from engine.parallel.data.fsdp_comm import Reductions
 from engine.parallel.data.fsdp_units import CoarseGradients, Unit, prefetch
 from engine.parallel.data.replica import (
@@ -28,8 +29,7 @@ from engine.parallel.data.replica import (
     is_expert,
     partial_over_tp,
 )
-from engine.parallel.data.replicated import DataParallel
-from engine.parallel.data.shared import SharedOverStages
+from engine.parallel.data.tied_gradients import SharedOverStages
 from engine.parallel.tensor import sum_gradients
 from profilers.steps.timer import StepTimer
 

@@ -60,7 +60,7 @@ def _arm() -> None:
         _tell(f"Python {sys.version_info[0]}.{sys.version_info[1]} is too old; 3.11 or newer is needed")
         return
     try:
-        import_module(_PACKAGE + ".rank.arming").arm(_tell)
+        import_module(_PACKAGE + ".rank.attachment").arm(_tell)
     except Exception as error:  # the job goes on in any case
         _tell(f"{type(error).__name__}: {error}")
 

@@ -16,7 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from profilers import torch_private
-from profilers.rank.seat import SNAPSHOTS, TRACES, trace_name
+from profilers.rank.job_rank import SNAPSHOTS, TRACES, trace_name
 from profilers.system import memory
 from profilers.system.memory import give_back_freed
 

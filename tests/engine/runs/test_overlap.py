@@ -13,10 +13,10 @@ from engine.config.presets import resolve
 from engine.config.run_config import parse
 from engine.config.validation.rules import check
 from engine.model.activation_memory import Activations
+from engine.parallel.data.ddp import DataParallel
 from engine.parallel.data.fsdp import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.data.fsdp_comm import Gather, Reductions
 from engine.parallel.data.replica import mark_parameters
-from engine.parallel.data.replicated import DataParallel
 from engine.run.run_folder import RECORDS
 from engine.session import Session
 from profilers.records.reader import RunRecords

@@ -15,9 +15,9 @@ from engine.config.layout import Coordinates
 from engine.config.run_config import parse
 from engine.model.activation_memory import Activations
 from engine.parallel.data.averaging import AveragedParameters, SharedParameters
+from engine.parallel.data.ddp import DataParallel
 from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.data.replica import mark_parameters
-from engine.parallel.data.replicated import DataParallel
 from engine.parallel.data.zero1 import SlicedParameters
 from engine.session import Session
 from profilers.steps.clock import clock_for

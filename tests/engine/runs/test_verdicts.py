@@ -15,7 +15,7 @@ from engine.config.sections import Lab
 from engine.launch.pool import RankHosts
 from engine.lifecycle import summary_of
 from engine.model.experts.mixture import Router, Routing
-from engine.parallel.data.replicated import DataParallel
+from engine.parallel.data.ddp import DataParallel
 from engine.parallel.pipeline import PipelineExecutor
 from engine.rank import loop
 from engine.rank.worker import train_in_group

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from profilers.rank import hook
-from profilers.rank.seat import NOT_RECORDED, SEATS, TORCH_SEEN
+from profilers.rank.job_rank import NOT_RECORDED, SEATS, TORCH_SEEN
 from tests.support.job import command
 
 pytestmark = pytest.mark.drawn(4, of="the hook in foreign ranks")

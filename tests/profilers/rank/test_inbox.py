@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from profilers.rank.orders.inbox import JobOrders
-from profilers.rank.orders.turns import EVENT
-from profilers.rank.seat import ORDERS, Seat
+from profilers.rank.job_rank import ORDERS, Seat
+from profilers.rank.orders.effective_step import EVENT
+from profilers.rank.orders.order_reader import JobOrders
 from profilers.steps.page import Page, shared
 
 

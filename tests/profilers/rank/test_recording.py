@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import nn
 
 from profilers import torch_private
-from profilers.rank import seat as seats
+from profilers.rank import job_rank as seats
+from profilers.rank.job_rank import Seat
 from profilers.rank.phases import JobTimer, outermost
 from profilers.rank.recording import RankRecording
-from profilers.rank.seat import Seat
 from profilers.rank.waits import TensorWaits, axis_of
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table

@@ -1,6 +1,6 @@
 """The shortest step of micro-batches whose ways are given, found among all orders in which machines can take them.
 
-It shares nothing with ``engine.schedules.partial``: ways are plain pairs of a machine and seconds.
+It shares nothing with ``engine.schedules.skip_pipe``: ways are plain pairs of a machine and seconds.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from engine.config.run_config import RunConfig
 from engine.config.sections import Train
-from engine.model.workloads.listed import ListedBlueprint, Tensors
 from engine.model.workloads.opening import open_blueprint
+from engine.model.workloads.sequential import ListedBlueprint, Tensors
 from engine.parallel.build import alone
 
 

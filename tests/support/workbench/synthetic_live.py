@@ -9,9 +9,9 @@ from unittest import mock
 from tests.support.workbench.played_run import STEP_SECONDS, PlayedRun, PlayedStarter
 from tests.tuning.execution.live.test_live_study import live_study
 from tuning.execution.live import windows as live_windows
-from tuning.execution.live.approach import Approach
+from tuning.execution.live.exploitation import ended_with
 from tuning.execution.live.limits import Ledger
-from tuning.execution.live.rest import ended_with
+from tuning.execution.live.transition import Approach
 from tuning.execution.live.windows import LiveWindows
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study

@@ -21,7 +21,7 @@ from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import conditions, confirmation, recommendation
 from tuning.analysis.comparison import compare
 from tuning.analysis.confirmation import Confirmed
-from tuning.analysis.paired import Lead
+from tuning.analysis.paired_comparison import Lead
 from tuning.analysis.recommendation import TieRule
 from tuning.controllers import open_study
 from tuning.report.result import condition_flags, result

@@ -11,9 +11,9 @@ import pytest
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules
+from engine.footprint.device_overhead import Outside, outside_allocator
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import largest
-from engine.footprint.outside_allocator import Outside, outside_allocator
 from tests.support.drawn import SEED
 from tests.support.engine import calibrations
 from tests.support.studies.layouts import draw

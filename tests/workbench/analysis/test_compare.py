@@ -16,7 +16,7 @@ from profilers.records.reader import RunRecords
 from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.conftest import Run
 from tests.workbench.pages.homes import full_home
-from tuning.analysis import paired
+from tuning.analysis import paired_comparison
 from workbench.analysis import compare, studies
 from workbench.analysis.compare import Comparison
 from workbench.home import runs
@@ -125,7 +125,7 @@ def test_what_was_measured_in_turns_is_compared_round_by_round(
     monkeypatch.setattr(compare, "document", lambda _: studies.StudyDocument(result, None, None))
     views = [runs.load(home / str(row.run)) for row in (slow, fast)]
     (told,) = compare.compare(home, views).pairs
-    lead = paired.leads(np.log(arms["fast"]).tolist(), np.log(arms["slow"]).tolist(), 0.05)[-1]
+    lead = paired_comparison.leads(np.log(arms["fast"]).tolist(), np.log(arms["slow"]).tolist(), 0.05)[-1]
     assert (told.how, told.rounds, told.verdict) == ("rounds", 6, "better")
     assert (told.ratio, told.low, told.high) == pytest.approx(tuple(lead.interval))
     assert told.ratio == pytest.approx(1.1055, rel=1e-3)

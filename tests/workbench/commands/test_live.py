@@ -18,7 +18,7 @@ from tests.support.engine.torchrun import at_step, tiny
 from tests.support.waiting import wait_until
 from tests.tuning.execution.live.test_live_study import live_study
 from tests.workbench.conftest import Furnished, Run
-from tuning.execution.live import rest
+from tuning.execution.live import exploitation
 from workbench.home import runs
 
 pytestmark = pytest.mark.drawn(1, of="live tuning from the command line")
@@ -78,8 +78,8 @@ def test_where_conditions_change_it_looks_again_on_the_same_run(
 ) -> None:
     """Killed and asked again, it goes on with the search that followed."""
     told = ["a step takes 50 % longer than when the search ended"]
-    monkeypatch.setattr(rest, "drifted", lambda seconds, share: told.pop() if told else "")
-    monkeypatch.setattr(rest, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(exploitation, "drifted", lambda seconds, share: told.pop() if told else "")
+    monkeypatch.setattr(exploitation, "LOOK_SECONDS", 0.2)
     file = tmp_path / "study.yaml"
     tree = live_study(trials=2, live={"steps": 260, "checkpoint_every": 20})._given()
     file.write_text(yaml.safe_dump(tree), encoding="utf-8")

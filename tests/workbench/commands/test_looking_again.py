@@ -12,8 +12,8 @@ from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.execution.live.test_live_study import live_study
 from tuning.execution.executor import Played, Ran, played_summary
-from tuning.execution.live.by_hand import BY
 from tuning.execution.live.ongoing_run import RUNS
+from tuning.execution.live.pinned_values import BY
 from tuning.execution.live.starter import Starter
 from tuning.spec.study_file import StudyFile
 from tuning.storage import commands as inbox

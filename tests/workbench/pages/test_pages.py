@@ -14,7 +14,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.workbench.pages.homes import damaged_home, full_home
-from workbench.analysis.why import compare
+from workbench.analysis.winner_explanation import compare
 from workbench.pages import navigation
 from workbench.pages.study import details, transfer
 

@@ -16,8 +16,8 @@ from tests.support.workbench.selftests import made_up
 from tests.workbench.conftest import Run
 from workbench.selftest import isolation, registry, runner
 from workbench.selftest.isolation import Asked
+from workbench.selftest.redaction import Scrubber
 from workbench.selftest.results import DOCUMENT, Row, Selftest, Verdict, failed, load, passed, save
-from workbench.selftest.scrub import Scrubber
 from workbench.selftest.worker import ANSWER
 from workbench.terminal.selftest import losses
 

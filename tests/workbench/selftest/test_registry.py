@@ -25,8 +25,8 @@ from workbench.selftest.bench import Bench
 from workbench.selftest.checks import layouts, measurements, warm_ranks
 from workbench.selftest.checks.layouts import largest_difference
 from workbench.selftest.isolation import Asked
+from workbench.selftest.redaction import Scrubber
 from workbench.selftest.results import DOCUMENT, RANKS, Outcome, Row, Selftest, load, newest
-from workbench.selftest.scrub import Scrubber
 
 
 @pytest.fixture

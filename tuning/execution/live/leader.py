@@ -3,7 +3,7 @@ leads, and whether it became slower or faster once nobody turns it any more.
 
 A challenger's window lies between steps of the leader. Its first half is held against those before it, its second half
 against those after it, so a drift of the machine or the data makes the one half look as much better as the other one
-worse. What leads is told by the test of the confirmation (:mod:`tuning.analysis.paired`).
+worse. What leads is told by the test of the confirmation (:mod:`tuning.analysis.paired_comparison`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from engine.config.knobs.catalogue import is_lossy, live_part, loses_alike
 from engine.config.run_config import RunConfig
 from profilers.analysis.statistics import Interval
 from profilers.model.run_summary import RunSummary
-from tuning.analysis import paired
+from tuning.analysis import paired_comparison
 from tuning.analysis.comparison import LEVEL
-from tuning.analysis.paired import Lead
+from tuning.analysis.paired_comparison import Lead
 from tuning.execution.executor import EnoughError, OverError, SparedError
-from tuning.execution.live.worth import HOPELESS, LEAST_STEPS, Worth, name_of
+from tuning.execution.live.window_value import HOPELESS, LEAST_STEPS, Worth, name_of
 
 #: So many steps are compared with as many.
 STEPS = 30
@@ -62,7 +62,7 @@ def beside(before: Sequence[float], window: Sequence[float], after: Sequence[flo
     if not pairs:
         return None
     leaders, challengers = ([-math.log(pair[place]) for pair in pairs] for place in (0, 1))
-    return Beside(paired.leads(challengers, leaders, 1 - LEVEL)[-1], len(sides) == 2)
+    return Beside(paired_comparison.leads(challengers, leaders, 1 - LEVEL)[-1], len(sides) == 2)
 
 
 def _pairs(leaders: Sequence[float], challengers: Sequence[float], most: int) -> list[tuple[float, float]]:

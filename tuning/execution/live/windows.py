@@ -26,13 +26,13 @@ from engine.run.outcome import EarlyEnd, Ending, RunOutcome
 from engine.run.ownership import me
 from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import OnStart, OverError, Ran, ShouldStop
-from tuning.execution.live.approach import Approach, Begun, live_values
-from tuning.execution.live.by_hand import ByHand
 from tuning.execution.live.leader import MOST_BESIDE, Leader, may_lead_after_all, needs_after
 from tuning.execution.live.limits import Ledger, lacking
 from tuning.execution.live.ongoing_run import BY_STUDY, OngoingRun, UnansweredError
+from tuning.execution.live.pinned_values import ByHand
 from tuning.execution.live.starter import Starter, Trying
-from tuning.execution.live.worth import LEAST_STEPS
+from tuning.execution.live.transition import Approach, Begun, live_values
+from tuning.execution.live.window_value import LEAST_STEPS
 from tuning.storage.state import CHECK
 
 _POLL_SECONDS = 0.1

@@ -2,7 +2,7 @@
 
 On a CPU a peak is a rank's resident set: counted bytes x a share, and its libraries, torch's among them, whose pages
 each rank counts as its own. On a GPU it is the allocator's, in which a context and NCCL's buffers are not: that part
-stays believed (``engine.footprint.outside_allocator``).
+stays believed (``engine.footprint.device_overhead``).
 """
 
 from __future__ import annotations

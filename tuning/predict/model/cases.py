@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine.config.compression import usual_value
 from engine.config.compression_methods import METHODS, Traffic
-from engine.config.knobs.sharing import sharing_of
+from engine.config.knobs.tied_parameters import sharing_of
 from engine.config.layout import accumulation, layers_of_stages
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve

@@ -2,7 +2,7 @@
 
 ``engine.footprint.footprint`` counts parameters, gradients, optimizer, activations and messages. A device also holds
 kernels' workspace and the allocator's gaps: an allowance that is believed, or learned from runs. On a GPU its context
-and the buffers of NCCL's communicators come on top (``engine.footprint.outside_allocator``).
+and the buffers of NCCL's communicators come on top (``engine.footprint.device_overhead``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from engine.footprint.outside_allocator import Outside, asked, of_layout, outside_allocator
+from engine.footprint.device_overhead import Outside, asked, of_layout, outside_allocator
 from tuning.predict.model.cases import Array, Cases
 
 GIB = 2**30

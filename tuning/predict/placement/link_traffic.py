@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from engine.config.knobs.sharing import sharing_of
+from engine.config.knobs.tied_parameters import sharing_of
 from engine.config.layout import accumulation, layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from tuning.spec.trainers import invocation, typed
+from tuning.spec.trainers import command_line, invocation
+from tuning.spec.trainers.command_input import PREFIX, is_shaped, named
 from tuning.spec.trainers.facts import Argument, StepLine, Value
-from tuning.spec.trainers.given import PREFIX, is_shaped, named
 from tuning.spec.trainers.invocation import FIELD, Invocation, with_arguments
 from tuning.spec.trainers.registry import kind_of
 
@@ -32,7 +32,7 @@ class TunedCommand:
         self._directory = Path(where).expanduser().absolute() if where else Path.cwd()
         #: As somebody typed it.
         self.today = replace(
-            typed.parse(str(section.get("command", "")), self._directory),
+            command_line.parse(str(section.get("command", "")), self._directory),
             files=section.get("documents") or {},
         )
         self.kind = kind_of(self.today, str(section.get("kind") or "auto"))

@@ -15,9 +15,9 @@ import plotly.graph_objects as go
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, skips_of
 from engine.schedules.actions import Costs, Plan, Work
-from engine.schedules.partial import relative_sizes
 from engine.schedules.registry import plan
 from engine.schedules.simulate import in_flight, simulate
+from engine.schedules.skip_pipe import relative_sizes
 from profilers.analysis.anatomy import clocks_of
 from profilers.records.reader import RunRecords
 from profilers.steps.clock_offset import ClockOffset

@@ -35,7 +35,7 @@ class FrontSeries(NamedTuple):
     beaten: list[Place]
     ruled_out: list[Place]
     best: Place | None
-    #: What is not drawn of a long study (``workbench.thinning``).
+    #: What is not drawn of a long study (``workbench.figures.search.downsampling``).
     note: str = ""
 
 

@@ -20,7 +20,7 @@ from engine.config.errors import InputError
 from engine.run import run_folder
 from engine.run.calibration import fingerprint
 from tuning.storage import study_folder
-from workbench.home.transfer import landing, rename
+from workbench.home.transfer import atomic_import, rename
 from workbench.home.transfer.manifest import MANIFEST, RUNS, STUDIES, Manifest, damaged, parsed
 from workbench.home.transfer.rename import Names
 
@@ -105,14 +105,14 @@ def unpack(home: Path, path: Path, name: str | None = None) -> Unpacked:
         manifest = _manifest(archive, path)
         names = rename.names_for(manifest.studies, name)
         _check_free(home, names)
-        with landing.room(home) as place:
+        with atomic_import.room(home) as place:
             _check_space(home, manifest)
             _extract(archive, manifest, place, path)
             before = _known_runs(home, place)
             _make_at_home(place, names)
             _check_free(home, names)
             found = of_study(place / STUDIES / names[manifest.study], manifest, names)
-            landing.land(home, place)
+            atomic_import.land(home, place)
     study = names[manifest.study]
     return Unpacked(
         study=study,

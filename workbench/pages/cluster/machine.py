@@ -13,7 +13,7 @@ from engine.run.calibration.table import Calibration, Curve
 from workbench.figures import calibration
 from workbench.figures.cluster import placement
 from workbench.home.calibrations import found_here, island_lines, segments, size
-from workbench.pages.cluster import measuring
+from workbench.pages.cluster import measurement_jobs
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import guarded, home, table
@@ -45,9 +45,9 @@ def _draw() -> None:
     else:
         _state(stored, latest)
         _calibration_charts(latest)
-    measuring.calibrate()
+    measurement_jobs.calibrate()
     _host_links()
-    measuring.doctor()
+    measurement_jobs.doctor()
     _selftest()
     with st.expander("This machine's fingerprint", expanded=latest is None):
         _fingerprint(fingerprint.here(), stored.stale)
@@ -165,7 +165,7 @@ def _selftest() -> None:
     newest = results.newest(home())
     if newest is None:
         _no_selftest()
-    measuring.selftest()
+    measurement_jobs.selftest()
     if newest is None:
         return
     folder, last = newest

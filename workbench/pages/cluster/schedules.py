@@ -15,8 +15,8 @@ from engine.config.run_config import RunConfig, parse
 from engine.footprint.footprint import plan_of, skips_of
 from engine.run import run_folder
 from engine.schedules.actions import Costs, Plan, Work
-from engine.schedules.partial import relative_sizes
 from engine.schedules.simulate import simulate
+from engine.schedules.skip_pipe import relative_sizes
 from tuning.predict.simulation.simulate import simulate_config
 from workbench.figures.anatomy.schedule import Timed, TimedSeries, measured_actions, timed, timed_series
 from workbench.home.calibrations import target_of

@@ -19,11 +19,11 @@ from tuning.spec.objectives import text
 from workbench.analysis.command_report import CommandReport
 from workbench.analysis.picks import Pick
 from workbench.analysis.studies import StudySnapshot
-from workbench.analysis.why import Why, line
+from workbench.analysis.winner_explanation import Why, line
 from workbench.figures import study as study_figures
 from workbench.figures.search import front
+from workbench.figures.search.downsampling import thinned_front
 from workbench.figures.search.front import front_series
-from workbench.figures.search.thinning import thinned_front
 from workbench.pages.navigation import PAGES
 from workbench.pages.study import sensitivity, transfer
 from workbench.pages.widgets import trial_table

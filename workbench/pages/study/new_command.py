@@ -15,8 +15,8 @@ from tuning.spec.objectives import KNOWN
 from tuning.spec.study_file import StudyFile
 from tuning.spec.terms import Budget, Constraints, StepSource
 from tuning.spec.trainers import invocation
+from tuning.spec.trainers.command_input import PREFIX
 from tuning.spec.trainers.facts import Value
-from tuning.spec.trainers.given import PREFIX
 from tuning.spec.trainers.registry import TRAINERS
 from tuning.spec.trainers.tuned_command import TunedCommand, name_of
 from workbench.home.inputs import assignments, set_dotted

@@ -19,9 +19,9 @@ from workbench.pages.navigation import PAGES
 from workbench.pages.widgets import login
 from workbench.records.live_snapshot import LiveRuns, Snapshot
 from workbench.services.access import ROLE_HEADER, Role
+from workbench.services.ongoing_runs import RunningSummaries
 from workbench.services.report import html
-from workbench.services.running import RunningSummaries
-from workbench.text import helps, words
+from workbench.text import tile_help, words
 from workbench.text.quantities import Column
 
 ASSETS = Path(__file__).parent / "assets"
@@ -190,7 +190,7 @@ def metrics(values: Mapping[str, tuple[str, str]], key: str) -> None:
     with st.grid(len(values), min_column_width=TILE_PIXELS, gap="small", key=key):
         for label, (value, below) in values.items():
             with st.container(border=True, gap="xxsmall", height="stretch"):
-                st.metric(label, value, help=helps.of_tile(label))
+                st.metric(label, value, help=tile_help.of_tile(label))
                 st.caption(below or "&nbsp;")
 
 

@@ -18,7 +18,7 @@ from tuning.storage import study_folder
 from tuning.storage.state import CHECK
 from workbench.analysis.studies import FollowedStudies, FollowedStudy, StudySnapshot
 from workbench.figures import study as study_figures
-from workbench.figures.search.thinning import thinned
+from workbench.figures.search.downsampling import thinned
 from workbench.figures.study import TrialSeries, trial_series
 from workbench.pages.widgets.plotly_chart import clickable_chart
 from workbench.pages.widgets.shared import compare_link, home, table_height

@@ -19,8 +19,8 @@ from profilers.gpu import detection
 from profilers.gpu.nvml import Nvml
 from profilers.gpu.nvml_tape import Tape
 from workbench.selftest.bench import Bench
+from workbench.selftest.redaction import CHECKED, VERSIONS, is_ours
 from workbench.selftest.results import Number, Verdict, judged
-from workbench.selftest.scrub import CHECKED, VERSIONS, is_ours
 from workbench.services import doctor
 
 PACKAGE = "training-workbench"

@@ -17,7 +17,6 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.model.stage import Stage
 from engine.model.workload import OwnStep, StepInput, StepSetting
-from engine.model.workloads.listed import ListedBlueprint
 from engine.model.workloads.opening import open_blueprint
 from engine.model.workloads.published.sparse.contribution import everything
 from engine.model.workloads.published.sparse.int8_layers import Layer, pack, to_int8, unpack
@@ -31,6 +30,7 @@ from engine.model.workloads.published.sparse.update_choice import (
     best_within,
     last_within,
 )
+from engine.model.workloads.sequential import ListedBlueprint
 from engine.parallel.build import alone
 from engine.rank.workload_report import of_config
 from tests.support.runs import small

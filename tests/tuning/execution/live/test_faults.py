@@ -20,8 +20,8 @@ from tests.support.waiting import wait_until
 from tests.tuning.execution.live.test_live_study import PATIENCE_SECONDS, Live, live_study, losses
 from tests.tuning.execution.live.test_lossy_windows import Lossy, lossy_study, undone
 from tuning.execution.live import ongoing_run
-from tuning.execution.live.by_hand import BY, ByHand
 from tuning.execution.live.ongoing_run import OngoingRun, runs_of
+from tuning.execution.live.pinned_values import BY, ByHand
 from tuning.spec.study_file import StudyFile
 from tuning.storage import commands as inbox
 from tuning.storage.journal import Journal

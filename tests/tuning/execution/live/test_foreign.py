@@ -24,16 +24,16 @@ from tests.support.waiting import wait_until
 from tuning.execution.command.process import _GUARD, MARK
 from tuning.execution.executor import OverError
 from tuning.execution.live.bridge import FOLDER
+from tuning.execution.live.exploitation import rest
 from tuning.execution.live.limits import Ledger
 from tuning.execution.live.ongoing_run import OngoingRun
-from tuning.execution.live.rest import rest
 from tuning.execution.live.starter import Starter
 from tuning.execution.live.windows import LiveWindows
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage.study_folder import STUDIES, StudyReader
 from tuning.study import run_study
 from workbench.analysis import live_report, studies
-from workbench.export import foreign as export
+from workbench.export import external_trainer as export
 from workbench.export import torchrun
 from workbench.home import runs
 

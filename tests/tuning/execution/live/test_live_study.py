@@ -25,9 +25,9 @@ from profilers.analysis.steps import join_steps
 from profilers.records.reader import RunRecords
 from tests.support.waiting import wait_until
 from tuning.execution.executor import OverError
+from tuning.execution.live.exploitation import Watched, rest
 from tuning.execution.live.limits import Ledger
 from tuning.execution.live.ongoing_run import RUNS
-from tuning.execution.live.rest import Watched, rest
 from tuning.execution.live.starter import Starter
 from tuning.execution.live.windows import IDLE_SECONDS, LiveWindows
 from tuning.spec.study_file import StudyFile, parse

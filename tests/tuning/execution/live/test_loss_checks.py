@@ -28,7 +28,8 @@ from tuning.execution.executor import (
     played_summary,
     trial_record,
 )
-from tuning.execution.live import rest, windows
+from tuning.execution.live import exploitation, windows
+from tuning.execution.live.exploitation import to_the_end
 from tuning.execution.live.loss_checks import (
     LEAST_STEPS,
     OF_THE_GAIN,
@@ -37,7 +38,6 @@ from tuning.execution.live.loss_checks import (
     Checking,
     LossChecks,
 )
-from tuning.execution.live.rest import to_the_end
 from tuning.report.result import result
 from tuning.report.study_result import Measurement, StudyResult
 from tuning.search.policy import next_step
@@ -238,7 +238,7 @@ def test_who_leads_and_learns_nothing_is_found_out(tmp_path: Path, monkeypatch: 
     """A thousandth of each gradient passes for as good as all of it within the search. The run ends with the exact
     method, its own losses in order, and everybody is told why.
     """
-    monkeypatch.setattr(rest, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(exploitation, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(windows, "IDLE_SECONDS", 60.0)
     steps = 160
     base: dict[str, Any] = lossy_study(["none", "topk"])._given()["base"]
@@ -296,7 +296,7 @@ def test_what_is_asked_while_the_run_trains_on_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A check that somebody asks for where nothing loses is refused with the reason; the run goes on."""
-    monkeypatch.setattr(rest, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(exploitation, "LOOK_SECONDS", 0.05)
     live = {"steps": 120, "checkpoint_every": 20, "look_again": None}
     file = lossy_study(["none", "int8"], trials=2, live=live)
     tuned, searches = Lossy(tmp_path, file), list[StudyResult]()
@@ -319,7 +319,7 @@ def test_revert_while_the_run_trains_on_gives_it_what_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though no window follows. What somebody sets by hand after that stays, as ever."""
-    monkeypatch.setattr(rest, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(exploitation, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(windows, "IDLE_SECONDS", 60.0)
     live = {"steps": 60, "checkpoint_every": 20, "look_again": None, "loss_checks": 0}
     file = lossy_study(["none", "int8"], trials=2, live=live)

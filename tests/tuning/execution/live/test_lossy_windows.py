@@ -18,8 +18,8 @@ from profilers.records.reader import RunRecords
 from profilers.records.schema import UNDONE_EVENT
 from tests.tuning.execution.live.test_live_study import STEPS, Live, live_study, losses
 from tuning.execution.live import ongoing_run, windows
-from tuning.execution.live.approach import Approach, live_values
 from tuning.execution.live.limits import Ledger
+from tuning.execution.live.transition import Approach, live_values
 from tuning.execution.live.windows import LiveWindows
 from tuning.spec.study_file import StudyFile
 from workbench.analysis import live_report, studies

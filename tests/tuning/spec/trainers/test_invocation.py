@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.config.errors import InputError
+from tuning.spec.trainers.command_line import parse
 from tuning.spec.trainers.invocation import Invocation
-from tuning.spec.trainers.typed import parse
 
 
 def command(text: str) -> Invocation:

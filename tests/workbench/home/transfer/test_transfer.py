@@ -22,7 +22,7 @@ from tests.workbench.conftest import Furnished, Run
 from tuning.storage import journal
 from tuning.storage.commands import send
 from workbench.home.store import Store
-from workbench.home.transfer import export_study, import_study, landing
+from workbench.home.transfer import atomic_import, export_study, import_study
 from workbench.home.transfer.manifest import MANIFEST
 
 NAME = "quickstart"
@@ -241,7 +241,7 @@ def refuse(*_: object) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from workbench.home.transfer import landing; from workbench.home.transfer import import_study as unpacking
+from workbench.home.transfer import atomic_import; from workbench.home.transfer import import_study as unpacking
 calls = []
 def deadly(module, name, at):
     real = getattr(module, name)
@@ -251,7 +251,7 @@ def deadly(module, name, at):
             os.kill(os.getpid(), 9)
         return real(*given)
     setattr(module, name, call)
-module = {"landing": landing, "unpacking": unpacking}[sys.argv[1]]
+module = {"atomic_import": atomic_import, "unpacking": unpacking}[sys.argv[1]]
 deadly(module, sys.argv[2], int(sys.argv[3]))
 unpacking.unpack(Path(sys.argv[4]), Path(sys.argv[5]))
 """
@@ -260,7 +260,11 @@ unpacking.unpack(Path(sys.argv[4]), Path(sys.argv[5]))
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("module", "function", "at", "there"),
-    [("unpacking", "_make_at_home", 1, False), ("landing", "_put", 1, True), ("landing", "_put", 4, True)],
+    [
+        ("unpacking", "_make_at_home", 1, False),
+        ("atomic_import", "_put", 1, True),
+        ("atomic_import", "_put", 4, True),
+    ],
 )
 def test_a_kill_in_the_middle_leaves_all_of_it_or_nothing(
     away: Away, module: str, function: str, at: int, there: bool
@@ -270,7 +274,7 @@ def test_a_kill_in_the_middle_leaves_all_of_it_or_nothing(
     assert done.returncode == -signal.SIGKILL
     assert [row.name for row in Store(away.home).studies()] == ([NAME] if there else [])
     assert len(Store(away.home).runs(NAME)) == (8 if there else 0)
-    assert [path.name for path in (away.home / landing.IMPORTS).iterdir()] == [".lock"]
+    assert [path.name for path in (away.home / atomic_import.IMPORTS).iterdir()] == [".lock"]
     if there:
         assert len(journal.load(away.home / JOURNAL).trials) == 8
     else:
@@ -292,7 +296,7 @@ def test_runs_that_are_here_stay_and_others_of_the_same_id_are_refused(
 
 def test_an_import_by_another_process_is_left_alone(away: Away) -> None:
     """A look at the home while something is being unpacked removes nothing."""
-    with landing.room(away.home) as place:
-        landing.finish(away.home)
+    with atomic_import.room(away.home) as place:
+        atomic_import.finish(away.home)
         assert place.is_dir()
     assert not place.exists()

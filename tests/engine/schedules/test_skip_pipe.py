@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.schedules.actions import Costs, Plan, Work, in_order
-from engine.schedules.partial import (
+from engine.schedules.registry import plan
+from engine.schedules.simulate import simulate
+from engine.schedules.skip_pipe import (
     COSTS,
     LEAST_TRAINED,
     Skips,
@@ -19,8 +21,6 @@ from engine.schedules.partial import (
     most_left_out,
     most_under_way,
 )
-from engine.schedules.registry import plan
-from engine.schedules.simulate import simulate
 from tests.support.engine.every_order import Way, shortest
 from tests.support.engine.schedule_checker import problems
 

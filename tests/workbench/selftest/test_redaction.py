@@ -12,7 +12,7 @@ import pytest
 from tests.support.workbench.selftests import made_up
 from workbench.selftest import evidence, runner
 from workbench.selftest.isolation import Asked
-from workbench.selftest.scrub import Scrubber, names_here
+from workbench.selftest.redaction import Scrubber, names_here
 
 SECRETS = {
     "DEPLOY_TOKEN": "hunter2-q8",

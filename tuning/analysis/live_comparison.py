@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from profilers.analysis.statistics import Interval
-from tuning.analysis.paired import interval
+from tuning.analysis.paired_comparison import interval
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
 

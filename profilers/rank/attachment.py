@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from profilers.rank.seat import Seat, claim
+from profilers.rank.job_rank import Seat, claim
 
 if TYPE_CHECKING:
     from profilers.rank.recording import RankRecording

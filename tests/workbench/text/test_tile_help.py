@@ -8,7 +8,7 @@ import pytest
 
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import visit
-from workbench.text import helps
+from workbench.text import tile_help
 
 
 @pytest.mark.parametrize("page", ["runs", "live", "tune"])
@@ -20,7 +20,11 @@ def test_every_tile_has_help(home: Path, page: str) -> None:
 
 
 def test_what_follows_a_comma_is_no_part_of_the_name() -> None:
-    assert helps.of_tile("Best, measured again, tokens/s") == helps.STUDY["Best"]
-    assert helps.of_tile("Step time, mean") == helps.RUN["Step time, mean"] != helps.of_tile("Step time")
-    assert helps.of_tile("Peak memory") == helps.RUN["Peak memory"]
-    assert helps.of_tile("Happiness") is None
+    assert tile_help.of_tile("Best, measured again, tokens/s") == tile_help.STUDY["Best"]
+    assert (
+        tile_help.of_tile("Step time, mean")
+        == tile_help.RUN["Step time, mean"]
+        != tile_help.of_tile("Step time")
+    )
+    assert tile_help.of_tile("Peak memory") == tile_help.RUN["Peak memory"]
+    assert tile_help.of_tile("Happiness") is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from profilers.rank.orders.effective_step import EVENT, WARM_UP
 from profilers.rank.orders.tasks import TASKS, Task, Writing
-from profilers.rank.orders.turns import EVENT, WARM_UP
 
 
 class Order(Protocol):

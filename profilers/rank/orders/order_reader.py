@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from profilers.rank.orders.running import Tasks
+from profilers.rank.job_rank import ORDERS, Seat
+from profilers.rank.orders.current_task import Tasks
+from profilers.rank.orders.effective_step import due
 from profilers.rank.orders.tasks import TASKS
-from profilers.rank.orders.turns import due
-from profilers.rank.seat import ORDERS, Seat
 from profilers.steps.page import CODES, Page
 from profilers.steps.rank_status import Standing
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilers.system.pace import Every, Pace
+from profilers.system.sampling_rate import Every, Pace
 
 
 class Work:

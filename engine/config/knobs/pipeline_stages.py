@@ -6,7 +6,7 @@ from engine.config.knobs import facts as rules
 from engine.config.knobs.facts import AUTO, SCHEDULE, KnobFacts
 from engine.schedules.registry import KINDS
 
-BETWEEN_STAGES: dict[str, KnobFacts] = {
+PIPELINE_STAGES: dict[str, KnobFacts] = {
     "schedule.kind": KnobFacts(
         "Pipeline schedule",
         "schedule",

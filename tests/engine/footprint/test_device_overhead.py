@@ -11,7 +11,7 @@ import pytest
 
 from engine.config.layout import Layout
 from engine.config.run_config import RunConfig, parse
-from engine.footprint.outside_allocator import (
+from engine.footprint.device_overhead import (
     CONTEXT_BYTES,
     Asked,
     Communicator,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from profilers.analysis.exposed import ByAxis, seconds_by_axis
+from profilers.analysis.exposed_communication import ByAxis, seconds_by_axis
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter

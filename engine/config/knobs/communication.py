@@ -96,7 +96,7 @@ OUTER_DETAILS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
 #: Those of them that no state of an outer loop depends on.
 _TURNING = ("learning_rate", "momentum", "clip", "overlap", "mixing")
 
-BETWEEN_RANKS: dict[str, KnobFacts] = {
+COMMUNICATION: dict[str, KnobFacts] = {
     "parallel.task_ranks": KnobFacts(
         "Ranks of tasks",
         "task ranks",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist, fmean, stdev, variance
 
 from tuning.analysis.comparison import LEVEL
-from tuning.analysis.paired import fewest
+from tuning.analysis.paired_comparison import fewest
 
 #: Fewer measured steps say too little.
 LEAST_STEPS = 3

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.workbench.long_run import LongRun
 from workbench.figures import host, steps
-from workbench.records import kept
+from workbench.records import live_records
 from workbench.records.live_snapshot import LiveRun, LiveRuns, Snapshot
 
 #: Of a run of 8 ranks, with room above what is held; ``benchmarks.dashboard`` tells what the page's process takes.
@@ -58,9 +58,9 @@ def test_what_is_held_does_not_grow_with_the_run(tmp_path: Path) -> None:
 def test_no_spike_is_lost_and_means_are_those_of_all_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "NEWEST", 500)
-    monkeypatch.setattr(kept, "STRETCHES", 60)
-    monkeypatch.setattr(kept, "BLOCKS", 360)
+    monkeypatch.setattr(live_records, "NEWEST", 500)
+    monkeypatch.setattr(live_records, "STRETCHES", 60)
+    monkeypatch.setattr(live_records, "BLOCKS", 360)
     run = LongRun(tmp_path)
     live, whole = LiveRun(run.folder, thinned=True), LiveRun(run.folder)
     for more in range(10):
@@ -95,8 +95,8 @@ def _same_means_of_the_host(seen: Snapshot, everything: Snapshot) -> None:
         (seen.host, everything.host, "cpu_fraction"),
         (seen.cores, everything.cores, "busy_fraction"),
     ]:
-        mean = np.average(columns[kept.MEAN + name], weights=columns[kept.WEIGHT])
-        assert columns[kept.WEIGHT].sum() == pytest.approx(len(full[name]))
+        mean = np.average(columns[live_records.MEAN + name], weights=columns[live_records.WEIGHT])
+        assert columns[live_records.WEIGHT].sum() == pytest.approx(len(full[name]))
         assert mean == pytest.approx(full[name].mean())
     assert len(seen.processes["rank"]) < len(everything.processes["rank"]) / 2
     assert seen.processes["time_unix"][-1] == everything.processes["time_unix"][-1]

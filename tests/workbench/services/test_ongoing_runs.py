@@ -9,7 +9,7 @@ from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.workbench.pages.homes import full_home
 from workbench.home import runs
-from workbench.services.running import FRESH_SECONDS, RunningSummaries
+from workbench.services.ongoing_runs import FRESH_SECONDS, RunningSummaries
 
 
 def test_a_running_run_has_a_summary_that_grows_with_it(home: Path) -> None:

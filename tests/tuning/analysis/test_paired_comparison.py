@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from profilers.analysis.statistics import Interval
 from tests.support.drawn import SEED
-from tuning.analysis.paired import EFFECT, Lead, fewest, lead, reach, verdict
+from tuning.analysis.paired_comparison import EFFECT, Lead, fewest, lead, reach, verdict
 
 
 @pytest.mark.parametrize(("rounds", "error"), [(5, 0.05), (8, 0.05 / 3), (30, 0.05), (120, 0.025)])

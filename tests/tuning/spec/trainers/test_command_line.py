@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.config.errors import InputError
-from tuning.spec.trainers.typed import parse
+from tuning.spec.trainers.command_line import parse
 
 WORDS = ("torchrun", "--nproc_per_node", "2", "t.py", "--lr", "1")
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from types import TracebackType
 
-from profilers.rank import arming
+from profilers.rank import attachment
 from profilers.rank.recording import JobSteps
 from profilers.rank.step_records import Told
 
@@ -23,7 +23,7 @@ class Recorded:
         self._steps: JobSteps | None = None
 
     def __enter__(self) -> Recorded:
-        rank = arming.here()
+        rank = attachment.here()
         if rank is not None:
             rank.exact = True
             self._steps = rank.steps()

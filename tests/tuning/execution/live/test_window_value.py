@@ -8,8 +8,8 @@ import statistics
 
 import pytest
 
-from tuning.analysis.paired import reach
-from tuning.execution.live.worth import Arm, Worth, _regret
+from tuning.analysis.paired_comparison import reach
+from tuning.execution.live.window_value import Arm, Worth, _regret
 
 SLOW = [1.0, 1.01, 0.99, 1.005]
 

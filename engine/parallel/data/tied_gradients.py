@@ -16,7 +16,7 @@ from torch import nn
 
 from engine.comm.channel import Channel
 from engine.comm.context import RankContext
-from engine.config.knobs.sharing import Holders
+from engine.config.knobs.tied_parameters import Holders
 from engine.parallel.data.averaging import SharedParameters
 
 #: What messages between the stages of a pipeline are called in records.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.config.knobs import facts as rules
 from engine.config.knobs.facts import ACTIVATIONS, KnobFacts
 
-THINNING: dict[str, KnobFacts] = {
+PARTIAL_PRODUCTS: dict[str, KnobFacts] = {
     "memory.sample_tokens": KnobFacts(
         "Tokens of weight gradients",
         "sampled tokens",
