@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -164,13 +165,16 @@ def _set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
     tree[name] = value
 
 
+#: What pydantic calls one kind of value of several that a key may have.
+_ALTERNATIVE = re.compile(r"function-|constrained-|list\[")
+
+
 def input_error(error: ValidationError, root: type[BaseModel]) -> InputError:
     """The first problem of a pydantic error as one line with field, value and remedy."""
     errors = error.errors()
     same = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
-    first = max(
-        same, key=lambda one: len(one["loc"])
-    )  # of a key that may be a section, too: what is wrong in that
+    # Of a key that may be a section or a list, too: what is wrong in that.
+    first = max(same, key=lambda one: (len(one["loc"]), _is_of_list(one)))
     path = _path(first["loc"], root)
     if first["type"] == "missing":
         return InputError(".".join(path), None, "is missing")
@@ -191,11 +195,15 @@ def _remedy(problem: ErrorDetails, path: list[str], root: type[BaseModel]) -> st
     return f"{remedy} (usual: {json.dumps(usual)})" if is_plain else remedy
 
 
+def _is_of_list(problem: ErrorDetails) -> bool:
+    return isinstance(problem["input"], list) and str(problem["loc"][-1]).startswith("list[")
+
+
 def _path(place: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
     """The keys that a person typed, without the kinds of what may be a section or something plain."""
     kinds = {"bool", *(kind.__name__ for kind in _sections(root, str(place[0])))} if place else set()
     path = [str(part) for part in place]
-    return [part for part in path if part not in kinds and not part.startswith("function-")]
+    return [part for part in path if part not in kinds and not _ALTERNATIVE.match(part)]
 
 
 def _listed(wrong: str, known: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -206,11 +207,15 @@ def _shape(options: dict[str, Any]) -> Shape:
     try:
         shape = shape_of(parse({"lab": options}).lab)
     except InputError as error:
-        parts = error.field.split(".")
-        option = f"--{parts[1].replace('_', '-')}" if len(parts) > 1 else "--hosts"
-        raise InputError(option, error.value, error.remedy) from None
+        field = error.field if "." in error.field else "lab.hosts"
+        raise InputError(_as_options(field), error.value, _as_options(error.remedy)) from None
     assert shape is not None
     return shape
+
+
+def _as_options(text: str) -> str:
+    """Keys of a configuration's ``lab`` as they are typed here."""
+    return re.sub(r"lab\.(\w+)(?:\.\d+)?", lambda key: f"--{key[1].replace('_', '-')}", text)
 
 
 def _islands(text: str) -> int | list[int]:

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import socket
 
+import psutil
+
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run.devices.selection import Devices
+
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def require(config: RunConfig, chosen: Devices) -> None:
     """Nothing where it has all of them, on GPUs, where names are NCCL's, and in a lab, whose hosts have their own.
 
     Raises:
-        InputError: it lacks one, with those that it has.
+        InputError: it lacks one, with those that it has, or one has no address.
     """
     if config.lab.wanted or chosen.kind != "cpu":
         return
-    here = [name for _, name in socket.if_nameindex()]
+    here = psutil.net_if_addrs()
     for key in ("inside", "between"):
         asked = getattr(config.network, key)
-        if asked is not None and not {one.strip() for one in asked.split(",")} <= set(here):
-            remedy = f"{socket.gethostname()} has no such interface; it has {', '.join(here)}"
+        if asked is None:
+            continue
+        host = socket.gethostname()
+        if not set(asked.split(",")) <= set(here):
+            spaces = "; names are joined by commas alone" if "," in asked else ""
+            remedy = f"{host} has no such interface; it has {', '.join(here)}{spaces}"
             raise InputError(f"network.{key}", asked, remedy)
+        for name in asked.split(","):
+            if not any(one.family in _FAMILIES for one in here[name]):
+                with_one = [other for other in here if any(one.family in _FAMILIES for one in here[other])]
+                remedy = f"{name} of {host} has no address to send from; {', '.join(with_one)} have"
+                raise InputError(f"network.{key}", asked, remedy)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch.distributed as dist
 
@@ -143,3 +145,20 @@ def test_an_interface_that_is_not_there_is_named_with_those_that_are() -> None:
     interfaces.require(wrong, gpus)
     interfaces.require(of_four(network={"inside": "lo", "between": "lo", "island_devices": 2}), cpus)
     interfaces.require(of_four(lab=SECOND, network={"inside": "data"}), cpus)
+
+
+@pytest.mark.parametrize("names", ["lo, lo", "lo,"])
+def test_names_are_joined_as_gloo_takes_them_apart(names: str) -> None:
+    with pytest.raises(InputError, match="has no such interface; .*names are joined by commas alone"):
+        interfaces.require(
+            of_four(network={"inside": names, "island_devices": 2}), Devices("cpu", "gloo", "")
+        )
+
+
+def test_an_interface_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gloo would end the run with a line of its own source."""
+    there = psutil.net_if_addrs() | {"cable": [SimpleNamespace(family=socket.AF_PACKET, address="00:11")]}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: there)
+    wrong = of_four(network={"inside": "lo,cable", "island_devices": 2})
+    with pytest.raises(InputError, match=r"network\.inside='lo,cable': cable of .* has no address .*lo"):
+        interfaces.require(wrong, Devices("cpu", "gloo", ""))

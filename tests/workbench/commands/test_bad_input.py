@@ -35,6 +35,12 @@ TREES = {
     "text for a switch": ({"compile": "yep"}, ["compile='yep'", "must be true or false (usual: false)"]),
     "too small": ({"overlap": {"bucket_mb": -1}}, ["bucket_mb=-1", "must be above 0"]),
     "out of range": ({"train": {"steps": 0}}, ["train.steps=0", "must be at least 1"]),
+    "too small for a number or a list": (
+        {"network": {"inside": "lo", "island_devices": 0}},
+        ["network.island_devices=0: must be at least 1"],
+    ),
+    "too short a list": ({"lab": {"islands": [4]}}, ["lab.islands=[4]: ", "at least 2 items"]),
+    "too small in a list": ({"lab": {"islands": [2, 0]}}, ["lab.islands.1=0: must be at least 1"]),
     "unknown choice": ({"precision": "fp8"}, ["precision='fp8'", "must be 'fp32' or 'bf16'"]),
     "unknown preset": ({"model": {"preset": "huge"}}, ["model.preset='huge'", "tiny"]),
     "world size": ({"parallel": {"dp": 2, "world_size": 3}}, ["parallel.world_size=3", "multiply"]),
@@ -190,3 +196,20 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+LABS = {
+    "a second card without islands": (["--hosts", "4", "--inside-mbit", "50"],
+                                      ["--inside-mbit=50.0: there is one island; set --islands"]),
+    "islands that do not divide": (["--hosts", "4", "--islands", "3"],
+                                   ["--islands=3: must divide --hosts=4; legal: 2 or 4"]),
+    "an island without a host": (["--islands", "2,0"], ["--islands=0: must be at least 1"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_lab_that_cannot_be_is_told_in_options(name: str, command: Run) -> None:
+    options, words = LABS[name]
+    refused = command("lab", "up", *options)
+    refused.refused(*words)
+    assert "lab." not in refused.err

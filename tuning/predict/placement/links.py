@@ -70,8 +70,10 @@ class Links:
         )
 
     def on_one_island(self, devices: Ints) -> Bools:
-        """Whether the members of each group are, devices [..., members]; of shape [...]."""
-        islands = np.array(self.islands)[devices]
+        """Whether the members of each group are, devices [..., members]; of shape [...]. Where links ``inside`` join
+        islands, it is those, whatever islands all others were measured to make.
+        """
+        islands = np.array((self.inside or self).islands)[devices]
         found: Bools = (islands == islands[..., :1]).all(axis=-1)
         return found
 

@@ -162,6 +162,15 @@ def _where(config: RunConfig, target: Target) -> str | None:
     return f"a lab of {shape}" if uneven else None
 
 
+def uneven_links(config: RunConfig, target: Target) -> Links | None:
+    """Those of hosts that were measured pair by pair, or of a lab whose links differ; None where the cluster's own tell
+    it all.
+    """
+    measured = target.cluster.host_links is not None
+    in_lab = len(target.cluster.groups) == 1 and _where(config, target) is not None
+    return links_of(config, target) if measured or in_lab else None
+
+
 def links_of(config: RunConfig, target: Target) -> Links:
     """What joins each two devices of a configuration's ranks: of its lab, else of the cluster; as it was measured, if
     it was.

@@ -21,7 +21,7 @@ from tuning.predict.model.cases import cases_of
 from tuning.predict.model.constants import Constants
 from tuning.predict.model.hardware import Cluster, Group, Link
 from tuning.predict.model.step_time import updated_elements
-from tuning.predict.placement.links import of_cluster
+from tuning.predict.placement.place import uneven_links
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.machine import Machine
 from tuning.predict.simulation.step import OWN, Among, Collective, Item, Items, Pause, Sent, Step
@@ -37,7 +37,8 @@ _MESSAGES = ("send", "recv")
 
 def simulate_config(config: RunConfig, target: Target, jitter: float = 0.0, seed: int = 0) -> Simulated:
     """One step of a configuration that keeps every rule, its ranks where ``parallel.placement`` has them; ``jitter`` as
-    in ``Machine``. Where the hosts of the target's cluster were measured pair by pair, messages take what that told.
+    in ``Machine``. Where the hosts of the target's cluster were measured pair by pair, messages take what that told, and
+    in a lab whose links differ what its links carry.
 
     Raises:
         InputError: the target has no rate for its format or too few devices, or no formula says what is sent.
@@ -46,10 +47,10 @@ def simulate_config(config: RunConfig, target: Target, jitter: float = 0.0, seed
     cases = cases_of([config], target.devices_per_node)
     device = target.machine(config.precision).device
     update = float(compute.update(cases, updated_elements(cases), device, constants)[0])
-    step = step_of(config, stage_costs(config, target), update)
+    backend = "gloo" if target.on_cpu else "nccl"
+    step = step_of(config, stage_costs(config, target), update, backend=backend)
     reached = _reached(target.cluster, constants)
-    order = config.parallel.placement
-    links = None if reached.host_links is None else of_cluster(reached)
+    order, links = config.parallel.placement, uneven_links(config, replace(target, cluster=reached))
     return simulate(
         step, Machine(reached, None if order is None else tuple(order), jitter=jitter, seed=seed, links=links)
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.config.errors import InputError
@@ -331,3 +332,21 @@ def test_a_measured_lab_takes_the_place_of_its_rates() -> None:
     assert configured.bytes_per_second[0, 2] == pytest.approx(12.5e6 * 1448 / 1514)
     assert measured.bytes_per_second[0, 2] == 6e6
     assert {one.devices: one.bytes_per_second for one in measured.shared}[0, 1] == 6e6
+
+
+def test_second_cards_join_islands_as_the_lab_has_them(tmp_path: Path) -> None:
+    """Measured so near to each other that first cards make one island: what crosses still has no second card."""
+    config = small(parallel__dp=2, parallel__pp=2, lab__hosts=4, lab__islands=2, lab__rate_mbit=50.0,
+                   lab__between_mbit=40.0, lab__inside_mbit=200.0)  # fmt: skip
+    shape = shape_of(config.lab)
+    assert shape is not None
+    near = calibrations.links_of_islands([0, 0, 1, 1], near=6e6, far=4.8e6, key=shape.code())
+    assert near.count == 1
+    here = replace(target.measured_here(calibrations.calibration((2, 4))), lab_links={near.key: near})
+    links = place.links_of(config, here)
+    assert links.on_one_island(np.array([[0, 1], [0, 2]])).tolist() == [True, False]
+    found = answer(config, here)
+    assert found.placement.in_order
+    in_order, other = found.alternatives
+    assert (in_order.devices, other.devices) == ((0, 1, 2, 3), (0, 2, 1, 3))
+    assert other.total - in_order.total > 0.2

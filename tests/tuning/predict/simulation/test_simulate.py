@@ -11,9 +11,11 @@ import pytest
 
 from engine.config.run_config import RunConfig, parse
 from engine.run.calibration.host_links import HostLinks
+from tests.support.engine import calibrations
 from tuning.predict.forecast import forecast
+from tuning.predict.placement.link_traffic import volumes_of
 from tuning.predict.simulation.simulate import simulate_config, stage_costs
-from tuning.predict.target import Target
+from tuning.predict.target import Target, measured_here
 from workbench.home.calibrations import target_of
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -111,3 +113,39 @@ def test_measured_hosts_and_places_of_ranks_are_played(tmp_path: Path) -> None:
     assert fast < slow
     assert fast == pytest.approx(seconds(None, asked), rel=0.2)
     assert seconds(measured(1e9), winding) > slow
+
+
+def test_links_of_a_lab_and_its_second_cards_are_played() -> None:
+    """An all-reduce of two takes its bytes over the card that it goes over; with data ranks apart it crosses the bridge."""
+    lab = {"hosts": 4, "islands": 2, "rate_mbit": 100.0, "between_mbit": 50.0, "inside_mbit": 200.0}
+    made = calibrations.calibration((2, 4))
+    curves = tuple(replace(one, ranks=4) if one.ranks == 1 else one for one in made.curves)
+    here = measured_here(replace(made, curves=curves))
+    asked = parse(
+        {
+            "model": {"preset": "tiny"},
+            "data": {"sequence_length": 64},
+            "batch": {"micro_batch": 1, "global_batch": 8},
+            "parallel": {"dp": 2, "pp": 2},
+            "overlap": {"bucket_mb": 1e3},
+            "lab": lab,
+        }
+    )
+    payload = volumes_of(asked).dp.bytes_
+
+    def seconds(**values: Any) -> float:
+        config = asked.with_values({key.replace("__", "."): value for key, value in values.items()})
+        return simulate_config(config, here.at(config)).seconds
+
+    def over(mbit: float) -> float:
+        return payload / (mbit * 125e3 * 1448 / 1514)
+
+    by_members, one_card, apart = (
+        seconds(),
+        seconds(network__inside="data"),
+        seconds(parallel__placement=[0, 2, 1, 3]),
+    )
+    assert by_members - seconds(lab={}) > over(200.0)
+    assert one_card - by_members == pytest.approx(over(100.0) - over(200.0), rel=0.1)
+    # Both stages' gradients share the bridge; messages of pipelines, which stay on islands then, take less.
+    assert apart - by_members > 2 * over(50.0) - over(200.0) - over(50.0)
