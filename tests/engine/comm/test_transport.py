@@ -149,7 +149,7 @@ def test_an_interface_that_is_not_there_is_named_with_those_that_are() -> None:
 
 @pytest.mark.parametrize("names", ["lo, lo", "lo,"])
 def test_names_are_joined_as_gloo_takes_them_apart(names: str) -> None:
-    with pytest.raises(InputError, match="has no such interface; .*names are joined by commas alone"):
+    with pytest.raises(InputError, match=r"has no such interface; .*names are joined by commas alone"):
         interfaces.require(
             of_four(network={"inside": names, "island_devices": 2}), Devices("cpu", "gloo", "")
         )

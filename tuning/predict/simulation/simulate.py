@@ -37,8 +37,8 @@ _MESSAGES = ("send", "recv")
 
 def simulate_config(config: RunConfig, target: Target, jitter: float = 0.0, seed: int = 0) -> Simulated:
     """One step of a configuration that keeps every rule, its ranks where ``parallel.placement`` has them; ``jitter`` as
-    in ``Machine``. Where the hosts of the target's cluster were measured pair by pair, messages take what that told, and
-    in a lab whose links differ what its links carry.
+    in ``Machine``. Where the hosts of the target's cluster were measured pair by pair, messages take what that told;
+    in a lab whose links differ, what its links carry.
 
     Raises:
         InputError: the target has no rate for its format or too few devices, or no formula says what is sent.

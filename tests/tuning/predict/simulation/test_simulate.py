@@ -116,7 +116,7 @@ def test_measured_hosts_and_places_of_ranks_are_played(tmp_path: Path) -> None:
 
 
 def test_links_of_a_lab_and_its_second_cards_are_played() -> None:
-    """An all-reduce of two takes its bytes over the card that it goes over; with data ranks apart it crosses the bridge."""
+    """An all-reduce of two takes its bytes over its card; with data ranks apart it crosses the bridge."""
     lab = {"hosts": 4, "islands": 2, "rate_mbit": 100.0, "between_mbit": 50.0, "inside_mbit": 200.0}
     made = calibrations.calibration((2, 4))
     curves = tuple(replace(one, ranks=4) if one.ranks == 1 else one for one in made.curves)
