@@ -3,14 +3,17 @@
     python -m benchmarks.large_batch [--seeds 3] [--steps 960] [--seconds 15] [--only NAME ...] [--save]
 
 *Recipes*: a batch eight times as large sees the same text in an eighth of the steps, as it is and by each recipe; the
-learning rate of the small batch is the best of three, by the first seed. *Budget*: how far runs end from their time.
+learning rate of the small batch is the best of three, by the first seed.
 *Equal time*: of all batches and learning rates, the one with the most tokens a second and the one that learned most,
 on a seed of their own, then trained again on others. One rank, so that the processor's share is the same for all;
-held-out losses are of the same text. What was measured is kept beside the results: it goes on where it stopped.
+held-out losses are of the same text.
+*Budget*: how far runs end from their time: those in equal time, and paced ones, with checkpoints and losses on held-out
+text on the way and without. What was measured is kept beside the results: it goes on where it stopped.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import tempfile
@@ -36,6 +39,20 @@ BASE: dict[str, Any] = {
     "batch": {"micro_batch": 8},
     "train": {"timeout_seconds": 3600.0},
     "device": "cpu",
+}
+BUDGETS = (6.0, 12.0)
+#: Whose batches take so many seconds to make, and their products next to nothing: steps are as long on a busy machine.
+PACED = {
+    "model": {"workload": "tests.support.engine.own_models:slowly", "options": {"seconds": 0.1}},
+    "batch.micro_batch": BATCH,
+    "train.validation_batches": 8,
+}
+#: What goes on beside the steps of a run with a time, the loss at its end aside.
+BESIDE_STEPS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "losses on the way": {"train.validate_every": 20},
+    "checkpoints": {"checkpoint.every_steps": 20},
+    "both": {"train.validate_every": 20, "checkpoint.every_steps": 20},
 }
 #: What is done to a batch that is larger; the learning rate is that of the small one unless scaled.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -104,7 +121,7 @@ def main() -> None:
     if "time" in given.only:
         rows += equal_time(runs, given.seeds, given.seconds)
     if "budget" in given.only:
-        rows += [budget(runs, given.seeds, given.seconds)]
+        rows += budget(runs, given.seeds, given.seconds)
     header = ["what", "held-out loss, by seed", "over its rival", "verdict"]
     table.show("large_batch", "Large batches and budgets of seconds", header, rows, given.save)
 
@@ -163,17 +180,27 @@ def equal_time(runs: Runs, seeds: int, seconds: float) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def budget(runs: Runs, seeds: int, seconds: float) -> list[str]:
-    """How far runs with a time end from it, in steps of their own."""
-    off = [
-        (one["used"] - seconds) / one["step"]
-        for name, one in runs.known.items()
-        if name.startswith(f"time {seconds:g} ")
-    ]
-    if not off:
-        return ["budget kept", "", "", "run it with --only time first"]
+def budget(runs: Runs, seeds: int, seconds: float) -> list[list[str]]:
+    """How far runs with a time end from it, in steps of their own: of those in equal time, and of paced ones."""
+    rows = []
+    real = [one for name, one in runs.known.items() if name.startswith(f"time {seconds:g} ")]
+    if real:
+        rows.append(_ends(f"ends within one step of its {seconds:g} s", [(one, seconds) for one in real]))
+    paced = []
+    for budget, (name, more) in itertools.product(BUDGETS, BESIDE_STEPS.items()):
+        values = PACED | {"train.seconds": budget} | more
+        paced += [
+            (runs.run(f"paced {budget:g} {name} {seed}", BATCH, seed, values), budget)
+            for seed in range(seeds)
+        ]
+    times = " and ".join(f"{budget:g}" for budget in BUDGETS)
+    return [*rows, _ends(f"the same of steps paced to 0.1 s, {times} s", paced)]
+
+
+def _ends(what: str, found: Sequence[tuple[dict[str, float], float]]) -> list[str]:
+    off = [(one["used"] - seconds) / one["step"] for one, seconds in found]
     within = sum(abs(one) <= 1 for one in off)
-    return [f"ends within one step of its {seconds:g} s", f"{within} of {len(off)} runs",
+    return [what, f"{within} of {len(off)} runs",
             f"median {np.median(off):+.2f}, from {min(off):+.2f} to {max(off):+.2f} steps",
             "kept" if within == len(off) else "not kept by all"]  # fmt: skip
 

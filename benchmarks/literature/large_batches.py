@@ -30,7 +30,7 @@ def _told(runs: large_batch.Runs) -> list[str]:
         _NAME,
         "optimizers and ramps equal plain loops (tests)",
         "none of their own",
-        f"{ends[0]}: {ends[1]}, {ends[2]}",
+        "; ".join(f"{row[0]}: {row[1]}, {row[2]}" for row in ends),
         f"{plain[0]}; {told}; {learned[0]}, over {rival[0]}: {learned[2]}",
         "the same accuracy of images at 8,192 with warm-up and a rate in proportion",
         f"in equal time {learned[3]}; no recipe is within 2 % here"
