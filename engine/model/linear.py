@@ -45,7 +45,7 @@ Key = tuple[int, int]
 
 class RingSlice(NamedTuple):
     """A contiguous part of a matrix's rows (``dim`` 0) or columns (1), which may go on at the beginning: each is in as
-    many slices as every other. What is taken of it is multiplied by ``scale``.
+    many slices as every other. Products with it are multiplied by ``scale``.
     """
 
     dim: int
@@ -60,11 +60,12 @@ class RingSlice(NamedTuple):
         ranges = [(self.first, until), (0, self.length - until)]
         return [whole.narrow(self.dim, start, length) for start, length in ranges if length]
 
-    def of(self, matrix: Tensor, dtype: torch.dtype) -> Tensor:
-        """What a product takes of it."""
-        views = self.views(matrix)
-        part = (views[0] if len(views) == 1 else torch.cat(views, self.dim)).to(dtype)
-        return part if self.scale == 1 else part * self.scale
+    def zero_rest(self, whole: Tensor) -> None:
+        """Of a tensor like the matrix, what is in no view."""
+        size = whole.shape[self.dim]
+        rest = self._replace(first=(self.first + self.length) % size, length=size - self.length)
+        for view in rest.views(whole):
+            view.zero_()
 
 
 def ring_slice(parts: int, keep: float, dim: int, each: int, seed: tuple[int, ...]) -> RingSlice | None:
@@ -84,27 +85,67 @@ def sliced_linear(x: Tensor, weight: Tensor, part: RingSlice) -> Tensor:
 
 
 class _SlicedLinear(torch.autograd.Function):
-    """Takes the slice again in backward: a copy of it would be kept for each micro-batch."""
+    """Multiplies with views of the matrix: a copy of the slice would cost as much as is saved, and be kept for each
+    micro-batch.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, part: RingSlice) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.part = part
-        return F.linear(x, part.of(weight, x.dtype))
+        views = [view.to(x.dtype).t() for view in part.views(weight)]
+        rows = x.flatten(0, -2)
+        product = _beside(rows, views) if part.dim == 0 else _summed(rows, views).mul_(part.scale)
+        return product.view(*x.shape[:-1], -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
-        rows, part = gradient.flatten(0, -2), ctx.part
-        back = (rows @ part.of(weight, gradient.dtype)).view(x.shape)
-        whole, views = torch.zeros_like(weight), part.views(weight)
-        own = weight_gradient(rows, x).mul_(part.scale)
-        for into, one in zip(
-            part.views(whole), own.split([v.shape[part.dim] for v in views], part.dim), strict=True
-        ):
-            into.copy_(one)
-        return back, whole, None
+        part, wide = ctx.part, x.flatten(0, -2)
+        rows = gradient.flatten(0, -2) * part.scale if part.dim else gradient.flatten(0, -2)
+        views = [view.to(rows.dtype) for view in part.views(weight)]
+        back = _summed(rows, views) if part.dim == 0 else _beside(rows, views)
+        whole = torch.empty_like(weight)
+        part.zero_rest(whole)
+        own = part.views(whole)
+        sizes = [view.shape[part.dim] for view in own]
+        pairs = (
+            [(piece, wide) for piece in rows.split(sizes, 1)]
+            if part.dim == 0
+            else [(rows, piece) for piece in wide.split(sizes, 1)]
+        )
+        for view, (left, right) in zip(own, pairs, strict=True):
+            _product(left.t(), right, view)
+        return back.view(x.shape), whole, None
+
+
+def _beside(rows: Tensor, matrices: list[Tensor]) -> Tensor:
+    """Products of ``rows`` [n, in] with each matrix [in, out], side by side."""
+    if len(matrices) == 1:
+        return torch.mm(rows, matrices[0])
+    sizes = [matrix.shape[1] for matrix in matrices]
+    found = rows.new_empty(rows.shape[0], sum(sizes))
+    for into, matrix in zip(found.split(sizes, 1), matrices, strict=True):
+        torch.mm(rows, matrix, out=into)
+    return found
+
+
+def _summed(rows: Tensor, matrices: list[Tensor]) -> Tensor:
+    """The sum of products of pieces of ``rows``, side by side, with each matrix [piece, out]."""
+    pieces = rows.split([matrix.shape[0] for matrix in matrices], 1)
+    found: Tensor = pieces[0] @ matrices[0]
+    for piece, matrix in zip(pieces[1:], matrices[1:], strict=True):
+        found.addmm_(piece, matrix)
+    return found
+
+
+def _product(left: Tensor, right: Tensor, into: Tensor) -> None:
+    """Their product, written where it belongs."""
+    if left.dtype == into.dtype:
+        torch.mm(left, right, out=into)
+    else:
+        into.copy_(left @ right)
 
 
 class DeferredGradients:

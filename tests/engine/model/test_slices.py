@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from engine.config.validation.rules import problems
 from engine.dry_run.pool import build_ranks
@@ -15,7 +17,7 @@ from engine.footprint.footprint import parts_of, plan_of
 from engine.model.activation_memory import Activations
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Block, Decoder, FeedForward, Linear, initialize
-from engine.model.linear import ring_slice
+from engine.model.linear import RingSlice, ring_slice, sliced_linear
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.session import Session
@@ -61,13 +63,41 @@ def test_loss_and_gradients_are_those_of_a_masked_model(recompute: Any) -> None:
         )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("first", [0, 2, 5, 7])
+def test_a_product_is_that_of_the_rows_or_columns_taken_out(dtype: torch.dtype, dim: int, first: int) -> None:
+    """By indices that go around the end; what is in no slice has a gradient of zero."""
+    part = RingSlice(dim, first, 6, 1.5 if dim else 1.0)
+    at = torch.arange(first, first + 6) % 8
+    weight = torch.randn((8, 5) if dim == 0 else (5, 8), generator=torch.Generator().manual_seed(first))
+    x = torch.randn(2, 3, 5 if dim == 0 else 6).to(dtype)
+    found, wanted = (
+        _gradients(lambda x, w: sliced_linear(x, w, part), x, weight),
+        _gradients(lambda x, w: x @ (w.index_select(dim, at) * part.scale).to(dtype).t(), x, weight),
+    )
+    near = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0.05, "atol": 0.05}
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, **near)
+    outside = [row for row in range(8) if row not in at]
+    assert not found[2].index_select(dim, torch.tensor(outside)).any()
+
+
+def _gradients(product: Callable[..., Tensor], x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    found = product(x, weight)
+    found.backward(torch.linspace(-1, 1, found.numel()).view(found.shape).to(found.dtype))
+    assert x.grad is not None and weight.grad is not None
+    return found.detach(), x.grad, weight.grad
+
+
 def test_every_part_is_in_as_many_slices_and_their_mean_is_all() -> None:
     """Over all places where one may begin; the last ones go around."""
     wide, firsts = torch.arange(1.0, 13.0).view(1, 12), set()
     total = torch.zeros_like(wide)
     for step in range(200):
         part = ring_slice(4, 0.75, 1, 3, (0, step))
-        assert part is not None and part.of(wide, torch.float32).shape == (1, 9)
+        assert part is not None and sum(view.shape[1] for view in part.views(wide)) == 9
         if part.first not in firsts:
             firsts.add(part.first)
             for view, into in zip(part.views(wide), part.views(total), strict=True):
