@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
+from engine.config import presets
 from engine.config import run_config as runconfig
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import facts_of, is_lossy, live_parts
@@ -105,6 +106,7 @@ class StudyFile(Section):
     side_by_side: Count | None = None
     _text: str | None = PrivateAttr(default=None)
     _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
+    _space: tuple[presets.WorkloadFacts | None, Space] | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -235,9 +237,15 @@ class StudyFile(Section):
         again._text, again._chosen_before = self._text, self._chosen_before
         return again
 
-    @cached_property
+    @property
     def search_space(self) -> Space:
-        """The points of the study."""
+        """The points of the study; made anew once its workload was looked at: rules that know more of it refuse more."""
+        known = presets.facts_of(self.config.model)
+        if self._space is None or self._space[0] is not known:
+            self._space = known, self._made_space()
+        return self._space[1]
+
+    def _made_space(self) -> Space:
         stands = self.live is not None or self.trainer is not None
         return Space(
             self.config, self.ranks, self.knobs, automatic.chosen, stands, refuses=self._refused_by_trainer

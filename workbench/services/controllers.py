@@ -103,6 +103,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _work(home: Path, file: StudyFile) -> None:
+    from engine.dry_run.inspection import look_at
     from engine.session import Session
     from tuning.execution import preflight
     from tuning.study import run_study
@@ -112,6 +113,7 @@ def _work(home: Path, file: StudyFile) -> None:
     with Session(home, fresh_on_cpu=preflight.weighs_memory(file)) as session:
         foresee = foresight_of(home, file)
         _load()
+        look_at(file.config)  # what it proposes keeps the rules of its workload
         os.write(1, b"ready\n")
         os.dup2(2, 1)
         while not _has_begun(folder):

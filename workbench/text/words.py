@@ -74,10 +74,14 @@ def rough(value: float) -> str:
 
 
 def gib(size: float | None) -> str:
-    """Bytes as GiB, or MiB below a tenth of one."""
+    """Bytes as GiB, MiB below a tenth of one, KiB below a tenth of that, and below one as they are."""
     if size is None:
         return NOTHING
-    return f"{size / GIB:,.2f} GiB" if size >= 0.1 * GIB else f"{size / 2**20:,.1f} MiB"
+    if size >= 0.1 * GIB:
+        return f"{size / GIB:,.2f} GiB"
+    if size >= 0.1 * 2**20:
+        return f"{size / 2**20:,.1f} MiB"
+    return f"{size / 2**10:,.1f} KiB" if size >= 2**10 else f"{size:,.0f} bytes"
 
 
 def steps(first: int, count: int) -> str:

@@ -39,6 +39,8 @@ def test_two_ranks_are_two_workers_of_a_plain_loop(session: Session, method: str
     exchanges = 2 if method == "naive_top" else 1
     sent = [row for row in summary.communication if row.operation == "send"]
     assert sum(row.bytes for row in sent) == message * exchanges
+    waited = [row.exposed_seconds for row in summary.communication if row.operation == "recv"]
+    assert sum(waited) > 0, "the server's answer is waited for"
 
 
 def test_five_seeds_come_to_the_solution_and_naive_ones_do_not() -> None:
@@ -72,6 +74,16 @@ def test_a_step_sees_all_functions_and_is_the_workloads_own() -> None:
         more = {"parallel__dp": 2} if "zero" in key or "compression" in key else {}
         fields = [one.field for one in rules.problems(saddle("masha1", **{key: value}, **more))]
         assert key.replace("__", ".") in fields
+
+
+def test_functions_are_drawn_and_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step reads them: solved anew, they took longer than all the rest of it."""
+    solved, solve = list[Any](), np.linalg.solve
+    monkeypatch.setattr(np.linalg, "solve", lambda *given: solved.append(given) or solve(*given))
+    data = Quadratics(9, 4, 0.5, 77)
+    first, later = data.training(0, 4), data.training(4, 4)
+    assert len(solved) == 1
+    assert all(bool((one == other).all()) for one, other in zip(first, later, strict=True))
 
 
 def test_names_and_shares_are_checked() -> None:

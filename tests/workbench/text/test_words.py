@@ -21,6 +21,7 @@ def test_durations_have_the_unit_that_suits_them(value: float | None, text: str)
 def test_sizes_and_counts_are_short() -> None:
     assert words.gib(int(0.54 * 2**30)) == "0.54 GiB"
     assert words.gib(5 * 2**20) == "5.0 MiB"
+    assert (words.gib(3 * 2**10), words.gib(360), words.gib(0)) == ("3.0 KiB", "360 bytes", "0 bytes")
     assert words.count(1_353_120) == "1.4 M"
     assert words.number(12345.678) == "12,346"
     assert words.percent(0.123, 1) == "12.3 %"

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.comm.channel import Channel
+from engine.comm.channel import Channel, UnderWay
 from engine.model.workload import Mean, OwnStep, StepInput, StepResult, StepSetting
 from engine.model.workloads.published.options import needs_adamw
 
@@ -131,8 +131,9 @@ class Star:
                 self._spread(mine, x, turn, 0), self._server_rest, turn, -2
             )
         elif self._rank:
-            self._channel.send(mine, 0).wait()
-            answer = self._channel.receive(torch.empty_like(mine), 0).wait()
+            answer = torch.empty_like(mine)
+            UnderWay(self._channel.send(mine, 0)).wait()
+            UnderWay(self._channel.receive(answer, 0)).wait()
         else:
             answer = self._serve(mine, x, turn)
         return self._spread(answer, x, turn, -2)
@@ -141,11 +142,13 @@ class Star:
         channel = self._channel
         assert channel is not None
         ranks = range(1, channel.size)
-        got = [mine, *(channel.receive(torch.empty_like(mine), rank).wait() for rank in ranks)]
+        got = [mine, *(torch.empty_like(mine) for _ in ranks)]
+        for rank in ranks:
+            UnderWay(channel.receive(got[rank], rank)).wait()
         mean = torch.stack([self._spread(one, x, turn, rank) for rank, one in enumerate(got)]).mean(dim=0)
         answer, self._server_rest = self._compress(mean, self._server_rest, turn, -2)
         for sent in [channel.send(answer, rank) for rank in ranks]:
-            sent.wait()
+            UnderWay(sent).wait()
         return answer
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -132,19 +133,26 @@ class Quadratics:
     seed: int
 
     def training(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        drawn = np.random.default_rng(self.seed).standard_normal(
-            (self.functions, self.unknowns, self.unknowns + 2)
-        )
-        drawn[..., :-2] /= np.sqrt(self.unknowns)
-        mean, eye = drawn.mean(axis=0), self.penalty * np.eye(self.unknowns)
-        operator = np.block([[eye, mean[:, :-2]], [-mean[:, :-2].T, eye]])
-        solution = np.linalg.solve(operator, np.concatenate([-mean[:, -2], mean[:, -1]]))
-        numbers = np.arange(first, first + count) % self.functions
-        return torch.from_numpy(drawn[numbers]), torch.from_numpy(solution).expand(count, -1)
+        drawn, solution = _drawn(self)
+        numbers = torch.arange(first, first + count) % self.functions
+        return drawn[numbers], solution.expand(count, -1)
 
     def validation(self, first: int, count: int) -> tuple[Tensor, Tensor]:
         """The same: there is nothing to generalise to."""
         return self.training(first, count)
+
+
+@lru_cache(maxsize=1)
+def _drawn(given: Quadratics) -> tuple[Tensor, Tensor]:
+    """All functions and their saddle point, found once: each step reads them, and solving took longer than the step."""
+    drawn = np.random.default_rng(given.seed).standard_normal(
+        (given.functions, given.unknowns, given.unknowns + 2)
+    )
+    drawn[..., :-2] /= np.sqrt(given.unknowns)
+    mean, eye = drawn.mean(axis=0), given.penalty * np.eye(given.unknowns)
+    operator = np.block([[eye, mean[:, :-2]], [-mean[:, :-2].T, eye]])
+    solution = np.linalg.solve(operator, np.concatenate([-mean[:, -2], mean[:, -1]]))
+    return torch.from_numpy(drawn), torch.from_numpy(solution)
 
 
 class DisturbedNetwork(nn.Module):
