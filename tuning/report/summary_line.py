@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from tuning.report.study_result import ConfirmationRounds, Entry, Gain, Outlook, StudyResult, TrialRow
 from tuning.search import budgets
+from tuning.space.points import WORLD_DEGREES
 from tuning.spec.objectives import text
 from tuning.storage.state import StudyState
 
@@ -98,8 +99,7 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     if gain is None or baseline is None:
         return _no_gain(state) + _ahead(document)
     file = state.file or {}
-    usual = "plain data parallel" if document.ranks > 1 else "the base configuration"
-    usual = "the command as it is" if file.get("trainer") else usual
+    usual = "the command as it is" if file.get("trainer") else _plain(document.ranks, baseline)
     live = file.get("live")
     began = (
         "what the run had when this search began" if live and live.get("look") else "what the run began with"
@@ -119,6 +119,14 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     if gain.verdict != "better" and row and row.broken:
         words += f"; but {baseline.label} is ruled out ({broken(row)})"
     return words + _how(document, gain, best, live is not None)
+
+
+def _plain(ranks: int, baseline: Entry) -> str:
+    """What the baseline is, which is another layout where no rank may do without parts of a model."""
+    if ranks == 1:
+        return "the base configuration"
+    alone = all(baseline.config.get(key, 1) == 1 for key in WORLD_DEGREES)
+    return "plain data parallel" if alone else f"the baseline ({baseline.label})"
 
 
 def _how(document: StudyResult, gain: Gain, best: Entry, live: bool) -> str:

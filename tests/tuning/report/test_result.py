@@ -85,6 +85,12 @@ def test_a_gain_is_named_with_its_price() -> None:
     assert found["gain"]["ratio"] == pytest.approx(found["best"]["value"] / found["baseline"]["value"])
 
 
+def test_a_baseline_that_holds_parts_of_a_model_is_not_called_plain() -> None:
+    line = result(folded(lines(0, OTHER, 1000.0), lines(1, BASELINE, 1200.0)), FILE)["result_line"]
+    assert "than the baseline (dp=2 tp=2 pp=1 zero=0 micro_batch=4)" in line
+    assert "plain data parallel" not in line
+
+
 def test_what_is_equal_is_called_so_and_the_baseline_kept() -> None:
     found = result(compared(1.005), FILE)
     assert found["gain"]["verdict"] == "equal"
