@@ -10,8 +10,9 @@ from typing import Any
 from engine.config import environment
 from engine.config.errors import InputError
 from engine.config.layout import layout_of
+from engine.config.presets import DECODER, SHIPPED
 from engine.config.run_config import RunConfig
-from engine.config.sections import Data
+from engine.config.sections import Data, Model
 from tuning.spec.objectives import text
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
@@ -84,7 +85,7 @@ The configuration that run `{run}` trained{of_study}, ready for `torchrun`.
 
 - Layout: {layout} on {ranks} ranks{placed}
 - This run measured: {measured}{chosen_for}
-- Text: {data}
+{model}- {data}
 - Starts: {starts}
 
 It needs Python with the package `{package}` (and torch) installed. Speed depends on the machine: measure again
@@ -137,9 +138,10 @@ def _words(found: Source) -> dict[str, Any]:
         "placed": f"\n- Placement: {placed}" if (placed := note(config, own_trainer=True)) else "",
         "measured": measured(view),
         "chosen_for": _chosen_for(found),
-        "data": _texts(config.data),
+        "model": _workload(config.model),
+        "data": _data(config),
         "starts": _starts(view),
-        "package": "training-workbench",
+        "package": _package(config.model.workload),
         "exports": exports_of(config),
         "python": sys.executable,
         "python_quoted": shlex.quote(sys.executable),
@@ -157,6 +159,34 @@ def exports_of(config: RunConfig) -> str:
     if "OMP_NUM_THREADS" not in asked:
         lines.insert(0, 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"')
     return "\n".join(lines)
+
+
+#: What workloads that read no text take their data from is theirs; some need more than this package has.
+_OF_TEXT = (DECODER, "masked_text", "llama")
+_EXTRAS = {"driving": "[driving]", "llama": "[huggingface]"}
+
+
+def _package(workload: str) -> str:
+    return f"training-workbench{_EXTRAS.get(workload, '')}"
+
+
+def _workload(model: Model) -> str:
+    """A line about one that is not the decoder; a person's own is no part of an export."""
+    if model.workload == DECODER:
+        return ""
+    if model.workload in SHIPPED:
+        return f"- Model: the workload `{model.workload}`, which comes with the package\n"
+    where = model.workload.rpartition(":")[0]
+    return (
+        f"- Model: `{model.workload}`; `{where}` is not in this folder: put it where this name finds it, or change "
+        "`model.workload` in `config.json`\n"
+    )
+
+
+def _data(config: RunConfig) -> str:
+    if config.model.workload not in _OF_TEXT:
+        return "Data: the workload's own"
+    return f"Text: {_texts(config.data)}"
 
 
 def _texts(data: Data) -> str:

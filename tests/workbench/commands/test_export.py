@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from engine.config import run_config
+from engine.config.errors import InputError
 from engine.run import run_folder
 from engine.session import Session
 from tests.support.runs import execute, small
 from tests.workbench.conftest import Furnished, Run
 from workbench.export import bundle, torchrun
+from workbench.export.targets import target_named
 from workbench.export.torchrun import note
 from workbench.home import runs
 
@@ -60,6 +62,26 @@ def test_a_placement_is_told_with_who_sees_to_it(tmp_path: Path) -> None:
     assert note(small(parallel__dp=2)) is None
     plain = run_folder.create(tmp_path, small(parallel__dp=2), {})
     assert "Placement" not in torchrun.render(runs.load(plain)).files["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        ("saddle", "the workload `saddle`, which comes with the package\n- Data: the workload's own\n"),
+        ("driving", "package `training-workbench[driving]`"),
+        ("masked_text", "- Text: the text that comes with Python"),
+        ("mine/model.py:factory", "`mine/model.py` is not in this folder"),
+    ],
+)
+def test_another_model_says_what_it_needs_and_which_targets_know_it(
+    workload: str, said: str, tmp_path: Path
+) -> None:
+    folder = run_folder.create(tmp_path, small(model__workload=workload), {})
+    assert said in torchrun.render(runs.load(folder)).files["README.md"]
+    refused = "model.workload='.*: is a model of this project's engine.* export it to torchrun, slurm or k8s"
+    for name in ("hf", "megatron", "deepspeed"):
+        with pytest.raises(InputError, match=refused):
+            target_named(name).render(runs.load(folder), None)
 
 
 def test_the_script_sets_what_the_run_asked_for(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.config.errors import InputError
+from engine.config.presets import FIELD, is_decoder
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
 from workbench.export.mapping import documents, hooks
@@ -36,12 +37,16 @@ def rendered(form: Format, view: RunView, study: StudyDocument | None = None) ->
     """The files of a run's export; nothing is written.
 
     Raises:
-        InputError: the run has no valid configuration, or is of a trainer that is not this project's.
+        InputError: the run has no valid configuration, is of a trainer that is not this project's, or of another model
+            than the decoder.
     """
     found = source(view, study)
     config = found.view.config()
     if config.trainer:
         raise InputError("--to", form.name, "is for runs of this project's models; give trainer")
+    if not is_decoder(config.model):
+        remedy = "is a model of this project's engine, whose sizes no other trainer knows; export it to torchrun, slurm or k8s"
+        raise InputError(FIELD, config.model.workload, remedy)
     document, losses = form.written(config), tuple(form.losses(config))
     ranks = ranks_of(settings_of(config))
     for problem in form.problems(documents.usual(form.name) | document, ranks):
