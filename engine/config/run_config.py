@@ -46,7 +46,11 @@ _WRONG_TYPE = ("_type", "_parsing", "_from_float")
 
 
 class RunConfig(Section):
-    """Everything that decides a run; the same file trains the same layout again."""
+    """Everything that decides a run; the same file trains the same layout again.
+
+    The details of a method (its ratio, rank, rate or period) have defaults, and stand unused where it is off; what asks
+    for something by itself is refused where it can do nothing.
+    """
 
     model: Model = Model()
     data: Data = Data()
@@ -217,7 +221,8 @@ def _listed(wrong: str, known: list[str]) -> str:
 def _fields_at(root: type[BaseModel], path: list[str]) -> list[str]:
     here = [root]
     for part in path:
-        here = [section for each in here for section in _sections(each, part)]
+        if not part.isdigit():  # one of a list is what the list is of
+            here = [section for each in here for section in _sections(each, part)]
     return [name for each in here for name in each.model_fields]
 
 

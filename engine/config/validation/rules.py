@@ -251,7 +251,8 @@ def _expert_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]
             ("model.capacity_factor", model.capacity_factor, None),
         ):
             if value != rest:
-                yield LayoutError(name, value, f"there are no experts; set model.experts, or this to {rest}")
+                remedy = "leave this out" if rest is None else f"this to {rest}"
+                yield LayoutError(name, value, f"there are no experts; set model.experts, or {remedy}")
         return
     if model.experts_per_token > model.experts:
         yield LayoutError(

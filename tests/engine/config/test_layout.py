@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.config.errors import InputError, LayoutError
+from engine.config.knobs.catalogue import acts
 from engine.config.layout import Layout, accumulation
 from engine.config.run_config import parse
 from engine.config.validation.rules import check, problems
@@ -132,6 +135,7 @@ def test_tensor_parallel_ranks_are_neighbours() -> None:
             "parallel.embedding",
             "the head needs all",
         ),
+        ({"parallel__ep_island": 2}, "parallel.ep_island", "set model.experts, or leave this out"),
         ({"compression__method": "topk"}, "compression.method", "dp=1"),
         (
             {"compression__method": "fp16", "parallel__dp": 2, "parallel__zero_stage": 3},
@@ -166,3 +170,19 @@ def test_any_configuration_is_legal_or_explained(parallel: dict[str, int], micro
     if not found:
         assert accumulation(config) * micro * parallel["dp"] == batch
     assert all(isinstance(problem, InputError) and len(str(problem)) < 200 for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("compression.ratio", 0.05),
+        ("compression.expert_rate", 0.5),
+        ("compression.expert_residual", True),
+        ("train.adapt_rank", 4000),
+        ("schedule.skip_order", "unplanned"),
+    ],
+)
+def test_details_of_a_method_that_is_off_stand_unused(key: str, value: Any) -> None:
+    config = small().with_values({key: value})
+    check(config)
+    assert not acts(key, config.flat())
