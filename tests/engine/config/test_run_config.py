@@ -21,7 +21,11 @@ from engine.config.run_config import load, parse
         ({"precision": "fp8"}, "precision", "'fp32' or 'bf16'"),
         ({"compression": {"ratio": 1.5}}, "compression.ratio", "at most 1"),
         ({"train": {"steps": True}}, "train.steps", "whole number"),
-        ({"data": {"tasks": [{"name": "a", "pth": "b"}]}}, "data.tasks.0.pth", "known here: name, path, share"),
+        (
+            {"data": {"tasks": [{"name": "a", "pth": "b"}]}},
+            "data.tasks.0.pth",
+            "known here: name, path, share",
+        ),
         ({"data": 5}, "data", "section with keys of its own"),
         ([], "config", "section with keys of its own"),
     ],
