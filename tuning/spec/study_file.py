@@ -239,7 +239,7 @@ class StudyFile(Section):
 
     @property
     def search_space(self) -> Space:
-        """The points of the study; made anew once its workload was looked at: rules that know more of it refuse more."""
+        """The points of the study; anew once its workload was looked at: rules that know more of it refuse more."""
         known = presets.facts_of(self.config.model)
         if self._space is None or self._space[0] is not known:
             self._space = known, self._made_space()

@@ -45,7 +45,7 @@ def rendered(form: Format, view: RunView, study: StudyDocument | None = None) ->
     if config.trainer:
         raise InputError("--to", form.name, "is for runs of this project's models; give trainer")
     if not is_decoder(config.model):
-        remedy = "is a model of this project's engine, whose sizes no other trainer knows; export it to torchrun, slurm or k8s"
+        remedy = "is a model of this project's engine, which others do not know; export it to torchrun, slurm or k8s"
         raise InputError(FIELD, config.model.workload, remedy)
     document, losses = form.written(config), tuple(form.losses(config))
     ranks = ranks_of(settings_of(config))
