@@ -240,16 +240,12 @@ class StudyFile(Section):
     @property
     def search_space(self) -> Space:
         """The points of the study; anew once its workload was looked at: rules that know more of it refuse more."""
-        known = presets.facts_of(self.config.model)
+        known, stands = presets.facts_of(self.config.model), self.live is not None or self.trainer is not None
         if self._space is None or self._space[0] is not known:
-            self._space = known, self._made_space()
+            turned = self.config, self.ranks, self.knobs
+            space = Space(*turned, automatic.chosen, stands, refuses=self._refused_by_trainer)
+            self._space = known, space
         return self._space[1]
-
-    def _made_space(self) -> Space:
-        stands = self.live is not None or self.trainer is not None
-        return Space(
-            self.config, self.ranks, self.knobs, automatic.chosen, stands, refuses=self._refused_by_trainer
-        )
 
     @cached_property
     def command(self) -> TunedCommand | None:
