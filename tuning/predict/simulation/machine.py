@@ -135,6 +135,13 @@ class Ports:
         slow = min(links, key=lambda link: link.bytes_per_second)
         return Link(max(link.alpha_seconds for link in links), slow.bytes_per_second)
 
+    def own(self, places: Sequence[int], axis: str, size: int) -> Link:
+        """The slowest link among the ranks of a place, of several places that go at the same time; for groups of so
+        many ranks of an axis.
+        """
+        links = {self.slowest(self.devices(place)) for place in places}
+        return min(links, key=lambda link: link.bytes_per_second)
+
     def send(self, source: int, target: int, bytes_: float, now: float) -> float:
         """When a message arrives; collectives on its way make room for it."""
         route = self.route(source, target)

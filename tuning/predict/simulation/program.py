@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from engine.schedules.actions import Action, Plan, Work, result_of
 from engine.schedules.credits import ways
 from tuning.predict.model.hardware import Link
-from tuning.predict.simulation.machine import Ports, transfer
+from tuning.predict.simulation.machine import INSTANT, Ports, transfer
 from tuning.predict.simulation.step import Collective, Items, Pause, Sent, Step
 from tuning.predict.traffic.calls import Join
 
@@ -87,11 +87,9 @@ class _Part:
     def __init__(self, step: Step, ports: Ports, rank: int) -> None:
         self._step, self._rank = step, rank
         self._sent = step.sent[rank] if step.sent else Sent()
-        places = range(rank * step.replicas, (rank + 1) * step.replicas)
-        links = {ports.slowest(ports.devices(place)) for place in places} if step.width > 1 else set()
-        slow = min(links, key=lambda link: link.bytes_per_second, default=Link(0.0, float("inf")))
-        #: Among the ranks of a place: as slow as the slowest replica's.
-        self._link = slow
+        self._ports, self._places = ports, range(rank * step.replicas, (rank + 1) * step.replicas)
+        #: Among the ranks of a place, as slow as the slowest replica's: by axis and size of its groups.
+        self._links: dict[tuple[str, int], Link] = {}
 
     def ops(self) -> list[Op]:
         """In order."""
@@ -137,7 +135,10 @@ class _Part:
     def _own_seconds(self, call: Collective) -> float:
         if call.seconds is not None:
             return call.seconds
-        return sum(transfer(call.operation, call.group_size, call.bytes, self._link))
+        key = call.axis, call.group_size
+        if key not in self._links:
+            self._links[key] = self._ports.own(self._places, *key) if self._step.width > 1 else INSTANT
+        return sum(transfer(call.operation, call.group_size, call.bytes, self._links[key]))
 
 
 def _places(ops: Sequence[Op], first: bool) -> dict[int, int]:

@@ -2,7 +2,8 @@
 
 Each place has ports of its own, as on a cluster's equal links. What several devices share, such as what a host's ranks
 have together or the bridge between two islands, has a port out and one in for all of them. A message takes as long as
-the slowest link on its way; a ring as long as the slowest of its hops, all of which go at the same time.
+the slowest link on its way; a ring as long as the slowest of its hops, all of which go at the same time. What the ranks
+of each place send among themselves goes at the same time in all places.
 """
 
 from __future__ import annotations
@@ -62,6 +63,19 @@ class SharedPorts(Ports):
         """The link of a ring through devices, in their order, that takes longest for many bytes."""
         return self._ring(np.array([devices]))
 
+    def own(self, places: Sequence[int], axis: str, size: int) -> Link:
+        """The groups of all places send at once over what they share; tp lies side by side, what is with it in a place
+        across.
+        """
+        devices = np.array([self.devices(one) for one in range(self._places)])
+        blocks = devices.reshape(self._places, -1, size) if devices.shape[1] % size == 0 else devices[:, None]
+        if axis != "tp" and devices.shape[1] % size == 0:
+            blocks = devices.reshape(self._places, size, -1).swapaxes(1, 2)
+        each, ring = blocks[0].size, blocks.shape[2]
+        near = self._links.on_one_island(blocks).reshape(-1).repeat(ring)
+        own = np.isin(np.arange(self._places), list(places)).repeat(each)
+        return self._reached(blocks.ravel(), np.roll(blocks, -1, axis=2).ravel(), near, own)
+
     def meeting(self, places: Sequence[int]) -> tuple[Link, tuple[int, ...], float]:
         """The link of a ring through places, all of whose ranks send at once, and the ports that it keeps."""
         rings = np.array([self.devices(one) for one in places]).T
@@ -93,10 +107,14 @@ class SharedPorts(Ports):
         near = self._links.on_one_island(rings).repeat(rings.shape[1])
         return self._reached(rings.ravel(), np.roll(rings, -1, axis=1).ravel(), near)
 
-    def _reached(self, sources: Ints, targets: Ints, near: Bools) -> Link:
-        """What the slowest of messages that go at the same time reaches; of groups on one island, where ``near``."""
+    def _reached(self, sources: Ints, targets: Ints, near: Bools, own: Bools | None = None) -> Link:
+        """What the slowest of messages that go at the same time reaches, or of the ``own`` ones of them; of groups on
+        one island, where ``near``.
+        """
         alpha = self._links.alphas(sources, targets, near)
         each = self._links.seconds(sources[None], targets[None], _PROBE, near[None])[0] - alpha
+        if own is not None:
+            alpha, each = alpha[own], each[own]
         return Link(float(alpha.max()), _PROBE / float(each.max()))
 
     def _route(self, source: int, target: int) -> Route:

@@ -124,6 +124,29 @@ def test_orders_with_second_cards_are_counted_as_they_are_played(order: tuple[in
         assert played == pytest.approx(counted.max())
 
 
+@pytest.mark.parametrize("inside_mbit", [0.0, 200.0])
+def test_groups_of_tp_share_the_bridge_when_they_cross(inside_mbit: float) -> None:
+    """Two replicas of two tp ranks, which all send at once: as long as placement counts, and twice of one alone."""
+    size, links = 3e6, lab(**{"inside_mbit": inside_mbit} if inside_mbit else {})
+    call = Collective("tp", "all_reduce", 2, size)
+    for order, mbit in ((0, 1, 2, 3), inside_mbit or 100.0), ((0, 2, 1, 3), 50.0 / 2):
+        step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, width=2, sent=(Sent(after=(call,)),))
+        taken = simulate(step, on(links, order)).seconds - EVEN.forward - EVEN.backward
+        assert taken == pytest.approx(size / (mbit * MBIT))
+        counted = Order(Layout(pp=1, dp=2, tp=2), links, Volumes(tp=Stream(size)))(np.array([order]))[0]
+        assert taken == pytest.approx(counted)
+
+
+def test_groups_of_tp_on_an_island_keep_their_card_where_those_of_cp_cross() -> None:
+    """One place of two tp by two cp ranks: tp 0, 1 and 2, 3; cp 0, 2 and 1, 3."""
+    size, links = 3e6, lab(inside_mbit=200.0)
+    for axis, mbit in ("tp", 200.0), ("cp", 50.0 / 2):
+        call = Collective(axis, "all_reduce", 2, size)
+        step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=1, width=4, sent=(Sent(after=(call,)),))
+        taken = simulate(step, on(links)).seconds - EVEN.forward - EVEN.backward
+        assert taken == pytest.approx(size / (mbit * MBIT))
+
+
 def test_too_few_links_are_refused() -> None:
     step = Step(plan("gpipe", 2, 1, 1), (EVEN,) * 2, 1.0, replicas=4)
     with pytest.raises(ValueError, match="8 ranks need a device each of 4"):
