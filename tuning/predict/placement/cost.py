@@ -26,6 +26,8 @@ from tuning.predict.placement.stage_layers import slowest_stage, split_layers
 #: Axis -> the groups of ranks that do one collective together.
 GROUPS = {"dp": "data", "tp": "tp", "cp": "cp", "ep": "ep"}
 AXES = (*GROUPS, "pp")
+#: Volumes of an axis that go in groups of their own kind.
+_PARTS = {"dp": ("dp", "edp", "shard", "replicate")}
 #: Part of a layer's seconds.
 _BACKWARD = 2 / 3
 #: By stage of ZeRO, the part of what data ranks send that follows the last backward and nothing else: stage 1 gathers
@@ -45,7 +47,8 @@ class Stream:
 class Volumes:
     """Payloads per step. ``dp``, ``tp`` and ``cp``: all-reduces of one group (a reduce-scatter and an all-gather count
     as one, each alone as half of one); ``ep``: all-to-alls, with what one rank has to give away; ``pp``: messages
-    from one stage to the next, one for each micro-batch.
+    from one stage to the next, one for each micro-batch. What data ranks exchange in parts of their group counts to
+    dp: ``edp`` for experts' gradients, ``shard`` and ``replicate`` for ZeRO's copies.
     """
 
     dp: Stream = Stream()
@@ -53,6 +56,9 @@ class Volumes:
     cp: Stream = Stream()
     ep: Stream = Stream()
     pp: Stream = Stream()
+    edp: Stream = Stream()
+    shard: Stream = Stream()
+    replicate: Stream = Stream()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,7 @@ class Costs:
             raise InputError(
                 "layer_seconds", len(self.work.layer_seconds), f"there are {ranks} devices; give one for each"
             )
-        self._turns = {axis: turns(self.layout, axis, getattr(self.volumes, axis)) for axis in GROUPS}
+        self._turns = {axis: turns(self.layout, axis, self.volumes) for axis in GROUPS}
         self._stages = np.arange(ranks).reshape(self.layout.pp, -1)
 
     def __call__(self, orders: Ints) -> Floats:
@@ -224,15 +230,24 @@ class Costs:
         return [0.0] * (self.layout.pp - 1) + [work.head_layers]
 
 
-def turns(layout: Layout, axis: str, stream: Stream) -> list[Turn]:
-    """The messages of an axis's collectives: in rings for all-reduces, rotated for all-to-alls."""
-    groups = np.array(layout.groups(GROUPS[axis]))
-    ranks = groups.shape[1]
-    if ranks == 1 or not stream.bytes_:
-        return []
-    part = stream.bytes_ / ranks
-    distances = range(1, ranks) if axis == "ep" else (1,)
-    times = stream.calls if axis == "ep" else 2 * (ranks - 1) * stream.calls
+def turns(layout: Layout, axis: str, volumes: Volumes) -> list[Turn]:
+    """The messages of an axis's collectives, in all kinds of its groups."""
     return [
-        Turn(groups.ravel(), np.roll(groups, -far, axis=1).ravel(), part, times, ranks) for far in distances
+        turn for part in _PARTS.get(axis, (axis,)) for turn in _turns_of(layout, part, getattr(volumes, part))
+    ]
+
+
+def _turns_of(layout: Layout, part: str, stream: Stream) -> list[Turn]:
+    """In rings for all-reduces, rotated for all-to-alls."""
+    if not stream.bytes_:
+        return []
+    groups = np.array(layout.groups(GROUPS.get(part, part)))
+    ranks = groups.shape[1]
+    if ranks == 1:
+        return []
+    share = stream.bytes_ / ranks
+    distances = range(1, ranks) if part == "ep" else (1,)
+    times = stream.calls if part == "ep" else 2 * (ranks - 1) * stream.calls
+    return [
+        Turn(groups.ravel(), np.roll(groups, -far, axis=1).ravel(), share, times, ranks) for far in distances
     ]

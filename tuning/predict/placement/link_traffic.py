@@ -8,6 +8,7 @@ as half an all-reduce (docs/engine.md).
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from engine.config.knobs.tied_parameters import sharing_of
 from engine.config.layout import accumulation, layout_of
@@ -23,7 +24,7 @@ _FP32 = 4
 def volumes_of(config: RunConfig) -> Volumes:
     """Streams of every axis; what an outer loop sends in its rounds, and a loss over tp, are left out."""
     return Volumes(
-        dp=_gradients(config),
+        **_gradients(config),
         tp=_activations(config),
         cp=_context(config),
         ep=_experts(config),
@@ -37,10 +38,30 @@ def head_layers(config: RunConfig) -> float:
     return shape.vocabulary * shape.hidden / (shape.layer_parameters + 2 * length * shape.hidden)
 
 
-def _gradients(config: RunConfig) -> Stream:
-    """ZeRO 0 sums gradients, ZeRO 1 and 2 scatter them and gather weights, ZeRO 3 gathers twice a micro-batch."""
-    parallel = config.parallel
+def _gradients(config: RunConfig) -> dict[str, Stream]:
+    """By the groups that they go in: experts have their own, and so have ZeRO's copies over less than all data ranks,
+    whose gradients are summed from copy to copy.
+    """
+    parallel, layout = config.parallel, layout_of(config)
     elements = _largest_stage(config) / parallel.tp + _replicated(config) * (1 - 1 / parallel.tp)
+    found = dict[str, Stream]()
+    if config.model.experts is not None:
+        experts = _Experts.of(config)
+        elements += experts.instead / parallel.tp
+        found["edp"] = _averaged(config, experts.elements / parallel.ep / parallel.tp)
+    found["dp"] = _averaged(config, elements)
+    if 1 < layout.shard < layout.inner:
+        found["shard"] = found.pop("dp")
+        scatters = accumulation(config) if parallel.reduce_every_micro_batch else 1
+        found["replicate"] = Stream(elements * reduce_bytes(config) / layout.shard, scatters)
+    return found
+
+
+def _averaged(config: RunConfig, elements: float) -> Stream:
+    """So many elements of a rank, in one kind of group. ZeRO 0 sums gradients, ZeRO 1 and 2 scatter them and gather
+    weights, ZeRO 3 gathers twice a micro-batch.
+    """
+    parallel = config.parallel
     gradients = elements * reduce_bytes(config)
     weights = elements * (2 if config.memory.parameters == "bf16" else _FP32)
     if parallel.zero_stage == 0:
@@ -50,6 +71,22 @@ def _gradients(config: RunConfig) -> Stream:
     scatters = micro_batches if parallel.reduce_every_micro_batch else 1
     turns = max(gathers // 2, scatters)
     return Stream((gathers * weights + scatters * gradients) / 2 / turns, turns)
+
+
+class _Experts(NamedTuple):
+    """Elements of all experts of the fullest place, and of its routers less the feed-forwards that experts replace."""
+
+    elements: int
+    instead: int
+
+    @classmethod
+    def of(cls, config: RunConfig) -> _Experts:
+        """Of a model that has experts."""
+        shape, experts = resolve(config.model), config.model.experts or 1
+        layers = math.ceil(max(rank_layers(config)) / sharing_of(config.model).layers_each)
+        width = config.model.expert_ffn_hidden or shape.ffn_hidden
+        instead = shape.hidden * experts - 3 * shape.hidden * shape.ffn_hidden
+        return cls(layers * experts * 3 * shape.hidden * width, layers * instead)
 
 
 def _largest_stage(config: RunConfig) -> int:

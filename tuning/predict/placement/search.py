@@ -81,7 +81,7 @@ def crossing_bytes(
     for axis in GROUPS:
         sent = [
             turn.bytes_ * turn.times * (at[turn.sources] != at[turn.targets]).sum()
-            for turn in turns(layout, axis, getattr(volumes, axis))
+            for turn in turns(layout, axis, volumes)
         ]
         found[axis] = float(sum(sent))
     return found | {"pp": _pipeline_bytes(at.reshape(layout.pp, -1), volumes.pp)}

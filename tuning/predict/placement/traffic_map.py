@@ -103,7 +103,7 @@ def traffic_map(config: RunConfig, target: Target) -> TrafficMap:
     for axis in AXES:
         matrix = np.zeros((links.devices, links.devices))
         if axis in GROUPS:
-            for turn in turns(layout, axis, getattr(volumes, axis)):
+            for turn in turns(layout, axis, volumes):
                 np.add.at(
                     matrix, (device_of[turn.sources], device_of[turn.targets]), turn.bytes_ * turn.times
                 )

@@ -22,8 +22,8 @@ from tests.support.engine import calibrations
 from tests.support.runs import small
 from tuning.predict import target
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
-from tuning.predict.placement import place
-from tuning.predict.placement.cost import Stream
+from tuning.predict.placement import automatic, place
+from tuning.predict.placement.cost import Stream, turns
 from tuning.predict.placement.link_traffic import volumes_of
 from tuning.predict.placement.place import Placed
 from tuning.predict.plan import plans
@@ -242,6 +242,47 @@ def test_volumes_are_what_the_formulas_of_the_traffic_send(values: dict[str, Any
     else:
         ours = 2 * (ranks - 1) / ranks * stream.bytes_ * stream.calls
     assert ours == pytest.approx(sent[axis], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("values", "axes"),
+    [
+        ({"model__experts": 4, "parallel__dp": 4, "parallel__ep": 2}, {"dp": "dp", "edp": "edp"}),
+        ({"model__experts": 4, "parallel__dp": 4, "parallel__ep": 4}, {"dp": "dp"}),
+        ({"model__experts": 4, "model__expert_ffn_hidden": 64, "parallel__dp": 4, "parallel__ep": 2,
+          "parallel__zero_stage": 1}, {"dp": "dp", "edp": "edp"}),
+        ({"parallel__dp": 4, "parallel__zero_stage": 3, "parallel__shard_ranks": 2},
+         {"shard": "dp_shard", "replicate": "dp_replicate"}),
+        ({"parallel__dp": 4, "parallel__zero_stage": 2, "parallel__shard_ranks": 2},
+         {"shard": "dp_shard", "replicate": "dp_replicate"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_data_ranks_exchange_in_parts_of_their_group_is_what_the_traffic_sends(
+    values: dict[str, Any], axes: dict[str, str]
+) -> None:
+    """Of rank 0, within a tenth, each kind of group for itself; together they are the seconds of dp."""
+    config = small(**values, model__layers=8, model__hidden=128, model__ffn_hidden=256)
+    found, layout, volumes = traffic_of(Pipeline.of(config), 0), layout_of(config), volumes_of(config)
+    assert isinstance(found, Traffic)
+    sent = ring_bytes(found)
+    for kind, axis in axes.items():
+        stream: Stream = getattr(volumes, kind)
+        ranks = len(layout.groups("data" if kind == "dp" else kind)[0])
+        assert 2 * (ranks - 1) / ranks * stream.bytes_ * stream.calls == pytest.approx(sent[axis], rel=0.1)
+    told = {turn.members for turn in turns(layout, "dp", volumes)}
+    assert told == {len(layout.groups("data" if kind == "dp" else kind)[0]) for kind in axes}
+
+
+def test_experts_are_placed_by_what_each_of_their_groups_sends() -> None:
+    """Four data ranks on two islands whose cards inside are four times as fast. In order messages to experts stay
+    inside and experts' gradients cross; these are three times as many bytes, so they had better stay.
+    """
+    config = small(parallel__dp=4, parallel__ep=2, model__experts=4, model__layers=4, model__hidden=128,
+                   model__ffn_hidden=256, lab__hosts=4, lab__islands=2, lab__rate_mbit=30.0,
+                   lab__between_mbit=20.0, lab__inside_mbit=80.0)  # fmt: skip
+    order = automatic.chosen(config, ["parallel.placement"])["parallel.placement"]
+    assert order in ([0, 2, 1, 3], [0, 2, 3, 1])
 
 
 def test_4096_devices_are_answered_in_a_few_seconds() -> None:
