@@ -138,7 +138,9 @@ def _own_choice(config: RunConfig) -> _Choice:
 
 
 def _checked(path: Path) -> RunConfig:
-    config = load(path).with_values({"lab": {}})  # torchrun brings its own hosts
+    config = load(path)
+    if config.lab.wanted:  # torchrun brings its own hosts, whose interfaces have other names
+        config = config.with_values({"lab": {}, "network": {}})
     where = rules.check(config)
     check_budget(config)
     check_paths(config.data)

@@ -18,6 +18,7 @@ from engine.comm.channel import Channel
 from engine.comm.context import RankContext
 from engine.config.knobs.tied_parameters import Holders
 from engine.parallel.data.averaging import SharedParameters
+from profilers.analysis.events import NETWORKS_EVENT
 
 #: What messages between the stages of a pipeline are called in records.
 _AXIS = "pp"
@@ -79,6 +80,8 @@ def meet(rank: RankContext, holders: Holders, split: bool) -> SharedOverStages:
             channels[places] = _channel(rank, places)
         else:
             dist.new_group([rank.rank], timeout=rank.patience, use_local_synchronization=True)
+    if carried := rank.groups.transport.told():  # once more, these groups with the others
+        rank.writer.event(NETWORKS_EVENT, groups=carried)
     return SharedOverStages(holders, channels, split)
 
 

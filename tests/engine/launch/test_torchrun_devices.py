@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
+from engine.config.sections import Network
 from engine.launch import torchrun
 from engine.launch.torchrun import _Choice
 from engine.run.devices import gpu_probe
@@ -90,3 +93,18 @@ def test_a_refused_device_is_one_line(
     told = capsys.readouterr().err
     assert (told.startswith("error: device='cuda': "), told.count("\n")) == (True, 1), told
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_of_a_lab_goes_elsewhere_without_the_names_of_its_interfaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As exported from a study whose best trial left second cards alone; what names real interfaces stays."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    file = tmp_path / "config.json"
+    of_four: dict[str, Any] = {"parallel": {"dp": 4}, "batch": {"global_batch": 4, "micro_batch": 1}}
+    lab = {"islands": [2, 2], "inside_mbit": 400.0}
+    file.write_text(json.dumps(of_four | {"lab": lab, "network": {"inside": "data"}}), encoding="utf-8")
+    assert torchrun._checked(file).network == Network()
+    named = {"inside": "lo", "island_devices": 2}
+    file.write_text(json.dumps(of_four | {"network": named}), encoding="utf-8")
+    assert torchrun._checked(file).network == Network(**named)

@@ -75,6 +75,19 @@ def test_what_stays_on_an_island_goes_over_its_own_card(session: Session) -> Non
     assert sent(one_card, "data") == pytest.approx((dp + pp) * ETHERNET, rel=0.15)
 
 
+def test_groups_that_stages_share_layers_in_are_told_with_the_others(session: Session) -> None:
+    """Four stages share layers by twos: the pipeline crosses islands, and those that share are neighbours."""
+    config = small(
+        parallel__pp=4, model__layers=4, model__layer_groups=2, model__hidden=64, model__ffn_hidden=128
+    )
+    outcome, summary = execute(session, config.with_values({"lab": SECOND}))
+    assert outcome.good, outcome
+    told = [(row.axis, row.network, row.inside, row.ranks) for row in summary.networks]
+    everyone = [0, 1, 2, 3]
+    assert told == [("pp", "data", False, everyone), ("pp", "inside", True, everyone)]
+    assert sent(summary, "inside") > 0.0
+
+
 def test_second_cards_are_counted_among_what_is_sent(session: Session) -> None:
     summary = run(session)
     rates = {row.interface: row.rate_mbit for row in summary.interfaces if row.interface != "lo"}
