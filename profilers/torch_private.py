@@ -40,6 +40,24 @@ def backend_of(group: dist.ProcessGroup, device: torch.device) -> Any:
     return group._get_backend(device)  # type: ignore[attr-defined,unused-ignore]
 
 
+def gather_start(backend: Any) -> Any:
+    """Starts an all-gather of a backend into one tensor."""
+    return backend._allgather_base
+
+
+def scatter_start(backend: Any) -> Any:
+    """Starts a reduce-scatter of a backend from one tensor."""
+    return backend._reduce_scatter_base
+
+
+def attention_kernel(name: str) -> tuple[Any, Any]:
+    """A fused attention of that name that returns its log-sum-exp as well, and its backward; None each where this torch
+    has none.
+    """
+    forward = f"_scaled_dot_product_{name}"
+    return getattr(torch.ops.aten, forward, None), getattr(torch.ops.aten, f"{forward}_backward", None)
+
+
 def own_store(name: str) -> dist.Store:
     """The default group's store over a connection of its own: a wait on that one blocks all other calls on it."""
     default: Any = c10d._get_default_store()
@@ -63,6 +81,11 @@ def fsdp_groups(module: Any) -> list[Any]:
     if groups is None:
         groups = [one for one in (state._fsdp_param_group,) if one is not None]
     return list(groups)
+
+
+def gather_asynchronously(module: Any, wanted: bool) -> None:
+    """Whether FSDP2's gathers of a module run beside its computation, which is so by itself on GPUs alone."""
+    module._set_unshard_async_op(wanted)
 
 
 def whole_shape(parameter: Any) -> tuple[int, ...]:

@@ -103,6 +103,8 @@ class Channel:
     def __init__(self, group: Group, device: torch.device) -> None:
         self.group, self.size, self.rank, self.device = group, group.size(), group.rank(), device
         self._backend: Any = torch_private.backend_of(group, device)
+        self._gather = torch_private.gather_start(self._backend)
+        self._scatter = torch_private.scatter_start(self._backend)
         #: Whether calls between two ranks wait for each other unless they are posted together.
         self.batches = self._backend.name() == "nccl"
         self._exchange = Exchange(self._backend, self.size) if self._backend.name() == "gloo" else None
@@ -127,7 +129,7 @@ class Channel:
         if self._exchange is not None and self._exchange.gathers(x):
             self._wait("all_gather", out, self._exchange.all_gather, out, x, algorithm=EXCHANGE)
         else:
-            self._wait("all_gather", out, self._backend._allgather_base, out, x, self._all_gather)
+            self._wait("all_gather", out, self._gather, out, x, self._all_gather)
 
     def start_all_gather_into(self, out: Tensor, x: Tensor) -> Waitable:
         """``all_gather_into`` beside computation."""
@@ -149,7 +151,7 @@ class Channel:
             self._wait("reduce_scatter", x, exchange.reduce_scatter, out, x, operation, algorithm=EXCHANGE)
             return
         self._reduce_scatter.reduceOp = operation
-        self._wait("reduce_scatter", x, self._backend._reduce_scatter_base, out, x, self._reduce_scatter)
+        self._wait("reduce_scatter", x, self._scatter, out, x, self._reduce_scatter)
 
     def start_reduce_scatter_into(
         self, out: Tensor, x: Tensor, operation: Any = dist.ReduceOp.SUM

@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 PRIVATE = re.compile(
     r"\btorch(\.\w+)*\._[a-z]|from torch[\w.]*\._|\b_C\b|\bc10d\._|_get_backend|_get_fsdp|_fsdp_param_group\b(?!\.py)"
     r"|\._schema\b|\._cdata\b|\._version\b|_orig_size|_engine_run_backward|library\._"
+    r"|\._allgather_base\b|\._reduce_scatter_base\b|\._set_unshard|_scaled_dot_product_"
 )
 
 
@@ -88,6 +89,26 @@ def test_a_fake_tensor_has_a_shape_and_no_memory() -> None:
         assert (torch.empty(1 << 20, 1 << 20) @ torch.empty(1 << 20, 2)).shape == (1 << 20, 2)
 
 
+def test_a_fused_attention_returns_what_joins_blocks_of_keys() -> None:
+    """Its result, and the logarithm of the sum of exponentials; then the gradients."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 2, 6, 8, generator=generator, requires_grad=True) for _ in range(3))
+    scores = query @ key.transpose(-1, -2) / 8**0.5
+    expected = scores.softmax(-1) @ value
+    forward, backward = torch_private.attention_kernel("flash_attention_for_cpu")
+    with torch.no_grad():
+        out, log_sum = forward(query, key, value, 0.0, False)
+        gradients = backward(torch.ones_like(out), query, key, value, out, log_sum, 0.0, False)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(log_sum, scores.logsumexp(-1))
+    expected.sum().backward()
+    for found, tensor in zip(gradients, (query, key, value), strict=True):
+        torch.testing.assert_close(found, tensor.grad)
+    for name in ("flash_attention", "efficient_attention"):
+        assert None not in torch_private.attention_kernel(name)
+    assert torch_private.attention_kernel("no_such") == (None, None)
+
+
 def test_where_a_backward_pass_and_an_operator_stand() -> None:
     assert torch_private.BACKWARD.co_name == "_engine_run_backward"
     assert Path(torch_private.OPERATORS_FILE).name == "_ops.py"
@@ -106,6 +127,11 @@ def in_a_group(rank: int, folder: Path) -> None:
     assert group is not None
     backend = torch_private.backend_of(group, torch.device("cpu"))
     assert backend.name() == "gloo"
+    mine, both, one = torch.full((2,), float(rank)), torch.empty(4), torch.empty(2)
+    torch_private.gather_start(backend)(both, mine).wait()
+    assert both.tolist() == [0.0, 0.0, 1.0, 1.0]
+    torch_private.scatter_start(backend)(one, both).wait()
+    assert one.tolist() == [2.0 * rank, 2.0 * rank]
     store = torch_private.own_store("mine")
     if rank == 0:
         store.set("key", "value")
@@ -120,6 +146,8 @@ def in_a_group(rank: int, folder: Path) -> None:
         for one in unit.fsdp_params
     ]
     assert shapes == [(6, 4), (6,)]
+    torch_private.gather_asynchronously(module, True)
+    assert all(unit.unshard_async_op for unit in torch_private.fsdp_groups(module))
     found = torch_private.functional_collectives.all_reduce(torch.ones(2), "sum", group)
     assert found.tolist() == [2.0, 2.0]
     (folder / str(rank)).touch()

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
 
+from profilers.torch_private import attention_kernel
+
 _HALF = (torch.bfloat16, torch.float16)
 
 
@@ -58,7 +60,9 @@ def spread(x: Tensor, query: Tensor) -> Tensor:
     return x.expand(-1, query.shape[1], -1, -1)
 
 
-aten = torch.ops.aten
+_CPU, _CPU_BACKWARD = attention_kernel("flash_attention_for_cpu")
+_FLASH, _FLASH_BACKWARD = attention_kernel("flash_attention")
+_EFFICIENT, _EFFICIENT_BACKWARD = attention_kernel("efficient_attention")
 #: Rows to which the memory-efficient kernel pads its log-sum-exp.
 _EFFICIENT_ROWS = 32
 
@@ -112,7 +116,7 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 def block_kernel(query: Tensor, key: Tensor) -> BlockKernel:
     """The fastest exact kernel for these tensors' device, dtype and sizes, folded as ``BlockKernel`` says."""
     device, dtype = query.device.type, query.dtype
-    if device == "cpu" and hasattr(aten, "_scaled_dot_product_flash_attention_for_cpu"):
+    if device == "cpu" and _CPU is not None:
         return CPU_FLASH._replace(grouped=takes_groups(device, dtype))
     if device == "cuda":
         if query.shape[-1] % 8 == 0 and can_use_flash_attention(
@@ -126,20 +130,19 @@ def block_kernel(query: Tensor, key: Tensor) -> BlockKernel:
 
 
 def _cpu_flash(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    out, log_sum = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal)
+    out, log_sum = _CPU(query, key, value, 0.0, causal)
     return out, log_sum
 
 
 def _cpu_flash_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sum: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    operator = aten._scaled_dot_product_flash_attention_for_cpu_backward
-    of_query, of_key, of_value = operator(gradient, query, key, value, out, log_sum, 0.0, causal)
+    of_query, of_key, of_value = _CPU_BACKWARD(gradient, query, key, value, out, log_sum, 0.0, causal)
     return of_query, of_key, of_value
 
 
 def _cuda_flash(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    out, log_sum, *_ = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal)
+    out, log_sum, *_ = _FLASH(query, key, value, 0.0, causal)
     return out, log_sum
 
 
@@ -148,16 +151,14 @@ def _cuda_flash_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     lengths = None, None, query.shape[2], key.shape[2]
     seed, offset = (query.new_empty(shape, dtype=torch.uint64) for shape in ((2,), ()))
-    of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_backward(
+    of_query, of_key, of_value = _FLASH_BACKWARD(
         gradient, query, key, value, out, log_sum.contiguous(), *lengths, 0.0, causal, seed, offset
     )
     return of_query, of_key, of_value
 
 
 def _cuda_efficient(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    out, log_sum, *_ = aten._scaled_dot_product_efficient_attention(
-        query, key, value, None, True, 0.0, causal
-    )
+    out, log_sum, *_ = _EFFICIENT(query, key, value, None, True, 0.0, causal)
     return out, log_sum[..., : query.shape[2]]
 
 
@@ -167,7 +168,7 @@ def _cuda_efficient_backward(
     padded = F.pad(log_sum, (0, -log_sum.shape[-1] % _EFFICIENT_ROWS), value=math.inf)
     unused = query.new_empty((), dtype=torch.int64)
     wanted = [True, True, True, False]
-    of_query, of_key, of_value, _ = aten._scaled_dot_product_efficient_attention_backward(
+    of_query, of_key, of_value, _ = _EFFICIENT_BACKWARD(
         gradient, query, key, value, None, out, padded, unused, unused, 0.0, wanted, causal
     )
     return of_query, of_key, of_value

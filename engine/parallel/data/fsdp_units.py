@@ -119,7 +119,7 @@ def prefetch(model: Stage, layers: int) -> None:
     model.set_modules_to_forward_prefetch([one for block in first for one in block])
     model.set_modules_to_backward_prefetch([one for block in last for one in block] if layers else [])
     if model.device.type == "cpu":
-        model._set_unshard_async_op(layers > 0)
+        torch_private.gather_asynchronously(model, layers > 0)
 
 
 def _members(block: nn.Module) -> Sequence[FSDPModule]:
