@@ -106,7 +106,7 @@ def fitted(measured: Measured) -> Constants:
     def left(some: Constants) -> Array:
         return np.log(predicted(measured, some) / measured.seconds)
 
-    return fit(left, calibrate.shipped().constants, FREE).constants
+    return fit(left, calibrate.shipped_constants().constants, FREE).constants
 
 
 def left_out(found: Trials) -> Array:

@@ -111,7 +111,7 @@ class Kept:
 
     def calibrated(self, home: Path) -> None:
         """Take over the calibration of this machine, once."""
-        found = store.find(home, fingerprint.here()).calibration
+        found = store.find(home, fingerprint.this_machine()).calibration
         if self._calibration is None:
             if found is None:
                 raise SystemExit(f"no calibration in {home}: workbench calibrate --home {home} --ranks 4")

@@ -105,7 +105,9 @@ def left_out(table: Table) -> Iterator[LeftOut]:
             out = groups == name
             rest = calibrate.select(table.rows, ~out)
             train = published.joined(rest, table.also) if table.also else rest
-            constants = calibrate.fitted(train if (~out).any() else table.also or train, most=calibrate.MOST)
+            constants = calibrate.fitted_constants(
+                train if (~out).any() else table.also or train, most=calibrate.MOST
+            )
             own = calibrate.select(table.rows, out)
             predicted[out] = step_time.step(own.cases, own.machine, constants).seconds
         low, high = _ranges(np.log(predicted / seconds), groups, table)

@@ -103,7 +103,7 @@ def joined(one: Measured, other: Measured) -> Measured:
 @functools.cache
 def a100() -> Constants:
     """Fitted to all of vTrain's rows."""
-    return calibrate.fitted(
+    return calibrate.fitted_constants(
         joined(single(FILES["vtrain_single"]), multi(FILES["vtrain_multi"])), most=calibrate.MOST
     )
 

@@ -116,7 +116,7 @@ def simulated(objectives: Sequence[str], name: str) -> Problem:
     for ranks, points in by_ranks.items():
         configs = [space.config(point) for point in points]
         for point, found in zip(
-            points, forecasts(configs, target.named("frontier", None, ranks)), strict=True
+            points, forecasts(configs, target.named_target("frontier", None, ranks)), strict=True
         ):
             natural = tuple(_foreseen(found, one) for one in objectives)
             known[point_key(point)] = natural if found.out_of_memory_probability <= 0.5 else None

@@ -222,7 +222,7 @@ class MadeUp:
 
     def told(self, measured: float, searched: float) -> Told:
         """What it claims, beside the truth and another measurement."""
-        found = confirmation.confirmed(self.state, self.file)
+        found = confirmation.confirmation_of(self.state, self.file)
         chosen = recommendation.decide(found, self.file).arm.trial.number if found else 0
         best = found.fastest.trial.number if found else 0
         ratio = found.against(found.baseline).ratio if found else None

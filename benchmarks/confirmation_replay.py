@@ -155,7 +155,7 @@ def told(path: Path, budget: int, arms: int, gain: float, seed: int) -> Told:
         again = measured(len(state.trials), window.trial.config, step, steps)
         state = replace(state, trials=(*state.trials, replace(again, source="confirm", confirms=which,
                                                               round=window.round, window=steps)))  # fmt: skip
-    found = confirmation.confirmed(state, file)
+    found = confirmation.confirmation_of(state, file)
     assert found is not None
     one = next(arm for arm in found.arms if arm.trial.number == 1)
     compared = found.between(one, found.baseline)

@@ -97,7 +97,10 @@ def vtrain_single() -> Iterator[Split]:
         train, test = rows[:SINGLE_ROWS], rows[SINGLE_ROWS:]
         rest = select(one, test)
         parts.append(
-            (predicted(rest, calibrate.fitted(select(one, train), most=calibrate.MOST)), rest.seconds)
+            (
+                predicted(rest, calibrate.fitted_constants(select(one, train), most=calibrate.MOST)),
+                rest.seconds,
+            )
         )
         plain.append(_plain(one, train, test))
     found, wanted = map(np.concatenate, zip(*parts, strict=True))
@@ -108,7 +111,7 @@ def vtrain_single() -> Iterator[Split]:
 def vtrain_multi() -> Iterator[Split]:
     """Fitted to one node alone, and with ten rows of other model sizes."""
     one, many = (getattr(published, n)(published.FILES[f"vtrain_{n}"]) for n in ("single", "multi"))
-    single = calibrate.fitted(one, most=calibrate.MOST)
+    single = calibrate.fitted_constants(one, most=calibrate.MOST)
     sizes, every = np.unique(many.groups), np.arange(len(many.seconds))
     plain = [_plain(many, every[many.groups != s], every[many.groups == s]) for s in sizes]
     weights = [np.mean(many.groups == size) for size in sizes]
@@ -122,7 +125,8 @@ def vtrain_multi() -> Iterator[Split]:
         rest = select(many, many.groups == size)
         found.append(
             predicted(
-                rest, calibrate.fitted(published.joined(one, select(many, others)), most=calibrate.MOST)
+                rest,
+                calibrate.fitted_constants(published.joined(one, select(many, others)), most=calibrate.MOST),
             )
         )
         wanted.append(rest.seconds)
@@ -182,7 +186,7 @@ def held_share() -> Iterator[Split]:
     many = published.multi(published.FILES["vtrain_multi"])
     known = published.recomputation(published.FILES["megatron_2205_table3_table5"])
     for share in (0.74, 0.78, 0.82):
-        constants = calibrate.fitted(one, START.put(gemm_share=share), most=calibrate.MOST)
+        constants = calibrate.fitted_constants(one, START.put(gemm_share=share), most=calibrate.MOST)
         for name, other in (("vTrain, 64 to 512", many), ("Megatron 2205", known)):
             found = predicted(other, constants)
             yield Split(name, f"vTrain's 1 node, gemm_share {share}", found, other.seconds)

@@ -70,7 +70,7 @@ def models(found: Trials) -> Iterator[list[str]]:
     """A line for each model."""
     errors, cases = frontier.left_out(found), found.measured.cases
     width = frontier.half_width(errors)
-    usual = frontier.predicted(found.measured, calibrate.shipped().constants)
+    usual = frontier.predicted(found.measured, calibrate.shipped_constants().constants)
     paper, known = (frontier.of_peak(cases, seconds) for seconds in (found.measured.seconds, usual))
     parts = step_time.step(cases, found.measured.machine, frontier.calibrated(found).constants)
     for row, name in enumerate(found.models):
@@ -115,7 +115,7 @@ def _choice(words: str, found: Trials) -> list[str]:
 
 def of_constants(known: Calibrated) -> Iterator[list[str]]:
     """Those that moved by one percent or more."""
-    shipped = calibrate.shipped().constants
+    shipped = calibrate.shipped_constants().constants
     for name, deviation in frontier.FREE.items():
         ours, theirs = getattr(known.constants, name), getattr(shipped, name)
         if abs(ours / theirs - 1) >= 0.01:

@@ -151,13 +151,13 @@ def note_start(
         devices=list(chosen.names),
         placement=config.parallel.placement,
         lab_hosts=lab_hosts(config),
-        **store.reference(folder.parent, fingerprint.here(network)),
+        **store.reference(folder.parent, fingerprint.this_machine(network)),
     )
 
 
 def note_job_start(folder: Path) -> None:
     """The same of a job that is not ours, whose ranks are not known yet."""
-    found = store.reference(folder.parent, fingerprint.here(None))
+    found = store.reference(folder.parent, fingerprint.this_machine(None))
     run_folder.update_status(folder, owner=me(), started_unix=time.time(), layout={}, **found)
 
 
@@ -196,7 +196,7 @@ def finish(
     """
     records = RunRecords(folder / run_folder.RECORDS)
     config = run_folder.last_config(folder) or config
-    summary = summary_of(config, folder.name, backend, records, referred(folder))
+    summary = summary_of(config, folder.name, backend, records, calibration_or_reason(folder))
     if ranks is not None:
         summary = replace(summary, world_size=ranks, layout=_of_ranks(config, ranks))
     with contextlib.suppress(OSError):
@@ -220,7 +220,7 @@ def summary_of_job(folder: Path, records: RunRecords) -> RunSummary:
     """The records of a job that is not ours; what it computes on, and so its FLOPs and its layout, nobody told."""
     job = run_folder.ForeignJob.of(folder) or run_folder.ForeignJob()
     status = run_folder.RunStatus.of(folder)
-    calibrated, backend = referred(folder), status.backend or "none"
+    calibrated, backend = calibration_or_reason(folder), status.backend or "none"
     facts = RunFacts(
         run=folder.name,
         layout={},
@@ -239,9 +239,9 @@ def summary_of_job(folder: Path, records: RunRecords) -> RunSummary:
     return for_others(summarize(records, facts))
 
 
-def referred(folder: Path) -> store.Found:
+def calibration_or_reason(folder: Path) -> store.Found:
     """The calibration that a run folder refers to, or why there is none."""
-    return store.referred(folder.parent, run_folder.RunStatus.of(folder))
+    return store.calibration_of_run(folder.parent, run_folder.RunStatus.of(folder))
 
 
 def summary_of(

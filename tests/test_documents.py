@@ -11,13 +11,13 @@ ROOT = Path(__file__).parents[1]
 UNTYPED = {
     **dict.fromkeys(
         (
-            "engine.config.environment.asked",
+            "engine.config.environment.settings_given",
             "engine.config.knobs.catalogue.arithmetic",
             "engine.config.knobs.catalogue.exactly",
             "engine.config.knobs.catalogue.lossy",
             "engine.config.knobs.catalogue.plain_values",
             "engine.config.run_config.flatten",
-            "engine.config.validation.live_changes.changed",
+            "engine.config.validation.live_changes.changed_config",
             "tuning.space.knobs.parse_space",
             "tuning.storage.commands.send",
         ),

@@ -68,7 +68,7 @@ class Measuring:
         trial = self._trial
         labels = {"study": self._file.name, "trial": str(trial.number), "purpose": self._purpose}
         space = self._file.search_space
-        config = rounds.lengthened(space.config(trial.config))
+        config = rounds.lengthened_config(space.config(trial.config))
         resolved = {key: config.flat()[key] for key in space.by_word(trial.config)}
         config = rounds.window(config, trial.window) if trial.window else config
         outcome, summary = execute(config, labels, self._should_stop, self._began)
@@ -76,7 +76,7 @@ class Measuring:
             outcome = replace(outcome, ending=Ending.STOPPED)
         told = executor.trial_record(trial, outcome, summary, self._journal.state, self._file)
         told["conditions"] |= self._clock.known() | self._beside.known()
-        told["resolved"] = resolved | executor.planned(summary)
+        told["resolved"] = resolved | executor.planned_actions(summary)
         if outcome.ending is Ending.STOPPED:
             told["by_command"] = self._control.killed.get(trial.number)
             told["reason"] = self._why_stopped() or outcome.reason
@@ -261,7 +261,7 @@ class Study:
             self._board.file = self._file
             proposer = self._proposer
             step = policy.next_step(self._journal.state, self._file, proposer.exhausted, proposer.hopeless)
-            step = coordination.held(step, self._journal.state, self._crew.has)
+            step = coordination.step_or_wait(step, self._journal.state, self._crew.has)
             if step.phase == "wait":
                 return "wait"
             self._board.state = "running"

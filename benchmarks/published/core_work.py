@@ -113,7 +113,7 @@ class CoreWork:
 
     def _stage(self, part: Part, constants: CoreConstants, messages: float) -> Costs:
         ahead = compute.forward(self.cases, self.device, constants)
-        again = compute.recomputed(self.cases, ahead)
+        again = compute.recomputed_flops(self.cases, ahead)
         forward = float((ahead.device + ahead.floor)[0])
         repeated = float((again.device + again.floor)[0])
         head = float(compute.head_forward(self.cases, self.device, constants)[0]) * part.is_last

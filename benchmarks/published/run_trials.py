@@ -15,7 +15,7 @@ from profilers.analysis.memory import memory_rows, peak
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import Archive, RunRecords
 from tuning.predict.fit.calibrate import Measured
-from tuning.predict.fit.finished_runs import Trial, is_complete, joined, layout
+from tuning.predict.fit.finished_runs import Trial, is_complete, joined_machine, layout
 from tuning.predict.model.cases import cases_of
 from tuning.predict.model.step_time import Machine
 
@@ -77,7 +77,10 @@ def measured(
     seconds = np.array([np.median([one.seconds for one in same]) for same in alike.values()])
     groups = np.array([layout(one) for one in configs])
     return Measured(
-        cases_of(configs, devices_per_node), joined([machine(one) for one in configs]), seconds, groups
+        cases_of(configs, devices_per_node),
+        joined_machine([machine(one) for one in configs]),
+        seconds,
+        groups,
     )
 
 

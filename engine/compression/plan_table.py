@@ -56,7 +56,9 @@ class Candidates:
     moved: float
 
 
-def chosen(told: Sequence[dict[str, Row]], settings: Settings, alpha: float, budget: str) -> dict[str, Any]:
+def chosen_values(
+    told: Sequence[dict[str, Row]], settings: Settings, alpha: float, budget: str
+) -> dict[str, Any]:
     """The value of each layer; the sum of errors, and their effect, the mean share that is lost where layers count by
     their weights, both beside those of the one value; and the budget: of the effect for the loss, or of the error.
     """

@@ -237,7 +237,7 @@ _SOCKETS = 64
 _BOUNDS = (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"))
 
 
-def asked(environment: Environment) -> dict[str, Any]:
+def settings_given(environment: Environment) -> dict[str, Any]:
     """The settings that are given, by their names in a configuration."""
     given = {name: getattr(environment, name) for name in VARIABLES}
     return {name: value for name, value in given.items() if value is not None}
@@ -253,7 +253,7 @@ def text_of(name: str, value: Any) -> str:
 def variables(environment: Environment, at_start: bool = False) -> dict[str, str]:
     """Variables of a process; ``at_start``: only those that are read as a program starts."""
     found: dict[str, str] = {}
-    for name, value in asked(environment).items():
+    for name, value in settings_given(environment).items():
         known = VARIABLES[name]
         if at_start and known.read != "start":
             continue
@@ -285,7 +285,7 @@ def take(found: Mapping[str, str]) -> None:
         os.environ[name] = value
 
 
-def seen(name: str, here: Mapping[str, str] = os.environ) -> str | None:
+def process_value(name: str, here: Mapping[str, str] = os.environ) -> str | None:
     """What this process has of a setting; None if nothing."""
     known = VARIABLES[name]
     if known.part is None:
@@ -306,7 +306,7 @@ def silent(name: str, kind: str, ranks: int) -> str | None:
 
 def problems(environment: Environment) -> Iterator[LayoutError]:
     """What contradicts itself."""
-    given = asked(environment)
+    given = settings_given(environment)
     for low, high in _BOUNDS:
         if low in given and high in given and given[low] > given[high]:
             remedy = f"must not be above {high}={given[high]}"

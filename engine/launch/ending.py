@@ -65,7 +65,7 @@ def _from_death(death: Death) -> RunOutcome:
     return RunOutcome(Ending.CRASHED, reason, death.rank, death.phase, death.last_lines, outside)
 
 
-def hung(
+def hanging_rank(
     ranks: Sequence[RankProgress], patience_seconds: float, stopped_pids: frozenset[int] = frozenset()
 ) -> RankProgress | None:
     """The rank that holds the others up, once one has not moved for ``patience_seconds``.
@@ -83,7 +83,7 @@ def hung(
     return min(computing or late, key=lambda rank: (rank.step, -rank.age_seconds))
 
 
-def blamed(
+def blamed_rank(
     suspect: RankProgress,
     ranks: Sequence[RankProgress],
     held_up_by: Sequence[int],
@@ -101,7 +101,7 @@ def blamed(
     return suspect, len(ranks) == 1 or any(rank.step > suspect.step for rank in ranks)
 
 
-def late(ranks: Sequence[RankProgress], timeout_seconds: float) -> RunOutcome:
+def overdue_outcome(ranks: Sequence[RankProgress], timeout_seconds: float) -> RunOutcome:
     """A run past its deadline, with the rank that is furthest behind."""
     reason = f"longer than train.timeout_seconds={timeout_seconds:g}"
     last = min(ranks, key=lambda rank: rank.step, default=None)

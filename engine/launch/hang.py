@@ -13,13 +13,13 @@ from pathlib import Path
 
 import psutil
 
-from engine.launch.ending import blamed, hung
+from engine.launch.ending import blamed_rank, hanging_rank
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from engine.run.progress import WAITING, Progress, RankProgress
 from engine.run.run_folder import FLIGHT, read_json
 from profilers.collectives import hang
-from profilers.collectives.flight_recorder import Dump, DumpError, joined, parse
+from profilers.collectives.flight_recorder import Dump, DumpError, merged_dump, parse
 from profilers.collectives.hang import Stuck
 from profilers.records.writer import RecordWriter
 
@@ -44,7 +44,7 @@ def explain(progress: Progress, folder: Path) -> Stuck | None:
         if document is None:
             continue
         try:
-            dump = joined([parse(one.encode(), document["since_unix"]) for one in document["dumps"]])
+            dump = merged_dump([parse(one.encode(), document["since_unix"]) for one in document["dumps"]])
         except (DumpError, KeyError, AttributeError):
             continue
         members = {group: tuple(ranks) for group, ranks in document.get("members", {}).items()}
@@ -106,7 +106,7 @@ class HangWatch:
         """What is found at two looks is noted. May take 1.5 s then, since ranks are asked what they wait in."""
         places = self._progress.ranks()
         stopped = stopped_processes(places, self._patience_seconds)
-        culprit = hung(places, self._patience_seconds, stopped)
+        culprit = hanging_rank(places, self._patience_seconds, stopped)
         if culprit is None:
             self._suspect, self._stale = None, self._asked
             if self._told:
@@ -120,7 +120,7 @@ class HangWatch:
             self._progress.request_dump()  # all wait: whoever holds them up is on another host
             return
         stuck = None if self._stale else explain(self._progress, self._folder)
-        culprit, known = blamed(culprit, places, stuck.held_up_by if stuck else (), stopped)
+        culprit, known = blamed_rank(culprit, places, stuck.held_up_by if stuck else (), stopped)
         self._tell(outcome_of(culprit, known, stuck))
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from engine.config.run_config import RunConfig
 from engine.launch import ending
-from engine.launch.ending import Death, NetworkWatch, blamed, decide, hung, late
+from engine.launch.ending import Death, NetworkWatch, blamed_rank, decide, hanging_rank, overdue_outcome
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.workers import Worker
 from engine.run import processes
@@ -143,18 +143,18 @@ class Watch:
         if asked is not None and time.monotonic() - asked > patience:
             return RunOutcome(Ending.STOPPED, "stopped on request; ranks did not answer and were killed")
         stopped = stopped_processes(ranks, patience)
-        culprit = hung(ranks, patience, stopped)
+        culprit = hanging_rank(ranks, patience, stopped)
         if culprit is not None:
             # It is the cause only if it still stands there when looked at again.
             suspect, self._suspect = self._suspect, (culprit.rank, culprit.step, culprit.phase)
             if suspect != self._suspect:
                 return None
             stuck = explain(self._progress, self._launch.folder)
-            culprit, known = blamed(culprit, ranks, stuck.held_up_by if stuck else (), stopped)
+            culprit, known = blamed_rank(culprit, ranks, stuck.held_up_by if stuck else (), stopped)
             lines = _tail(self._launch.folder / LOGS / f"rank-{culprit.rank}.log")
             return outcome_of(culprit, known, stuck, lines)
         if time.monotonic() > self._deadline:
-            return late(ranks, self._launch.config.train.timeout_seconds)
+            return overdue_outcome(ranks, self._launch.config.train.timeout_seconds)
         return None
 
     def _pass_on_stop(self) -> None:

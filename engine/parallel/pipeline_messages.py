@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.comm import host_values
 from engine.comm.channel import Channel, Message
 from engine.model.stage import MessageKind
-from engine.schedules.actions import Action, Plan, Work, result_of, sent
+from engine.schedules.actions import Action, Plan, Work, result_of, results_by_route
 from engine.schedules.credits import Way, credits_of
 
 
@@ -86,7 +86,7 @@ class PipelineMessages:
         With NCCL the first message of two ranks in a group makes a communicator, for which the host waits until the
         peer's first one. In a schedule those come in different orders on the two ranks; here all go by one order.
         """
-        routes = sent(self._plan)
+        routes = results_by_route(self._plan)
         pairs = {(min(route.source, route.target), max(route.source, route.target)) for route in routes}
         for low, high in sorted(pairs):
             if self._rank in (low, high):

@@ -20,7 +20,7 @@ from engine.comm.context import RankContext
 from engine.comm.store import RankStore
 from engine.compression.compressor import errors_of
 from engine.compression.interface import Content, Part
-from engine.compression.plan_table import Row, chosen, means, share_of
+from engine.compression.plan_table import Row, chosen_values, means, share_of
 from engine.compression.randomness import sum_of_squares
 from engine.config.compression import NO_PLAN, Plan, Settings, candidates, settings_of, settings_with
 from engine.config.sections import Compression
@@ -104,7 +104,7 @@ class Planner:
 
     def _choice(self, rows: list[dict[str, Row]]) -> dict[str, Any]:
         config = self._config
-        return chosen(rows, settings_of(config), config.plan_alpha, config.plan_budget)
+        return chosen_values(rows, settings_of(config), config.plan_alpha, config.plan_budget)
 
     def _rows(self, settings: Settings, prices: Prices) -> dict[str, Row]:
         """This rank's share of the table, of the layers that some candidate compresses."""

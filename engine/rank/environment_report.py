@@ -184,7 +184,7 @@ _ENDED = Proof(None, UNTOLD, "the rank ended before it looked")
 
 def note_asked(asked: Environment, writer: RecordWriter) -> None:
     """As a rank begins: what its run asks for and what its process has, in case that it never gets to :func:`note`."""
-    rows = [_row(name, value, _ENDED) for name, value in environment.asked(asked).items()]
+    rows = [_row(name, value, _ENDED) for name, value in environment.settings_given(asked).items()]
     if rows:
         writer.event(ASKED, rows=[asdict(row) for row in rows])
 
@@ -194,7 +194,7 @@ def note(asked: Environment, device: torch.device, log: Path, writer: RecordWrit
 
     A warm worker's runs all ask for the same variables, so each of them comes here if one does.
     """
-    wanted = environment.asked(asked)
+    wanted = environment.settings_given(asked)
     lines = _lines(log) if any(name.startswith("NCCL_") for name in wanted) else []
     rows = [_row(name, value, _proof(name, value, device, lines)) for name, value in wanted.items()]
     _SAID.extend(line for line in settings(lines) if line not in _SAID)
@@ -212,7 +212,7 @@ def turn_threads(asked: Environment, device: torch.device, writer: RecordWriter)
     for none; told anew.
     """
     _set_threads(asked.OMP_NUM_THREADS)
-    wanted = environment.asked(asked)
+    wanted = environment.settings_given(asked)
     rows = [
         _row(name, value, _threads(value) if name == _THREADS else _proof(name, value, device, []))
         for name, value in wanted.items()
@@ -239,7 +239,7 @@ def _set_threads(count: int | None) -> None:
 
 
 def _row(name: str, value: Any, found_proof: Proof) -> EnvironmentRow:
-    text, seen = environment.text_of(name, value), environment.seen(name)
+    text, seen = environment.text_of(name, value), environment.process_value(name)
     if seen != text:
         found_proof = Proof(found_proof.used, NO, "its process does not have it so")
     return EnvironmentRow(name, text, seen, found_proof.used, found_proof.proven, found_proof.how)

@@ -47,7 +47,7 @@ class Reconfiguration:
             InputError: it is not legal; then all is as it was.
         """
         rank = self._rank
-        before, after = rank.config, live_changes.changed(rank.config, order.values)
+        before, after = rank.config, live_changes.changed_config(rank.config, order.values)
         changes = live_changes.changes(before, after)
         if not changes:
             return Done(NOTHING)

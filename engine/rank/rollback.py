@@ -84,7 +84,7 @@ class RollbackPoint:
         Raises:
             InputError: it is not legal, or the copy does not fit into a host's memory: then all is as it was.
         """
-        live_changes.changed(self._rank.config, order.values)
+        live_changes.changed_config(self._rank.config, order.values)
         self._check_loss(order)
         self._optimizer.drain()
         state = state_of(self._optimizer)
@@ -108,7 +108,7 @@ class RollbackPoint:
         kept = self._kept
         if kept is None:
             raise InputError(BACK, None, _NONE_KEPT)
-        live_changes.changed(kept.config, order.values)
+        live_changes.changed_config(kept.config, order.values)
         self._check_loss(order)
         self._optimizer.drain()
         self._reconfiguration.restore(kept.config)

@@ -67,7 +67,7 @@ class Waiting:
         return (self.done + self.answered / self.ranks) / (self.steps + 1)
 
 
-def asked(folder: Path, command: str) -> dict[str, int]:
+def orders_of_command(folder: Path, command: str) -> dict[str, int]:
     """The ids of all orders of a command, and over how many steps each was asked for."""
     found = {}
     for path in (folder / run_folder.COMMANDS).glob("*.json"):
@@ -83,7 +83,7 @@ def waiting(folder: Path, command: str) -> list[Waiting]:
     """Orders of a command that some rank has still to answer, the oldest first."""
     given, ranks = of_run(folder), run_folder.RunStatus.of(folder).answering
     found = []
-    for key, steps in sorted(asked(folder, command).items()):
+    for key, steps in sorted(orders_of_command(folder, command).items()):
         answered = sum(answer.id == key for answer in given)
         if answered < ranks:
             far = how_far(folder, key, command, steps)
@@ -93,7 +93,7 @@ def waiting(folder: Path, command: str) -> list[Waiting]:
 
 def how_far(folder: Path, key: str, command: str, steps: int) -> tuple[str, int | None, int]:
     """State, first step, and steps done by all ranks of an order that goes on."""
-    number, announced = progress.announced(folder)
+    number, announced = progress.last_announcement(folder)
     order = commands.read(folder, number) if number else None
     ranks = progress.read(folder)
     if order is None or order.id != key or not ranks:
@@ -172,7 +172,7 @@ def is_over(folder: Path) -> bool:
     return status.state == "ended" or (status.owner is not None and not alive(status.owner))
 
 
-def unanswered(folder: Path) -> list[str]:
+def unanswered_orders(folder: Path) -> list[str]:
     """The ids of orders that turn the run and that not all of its ranks have answered, the oldest first."""
     ranks = run_folder.RunStatus.of(folder).answering
     given = Counter(answer.id for answer in answers(RunRecords(folder / run_folder.RECORDS)))
@@ -183,12 +183,12 @@ def unanswered(folder: Path) -> list[str]:
 
 def _begun(folder: Path, order: str) -> bool:
     """Whether ranks have agreed on a step for an order, or for a later one."""
-    number, _ = progress.announced(folder)
+    number, _ = progress.last_announcement(folder)
     known = [commands.read(folder, earlier) for earlier in range(1, number + 1)]
     return any(one is not None and one.id == order for one in known)
 
 
-def told(folder: Path, found: list[Answer], ranks: int) -> tuple[bool | None, str]:
+def result_of_order(folder: Path, found: list[Answer], ranks: int) -> tuple[bool | None, str]:
     """Whether an order was carried out (None while some ranks have not answered), and a line that says so."""
     problems = [f"rank {answer.rank}: {answer.problem}" for answer in found if answer.problem]
     if problems:

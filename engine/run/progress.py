@@ -96,7 +96,7 @@ class Progress(Page):
         """Wait until every host has heard what was announced; on one host it has at once."""
 
 
-def announced(folder: Path) -> tuple[int, int]:
+def last_announcement(folder: Path) -> tuple[int, int]:
     """Number and step of a run's last announced order; (0, 0) before the first or without a progress file."""
     try:
         progress = Progress(folder)

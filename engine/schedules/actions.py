@@ -212,7 +212,7 @@ def in_order(plan: Plan, credit: Mapping[Action, Action] = _NOBODY) -> Iterator[
                 yield rank, action
 
 
-def sent(plan: Plan) -> dict[Route, list[Action]]:
+def results_by_route(plan: Plan) -> dict[Route, list[Action]]:
     """The results that travel on each route, in the order in which their source makes them."""
     routes: dict[Route, list[Action]] = {}
     for rank, actions in enumerate(plan.actions):

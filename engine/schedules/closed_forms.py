@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from engine.schedules.actions import Costs, Size
 from engine.schedules.algorithms import NoFormError
-from engine.schedules.registry import KINDS, kept, plan
+from engine.schedules.registry import KINDS, peak_activations, plan
 
 
 def busy_seconds(kind: str, chunks: int, micro_batches: int, costs: Costs) -> float:
@@ -53,5 +53,5 @@ def in_flight(kind: str, ranks: int, chunks: int, micro_batches: int) -> tuple[i
     if size.stages == 1:
         return (1,)
     if form is None:
-        return tuple(map(kept, plan(kind, ranks, chunks, micro_batches).actions))
+        return tuple(map(peak_activations, plan(kind, ranks, chunks, micro_batches).actions))
     return tuple(form(rank, size) for rank in range(ranks))

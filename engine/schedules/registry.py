@@ -117,7 +117,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def kept(actions: Sequence[Action]) -> int:
+def peak_activations(actions: Sequence[Action]) -> int:
     """The most micro-batches of stages whose activations one rank's list keeps at a time, from F to B or W."""
     most = now = 0
     for action in actions:
@@ -146,11 +146,11 @@ def plan(kind: str, ranks: int, chunks: int, micro_batches: int, skips: Skips | 
             raise ValueError(f"{kind}: {name}={getattr(size, name)} {problem}")
     schedule = one_f_one_b if size.stages == 1 else facts.schedule
     actions = tuple(tuple(schedule(rank, size)) for rank in range(ranks))
-    whole = Plan(kind, ranks, size.stages, micro_batches, placed(facts.placement, size), actions)
+    whole = Plan(kind, ranks, size.stages, micro_batches, rank_of_stages(facts.placement, size), actions)
     return whole if skips is None else skip_pipe.skipping(whole, skips)
 
 
-def placed(placement: Literal["loop", "v"], size: Size) -> tuple[int, ...]:
+def rank_of_stages(placement: Literal["loop", "v"], size: Size) -> tuple[int, ...]:
     """Stage -> rank: in rounds (0 1 2 0 1 2), or down and up again (0 1 2 2 1 0)."""
     around = tuple(range(size.ranks))
     rounds = [around[::-1] if placement == "v" and chunk % 2 else around for chunk in range(size.chunks)]

@@ -25,7 +25,7 @@ from profilers.rank.waits import Backwards, JobRecorder, TensorWaits, axis_of, w
 from profilers.records.schema import PHASES
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import clock_for
-from profilers.steps.page import CODES, shared
+from profilers.steps.page import CODES, shared_page
 from profilers.steps.resolve import SpanChoice
 from profilers.steps.sampling_budget import DetailChoice
 from profilers.steps.wait_sampler import Lookout
@@ -52,7 +52,7 @@ class RankRecording:
         self._writer = RecordWriter(seat.folder / RECORDS, f"rank-{seat.rank}")
         if seat.restarted:
             self._writer.undo(0)
-        self._page = shared(seat.folder / PROGRESS, seat.world_size)
+        self._page = shared_page(seat.folder / PROGRESS, seat.world_size)
         self._standing = self._page.standing(seat.rank)
         self._standing.tell(-1, CODES["building"])
         self._steps: JobSteps | None = None

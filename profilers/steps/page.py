@@ -94,7 +94,7 @@ class Page:
         self._map.close()
 
 
-def shared(path: Path, world_size: int) -> Page:
+def shared_page(path: Path, world_size: int) -> Page:
     """The page that all ranks of a host open alike: whoever comes first has made it, and it is never half there."""
     if not path.exists():
         scratch = path.with_name(f".{path.name}.{os.getpid()}")

@@ -46,7 +46,7 @@ class DetailChoice:
 
     def wants(self, step: int) -> bool:
         """Whether to record it in detail."""
-        return self.every == 1 or chosen(step, self.every)
+        return self.every == 1 or is_drawn(step, self.every)
 
     def told(self, step: int, seconds: float, spent: float) -> Decision | None:
         """A step in detail took ``seconds`` of a core, recording it ``spent``; what is chosen, once it is."""
@@ -60,7 +60,7 @@ class DetailChoice:
         return Decision(self.every, cost, self._budget)
 
 
-def chosen(step: int, every: int) -> bool:
+def is_drawn(step: int, every: int) -> bool:
     """Whether ``step`` is the one among its ``every`` (a power of two) that is drawn."""
     level = 0
     while 1 << level < every:

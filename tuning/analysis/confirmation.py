@@ -159,17 +159,17 @@ def next_window(state: StudyState, file: StudyFile) -> Window | None:
     turn = contenders if number % 2 == 0 else contenders[::-1]
     left = [trial for trial in turn if number not in runs[trial.number]]
     costs = sum(cost(state, file, trial) for trial in left)
-    if used(state, file) + costs > allowed(state, file) + 1e-9:
+    if used_budget(state, file) + costs > budget_of_windows(state, file) + 1e-9:
         return None
     return Window(left[0], number, window_steps(state, file, left[0]), tuple(left))
 
 
-def allowed(state: StudyState, file: StudyFile) -> float:
+def budget_of_windows(state: StudyState, file: StudyFile) -> float:
     """The budget of the confirmation, in lengths of a trial."""
     return float(file.confirm_repeats * len(arms(state, file)))
 
 
-def used(state: StudyState, file: StudyFile) -> float:
+def used_budget(state: StudyState, file: StudyFile) -> float:
     """What its windows have used of that budget."""
     runs = _fresh_windows(state, file)
     return sum(
@@ -205,7 +205,7 @@ def trial_steps(state: StudyState, file: StudyFile, trial: Trial) -> int:
     """Those of a whole run of it."""
     known = state.cache("trial steps", file.config)
     if trial.number not in known:
-        known[trial.number] = rounds.lengthened(file.search_space.config(trial.config)).train.steps
+        known[trial.number] = rounds.lengthened_config(file.search_space.config(trial.config)).train.steps
     steps: int = known[trial.number]
     return steps
 
@@ -214,7 +214,7 @@ def overhead_seconds(state: StudyState) -> float:
     """What a trial takes beside its steps: the median over the search, 0 where that is not known."""
     found = [
         trial.seconds - trial.steps * step
-        for trial in leaderboard.measured(_search(state))
+        for trial in leaderboard.measured_trials(_search(state))
         if (step := (trial.measures.get("step_seconds") or {}).get("value"))
     ]
     return max(0.0, median(found)) if found else 0.0
@@ -231,10 +231,10 @@ def with_winner(stands: leaderboard.Standing, found: Confirmed | None) -> leader
 
 def winner(state: StudyState, file: StudyFile) -> Trial | None:
     """The best trial of a study: by the rounds if it was measured again, else by the search."""
-    return with_winner(leaderboard.standing(state, file), confirmed(state, file)).best
+    return with_winner(leaderboard.standing(state, file), confirmation_of(state, file)).best
 
 
-def confirmed(state: StudyState, file: StudyFile) -> Confirmed | None:
+def confirmation_of(state: StudyState, file: StudyFile) -> Confirmed | None:
     """What the windows come to; None unless the baseline and the best of the search were measured again, or two others
     where the baseline cannot run.
     """

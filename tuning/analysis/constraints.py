@@ -58,7 +58,9 @@ class Checked:
         return asdict(self)
 
 
-def checked(constraints: Constraints | None, measures: Mapping[str, Mapping[str, Any]]) -> list[Checked]:
+def constraint_checks(
+    constraints: Constraints | None, measures: Mapping[str, Mapping[str, Any]]
+) -> list[Checked]:
     """Every constraint beside what one run measured."""
     given = constraints.given() if constraints else {}
     return [_check(name, bound, measures.get(BOUNDS[name].measure) or {}) for name, bound in given.items()]
@@ -72,7 +74,7 @@ def over_runs(
     better than to break it.
     """
     mean = {bound.measure: _mean(runs, bound.measure) for bound in BOUNDS.values() if not bound.always}
-    found = [checked(constraints, run | mean) for run in map(dict, runs)]
+    found = [constraint_checks(constraints, run | mean) for run in map(dict, runs)]
     return [max(each, key=_badness) for each in zip(*found, strict=True)]
 
 
@@ -92,7 +94,7 @@ def is_about(name: str) -> bool:
     return name.removesuffix(_UNDECIDED) in BOUNDS
 
 
-def broken(found: Sequence[Checked]) -> str:
+def broken_constraints(found: Sequence[Checked]) -> str:
     """What is not kept, and by how much; empty if all is."""
     return "; ".join(one.reason for one in found if one.state != "satisfied")
 

@@ -239,7 +239,7 @@ def rules_of(state: StudyState, file: StudyFile) -> Rules | None:
 def run_spread(state: StudyState, assumed: float) -> float:
     """How far runs of one configuration stray: as seen in this study, beside what is assumed until it is."""
     groups = [[trial.samples, *(again.samples for again in leaderboard.repeats(state, trial))]
-              for trial in leaderboard.repeated(state)]  # fmt: skip
+              for trial in leaderboard.repeated_trials(state)]  # fmt: skip
     return spread_of(groups).beside(assumed)
 
 

@@ -45,14 +45,14 @@ def wants_retry(state: StudyState, trial: Trial) -> bool:
     if not outside and trial.outcome not in RETRY_ONCE:
         return False
     patience = BASELINE_RETRIES if outside and is_baseline(state, trial) else RETRIES
-    return trial.attempt < patience and trial.number not in retried(state)
+    return trial.attempt < patience and trial.number not in retried_trials(state)
 
 
-def counted(state: StudyState) -> list[Trial]:
+def counted_trials(state: StudyState) -> list[Trial]:
     """Trials that used up one of the study's trials: ended, not tried again, not a confirmation."""
     known = state.cache("counted")
     if None not in known:
-        again = retried(state)
+        again = retried_trials(state)
         ended = [trial for trial in state.trials if trial.outcome is not None and trial.confirms is None]
         known[None] = [
             trial for trial in ended if trial.number not in again and not wants_retry(state, trial)
@@ -61,7 +61,7 @@ def counted(state: StudyState) -> list[Trial]:
     return counted
 
 
-def retried(state: StudyState) -> set[int | None]:
+def retried_trials(state: StudyState) -> set[int | None]:
     """Numbers of the trials that were tried again."""
     known = state.cache("retried")
     if None not in known:
@@ -70,7 +70,7 @@ def retried(state: StudyState) -> set[int | None]:
     return numbers
 
 
-def measured(state: StudyState) -> list[Trial]:
+def measured_trials(state: StudyState) -> list[Trial]:
     """Trials of the search that have a value."""
     return [trial for trial in state.trials if trial.value is not None and trial.confirms is None]
 
@@ -84,7 +84,7 @@ def _confirmations(state: StudyState) -> dict[int, list[Trial]]:
     """By the number of the trial that was measured again."""
     known = state.cache("confirmations")
     if None not in known:
-        again, measured_again = retried(state), dict[int, list[Trial]]()
+        again, measured_again = retried_trials(state), dict[int, list[Trial]]()
         for other in state.trials:
             ended = other.confirms is not None and other.outcome is not None and not other.checks_loss
             if ended and other.number not in again and not wants_retry(state, other):
@@ -99,13 +99,13 @@ def repeats(state: StudyState, trial: Trial) -> list[Trial]:
     return [again for again in confirmations(state, trial) if again.value is not None]
 
 
-def repeated(state: StudyState) -> list[Trial]:
+def repeated_trials(state: StudyState) -> list[Trial]:
     """The trials of the search that have a value and were measured again."""
     found = (state.trial(number) for number in sorted(_confirmations(state)))
     return [trial for trial in found if trial and trial.value is not None and trial.confirms is None]
 
 
-def visited(state: StudyState, points: Points) -> set[str]:
+def visited_keys(state: StudyState, points: Points) -> set[str]:
     """Keys of every point that was proposed, also as this version would write it; and of what an earlier study measured
     for the same question, except the points of it that are to be measured here first.
     """
@@ -170,7 +170,7 @@ def standing(state: StudyState, file: StudyFile) -> Standing:
 
 
 def _standing(state: StudyState, file: StudyFile) -> Standing:
-    found = sorted(measured(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
+    found = sorted(measured_trials(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
     baseline = next((trial for trial in found if is_baseline(state, trial)), None)
     beside = baseline is not None and live_comparison.ranks(file)
     if beside:
@@ -266,10 +266,10 @@ def trials_wanted(state: StudyState, file: StudyFile) -> int:
     """
     if not loss_checks(state):
         return file.trials
-    return file.trials + sum(is_ruled_out(state, trial, file) for trial in counted(state))
+    return file.trials + sum(is_ruled_out(state, trial, file) for trial in counted_trials(state))
 
 
-def judged(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
+def loss_verdict(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
     """What the loss guard says about a trial. Where a loss is to be reached, a value says that it was."""
     if file.target_loss is not None:
         if trial.value is not None:
@@ -292,12 +292,12 @@ def losers(state: StudyState, file: StudyFile) -> list[Trial]:
         return []
     known = state.cache("losers", file)
     if None not in known:
-        found = measured(state)
+        found = measured_trials(state)
         baseline = next((trial for trial in found if is_baseline(state, trial)), None)
         known[None] = [
             trial
             for trial in found
-            if _lossy(trial, file) and judged(state, trial, baseline, file).state == "violated"
+            if _lossy(trial, file) and loss_verdict(state, trial, baseline, file).state == "violated"
         ]
     losers: list[Trial] = known[None]
     return losers
@@ -309,7 +309,7 @@ def _lossy(trial: Trial, file: StudyFile) -> bool:
 
 def may_win(state: StudyState, file: StudyFile) -> list[Trial]:
     """Measured trials that meet every constraint, in all of their runs, and the loss guard."""
-    found = measured(state)
+    found = measured_trials(state)
     baseline = next((trial for trial in found if is_baseline(state, trial)), None)
     return [trial for trial in found if _may_win(state, trial, baseline, file)]
 
@@ -335,7 +335,7 @@ def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: Stud
         lossy = _lossy(trial, file)
         known[trial.number] = keeps(state, trial, file) and (lossy or _feasible(trial)), lossy
     may, lossy = known[trial.number]
-    return may and (not lossy or judged(state, trial, baseline, file).state == "satisfied")
+    return may and (not lossy or loss_verdict(state, trial, baseline, file).state == "satisfied")
 
 
 def _feasible(trial: Trial) -> bool:

@@ -10,7 +10,7 @@ from engine.config.knobs.catalogue import is_lossy
 from engine.run.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
 from profilers.model.run_summary import RunSummary
 from tuning.analysis import conditions
-from tuning.analysis.constraints import broken, checked, violations
+from tuning.analysis.constraints import broken_constraints, constraint_checks, violations
 from tuning.analysis.learning import Learning
 from tuning.analysis.measures import Measure, measure, measures, seconds_to_loss
 from tuning.spec.objectives import Aim
@@ -24,8 +24,8 @@ __all__ = [
     "constraints",
     "is_lossy",
     "judge",
-    "measured",
-    "reached",
+    "measured_values",
+    "reaches_target",
     "with_measures",
 ]
 
@@ -75,7 +75,7 @@ def judge(
     return Judged("violated" if violation > 0 else "satisfied", words, violation)
 
 
-def reached(summary: RunSummary, target: float) -> Judged:
+def reaches_target(summary: RunSummary, target: float) -> Judged:
     """Whether a run's loss on held-out text came down to ``target``."""
     if not summary.quality:
         return Judged("undecided", "its validation loss was not measured")
@@ -92,7 +92,7 @@ def loss_at(summary: RunSummary, steps: int) -> float | None:
     return next((row.loss for row in summary.quality if row.step == steps), None)
 
 
-def measured(
+def measured_values(
     outcome: RunOutcome, summary: RunSummary, aim: Aim = _TOKENS, steps: int | None = None
 ) -> dict[str, Any]:
     """The measured part of a ``tell``: what the aim has of each whole round, what they make together, and its
@@ -125,10 +125,10 @@ def measured(
     found = measure(summary, aim) if good else None
     if found is None:
         return told | {"value": None, "low": None, "high": None, "samples": []}
-    return told | asdict(widened(found, summary.leader_level))
+    return told | asdict(widened_interval(found, summary.leader_level))
 
 
-def widened(found: Measure, level: float | None) -> Measure:
+def widened_interval(found: Measure, level: float | None) -> Measure:
     """With an interval that has the value as it would be at the level of 1, too: at another level of the leader nobody
     knows whether this one became as much slower or faster.
     """
@@ -144,8 +144,8 @@ def with_measures(
     if not outcome.good:
         return told
     found = measures(summary, file.aim, file.config.memory.limit_gib)
-    limits = checked(file.constraints, found)
-    reasons = [why for why in (told.get("reason"), broken(limits)) if why]
+    limits = constraint_checks(file.constraints, found)
+    reasons = [why for why in (told.get("reason"), broken_constraints(limits)) if why]
     missing = next((aim for aim in file.aims if found[aim.name]["value"] is None), None)
     if missing is not None and not reasons:
         reasons = [f"{missing.name} was not measured: {found[missing.name]['reason']}"]

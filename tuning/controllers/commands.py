@@ -23,7 +23,7 @@ from tuning.spec.study_file import MAY_CHANGE, StudyFile
 from tuning.spec.terms import Budget, check_price
 from tuning.storage import effective_config
 from tuning.storage.commands import Command, pending
-from tuning.storage.effective_config import NO_BUDGET, Mask, changed, steered
+from tuning.storage.effective_config import NO_BUDGET, Mask, changed_file, steered_file
 from tuning.storage.journal import Journal, UnreachableError
 from tuning.storage.state import StudyState
 
@@ -91,7 +91,9 @@ def widen(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
                 "widen", key, f"is not narrowed; all that was declared is open ({space.by_key[key]})"
             )
         added = effective_config.limit(space, key, value)
-        limits[key] = added and effective_config.union(effective_config.declared(space, key), now[key], added)
+        limits[key] = added and effective_config.union(
+            effective_config.declared_values(space, key), now[key], added
+        )
     return _masked(limits, state, file)
 
 
@@ -104,9 +106,9 @@ def budget(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     changes: dict[str, Any] = {}
     for name, value in _given("budget", arguments, "trials=40").items():
         changes |= _budget_key(name, value, file, changes)
-    after = changed(file, changes)
+    after = changed_file(file, changes)
     check_price(after.price, after.budget, (), None)
-    done = len(leaderboard.counted(state))
+    done = len(leaderboard.counted_trials(state))
     ends = f"; {done} are done, so the search ends" if done >= leaderboard.trials_wanted(state, after) else ""
     words = ", ".join(f"{name}={value}" for name, value in arguments.items())
     return f"the budget is {words} from here on{ends}", {"changes": {"turned": changes}}
@@ -119,7 +121,7 @@ def sampler(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
         InputError: there is no such sampler, or it does not fit this space.
     """
     name = arguments.get("name")
-    after = changed(file, {"sampler": name})
+    after = changed_file(file, {"sampler": name})
     sampler_choice.check(after.sampler, after.search_space)
     choice = effective_config.sampler(after, state)
     return f"{choice.name} from here on: {choice.reason}", {"changes": {"turned": {"sampler": name}}}
@@ -157,7 +159,7 @@ def _masked(limits: dict[str, Knob | None], state: StudyState, file: StudyFile) 
         key: knob for key, knob in effective_config.of_state(state, space).by_key.items() if key not in limits
     }
     after = Mask(tuple(replace(knob, key=key) for key, knob in (known | limits).items() if knob))
-    effective_config.check_leaves_points(space, after, leaderboard.visited(state, space))
+    effective_config.check_leaves_points(space, after, leaderboard.visited_keys(state, space))
     words = f"the search is limited to {after}" if after.limits else "every declared value is open again"
     documents = {key: knob and knob.document() for key, knob in limits.items()}
     return words, {"changes": {"limits": documents}}
@@ -227,7 +229,7 @@ class Control:
 
     @property
     def _file(self) -> StudyFile:
-        return steered(self._given, self._journal.state)
+        return steered_file(self._given, self._journal.state)
 
     def poll(self, at_once: bool = False) -> None:
         """Apply what has arrived; looks at the folder a few times a second at most, unless ``at_once``."""
@@ -323,9 +325,9 @@ class Control:
             raise InputError("enqueue", None, "needs at least one key, e.g. batch.micro_batch=2")
         point = space.completed(arguments)
         self._check_new(point, state)
-        waiting = len(policy.enqueued(state)) + len(state.under_way)
+        waiting = len(policy.enqueued_points(state)) + len(state.under_way)
         wanted = leaderboard.trials_wanted(state, self._file)
-        if len(leaderboard.counted(state)) + waiting >= wanted:
+        if len(leaderboard.counted_trials(state)) + waiting >= wanted:
             remedy = f"all {wanted} trials are used up; ask for more with budget trials=.."
             raise InputError("enqueue", space.label(point), remedy)
         silent = [key for key in arguments if key in point and not space.is_active(key, point)]
@@ -356,5 +358,5 @@ class Control:
         for trial in state.trials:
             if point_key(point) in leaderboard.keys(trial, self._file.search_space):
                 raise InputError("enqueue", label, f"is already trial {trial.number}")
-        if any(point_key(waiting) == point_key(point) for _, waiting in policy.enqueued(state)):
+        if any(point_key(waiting) == point_key(point) for _, waiting in policy.enqueued_points(state)):
             raise InputError("enqueue", label, "is already waiting")

@@ -13,7 +13,7 @@ from tuning.storage.state import StudyState, Trial
 HeldElsewhere = Callable[[dict[str, Any] | None], bool]
 
 
-def held(step: Step, state: StudyState, elsewhere: HeldElsewhere) -> Step:
+def step_or_wait(step: Step, state: StudyState, elsewhere: HeldElsewhere) -> Step:
     """The step itself, or that it has to wait. The baseline is measured once and alone, for all else is judged by it;
     a confirmation by one controller while nothing else of the study runs, or its runs could not be compared.
     """

@@ -109,7 +109,7 @@ def begin_journal(opened: Journal, folder: Path, file: StudyFile) -> None:
     """Let the journal begin with what the study asks, or go on with what has been allowed to grow."""
     resolved = file.resolved()
     if is_new := opened.state.file != resolved:
-        machine = fingerprint.here().id
+        machine = fingerprint.this_machine().id
         opened.append("study", file=resolved, fingerprint=file.fingerprint(), machine=machine)
     if is_new or not (folder / study_folder.STUDY).exists():
         status.write(folder / study_folder.STUDY, resolved)
@@ -291,7 +291,7 @@ def _database(storage: str) -> Database:
 
 def _check_machine(journal: Journal, file: StudyFile) -> None:
     """Raise unless this machine is of the kind that the study measures; a simulated one is the same anywhere."""
-    known, here = journal.state.machine, fingerprint.here().id
+    known, here = journal.state.machine, fingerprint.this_machine().id
     if known is not None and known != here and file.simulate is None:
         remedy = f"is measured on machines of kind {known}, and this is one of kind {here}: values would not compare"
         raise InputError("study", file.name, f"{remedy}; give it another name here")

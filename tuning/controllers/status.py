@@ -78,7 +78,7 @@ class Board:
         if trial is not None and trial.outcome is not None:
             self._announced.add(trial.number)
         if self._on_update is not None:
-            done = len(leaderboard.counted(study))
+            done = len(leaderboard.counted_trials(study))
             counts = self.state, self.phase, done, leaderboard.trials_wanted(study, self.file)
             best = leaderboard.standing(study, self.file).best
             self._on_update(Update(*counts, trial, note, elsewhere, study.under_way, best))
@@ -147,7 +147,7 @@ class Board:
             phase=self.phase,
             owner={name: self._crew.me[name] for name in ("pid", "start_time", "host")},
             current_run=self._current_run(study) if is_held else None,
-            trials_done=len(leaderboard.counted(study)),
+            trials_done=len(leaderboard.counted_trials(study)),
             trials_total=leaderboard.trials_wanted(study, self.file),
             running=controllers.running_trials(study, self.file) if is_held else [],
             controllers=controllers.controller_rows(self._crew.told(), study) if is_held else [],

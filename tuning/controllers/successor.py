@@ -167,7 +167,7 @@ def _check_reachable(file: StudyFile, key: str, given: Any) -> None:
     """Raise unless each new value stands in some legal point."""
     space = file.search_space
     for value in effective_config.wanted_values(space, key, given):
-        left = effective_config.narrowed(space, effective_config.Mask((Knob(key, (value,)),)))
+        left = effective_config.narrowed_space(space, effective_config.Mask((Knob(key, (value,)),)))
         if left.random_point(Random(0), ()) is None:
             raise InputError(
                 key, value, f"no legal point of {file.ranks} ranks has it; the space stays as it is"

@@ -109,7 +109,7 @@ def trial_record(
 ) -> dict[str, Any]:
     """Value and constraints of a run that ended, and the reason where a loss was not good enough."""
     outcome = terms.environment_outcome(outcome, summary)
-    found = scoring.measured(outcome, summary, file.aim, trial.window or file.config.train.steps)
+    found = scoring.measured_values(outcome, summary, file.aim, trial.window or file.config.train.steps)
     judged = _judged(trial, summary, state, file)
     found["constraints"] = scoring.constraints(outcome, trial.attempt > 0, judged)
     if outcome.good and judged is not None and judged.state != "satisfied":
@@ -117,7 +117,7 @@ def trial_record(
     return scoring.with_measures(found, outcome, summary, file)
 
 
-def planned(summary: RunSummary) -> dict[str, Any]:
+def planned_actions(summary: RunSummary) -> dict[str, Any]:
     """What a budget for activations came to: the action of each block, from the model's first on; empty without one."""
     rows = sorted(summary.memory_plans, key=lambda row: row.first)
     return {"memory.block_actions": [action for row in rows for action in row.actions]} if rows else {}
@@ -139,7 +139,7 @@ def _judged(trial: Trial, summary: RunSummary, state: StudyState, file: StudyFil
     if trial.window is not None:
         return None
     if file.target_loss is not None:
-        return scoring.reached(summary, file.target_loss)
+        return scoring.reaches_target(summary, file.target_loss)
     if file.in_time or not scoring.is_lossy(file.config.flat() | trial.config):
         return None
     stands = leaderboard.standing(state, file)

@@ -175,7 +175,7 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     workload = config.model.workload
     said = {f"model.workload={workload}: formulas know the decoder alone": not is_decoder(config.model)}
     said |= {**_parallel(config), **_overlap(config), **_memory(config)}
-    variables = ", ".join(environment.asked(config.environment))
+    variables = ", ".join(environment.settings_given(config.environment))
     said[f"environment: what {variables} changes is not modelled"] = bool(variables)
     kind = config.schedule.kind
     said[f"schedule.kind={kind}: what ZeRO 2 gathers less often is not counted"] = (

@@ -214,7 +214,7 @@ class Target:
         }
 
 
-def named(text: str, nodes: int | None = None, ranks: int | None = None) -> Target:
+def named_target(text: str, nodes: int | None = None, ranks: int | None = None) -> Target:
     """A cluster of the catalogue or a TOML file. Without ``nodes`` as many as ``ranks`` fill; a part of one will do.
 
     Raises:
@@ -247,7 +247,9 @@ def of_cluster(cluster: Cluster, exact: bool = True) -> Target:
         notes = (device_constants.note(kinds[0], own), *notes)
         return Target(cluster, own, exact, 0.0, notes, device_constants.FITTED[kinds[0]].source)
     unseen = tuple(_unseen(name) for name in kinds if name not in calibrate.SHIPPED_ACCELERATORS)
-    return Target(cluster, calibrate.shipped(), exact, _UNSEEN if unseen else 0.0, (*unseen, *notes))
+    return Target(
+        cluster, calibrate.shipped_constants(), exact, _UNSEEN if unseen else 0.0, (*unseen, *notes)
+    )
 
 
 def _unseen(accelerator: str) -> str:
@@ -264,7 +266,7 @@ def measured_here(calibration: Calibration) -> Target:
         InputError: the calibration lacks a figure.
     """
     cluster = this_machine.cluster(calibration)
-    known = calibrate.shipped()
+    known = calibrate.shipped_constants()
     start = cluster.groups[0].inside.alpha_seconds
     shares = dict.fromkeys(
         ("gemm_share", "memory_share", "inside_share", "between_share", "message_share"), 1.0

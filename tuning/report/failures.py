@@ -150,7 +150,7 @@ def rules(state: StudyState, file: StudyFile) -> list[tuple[str, Rule]]:
     A point's last attempt counts, its confirmations do not; what came from outside says nothing. Beside the trials that
     ended so stand those that took at least one step: one that failed before says nothing about later failures.
     """
-    about = [trial for trial in leaderboard.counted(state) if not is_from_outside(trial)]
+    about = [trial for trial in leaderboard.counted_trials(state) if not is_from_outside(trial)]
     found = []
     for outcome in dict.fromkeys(str(trial.outcome) for trial in about if trial.outcome not in GOOD):
         beside = [trial for trial in about if trial.outcome == outcome or _got_going(trial)]

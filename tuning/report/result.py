@@ -67,8 +67,8 @@ def confirmation_rounds(
         flags=condition_flags(found),
         equal=equal,
         undecided=undecided,
-        used=confirmation.used(state, file),
-        allowed=confirmation.allowed(state, file),
+        used=confirmation.used_budget(state, file),
+        allowed=confirmation.budget_of_windows(state, file),
         error=found.error,
         equal_within=found.margin,
         seconds=sum(run.seconds for arm in found.arms for run in arm.again),
@@ -91,7 +91,7 @@ def _outlook(state: StudyState, found: Confirmed, file: StudyFile) -> Outlook | 
         return None
     more, arms = max(1, *rounds), [found.fastest, *asked]
     lengths = more * sum(confirmation.cost(state, file, arm.trial) for arm in arms)
-    total = confirmation.used(state, file) + lengths
+    total = confirmation.used_budget(state, file) + lengths
     return Outlook(
         trials=[arm.trial.number for arm in asked],
         rounds=more,
@@ -143,7 +143,7 @@ def _arm(arm: Arm, found: Confirmed, file: StudyFile) -> ArmRow:
     )
 
 
-def shown(value: float | None, low: float | None, high: float | None, aim: Aim) -> Shown:
+def display_value(value: float | None, low: float | None, high: float | None, aim: Aim) -> Shown:
     """A kept value as people see it."""
     return Shown(aim.shown(value), *aim.bounds(low, high), aim.unit)
 
@@ -172,7 +172,7 @@ def front(state: StudyState, stands: Standing, file: StudyFile) -> list[ParetoPo
 
 def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> StudyResult:
     """The document of a study: ``result.json``, ``tune --json`` and ``show``."""
-    stands, found = leaderboard.standing(state, file), confirmation.confirmed(state, file)
+    stands, found = leaderboard.standing(state, file), confirmation.confirmation_of(state, file)
     decision = _decided(found, state, file) if found else None
     stands = confirmation.with_winner(stands, found)
     compared = _compare(state, file, stands, found)
@@ -199,7 +199,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         running=controllers.running_trials(state, file) if study_state in HELD else [],
         confirmation_rounds=confirmation_rounds(state, found, decision, file) if found and decision else None,
         racing=_racing(state, file),
-        trials_done=len(leaderboard.counted(state)),
+        trials_done=len(leaderboard.counted_trials(state)),
         trials_total=leaderboard.trials_wanted(state, file),
         budget=budgets.document(state, file, study_state),
         pareto=front(state, stands, file),
@@ -260,7 +260,7 @@ def _rows(state: StudyState, stands: Standing, file: StudyFile) -> list[Measurem
 def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> Measurement:
     space = file.search_space
     values = {name: getattr(trial, name) for name in _COPIED} | {
-        "shown": shown(trial.value, trial.low, trial.high, file.aim),
+        "shown": display_value(trial.value, trial.low, trial.high, file.aim),
         "outcome": trial.outcome or "running",
         "beside": trial.conditions.get("beside", 0.0),
         "label": space.remember("label", trial.config, space.label),
@@ -268,7 +268,7 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
     }
     if trial.confirms is not None:
         return Measurement(**values)
-    judged = leaderboard.judged(state, trial, stands.baseline, file) if trial.outcome in GOOD else None
+    judged = leaderboard.loss_verdict(state, trial, stands.baseline, file) if trial.outcome in GOOD else None
     guard = None if judged is None else GuardState(judged.state, judged.reason)
     # A constraint is judged over all runs of a trial that has a value.
     limits = leaderboard.limits(state, trial, file) if trial.value is not None else []
@@ -367,7 +367,7 @@ def _entry(
         label=file.search_space.label(trial.config),
         validation_loss=trial.validation_loss,
         reference_loss=trial.reference_loss,
-        shown=shown(value, low, high, file.aim),
+        shown=display_value(value, low, high, file.aim),
         measures=trial.measures,
         resolved=trial.resolved,
         **more,
@@ -407,7 +407,7 @@ def _lossy(state: StudyState, stands: Standing, file: StudyFile) -> LossyEntry |
     faster = exact is None or leaderboard.rank(state, lossy, stands.baseline, file) > leaderboard.rank(
         state, exact, stands.baseline, file
     )
-    guard = leaderboard.judged(state, lossy, stands.baseline, file)
+    guard = leaderboard.loss_verdict(state, lossy, stands.baseline, file)
     return _entry(LossyEntry, lossy, file, guard=guard, faster_than_best_exact=faster)
 
 
@@ -415,10 +415,12 @@ def _racing(state: StudyState, file: StudyFile) -> Racing:
     """Trials that ended early, and the share of the search's steps that this spared."""
     asked = file.config.train.steps
     early = [
-        trial for trial in leaderboard.measured(state) if trial.outcome == "pruned" or 0 < trial.steps < asked
+        trial
+        for trial in leaderboard.measured_trials(state)
+        if trial.outcome == "pruned" or 0 < trial.steps < asked
     ]
     spared = sum(asked - trial.steps for trial in early)
-    total = asked * len(leaderboard.measured(state))
+    total = asked * len(leaderboard.measured_trials(state))
     return Racing(
         pruned=[trial.number for trial in early if trial.outcome == "pruned"],
         settled=[trial.number for trial in early if trial.outcome == "completed"],

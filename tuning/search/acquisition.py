@@ -93,7 +93,7 @@ def _reasons(belief: Belief) -> list[str]:
     return reasons
 
 
-def skipped(belief: Belief, seen: Seen) -> dict[int, str]:
+def skipped_candidates(belief: Belief, seen: Seen) -> dict[int, str]:
     """Candidates that are not tried while others are left, with the reason of each."""
     fails, tried = posterior(belief, seen).fails, set(seen.rows.tolist())
     rows = [row for row in np.flatnonzero(fails >= HOPELESS).tolist() if row not in tried]

@@ -126,7 +126,7 @@ def budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
     """Each kind that can be told, by the name of its field in :class:`Budgets`."""
     ended = [(trial, trial.seconds) for trial in state.trials if trial.outcome is not None]
     limits, times = _limits(file), min(file.confirm_repeats, RESERVED)
-    done = len(leaderboard.counted(state))
+    done = len(leaderboard.counted_trials(state))
     uses = {"trials": Use(BudgetRow(done, 0, leaderboard.trials_wanted(state, file)), 1)}
     for name, rate in _kinds(file).items():
         taken = [_used(name, rate, file, *one) for one in ended]

@@ -46,7 +46,7 @@ def next_step(
     again = next((trial for trial in state.trials if leaderboard.wants_retry(state, trial)), None)
     if again:
         return _retry(state, again, file)
-    if (check := next(iter(unchecked(state)), None)) is not None:
+    if (check := next(iter(unchecked_leaders(state)), None)) is not None:
         return check
     if (spared := _ended_for_nothing(state, file)) is not None:
         words = "ended early beside one that learns too little, as is known now"
@@ -56,7 +56,7 @@ def next_step(
         usual = _baseline_words(file)
         return Step("baseline", "baseline", point, note or f"{usual}, the yardstick")
     if search_goes_on(state, file):
-        queued = next(iter(enqueued(state)), None)
+        queued = next(iter(enqueued_points(state)), None)
         if queued:
             return Step("search", "enqueued", queued[1], "added by hand", {"command": queued[0]})
         first = None if state.enough else _first(state, file, hopeless)
@@ -79,7 +79,7 @@ def search_goes_on(state: StudyState, file: StudyFile) -> bool:
     return used_up(state, file, searching) is None
 
 
-def enqueued(state: StudyState) -> list[tuple[str, Point]]:
+def enqueued_points(state: StudyState) -> list[tuple[str, Point]]:
     """Points that were accepted by hand and not proposed yet, oldest first."""
     proposed = {trial.command for trial in state.trials}
     accepted = [
@@ -88,7 +88,7 @@ def enqueued(state: StudyState) -> list[tuple[str, Point]]:
     return [(answer.id, answer.point) for answer in accepted if answer.id not in proposed and answer.point]
 
 
-def unchecked(state: StudyState) -> list[Step]:
+def unchecked_leaders(state: StudyState) -> list[Step]:
     """Checks of a leader's loss that were asked for and not begun yet, oldest first."""
     begun = {trial.command for trial in state.trials}
     found = []
@@ -106,7 +106,7 @@ def startup_trials(trials: int) -> int:
     return max(3, min(10, trials // 3))
 
 
-def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
+def is_wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
     """Whether a sampled point is worth a trial: lossy ones that cannot be proven here get a small share, and none that
     loses what one of them did which lost too much, or more.
     """
@@ -141,7 +141,7 @@ def _worked_out(state: StudyState, file: StudyFile) -> Step | None:
         return None
     values = space.base_values | best.config
     twins = [(automatic, "the best so far, with all that can be worked out for it")]
-    if len(leaderboard.visited(state, space)) >= (1 - TAKES_BACK) * file.trials:
+    if len(leaderboard.visited_keys(state, space)) >= (1 - TAKES_BACK) * file.trials:
         twins += [
             ({key: other}, f"the best so far, but {facts_of(key).title.lower()} not as worked out")
             for key in automatic
@@ -149,7 +149,7 @@ def _worked_out(state: StudyState, file: StudyFile) -> Step | None:
             for other in space.by_key[key].choices
             if other != AUTO
         ]
-    known, open_now = leaderboard.visited(state, space), effective_config.of_state(state, space)
+    known, open_now = leaderboard.visited_keys(state, space), effective_config.of_state(state, space)
     for changed, why in twins:
         point = space.point(values | changed)
         unknown = point_key(point) not in known and open_now.allows(point, space)
@@ -162,7 +162,7 @@ def _next_first_try(
     state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]
 ) -> Step | None:
     space = file.search_space
-    known, open_now = leaderboard.visited(state, space), effective_config.of_state(state, space)
+    known, open_now = leaderboard.visited_keys(state, space), effective_config.of_state(state, space)
 
     def left(tries: Sequence[tuple[Point, str]]) -> list[tuple[Point, str]]:
         return [each for each in tries if point_key(each[0]) not in known and open_now.allows(each[0], space)]
@@ -181,12 +181,16 @@ def _less_lossy(state: StudyState, file: StudyFile) -> Step | None:
     is none, or all such were measured.
     """
     space, best = file.search_space, leaderboard.standing(state, file).best
-    known, open_now = leaderboard.visited(state, space), effective_config.of_state(state, space)
+    known, open_now = leaderboard.visited_keys(state, space), effective_config.of_state(state, space)
     for loser in sorted(leaderboard.losers(state, file), key=lambda one: -(one.value or 0.0)):
         if best is not None and (loser.value or 0.0) <= (best.value or 0.0):
             return None
         for point in space.less_lossy(loser.config):
-            if point_key(point) not in known and open_now.allows(point, space) and wanted(point, state, file):
+            if (
+                point_key(point) not in known
+                and open_now.allows(point, space)
+                and is_wanted(point, state, file)
+            ):
                 why = f"loses less than trial {loser.number}, which was fast and lost too much"
                 return Step("search", "sampler", point, why)
     return None
@@ -197,9 +201,9 @@ def _gentlest(state: StudyState, file: StudyFile) -> Step | None:
     space, best = file.search_space, leaderboard.standing(state, file).best
     if best is None or not live_comparison.ranks(file) or not is_lossy(space.base_values | best.config):
         return None
-    known, open_now = leaderboard.visited(state, space), effective_config.of_state(state, space)
+    known, open_now = leaderboard.visited_keys(state, space), effective_config.of_state(state, space)
     for point in space.less_lossy(best.config, least=True):
-        if point_key(point) not in known and open_now.allows(point, space) and wanted(point, state, file):
+        if point_key(point) not in known and open_now.allows(point, space) and is_wanted(point, state, file):
             why = f"loses least by the methods of trial {best.number}, and leads if it is about as fast"
             return Step("search", "sampler", point, why)
     return None
@@ -212,7 +216,9 @@ def _usual_tries(state: StudyState, file: StudyFile) -> Tries:
         trial.outcome in phases.NO_MEMORY and leaderboard.is_baseline(state, trial) for trial in state.trials
     ):
         return space.once("first tries", file.trials, first_tries)
-    return [] if leaderboard.measured(state) else space.once("fitting tries", file.trials, fitting_tries)
+    return (
+        [] if leaderboard.measured_trials(state) else space.once("fitting tries", file.trials, fitting_tries)
+    )
 
 
 def _of_earlier_studies(state: StudyState) -> list[tuple[Point, str]]:
@@ -253,10 +259,10 @@ def _ended_for_nothing(state: StudyState, file: StudyFile) -> Trial | None:
         return None
     space = file.search_space
     open_now = effective_config.of_state(state, space)
-    best, again = confirmation.winner(state, file), leaderboard.retried(state)
+    best, again = confirmation.winner(state, file), leaderboard.retried_trials(state)
     spared = [
         trial
-        for trial in leaderboard.measured(state)
+        for trial in leaderboard.measured_trials(state)
         if trial.outcome == Ending.PRUNED.value
         and trial.number < failed[-1]
         and trial.number not in again

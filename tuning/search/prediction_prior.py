@@ -164,7 +164,7 @@ class Foresight:
         """
         if not self._proposes or self.belief is None:
             return frozenset()
-        skipped = acquisition.skipped(self.belief, Seen.of(*self._seen(state)))
+        skipped = acquisition.skipped_candidates(self.belief, Seen.of(*self._seen(state)))
         return frozenset(point_key(self.points[row]) for row in skipped)
 
     def document(self, state: StudyState) -> dict[str, Any] | None:

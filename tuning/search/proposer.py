@@ -49,7 +49,7 @@ class Proposer:
     def file(self) -> StudyFile:
         """The file, with what commands changed in it since."""
         state = self._journal.state
-        return state.once("file", None, lambda: effective_config.steered(self._given, state))
+        return state.once("file", None, lambda: effective_config.steered_file(self._given, state))
 
     @property
     def exhausted(self) -> bool:
@@ -103,8 +103,8 @@ class Proposer:
             return foreseen
         hopeless = self.hopeless()
         return self._index.ask(
-            leaderboard.visited(state, file.search_space),
-            lambda point: policy.wanted(point, state, file) and point_key(point) not in hopeless,
+            leaderboard.visited_keys(state, file.search_space),
+            lambda point: policy.is_wanted(point, state, file) and point_key(point) not in hopeless,
             self._space_of(mask) if mask.limits else None,
         )
 
@@ -139,12 +139,12 @@ class Proposer:
         if self._foresight is None:
             return None
         space = self._given.search_space
-        visited = leaderboard.visited(state, space)
+        visited = leaderboard.visited_keys(state, space)
 
         def allows(point: Point) -> bool:
             return (
                 point_key(point) not in visited
-                and policy.wanted(point, state, file)
+                and policy.is_wanted(point, state, file)
                 and open_now.allows(point, space)
             )
 
@@ -170,5 +170,5 @@ class Proposer:
 
     def _space_of(self, open_now: Mask) -> Space:
         if self._narrowed is None or self._narrowed[0] != open_now:
-            self._narrowed = (open_now, effective_config.narrowed(self._given.search_space, open_now))
+            self._narrowed = (open_now, effective_config.narrowed_space(self._given.search_space, open_now))
         return self._narrowed[1]

@@ -19,17 +19,17 @@ from tuning.space.space import Space
 from tuning.storage.state import StudyState, Trial
 
 
-def ended(state: StudyState) -> int:
+def ended_trials(state: StudyState) -> int:
     """How many trials of the search have an end; what is worked out from them is kept under this number."""
     return sum(1 for trial in state.trials if trial.outcome is not None and trial.confirms is None)
 
 
-def measured(state: StudyState) -> list[Trial]:
+def measured_trials(state: StudyState) -> list[Trial]:
     """Trials of the search with a value above 0, of which a logarithm can be taken."""
-    return [trial for trial in leaderboard.measured(state) if (trial.value or 0.0) > 0]
+    return [trial for trial in leaderboard.measured_trials(state) if (trial.value or 0.0) > 0]
 
 
-def failed(trial: Trial) -> bool | None:
+def has_failed(trial: Trial) -> bool | None:
     """Whether a trial's configuration failed; None where its ending says nothing about the configuration."""
     if trial.confirms is not None or trial.outcome is None:
         return None
@@ -38,9 +38,9 @@ def failed(trial: Trial) -> bool | None:
     return False if trial.outcome in GOOD else None
 
 
-def judged(state: StudyState) -> list[tuple[Trial, bool]]:
+def judged_trials(state: StudyState) -> list[tuple[Trial, bool]]:
     """Trials whose ending speaks about the configuration, and whether they failed."""
-    found = ((trial, failed(trial)) for trial in state.trials)
+    found = ((trial, has_failed(trial)) for trial in state.trials)
     return [(trial, bad) for trial, bad in found if bad is not None]
 
 
@@ -57,7 +57,7 @@ def is_number(knob: Knob) -> bool:
     return knob.is_range or (numbers and bool(known))
 
 
-def ordered(knob: Knob, values: Iterable[Any]) -> list[Any]:
+def ordered_values(knob: Knob, values: Iterable[Any]) -> list[Any]:
     """Different values in their order: numbers by size with the missing one last, others as the study lists them."""
     found = list(dict.fromkeys(values))
     if is_number(knob):
@@ -65,7 +65,7 @@ def ordered(knob: Knob, values: Iterable[Any]) -> list[Any]:
     return sorted(found, key=knob.choices.index if set(found) <= set(knob.choices) else str)
 
 
-def moved(space: Space, point: Point, key: str, value: Any) -> tuple[Point | None, str]:
+def moved_point(space: Space, point: Point, key: str, value: Any) -> tuple[Point | None, str]:
     """A point with one knob at another value; None with the reason where that cannot run, or without where it is the
     same run.
     """
@@ -139,7 +139,7 @@ class Columns:
 
 def columns(knobs: Sequence[Knob], points: Sequence[Point]) -> Columns:
     """For those knobs that differ between points."""
-    groups = (_group(knob, ordered(knob, (point[knob.key] for point in points))) for knob in knobs)
+    groups = (_group(knob, ordered_values(knob, (point[knob.key] for point in points))) for knob in knobs)
     return Columns(tuple(group for group in groups if group is not None))
 
 

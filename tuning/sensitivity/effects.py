@@ -43,7 +43,7 @@ def dependence(state: StudyState, space: Space) -> list[KnobRow]:
     A trial counts for a knob only where the knob acts; values of a range are put to the nearest of its grid. Means are
     of whatever else the search tried with a value, so they are no effect of the value alone.
     """
-    known, judged = data.measured(state), data.judged(state)
+    known, judged = data.measured_trials(state), data.judged_trials(state)
     broken = [trial for trial, bad in judged if bad]
     return [_of_knob(knob, space, known, broken) for knob in space.knobs]
 
@@ -52,7 +52,7 @@ def _of_knob(knob: Knob, space: Space, known: Sequence[Trial], broken: Sequence[
     there, gone = (_by_value(knob, space, trials) for trials in (known, broken))
     rows = [
         _row(value, there.get(value, []), gone.get(value, []))
-        for value in data.ordered(knob, [*there, *gone])
+        for value in data.ordered_values(knob, [*there, *gone])
     ]
     acting = sum(row.trials for row in rows)
     return KnobRow(knob.key, acting, _reason(rows, acting), rows)
@@ -149,7 +149,7 @@ def _steps(knob: Knob, point: Point, at: dict[str, list[Trial]]) -> list[Any]:
         return [choice for choice in knob.choices if choice != now]
     tried = _tried(knob, point, at) if knob.is_range else set()
     (tried_below, tried_above), (below, above) = (
-        _beside(data.ordered(knob, [*pool, now]), now) for pool in (tried, knob.grid())
+        _beside(data.ordered_values(knob, [*pool, now]), now) for pool in (tried, knob.grid())
     )
     return [*(tried_below or below), *(tried_above or above)]
 
@@ -175,7 +175,7 @@ def _neighbour(
 ) -> Neighbour | None:
     """None where the step leads to the very same run."""
     key, _, value = step
-    made, broken = data.moved(file.search_space, file.search_space.settled(winner.config), key, value)
+    made, broken = data.moved_point(file.search_space, file.search_space.settled(winner.config), key, value)
     if made is None:
         return Neighbour(*step, "illegal", reason=broken) if broken else None
     trials = at.get(point_key(made), [])
@@ -184,7 +184,7 @@ def _neighbour(
         numbers = tuple(trial.number for trial in good)
         one = Neighbour(*step, "measured", made, numbers)
         return _with_loss(one, state, winner, good, file.seed)
-    bad = [trial for trial in trials if data.failed(trial)]
+    bad = [trial for trial in trials if data.has_failed(trial)]
     if bad:
         reason = bad[-1].reason or str(bad[-1].outcome).replace("_", " ")
         return Neighbour(*step, "failed", made, tuple(trial.number for trial in bad), reason=reason)

@@ -36,7 +36,7 @@ def missing(method: Method) -> list[str]:
     return [name for module, name in _NEEDS[method].items() if importlib.util.find_spec(module) is None]
 
 
-def needed(method: Method) -> str:
+def missing_package(method: Method) -> str:
     """One line that says what to install; empty where nothing is missing."""
     names = missing(method)
     return f"needs {' and '.join(names)}: {INSTALL}" if names else ""
@@ -48,8 +48,8 @@ def check(method: Method) -> None:
     Raises:
         InputError: one of them is missing.
     """
-    if needed(method):
-        raise InputError("method", method, needed(method))
+    if missing_package(method):
+        raise InputError("method", method, missing_package(method))
 
 
 FOLDER = "sensitivity"

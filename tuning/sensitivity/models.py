@@ -111,7 +111,7 @@ def fanova(state: StudyState, space: Space) -> Iterator[Fanova]:
     """The shares after every few trees, or once why they are not known."""
     points = [
         (_within(data.knobs_at(space, trial), space), math.log(trial.value or 1.0))
-        for trial in data.measured(state)
+        for trial in data.measured_trials(state)
     ]
     reason = _reason(points)
     if reason:
@@ -208,7 +208,7 @@ def _knob(group: Any, effects: Array, points: Sequence[Point], show: Show) -> Kn
     knob = group.knob
     at = [nearest(knob, point[knob.key]) for point in points]
     rows = []
-    for value in data.ordered(knob, at):
+    for value in data.ordered_values(knob, at):
         own = effects[[one == value for one in at]]
         rows.append(ValueEffect(value, len(own), float(show(own.mean()))))
     numbers = [group.of(point[knob.key])[0] for point in points]
@@ -277,7 +277,7 @@ def modelled(state: StudyState, file: StudyFile, tell: TellStage) -> Shap:
 def _of_values(
     state: StudyState, space: Space, tell: Callable[[float], None]
 ) -> tuple[Explained, Fitted | None]:
-    trials = data.measured(state)
+    trials = data.measured_trials(state)
     known = Explained(trials=len(trials), r_squared=None, unit="percent")
     if len(trials) < MINIMUM_TRIALS_OF_MODEL:
         few = f"needs {MINIMUM_TRIALS_OF_MODEL} measured trials; there are {len(trials)}"
@@ -299,7 +299,7 @@ def _of_values(
 def _of_failures(
     state: StudyState, space: Space, tell: Callable[[float], None]
 ) -> tuple[Explained, Fitted | None]:
-    found = data.judged(state)
+    found = data.judged_trials(state)
     bad = sum(1 for _, failed in found if failed)
     known = Explained(trials=len(found), failed=bad, auc=None, unit="percentage points")
     if min(bad, len(found) - bad) < MINIMUM_OF_EACH:
@@ -334,7 +334,7 @@ def _dependence(fitted: Fitted, space: Space) -> list[PredictedKnob]:
     points = [space.settled(space.point(fitted.points[index])) for index in sorted(chosen)]
     rows = []
     for group in fitted.columns.groups:
-        shown = data.ordered(group.knob, group.knob.grid() if group.knob.is_range else group.seen)
+        shown = data.ordered_values(group.knob, group.knob.grid() if group.knob.is_range else group.seen)
         found = ((value, _at(points, group.knob.key, value, space)) for value in shown if group.knows(value))
         at = [_predicted(value, moved, fitted) for value, moved in found if moved]
         rows.append(PredictedKnob(group.knob.key, at))
@@ -343,7 +343,9 @@ def _dependence(fitted: Fitted, space: Space) -> list[PredictedKnob]:
 
 def _at(points: Sequence[Point], key: str, value: Any, space: Space) -> list[Point]:
     acting = (point for point in points if space.is_active(key, point))
-    found = (point if point[key] == value else data.moved(space, point, key, value)[0] for point in acting)
+    found = (
+        point if point[key] == value else data.moved_point(space, point, key, value)[0] for point in acting
+    )
     return [point for point in found if point is not None]
 
 

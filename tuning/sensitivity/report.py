@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from tuning.analysis import confirmation
 from tuning.sensitivity import data, job, outcomes
 from tuning.sensitivity.effects import KnobRow, Neighbour, dependence, neighbours
-from tuning.sensitivity.job import NAMES, needed
+from tuning.sensitivity.job import NAMES, missing_package
 from tuning.sensitivity.outcomes import Answer, Fanova, Importance, PredictedNeighbour, Shap
 from tuning.space.points import Point
 from tuning.spec.objectives import Aim, aim_named
@@ -70,7 +70,7 @@ def document(view: StudyView, importance: Importance | None = None) -> Sensitivi
     fANOVA and SHAP are what was worked out before.
     """
     state, file = view.journal, view.file
-    trials = data.ended(state)
+    trials = data.ended_trials(state)
     if file is None:
         return Sensitivity(view.name, trials, "the study's file cannot be read by this version")
     shap = _newest(view.folder, Shap, trials)
@@ -79,8 +79,8 @@ def document(view: StudyView, importance: Importance | None = None) -> Sensitivi
         trials=trials,
         objective=file.objective,
         target_loss=file.target_loss,
-        measured=len(data.measured(state)),
-        failed=sum(1 for _, bad in data.judged(state) if bad),
+        measured=len(data.measured_trials(state)),
+        failed=sum(1 for _, bad in data.judged_trials(state) if bad),
         importance=importance or outcomes.importance_of(view.result) or _LATER,
         fanova=_newest(view.folder, Fanova, trials),
         shap=shap,
@@ -99,7 +99,7 @@ def _newest(folder: Path, kind: type[Found], trials: int) -> Answer[Found]:
     if kept is None:
         method = kind.method
         ask = f"is worked out when asked for: workbench sensitivity {folder.name} --method {method}"
-        return Answer(reason=f"{NAMES[method]} {needed(method) or ask}")
+        return Answer(reason=f"{NAMES[method]} {missing_package(method) or ask}")
     notes = []
     if kept.of_trials < trials:
         notes.append(f"of the first {kept.of_trials} of {trials} trials")

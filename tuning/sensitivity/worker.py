@@ -23,7 +23,7 @@ def work(folder: Path, method: Method) -> None:
     view = study_folder.load_study(folder)
     if view.file is None:
         raise SystemExit("the study's file cannot be read by this version")
-    trials = data.ended(view.journal)
+    trials = data.ended_trials(view.journal)
     _METHODS[method](folder, trials, view.journal, view.file)
 
 

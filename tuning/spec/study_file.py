@@ -45,7 +45,7 @@ from tuning.spec.terms import (  # fmt: skip
     spread,
 )
 from tuning.spec.trainer_checks import check_trainer
-from tuning.spec.trainers.tuned_command import TunedCommand, filled
+from tuning.spec.trainers.tuned_command import TunedCommand, study_of_command
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
 #: Configurations whose rates differ by less count as equally fast, so that the simpler one is preferred.
@@ -113,7 +113,7 @@ class StudyFile(Section):
     def _spread(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        return spread(filled(given) if given.get("trainer") else given)
+        return spread(study_of_command(given) if given.get("trainer") else given)
 
     @property
     def races(self) -> Racing | None:

@@ -87,7 +87,7 @@ def of_state(state: StudyState, space: Space) -> Mask:
     return mask
 
 
-def narrowed(space: Space, mask: Mask) -> Space:
+def narrowed_space(space: Space, mask: Mask) -> Space:
     """The part of a space that a mask leaves; without a mask the space itself."""
     if not mask.limits:
         return space
@@ -103,7 +103,7 @@ def check_leaves_points(space: Space, mask: Mask, visited: Collection[str]) -> N
     Raises:
         InputError: nothing is left, with the reason.
     """
-    left = narrowed(space, mask)
+    left = narrowed_space(space, mask)
     if left.random_point(Random(0), visited) is not None:
         return
     if left.random_point(Random(0), ()) is None:
@@ -111,7 +111,7 @@ def check_leaves_points(space: Space, mask: Mask, visited: Collection[str]) -> N
     raise InputError("mask", str(mask), "leaves no point that was not measured yet; allow more values")
 
 
-def declared(space: Space, key: str) -> Knob:
+def declared_values(space: Space, key: str) -> Knob:
     """What a study declared of a key.
 
     Raises:
@@ -132,7 +132,7 @@ def limit(space: Space, key: str, given: Any) -> Knob | None:
     Raises:
         InputError: the study does not turn the key, or declared no such value.
     """
-    knob = declared(space, key)
+    knob = declared_values(space, key)
     if given == ALL:
         return None
     wanted = wanted_values(space, key, given)
@@ -199,7 +199,7 @@ def _between(knob: Knob, low: Any, high: Any) -> Knob:
 def _from_document(space: Space, key: str, document: Any) -> Knob | None:
     """A limit as the journal has it; None for a knob that this version does not turn."""
     try:
-        knob = declared(space, key)
+        knob = declared_values(space, key)
     except InputError:
         return None
     if isinstance(document, dict):
@@ -225,14 +225,16 @@ NO_BUDGET = ("seed", "sampler", "prior", "phases", "inherit", "racing", "side_by
 CONFIRMING = ("confirm_repeats", "confirm_runners_up", "equal_within")
 
 
-def steered(file: StudyFile, state: StudyState) -> StudyFile:
+def steered_file(file: StudyFile, state: StudyState) -> StudyFile:
     """The file with what commands changed in it since; all that a trial measures is as it was."""
     if not state.turned:
         return file
-    return changed(file, {key: value for key, value in state.turned.items() if key in StudyFile.model_fields})
+    return changed_file(
+        file, {key: value for key, value in state.turned.items() if key in StudyFile.model_fields}
+    )
 
 
-def changed(file: StudyFile, changes: dict[str, Any]) -> StudyFile:
+def changed_file(file: StudyFile, changes: dict[str, Any]) -> StudyFile:
     """The file with other values of what may change.
 
     Raises:

@@ -15,7 +15,7 @@ from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, journal
 from tuning.storage.controllers import StudyStatus
-from tuning.storage.effective_config import steered
+from tuning.storage.effective_config import steered_file
 from tuning.storage.journal import JournalReader
 from tuning.storage.state import StudyState
 
@@ -109,7 +109,7 @@ def state_of(status: StudyStatus) -> str:
 def file_of(document: dict[str, Any] | None, state: StudyState) -> StudyFile | None:
     """As commands changed it since; None for a file that this version refuses: the journal stays readable."""
     try:
-        return steered(study_file.parse(document), state) if document else None
+        return steered_file(study_file.parse(document), state) if document else None
     except InputError:
         return None
 

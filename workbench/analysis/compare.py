@@ -143,7 +143,7 @@ class Comparison:
         return plain
 
 
-def named(home: Path, texts: Sequence[str]) -> list[Target]:
+def named_runs(home: Path, texts: Sequence[str]) -> list[Target]:
     """The runs that these name: runs, trials as STUDY:NUMBER, or studies for their best runs.
 
     Raises:

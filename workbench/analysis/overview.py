@@ -215,7 +215,7 @@ def _ended_badly(rows: Sequence[RunRow], now: float) -> list[Problem]:
     """Lately, and not as a trial: of those the study tells how many failed, and goes on."""
     return [
         Problem(
-            f"{row.id} ended: {words.spoken(row.outcome)}" + (f", {row.reason}" if row.reason else ""),
+            f"{row.id} ended: {words.ending_words(row.outcome)}" + (f", {row.reason}" if row.reason else ""),
             "see its last lines",
             "run",
             row.id,

@@ -62,5 +62,5 @@ def record_of_home(home: Path) -> Record:
     if found.calibration is None:
         return Record([], reason=f"this machine has no calibration that holds: {found.reason}")
     target = target_of(home, None, None, None, with_runs=False)
-    runs = finished_runs.finished(run_folders(home), home / finished_runs.KEPT)
+    runs = finished_runs.finished_runs(run_folders(home), home / finished_runs.KEPT)
     return record_of(runs, target, found.calibration.fingerprint)

@@ -40,13 +40,13 @@ def compare(
 ) -> int:
     """Compare runs: what differs in their configurations, where their steps differ, and whether it is real."""
     from workbench.analysis.compare import compare as compared
-    from workbench.analysis.compare import named
+    from workbench.analysis.compare import named_runs
     from workbench.home import runs
     from workbench.home.runs import with_numbers_so_far
     from workbench.terminal.compare import print_comparison
     from workbench.text.output import emit_json, result_console
 
-    views = [with_numbers_so_far(runs.load(target.folder)) for target in named(home, ids)]
+    views = [with_numbers_so_far(runs.load(target.folder)) for target in named_runs(home, ids)]
     found = compared(home, views)
     if json:
         emit_json(found.as_dict())
@@ -141,7 +141,7 @@ def _work_out(view: StudyView, method: Way, limit: float) -> None:
     from workbench.terminal.progress import SensitivityProgress
 
     chosen = next(name for name in METHODS if name == method.value)
-    request = job.Asked(view.folder, chosen, data.ended(view.journal), limit)
+    request = job.Asked(view.folder, chosen, data.ended_trials(view.journal), limit)
     with SensitivityProgress(chosen) as progress:
         job.outcome(request, progress.update)
 

@@ -221,7 +221,7 @@ def export_study(
     from engine.config.errors import InputError
     from workbench.home.resolve import resolve
     from workbench.home.transfer import export_study as packing
-    from workbench.home.transfer.export_study import spoken
+    from workbench.home.transfer.export_study import size_words
     from workbench.text.output import emit_json, say
 
     study = resolve(home, identity)
@@ -235,7 +235,7 @@ def export_study(
         return 0
     for line in packed.left_out:
         say(f"left out: {line}")
-    print(f"{packed.study}, {packed.trials} trials and {packed.runs} runs, is in {out} ({spoken(size)})")
+    print(f"{packed.study}, {packed.trials} trials and {packed.runs} runs, is in {out} ({size_words(size)})")
     print(f"elsewhere: workbench study import {out.name}")
     return 0
 

@@ -103,7 +103,7 @@ def _report(home: Path, stored: Found, json: bool) -> None:
         emit_json(document(home, stored))
         return
     print_calibration(result_console(), stored)
-    for links in host_links.known(home).values():
+    for links in host_links.stored_links(home).values():
         print_links(result_console(), links)
 
 

@@ -95,7 +95,7 @@ def tune(
         file = file.tuned_live()
     if file.live is not None:
         _check_alone(join, storage)
-    return searched(home, file, json, join, storage)
+    return search_and_report(home, file, json, join, storage)
 
 
 def _asked(
@@ -140,7 +140,7 @@ def _tune_command(
         return 0
     for line in plan_lines(file):
         say(line)
-    return searched(home, file, json, join, storage)
+    return search_and_report(home, file, json, join, storage)
 
 
 def _check_alone(join: bool, storage: str | None) -> None:
@@ -153,7 +153,7 @@ def _check_alone(join: bool, storage: str | None) -> None:
             raise InputError(key, value, remedy)
 
 
-def searched(
+def search_and_report(
     home: Path,
     file: StudyFile,
     json: bool,
@@ -360,4 +360,4 @@ def attach(
     from workbench.services.study_of_run import study_of_run
 
     target = resolve(home, identity)
-    return searched(home, study_of_run(home, target, trials), json, attached=target.id)
+    return search_and_report(home, study_of_run(home, target, trials), json, attached=target.id)

@@ -120,7 +120,7 @@ def provenance(found: Source) -> Provenance:
         measured=_measured(view),
         study_result=None if plain is None else {name: plain.get(name) for name in _STUDY},
         turned=next((trial.config for trial in trials if trial.run == view.id), None),
-        continued=continued(view),
+        continued=resumed_from(view),
         changes=list(view.changes),
         config_sha256=hashlib.sha256(found.config_text.encode()).hexdigest(),
         measured_on=_machine(view),
@@ -130,7 +130,7 @@ def provenance(found: Source) -> Provenance:
     )
 
 
-def continued(view: RunView) -> Continued | None:
+def resumed_from(view: RunView) -> Continued | None:
     """The run and the step that this one went on from; None if it started from the beginning."""
     found = view.summary and view.summary.resumed
     if found:

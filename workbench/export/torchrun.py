@@ -16,7 +16,7 @@ from engine.config.sections import Data, Model
 from tuning.spec.objectives import text
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
-from workbench.export.provenance import Source, continued, provenance, source
+from workbench.export.provenance import Source, provenance, resumed_from, source
 from workbench.home.runs import RunView
 from workbench.text.output import dumps
 
@@ -218,7 +218,7 @@ def _chosen_for(found: Source) -> str:
 
 
 def _starts(view: RunView) -> str:
-    origin = continued(view)
+    origin = resumed_from(view)
     if origin is None:
         return "from the beginning, with the losses of the run where the number of ranks is the same"
     at = "" if origin.step is None else f" after {origin.step:,} steps"

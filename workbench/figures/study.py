@@ -19,7 +19,7 @@ from tuning.report.study_result import ArmRow, Measurement, StudyResult, TrialRo
 from tuning.sensitivity.outcomes import Importance
 from tuning.spec.objectives import Aim
 from workbench.figures.base import BARE, LINE_COLORS, NEUTRAL, PHASE_COLORS, empty, figure
-from workbench.text.words import spoken
+from workbench.text.words import ending_words
 
 #: How far below the slowest trial the failed ones are drawn, as a part of the spread of values.
 FLOOR_PART = 0.18
@@ -356,7 +356,7 @@ def _marks(drawing: go.Figure, marks: Sequence[Marked], floor: float, look: dict
         name=look["name"],
         mode="markers" if many else "markers+text",
         marker={"color": look["color"], "size": 6 if many else 9, "symbol": look["symbol"]},
-        text=[spoken(mark.outcome) for mark in marks],
+        text=[ending_words(mark.outcome) for mark in marks],
         textposition="top center",
         textfont={"size": 11, "color": look["color"]},
         customdata=[_wrapped(mark.words) for mark in marks],

@@ -38,12 +38,12 @@ _SECTIONS: dict[str, Kind] = {
 
 def found_here(home: Path) -> store.Found:
     """What holds for this machine as it is set up now."""
-    return store.find(home, fingerprint.here())
+    return store.find(home, fingerprint.this_machine())
 
 
 def document(home: Path, found: store.Found) -> dict[str, Any]:
     """The JSON of ``calibrate``: a stale calibration is shown, with what changed since."""
-    now, shown = fingerprint.here(), found.calibration or found.stale
+    now, shown = fingerprint.this_machine(), found.calibration or found.stale
     return {
         "home": str(home),
         "state": "matching" if found.calibration else "stale" if found.stale else "none",
@@ -51,7 +51,7 @@ def document(home: Path, found: store.Found) -> dict[str, Any]:
         "changed": found.stale.fingerprint.differences(now) if found.stale else [],
         "fingerprint": now.as_dict(),
         "calibration": shown and _calibration(home, shown),
-        "links": [links.as_dict() for links in host_links.known(home).values()],
+        "links": [links.as_dict() for links in host_links.stored_links(home).values()],
     }
 
 
@@ -144,7 +144,7 @@ def target_of(
     from tuning.predict import target
 
     if cluster is not None:
-        return target.named(cluster, nodes, ranks)
+        return target.named_target(cluster, nodes, ranks)
     if nodes is not None:
         raise InputError("--nodes", nodes, "says how many of a cluster's: name it with --cluster")
 
@@ -152,7 +152,7 @@ def target_of(
     if found.calibration is None:
         remedy = f"{found.reason}, or name a cluster, such as --cluster {_example()}"
         raise InputError("--cluster", None, remedy)
-    here = replace(target.measured_here(found.calibration), lab_links=host_links.known(home))
+    here = replace(target.measured_here(found.calibration), lab_links=host_links.stored_links(home))
     return _with_runs(home, here, found.calibration.fingerprint) if with_runs else here
 
 
@@ -161,7 +161,9 @@ def _with_runs(home: Path, here: Target, machine: Fingerprint) -> Target:
     from tuning.predict.fit import finished_runs
     from workbench.home.runs import run_folders
 
-    return learn.learned(here, finished_runs.finished(run_folders(home), home / finished_runs.KEPT), machine)
+    return learn.learned_target(
+        here, finished_runs.finished_runs(run_folders(home), home / finished_runs.KEPT), machine
+    )
 
 
 def _example() -> str:

@@ -31,7 +31,7 @@ from workbench.text import words
 from workbench.text.control import Action
 
 
-def checked(folder: Path, texts: list[str]) -> dict[str, Any]:
+def checked_values(folder: Path, texts: list[str]) -> dict[str, Any]:
     """``["compression.ratio=0.01"]`` as values that this run can be changed to now.
 
     Raises:
@@ -49,14 +49,14 @@ def check(folder: Path, values: dict[str, Any]) -> RunConfig:
     """The configuration that a run would have then.
 
     Raises:
-        InputError: as :func:`checked`.
+        InputError: as :func:`checked_values`.
     """
     study = run_folder.RunStatus.of(folder).labels.get("study")
     if study:
         key, value = next(iter(values.items()))
         remedy = f"{folder.name} is a trial of {study}, which would take the result for the old value's; "
         raise InputError(key, value, remedy + f"give workbench control {study} enqueue {key}={value}")
-    return live_changes.changed(current(folder), values)
+    return live_changes.changed_config(current(folder), values)
 
 
 def current(folder: Path) -> RunConfig:
@@ -107,7 +107,7 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
     if action in commands.KINDS and target.kind != "run":
         raise InputError("action", action, f"{target.id} is a study; give the run of its running trial")
     if action == commands.SET:
-        return checked(target.folder, values)
+        return checked_values(target.folder, values)
     if action in commands.TURNING:
         return _tried(target.folder, values)
     if action == commands.EVALUATE:
@@ -230,7 +230,9 @@ def _ordered(target: Target, sent: str, action: str, arguments: dict[str, Any], 
     ranks = runs.load(target.folder).status.answering
     patience = max(patience, ORDER_SECONDS)
     found = run_orders.wait_for(target.folder, sent, ranks, patience)
-    reply = Reply(sent, target.id, action, arguments, *run_orders.told(target.folder, found, ranks))
+    reply = Reply(
+        sent, target.id, action, arguments, *run_orders.result_of_order(target.folder, found, ranks)
+    )
     return _traced(target, reply) if action == traces.COMMAND else reply
 
 
@@ -240,7 +242,7 @@ def _traced(target: Target, reply: Reply) -> Reply:
     if made is None or made.state != "recorded":
         return reply
     try:
-        path = traces.merged(target.folder, made)
+        path = traces.merged_trace(target.folder, made)
     except traces.MergeError as error:
         return replace(reply, accepted=False, text=str(error))
     size = words.gib(path.stat().st_size)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.config.errors import InputError
 from engine.config.layout import RANKS
-from engine.lifecycle import referred, summary_of, summary_of_job
+from engine.lifecycle import calibration_or_reason, summary_of, summary_of_job
 from engine.run import answers as orders
 from engine.run import run_folder
 from engine.run.outcome import Ending, RecordedOutcome
@@ -278,4 +278,6 @@ def with_numbers_so_far(view: RunView) -> RunView:
     except InputError:
         return view
     backend = view.status.backend or "none"
-    return replace(view, summary=summary_of(config, view.id, backend, records, referred(view.folder)))
+    return replace(
+        view, summary=summary_of(config, view.id, backend, records, calibration_or_reason(view.folder))
+    )

@@ -216,7 +216,7 @@ class MergeError(WorkbenchError):
 class Trace:
     """One order. ``state`` is asked, recording, writing, recorded or failed; ``done`` of ``steps`` were recorded.
 
-    ``first`` is None until ranks have agreed on a step, ``merged`` until there is such a file.
+    ``first`` is None until ranks have agreed on a step, ``merged_trace`` until there is such a file.
     """
 
     id: str
@@ -236,7 +236,7 @@ class Trace:
 
 def of_run(folder: Path) -> list[Trace]:
     """All that were ordered, the newest first."""
-    wanted = run_orders.asked(folder, COMMAND)
+    wanted = run_orders.orders_of_command(folder, COMMAND)
     if not wanted:
         return []
     view = runs.load(folder)
@@ -268,7 +268,7 @@ def under_way(folder: Path) -> Trace | None:
     return next((trace for trace in of_run(folder) if trace.under_way), None)
 
 
-def merged(folder: Path, trace: Trace) -> Path:
+def merged_trace(folder: Path, trace: Trace) -> Path:
     """The one file of a recorded trace; written unless it is there.
 
     Raises:

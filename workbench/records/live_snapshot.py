@@ -294,7 +294,7 @@ class LiveRun:
     def _measured_links(self, status: RunStatus) -> Links:
         """What the run's calibration says; read once, for a run refers to one."""
         if self._links is None:
-            self._links = store.referred(self.folder.parent, status).links(str(status.backend))
+            self._links = store.calibration_of_run(self.folder.parent, status).links(str(status.backend))
         return self._links
 
     def _problems(self) -> list[str]:

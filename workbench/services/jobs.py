@@ -86,7 +86,7 @@ def new_folder(home: Path) -> Path:
     return folder
 
 
-def listed(home: Path) -> list[Job]:
+def all_jobs(home: Path) -> list[Job]:
     """Every job that was started from this home, newest first."""
     found = [job for folder in (home / JOBS).glob("*/") if (job := _read(folder)) is not None]
     return sorted(found, key=lambda job: job.started_unix, reverse=True)  # names know no more than the second

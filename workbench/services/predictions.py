@@ -34,9 +34,9 @@ def foresight_of(home: Path, file: StudyFile) -> Foresee | None:
 
 
 def _simulated(file: StudyFile) -> Target | None:
-    from tuning.predict.target import named
+    from tuning.predict.target import named_target
 
-    return named(file.simulate.cluster, None, file.ranks) if file.simulate else None
+    return named_target(file.simulate.cluster, None, file.ranks) if file.simulate else None
 
 
 def _target(home: Path, file: StudyFile) -> Target | None:

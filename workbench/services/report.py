@@ -106,7 +106,7 @@ def _run_parts(home: Path, target: Target, place: Place) -> Iterator[str]:
     study = view.labels.get("study")
     yield f"<h1>{escape(view.id)}</h1>"
     of_study = f", {study} trial {view.labels.get('trial', '?')}" if study else ""
-    yield _quiet(f"{words.spoken(view.outcome or view.state)}: {words.layout(view.layout)}{of_study}")
+    yield _quiet(f"{words.ending_words(view.outcome or view.state)}: {words.layout(view.layout)}{of_study}")
     if view.reason:
         yield _line(view.reason)
     if view.last_lines:
@@ -150,7 +150,7 @@ def _study_parts(home: Path, target: Target, place: Place) -> Iterator[str]:
     found = document(target.folder)
     result = found.result
     yield f"<h1>{escape(target.id)}</h1>"
-    yield _quiet(f"{words.spoken(result.state)}: {result.trials_done} of {result.trials_total} trials")
+    yield _quiet(f"{words.ending_words(result.state)}: {result.trials_done} of {result.trials_total} trials")
     for line in result.result_lines or [result.result_line or "nothing was measured yet"]:
         yield _line(line)
     if found.why is not None:
@@ -200,7 +200,7 @@ def _study_tables(found: StudyDocument) -> Iterator[str]:
         yield "<h2>What failed</h2>" + _line(result.failures.line)
         yield _table(
             {
-                "ending": [words.spoken(row.outcome) for row in rows],
+                "ending": [words.ending_words(row.outcome) for row in rows],
                 "trials": [row.count for row in rows],
                 "reason": [row.reason for row in rows],
             }
@@ -211,9 +211,9 @@ def _study_tables(found: StudyDocument) -> Iterator[str]:
         {
             "trial": [row.number for row in shown],
             "configuration": [row.label or words.point(row.config) for row in shown],
-            "ending": [words.spoken(row.outcome) for row in shown],
+            "ending": [words.ending_words(row.outcome) for row in shown],
             aim.unit: [words.number(aim.shown(row.value), 1) for row in shown],
-            "95 % interval": [words.around(*aim.bounds(row.low, row.high)) for row in shown],
+            "95 % interval": [words.interval_ends(*aim.bounds(row.low, row.high)) for row in shown],
             "run": [row.run for row in shown],
             "reason": [row.reason for row in shown],
         }

@@ -55,7 +55,7 @@ def overview(compared: Comparison) -> dict[str, list[Any]]:
     """One line a run, as a page's table has it; how they ended is left out where all are completed."""
     sides = compared.runs
     letters = names(compared)
-    endings = {"ending": [words.spoken(side.state) for side in sides]}
+    endings = {"ending": [words.ending_words(side.state) for side in sides]}
     return {
         "as": [letters[side.id] for side in sides],
         "run": [side.id for side in sides],
@@ -63,7 +63,7 @@ def overview(compared: Comparison) -> dict[str, list[Any]]:
         **(endings if any(side.state != "completed" for side in sides) else {}),
         "layout": [words.layout(side.layout) for side in sides],
         "tokens/s": [side.tokens_per_second for side in sides],
-        "95 % of its steps": [words.around(side.low, side.high) or None for side in sides],
+        "95 % of its steps": [words.interval_ends(side.low, side.high) or None for side in sides],
         "step, ms": [None if side.step_seconds is None else side.step_seconds * 1e3 for side in sides],
         "peak memory, GiB": [
             None if side.peak_memory_bytes is None else side.peak_memory_bytes / words.GIB for side in sides
@@ -114,7 +114,7 @@ def remarks(side: Side) -> str:
 
 def part(name: str) -> str:
     """A part of a step."""
-    return "between steps" if name == "between" else words.spoken(name)
+    return "between steps" if name == "between" else words.ending_words(name)
 
 
 def widest(rows: Sequence[Row]) -> Row | None:
@@ -133,8 +133,8 @@ def print_comparison(console: Console, compared: Comparison) -> None:
     letters = names(compared)
     for side in compared.runs:
         rate = f"{words.number(side.tokens_per_second)} tokens/s"
-        bounds = words.around(side.low, side.high)
-        said = f"{letters[side.id]}  {title(side)}, {words.spoken(side.state)}: "
+        bounds = words.interval_ends(side.low, side.high)
+        said = f"{letters[side.id]}  {title(side)}, {words.ending_words(side.state)}: "
         said += f"{words.layout(side.layout)}, {rate}"
         said += (f" ({bounds})" if bounds else "") + f", {words.gib(side.peak_memory_bytes)} at most"
         console.print(said, markup=False, soft_wrap=True)

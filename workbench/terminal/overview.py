@@ -34,7 +34,7 @@ def standing(study: StudyNow) -> str:
     """How far a study is, and how long the rest will take."""
     done = _TRIED.format(done=study.trials_done, total=study.trials_total)
     if study.state != "running":
-        return f"{done}; {words.spoken(study.state)}"
+        return f"{done}; {words.ending_words(study.state)}"
     if study.phase == "confirm":
         return f"{done}; now the best are measured again, to be sure"
     if study.seconds_left is None:

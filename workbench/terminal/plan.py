@@ -44,7 +44,7 @@ def print_plan(console: Console, found: Planned, record: Record | None = None) -
         name = f"{refused.axis} {refused.values}:"
         console.print(f"  {name:<24}{refused.reason}", markup=False, soft_wrap=True)
     if record is not None:
-        console.print(plan_text.held(record), markup=False, soft_wrap=True)
+        console.print(plan_text.track_record_line(record), markup=False, soft_wrap=True)
     for note in found.best[0].notes if found.best else found.target.notes:
         console.print(f"  {note}", markup=False, soft_wrap=True, style="dim")
 

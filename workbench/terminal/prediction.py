@@ -41,7 +41,7 @@ def print_forecast(
     console.print(_breakdown(found))
     for line in _changes(found):
         _line(console, line)
-    for line in text.placed(where):
+    for line in text.placement_lines(where):
         _line(console, line)
     if traffic is not None:
         _line(console, text.traffic(traffic))
@@ -288,7 +288,7 @@ def _lines(config: RunConfig, found: DryRun) -> Iterator[str]:
     assert row is not None
     formula = found.formulas[found.stages.index(row)]
     work = workload_of(config)
-    model, fewer = words.count(parameters(work)), words.shared(shared_parameters(work))
+    model, fewer = words.count(parameters(work)), words.sharing_words(shared_parameters(work))
     yield f"Most on rank {row.rank:,}: {words.gib(row.total_bytes)}. The model has {model} parameters{fewer}."
     yield (
         f"Its activations: {words.gib(row.activation_bytes)} counted in a forward pass without numbers, "

@@ -201,15 +201,17 @@ class StudyProgress(ProgressBar):
         who = f"{trial.source}, {elsewhere}" if elsewhere else trial.source
         what = f"trial {trial.number} ({who}): {self._file.search_space.label(trial.config)}"
         if trial.value is None:
-            return f"{what}: {words.spoken(trial.outcome)}" + (f", {trial.reason}" if trial.reason else "")
+            return f"{what}: {words.ending_words(trial.outcome)}" + (
+                f", {trial.reason}" if trial.reason else ""
+            )
         aim = self._file.aim
-        bounds = words.around(*aim.bounds(trial.low, trial.high))
+        bounds = words.interval_ends(*aim.bounds(trial.low, trial.high))
         measured = aim.words(trial.value) + (f" ({bounds})" if bounds else "")
         return f"{what}: {measured}" + _ending(trial)
 
     def _doing(self, news: Update) -> str:
         if news.state != "running":
-            return words.spoken(news.state)
+            return words.ending_words(news.state)
         now = self._file.search_space.label(self._running.config) if self._running else news.phase
         aim = self._file.aim
         best = f"best {aim.words(news.best.value)}; " if news.best else ""
@@ -219,7 +221,7 @@ class StudyProgress(ProgressBar):
 
 def _ending(trial: Trial) -> str:
     """How a trial with a value ended, unless that is as usual: that it was pruned says that it stopped early."""
-    ending = "" if trial.outcome == "completed" else f", {words.spoken(trial.outcome)}"
+    ending = "" if trial.outcome == "completed" else f", {words.ending_words(trial.outcome)}"
     if trial.outcome == "pruned" and trial.reason.startswith(EARLY):
         return f"{ending}: {trial.reason.removeprefix(EARLY)}"
     return ending + (f"; {trial.reason}" if trial.reason else "")

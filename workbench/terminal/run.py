@@ -57,7 +57,7 @@ def _ending(view: RunView) -> str:
     state = view.outcome or view.state
     color = words.look(state)[0]
     reason = view.reason.replace("[", r"\[")
-    return f"[{_TERMINAL_COLORS.get(color, color)}]{words.spoken(state)}[/]" + (
+    return f"[{_TERMINAL_COLORS.get(color, color)}]{words.ending_words(state)}[/]" + (
         f": {reason}" if reason else ""
     )
 

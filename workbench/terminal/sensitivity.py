@@ -11,7 +11,7 @@ from tuning.sensitivity.report import Sensitivity
 from tuning.spec.objectives import Aim
 from workbench.figures.sensitivity import pairs_that_count
 from workbench.text import words
-from workbench.text.sensitivity import direction, loss, pair, stands
+from workbench.text.sensitivity import direction, evidence_words, loss, pair
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,7 +120,7 @@ def _neighbours(console: Console, found: Sensitivity) -> None:
             words.short(row.key),
             f"{words.choice(row.key, row.winner_value)} -> {words.choice(row.key, row.value)}",
             *loss(row),
-            stands(row),
+            evidence_words(row),
         )
         for row in found.neighbours
     ]

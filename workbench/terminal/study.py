@@ -36,14 +36,14 @@ def print_failures(console: Console, result: StudyResult) -> None:
 
 def _ending(row: EndingRow) -> str:
     """``oom in backward on rank 0: trials 3 and 7; the last: too little memory``."""
-    where = f" in {words.spoken(row.phase)}" if row.phase else ""
-    ranks = study.listed(row.ranks)
+    where = f" in {words.ending_words(row.phase)}" if row.phase else ""
+    ranks = study.number_list(row.ranks)
     where += f" on rank{'s' if len(row.ranks) > 1 else ''} {ranks}" if ranks else ""
-    trials = f"trial{'s' if len(row.trials) > 1 else ''} {study.listed(row.trials)}"
+    trials = f"trial{'s' if len(row.trials) > 1 else ''} {study.number_list(row.trials)}"
     again = f", {row.tried_again} tried again" if row.tried_again else ""
     last = "the last: " if len(row.trials) > 1 else ""
     reason = f"; {last}{row.reason}" if row.reason else ""
-    return f"{words.spoken(row.outcome)}{where}: {trials}{again}{reason}"
+    return f"{words.ending_words(row.outcome)}{where}: {trials}{again}{reason}"
 
 
 _UNITS = {objective.unit for objective in KNOWN.values()}
@@ -58,7 +58,7 @@ def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
         table.add_row(
             row.id,
             words.ago(row.created_unix),
-            words.spoken(row.outcome or row.state),
+            words.ending_words(row.outcome or row.state),
             words.layout(row.layout),
             row.backend or words.NOTHING,
             words.seconds(row.step_seconds),
@@ -80,7 +80,7 @@ def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
         trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
         best = aim_named(row.objective).words(row.best_value) if row.best_value else words.NOTHING
         several = f", {len(row.controllers)} controllers" if len(row.controllers) > 1 else ""
-        state = words.spoken(row.state) + several
+        state = words.ending_words(row.state) + several
         cells = (row.name, words.ago(row.updated_unix), state, trials, best, row.gain_verdict or "")
         table.add_row(*cells, *([_said(row)] if said else []))
     console.print(table)
@@ -101,7 +101,7 @@ def print_study(
     them.
     """
     result = document.result
-    console.print(f"[bold]{result.study}[/]  {words.spoken(result.state)}")
+    console.print(f"[bold]{result.study}[/]  {words.ending_words(result.state)}")
     for label, line in remark_lines(said) if said else ():
         console.print(f"  {label:<6}{line}", markup=False, soft_wrap=True)
     members = document.controllers or []
@@ -113,9 +113,9 @@ def print_study(
         table.add_row(
             str(trial.number),
             trial.run or "",
-            words.spoken(trial.outcome),
+            words.ending_words(trial.outcome),
             text(aim.shown(trial.value)),
-            words.around(*aim.bounds(trial.low, trial.high)),
+            words.interval_ends(*aim.bounds(trial.low, trial.high)),
             trial.label or words.point(trial.config),
         )
     console.print(table)
@@ -137,7 +137,7 @@ def _reasons(trials: Sequence[TrialRow]) -> list[str]:
         if trial.reason:
             by_reason.setdefault(trial.reason, []).append(trial.number)
     return [
-        f"trial{'s' if len(numbers) > 1 else ''} {study.listed(numbers)}: {reason}"
+        f"trial{'s' if len(numbers) > 1 else ''} {study.number_list(numbers)}: {reason}"
         for reason, numbers in by_reason.items()
     ]
 
@@ -168,7 +168,7 @@ def print_result(console: Console, document: StudyDocument) -> None:
         _print_columns(console, study.front(result))
     terms = {
         "note": result.pareto_note,
-        "constraints of the best": study.kept(result),
+        "constraints of the best": study.constraint_words(result),
         "budget": study.budget(result),
     }
     _print_lines(console, [f"{label}: {line}" for label, line in terms.items() if line])

@@ -34,7 +34,7 @@ def step_columns(rows: Sequence[RankStep]) -> list[Column]:
         ),
         Column("behind the others", [row.behind_seconds for row in rows], MILLISECONDS, BEHIND),
         *(
-            Column(words.spoken(phase), [row.phases.get(phase) for row in rows], MILLISECONDS)
+            Column(words.ending_words(phase), [row.phases.get(phase) for row in rows], MILLISECONDS)
             for phase in used
         ),
     ]

@@ -95,7 +95,7 @@ def _span(values: Sequence[str]) -> str:
     return ", ".join(values) if len(values) <= 2 else f"{values[0]} ... {values[-1]}"
 
 
-def held(record: Record) -> str:
+def track_record_line(record: Record) -> str:
     """How predictions of this machine held, in one line."""
     if not record.rows:
         return f"Predicted against measured: {record.reason}."
@@ -183,7 +183,7 @@ def devices(cluster: Cluster) -> str:
     return f"{' + '.join(f'{size:,} x {name}' for name, size in kinds.items())} ({cluster.name})"
 
 
-def placed(found: Placed | None, orders: bool = True) -> Iterator[str]:
+def placement_lines(found: Placed | None, orders: bool = True) -> Iterator[str]:
     """What the best placement is and what it gains; nothing where all devices and links are alike. With ``orders``:
     what the axes nested in other ways come to.
     """

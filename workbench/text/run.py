@@ -42,7 +42,10 @@ def lines(summary: RunSummary) -> Iterator[Line]:
     losses = [loss for loss in summary.losses if loss is not None]
     if summary.workload not in (None, "decoder") or summary.shared_parameters:
         size = words.count(summary.parameters or None)
-        yield "model", f"{summary.workload}, {size} parameters{words.shared(summary.shared_parameters)}"
+        yield (
+            "model",
+            f"{summary.workload}, {size} parameters{words.sharing_words(summary.shared_parameters)}",
+        )
     if losses:
         held_out = summary.validation_loss
         tail = "" if held_out is None else f"; validation {held_out:.4f}"
@@ -212,7 +215,7 @@ def _memory(summary: RunSummary) -> str:
     text = f"{words.gib(summary.peak_memory_bytes)} at the peak, of the rank that needed most"
     if summary.peak_memory_rank is None:
         return text
-    during = f", in {words.spoken(summary.peak_memory_phase)}" if summary.peak_memory_phase else ""
+    during = f", in {words.ending_words(summary.peak_memory_phase)}" if summary.peak_memory_phase else ""
     retries = sum(row.allocation_retries or 0 for row in summary.memory)
     again = f"; {retries:,} allocations had to be tried again" if retries else ""
     outside = max((row.outside_allocator_bytes or 0 for row in summary.memory), default=0)
@@ -225,7 +228,7 @@ def peak_memory_rank(summary: RunSummary) -> str:
     rank, phase = summary.peak_memory_rank, summary.peak_memory_phase
     if rank is None:
         return "of the largest rank"
-    return f"rank {rank}, in {words.spoken(phase)}" if phase else f"of rank {rank}"
+    return f"rank {rank}, in {words.ending_words(phase)}" if phase else f"of rank {rank}"
 
 
 def wire(summary: RunSummary) -> str:

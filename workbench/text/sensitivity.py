@@ -21,7 +21,7 @@ def direction(row: KnobEffect) -> str:
     return f"most with {words.choice(row.key, most.value)}"
 
 
-def ended(found: Fanova | Shap | None) -> str:
+def method_outcome(found: Fanova | Shap | None) -> str:
     """What became of a method that has run: a study may be too small for it to say anything."""
     return "computed" if found is not None and found.told else "tells nothing of these trials"
 
@@ -46,7 +46,7 @@ def loss(row: Neighbour) -> tuple[str, str]:
     return f"{row.loss_percent:.1f} %", between
 
 
-def stands(row: Neighbour) -> str:
+def evidence_words(row: Neighbour) -> str:
     """What a neighbour's loss stands on."""
     numbers = ", ".join(str(number) for number in row.trials)
     trials = f"trial{'s' * (len(row.trials) > 1)} {numbers}"

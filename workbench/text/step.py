@@ -52,7 +52,7 @@ def phases(seconds_by_phase: Mapping[str, float], between: float = 0.0) -> str:
     seconds_by_phase = with_between(seconds_by_phase, between)
     whole = sum(seconds_by_phase.values())
     return ", ".join(
-        f"{words.spoken(name)} {words.seconds(seconds)} ({words.percent(seconds / whole)})"
+        f"{words.ending_words(name)} {words.seconds(seconds)} ({words.percent(seconds / whole)})"
         for name, seconds in sorted(seconds_by_phase.items(), key=lambda item: -item[1])
         if whole and seconds / whole >= _LEAST_SHARE
     )
@@ -349,9 +349,9 @@ def _between(row: GapRow) -> str:
     if row.after is None and row.before is None:
         return "the whole step"
     if row.after is None:
-        return f"start of the step, {words.spoken(row.before)}"
-    before = "end of the step" if row.before is None else words.spoken(row.before)
-    return f"{words.spoken(row.after)}, {before}"
+        return f"start of the step, {words.ending_words(row.before)}"
+    before = "end of the step" if row.before is None else words.ending_words(row.before)
+    return f"{words.ending_words(row.after)}, {before}"
 
 
 def longest_gap(row: GapRow) -> str:

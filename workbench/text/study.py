@@ -102,7 +102,7 @@ def constraints(result: StudyResult) -> list[str]:
     return [f"trial {row.number}: {limit.reason}" for row in result.trials for limit in row.broken]
 
 
-def kept(result: StudyResult) -> str:
+def constraint_words(result: StudyResult) -> str:
     """What the best trial leaves of each constraint; empty without any."""
     best = result.best.trial if result.best else None
     limits = next((row.limits for row in result.trials if row.number == best), [])
@@ -123,11 +123,11 @@ def front(result: StudyResult) -> dict[str, list[Any]]:
 def value(row: Mapping[str, Any], aim: Aim) -> str:
     """A measure and its interval; without one it is a single value of the run."""
     shown = [aim.in_unit(row.get(end)) for end in ("value", "low", "high")]
-    around = words.around(shown[1], shown[2])
+    around = words.interval_ends(shown[1], shown[2])
     return text(shown[0]) + (f" ({around})" if around else "")
 
 
-def listed(numbers: Sequence[int]) -> str:
+def number_list(numbers: Sequence[int]) -> str:
     """``1, 2 and 5``; of many how many there are."""
     if len(numbers) > _MOST_LISTED:
         return f"{numbers[0]}, {numbers[1]} and {len(numbers) - 2} more"

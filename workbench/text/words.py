@@ -38,7 +38,7 @@ def look(state: str) -> tuple[str, str]:
     return LOOKS.get(state, ("gray", ":material/help:"))
 
 
-def spoken(state: str | None) -> str:
+def ending_words(state: str | None) -> str:
     """``timed_out`` as "timed out", ``oom`` as "out of memory"."""
     return _SPOKEN.get(state or "", (state or NOTHING).replace("_", " "))
 
@@ -48,7 +48,7 @@ def bottleneck(name: str, axis: str | None = None) -> str:
     for operation in operations.OPERATIONS:
         for key in (operation.name, operation.verdict or operation.name):
             name = name.replace(key, key.replace("_", "-"))
-    return spoken(name).replace(" bound", "-bound") + (f" ({axis})" if axis else "")
+    return ending_words(name).replace(" bound", "-bound") + (f" ({axis})" if axis else "")
 
 
 def number(value: float | None, digits: int = 0) -> str:
@@ -124,7 +124,7 @@ def interval(low: float | None, high: float | None, digits: int = 0) -> str:
     return "" if low is None or high is None else f"{low:,.{digits}f} – {high:,.{digits}f}"
 
 
-def around(low: float | None, high: float | None) -> str:
+def interval_ends(low: float | None, high: float | None) -> str:
     """The two ends of an interval, with as many digits as they need."""
     return "" if low is None or high is None else f"{text(low)} – {text(high)}"
 
@@ -232,7 +232,7 @@ def escaped(text: str) -> str:
     return re.sub(r"^(\d{1,9})?([-+.)])", r"\1\\\2", marked)
 
 
-def shared(parameters: int) -> str:
+def sharing_words(parameters: int) -> str:
     """How many parameters sharing saves, to be said behind their number; empty where nothing is shared."""
     return f", {count(parameters)} fewer by sharing" if parameters else ""
 

@@ -27,7 +27,7 @@ _SECRET = re.compile(r"token(?!izer|s\b|_)|secret|passw|credential|auth|api[-_]?
 _HIDDEN = "***"
 
 
-def checked(command: Sequence[str]) -> str:
+def program_path(command: Sequence[str]) -> str:
     """Where the program of a command is.
 
     Raises:

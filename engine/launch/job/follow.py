@@ -71,7 +71,7 @@ def run(home: Path, command: Sequence[str], watcher: Watcher) -> Ended:
     Raises:
         InputError: there is no such program, or the home cannot be written.
     """
-    program = commands.checked(command)
+    program = commands.program_path(command)
     folder = commands.create(home, command)
     with run_folder.writable(home):
         note_job_start(folder)

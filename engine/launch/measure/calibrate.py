@@ -146,7 +146,7 @@ def calibrate(
     ranks = _ranks(asked)
     chosen = selection.choose(RunConfig().with_values({"device": asked.device}), ranks)
     plans = plan(_machine(ranks, chosen), asked.quick)
-    calibration = Calibration(fingerprint.here(), time.time(), 0.0, complete=False)
+    calibration = Calibration(fingerprint.this_machine(), time.time(), 0.0, complete=False)
     tell(Progress("starting ranks", 0, len(plans)))
     with Ranks(ranks, chosen.kind, chosen.backend, group_sizes(ranks)) as working:
         for number, wanted in enumerate(plans, 1):

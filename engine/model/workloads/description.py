@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from engine.config.errors import InputError
 from engine.config.presets import FIELD, WorkloadFacts
 from engine.model.workload import StepSetting
-from engine.model.workloads.sequential import ListedBlueprint, Tensors, said
+from engine.model.workloads.sequential import ListedBlueprint, Tensors, exception_line
 
 
 def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
@@ -86,7 +86,9 @@ def _check_samples(blueprint: ListedBlueprint) -> None:
         try:
             give(0, 2)
         except Exception as error:
-            raise InputError(FIELD, spec, f"its batches.{name}(0, 2) raises {said(error)}") from error
+            raise InputError(
+                FIELD, spec, f"its batches.{name}(0, 2) raises {exception_line(error)}"
+            ) from error
 
 
 def _check_shared(spec: str, parts: dict[str, nn.Module]) -> None:
@@ -156,7 +158,7 @@ def _counted(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | 
     except InputError:
         raise
     except Exception as error:
-        return None, f"on meta tensors the model raises {said(error)}"
+        return None, f"on meta tensors the model raises {exception_line(error)}"
     total = counter.get_total_flops() / len(inputs)
     if not total:
         return None, "torch's FlopCounterMode finds no matrix product, convolution or attention in the model"

@@ -17,7 +17,7 @@ from engine.config.run_config import RunConfig
 from engine.model.axes import Axes
 from engine.model.stage import Blueprint
 from engine.model.workload import Workload
-from engine.model.workloads.sequential import ListedBlueprint, said
+from engine.model.workloads.sequential import ListedBlueprint, exception_line
 from engine.model.workloads.text import DecoderBlueprint
 
 
@@ -41,7 +41,9 @@ def _made(config: RunConfig) -> object:
         raise
     except Exception as error:
         given = ", ".join(f"{key}={value!r}" for key, value in options.items())
-        raise InputError(FIELD, name, f"its factory raises {said(error)}; called with ({given})") from error
+        raise InputError(
+            FIELD, name, f"its factory raises {exception_line(error)}; called with ({given})"
+        ) from error
     except SystemExit as error:
         raise InputError(FIELD, name, f"its factory ends the program ({error})") from error
 
@@ -79,7 +81,7 @@ def _factory(spec: str) -> Any:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(FIELD, spec, f"{where} cannot be imported: {said(error)}") from error
+        raise InputError(FIELD, spec, f"{where} cannot be imported: {exception_line(error)}") from error
     factory = getattr(module, name, None)
     if factory is None:
         own = [

@@ -229,7 +229,7 @@ class ListedBlueprint:
                 with torch.device("meta"), torch.no_grad():
                     x = self.on_meta(name, build)(x)
             except Exception as error:
-                remedy = f"what {name} gives is not known: on meta tensors it raises {said(error)}"
+                remedy = f"what {name} gives is not known: on meta tensors it raises {exception_line(error)}"
                 raise InputError(FIELD, self.config.model.workload, remedy) from error
             shapes += [tuple(x.shape)] if name != "first" else []
         return shapes
@@ -244,7 +244,7 @@ class ListedBlueprint:
                 torch.manual_seed(_seed(self.sharing.name(f"{name}.").rstrip("."), self.config.train.seed))
                 module = build(*_told(self.workload, axes))
         except Exception as error:
-            raise InputError(FIELD, spec, f"{name} cannot be built: {said(error)}") from error
+            raise InputError(FIELD, spec, f"{name} cannot be built: {exception_line(error)}") from error
         if not isinstance(module, nn.Module):
             given = type(module).__name__
             raise InputError(
@@ -323,7 +323,7 @@ def _told(workload: Workload, axes: Axes) -> tuple[Axes, ...]:
     return (axes,) if workload.splits else ()
 
 
-def said(error: BaseException) -> str:
+def exception_line(error: BaseException) -> str:
     """An exception in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -64,7 +64,7 @@ class Fingerprint:
         return [f"{name.replace('_', ' ')}: {_spoken(old)} -> {_spoken(new)}" for name, old, new in changed]
 
 
-def here(network: str | None = None) -> Fingerprint:
+def this_machine(network: str | None = None) -> Fingerprint:
     """This machine's; what cannot be read is None or left out."""
     return _here(network, tuple(sorted(_variables())))
 

@@ -111,7 +111,7 @@ def save(home: Path, links: HostLinks) -> Path:
     return path
 
 
-def known(home: Path) -> dict[str, HostLinks]:
+def stored_links(home: Path) -> dict[str, HostLinks]:
     """All that were measured under a home, by their keys; without what cannot be read."""
     found = {}
     for path in sorted((home / FOLDER).glob("*.json")):

@@ -95,7 +95,7 @@ def reference(home: Path, now: Fingerprint) -> dict[str, Any]:
     }
 
 
-def referred(home: Path, status: RunStatus) -> Found:
+def calibration_of_run(home: Path, status: RunStatus) -> Found:
     """The calibration that a run's status names; a run of an older version names none."""
     named = status.calibration
     held = load(path_of(home, str(named.get("fingerprint")))) if named else None

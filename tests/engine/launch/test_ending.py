@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.launch.ending import Death, blamed, decide, hung, late
+from engine.launch.ending import Death, blamed_rank, decide, hanging_rank, overdue_outcome
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RecordedOutcome, RunOutcome
 from engine.run.progress import RankProgress
@@ -46,10 +46,10 @@ def test_ranks_whose_fork_server_died_are_not_to_blame() -> None:
 
 
 def test_a_run_past_its_deadline_names_the_rank_furthest_behind() -> None:
-    outcome = late([place(0, 6, "bubble", 0.1), place(1, 5, "forward", 0.1)], 30.0)
+    outcome = overdue_outcome([place(0, 6, "bubble", 0.1), place(1, 5, "forward", 0.1)], 30.0)
     assert (outcome.ending, outcome.rank, outcome.phase) == (Ending.TIMED_OUT, 1, "forward")
     assert outcome.reason == "longer than train.timeout_seconds=30, in step 5"
-    assert late([], 30.0).rank is None
+    assert overdue_outcome([], 30.0).rank is None
 
 
 def test_memory_is_the_cause_among_deaths() -> None:
@@ -68,14 +68,14 @@ def test_the_rank_that_computes_holds_up_those_that_wait() -> None:
         place(1, 5, "forward", 8.0),
         place(2, 5, "bubble", 9.0),
     ]
-    culprit = hung(ranks, patience_seconds=5.0)
+    culprit = hanging_rank(ranks, patience_seconds=5.0)
     assert culprit is not None
     assert culprit.rank == 1
 
 
 def test_a_process_the_kernel_stopped_is_certain_even_while_it_waits() -> None:
     ranks = [place(0, 5, "forward", 8.0), place(1, 5, "bubble", 8.0)]
-    culprit = hung(ranks, 5.0, frozenset({1001}))
+    culprit = hanging_rank(ranks, 5.0, frozenset({1001}))
     assert culprit is not None
     assert culprit.rank == 1
 
@@ -83,21 +83,21 @@ def test_a_process_the_kernel_stopped_is_certain_even_while_it_waits() -> None:
 def test_a_stopped_process_needs_no_more_patience_before_or_after_its_steps() -> None:
     for phase in ("starting", "finished"):
         ranks = [place(0, 5, "starting", 8.0), place(1, -1, phase, 8.0)]
-        assert hung(ranks, 5.0) is None
-        culprit = hung(ranks, 5.0, frozenset({1001}))
+        assert hanging_rank(ranks, 5.0) is None
+        culprit = hanging_rank(ranks, 5.0, frozenset({1001}))
         assert culprit is not None
         assert culprit.rank == 1
 
 
 def test_when_all_wait_the_furthest_behind_is_named() -> None:
-    culprit = hung([place(0, 6, "bubble", 8.0), place(1, 5, "bubble", 7.0)], 5.0)
+    culprit = hanging_rank([place(0, 6, "bubble", 8.0), place(1, 5, "bubble", 7.0)], 5.0)
     assert culprit is not None
     assert culprit.rank == 1
 
 
 def test_patience_is_longer_outside_steps_and_endless_at_the_end() -> None:
-    assert hung([place(0, -1, "building", 20.0), place(1, 9, "finished", 1e6)], 5.0) is None
-    assert hung([place(0, -1, "building", 26.0)], 5.0) is not None
+    assert hanging_rank([place(0, -1, "building", 20.0), place(1, 9, "finished", 1e6)], 5.0) is None
+    assert hanging_rank([place(0, -1, "building", 26.0)], 5.0) is not None
 
 
 def test_outcomes_survive_their_document_and_newer_keys() -> None:
@@ -108,18 +108,18 @@ def test_outcomes_survive_their_document_and_newer_keys() -> None:
 def test_where_all_wait_their_calls_say_who_is_behind() -> None:
     """On a GPU every host stands where it waits for the device, and nobody seems to compute."""
     ranks = [place(rank, 5, "communication_exposed", 9.0 - rank) for rank in range(3)]
-    suspect = hung(ranks, 5.0)
+    suspect = hanging_rank(ranks, 5.0)
     assert suspect is not None
     assert suspect.rank == 0
-    assert blamed(suspect, ranks, (2,)) == (ranks[2], True)
-    assert blamed(suspect, ranks, (1, 2)) == (ranks[1], True)
-    assert blamed(suspect, ranks, ()) == (suspect, False)
-    assert blamed(suspect, ranks, (), frozenset({1000})) == (suspect, True)
+    assert blamed_rank(suspect, ranks, (2,)) == (ranks[2], True)
+    assert blamed_rank(suspect, ranks, (1, 2)) == (ranks[1], True)
+    assert blamed_rank(suspect, ranks, ()) == (suspect, False)
+    assert blamed_rank(suspect, ranks, (), frozenset({1000})) == (suspect, True)
 
 
 def test_what_is_seen_of_a_rank_beats_its_calls() -> None:
     ranks = [place(0, 5, "forward", 9.0), place(1, 5, "bubble", 9.0)]
-    assert blamed(ranks[0], ranks, (1,)) == (ranks[0], True)
+    assert blamed_rank(ranks[0], ranks, (1,)) == (ranks[0], True)
     behind = [place(0, 5, "bubble", 9.0), place(1, 6, "bubble", 9.0)]
-    assert blamed(behind[0], behind, ()) == (behind[0], True)
-    assert blamed(behind[0], behind[:1], ()) == (behind[0], True), "alone, it waits for its own device"
+    assert blamed_rank(behind[0], behind, ()) == (behind[0], True)
+    assert blamed_rank(behind[0], behind[:1], ()) == (behind[0], True), "alone, it waits for its own device"

@@ -99,8 +99,8 @@ def test_what_a_trace_holds_is_not_in_the_peak_and_is_given_back(session: Sessio
 def test_a_killed_rank_during_a_trace_is_named_and_leaves_no_half_of_a_file(session: Session) -> None:
     def act(folder: Path) -> None:
         ask(folder, "1", "trace", steps=100)
-        wait_until(lambda: progress.announced(folder)[0] == 1)
-        when_at_step(progress.announced(folder)[1] + 3, signal_rank(1, signal.SIGKILL))(folder)
+        wait_until(lambda: progress.last_announcement(folder)[0] == 1)
+        when_at_step(progress.last_announcement(folder)[1] + 3, signal_rank(1, signal.SIGKILL))(folder)
 
     outcome, summary = execute(session, small(**LONG), on_start=when_at_step(3, act))
     assert (outcome.ending, outcome.rank) == (Ending.CRASHED, 1)
@@ -113,8 +113,10 @@ def test_a_killed_rank_during_a_trace_is_named_and_leaves_no_half_of_a_file(sess
 def test_a_run_that_is_stopped_during_a_trace_keeps_what_was_recorded(session: Session) -> None:
     def act(folder: Path) -> None:
         ask(folder, "1", "trace", steps=100)
-        wait_until(lambda: progress.announced(folder)[0] == 1)
-        when_at_step(progress.announced(folder)[1] + 3, lambda folder: ask(folder, "2", "stop"))(folder)
+        wait_until(lambda: progress.last_announcement(folder)[0] == 1)
+        when_at_step(progress.last_announcement(folder)[1] + 3, lambda folder: ask(folder, "2", "stop"))(
+            folder
+        )
 
     outcome, summary = execute(session, small(**LONG), on_start=when_at_step(3, act))
     assert outcome.ending is Ending.STOPPED

@@ -74,8 +74,8 @@ def test_values_become_variables() -> None:
     found = environment.variables(asked)
     text = "max_split_size_mb:64,expandable_segments:True,garbage_collection_threshold:0.8"
     assert found == {"OMP_NUM_THREADS": "2", "NCCL_P2P_DISABLE": "1", "PYTORCH_ALLOC_CONF": text}
-    assert environment.seen("allocator_expandable_segments", found) == "True"
-    assert environment.seen("allocator_roundup_power2_divisions", found) is None
+    assert environment.process_value("allocator_expandable_segments", found) == "True"
+    assert environment.process_value("allocator_roundup_power2_divisions", found) is None
     assert environment.variables(asked, at_start=True) == {}
     assert environment.variables(Environment(MALLOC_ARENA_MAX=2), at_start=True) == {"MALLOC_ARENA_MAX": "2"}
 
@@ -225,7 +225,7 @@ _CHOICE = f"{_INFO}AllReduce: 4096 Bytes -> Algo RING proto LL channel{{Lo..Hi}}
 def on_nccl(monkeypatch: pytest.MonkeyPatch) -> Environment:
     """A process with variables that NCCL takes, between two ranks."""
     asked = Environment(NCCL_BUFFSIZE=1 << 20, NCCL_ALGO="Ring")
-    for name, value in environment.asked(asked).items():
+    for name, value in environment.settings_given(asked).items():
         monkeypatch.setenv(name, environment.text_of(name, value))
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
     monkeypatch.setattr(environment_report, "_SAID", [])

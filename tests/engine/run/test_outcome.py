@@ -49,7 +49,7 @@ assert wants_retry(StudyState(), trial) == (about in ("CHANCE", "OUTSIDE"))
 assert is_from_outside(trial) == (about == "OUTSIDE")
 assert advice("melted", [{}]) == ["a fan"]
 assert words.look("melted") == ("red", ":material/whatshot:")
-assert words.spoken("melted") == "too hot"
+assert words.ending_words("melted") == "too hot"
 assert "melted" in STATES
 print("known everywhere")
 """

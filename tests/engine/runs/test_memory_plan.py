@@ -189,11 +189,11 @@ def test_what_cannot_be_planned_is_refused(values: dict[str, Any], field: str, w
 def test_a_plan_holds_for_the_micro_batches_that_a_run_began_with() -> None:
     config = small(memory__budget_gib=1.0)
     with pytest.raises(InputError, match="was made for the old value"):
-        live_changes.changed(config, {"batch.micro_batch": 2})
+        live_changes.changed_config(config, {"batch.micro_batch": 2})
     with pytest.raises(InputError, match="decided when a run starts"):
-        live_changes.changed(config, {"memory.budget_gib": 2.0})
+        live_changes.changed_config(config, {"memory.budget_gib": 2.0})
     four = ["full", "keep", "keep", "disk"]
-    assert live_changes.changed(small(), {"memory.block_actions": four}).memory.block_actions == four
+    assert live_changes.changed_config(small(), {"memory.block_actions": four}).memory.block_actions == four
 
 
 def test_what_computes_again_is_never_taken_to_be_faster() -> None:

@@ -12,7 +12,7 @@ from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
-from profilers.steps.sampling_budget import SAMPLING_EVENT, WHOLE_STEPS, chosen
+from profilers.steps.sampling_budget import SAMPLING_EVENT, WHOLE_STEPS, is_drawn
 from tests.support.approximate import about
 from tests.support.runs import execute, small
 
@@ -52,7 +52,7 @@ def test_what_is_recorded_of_some_steps_is_that_of_all(session: Session, layout:
     """Every collective of a step that is drawn, also one that began in the step before, and none of the others."""
     summary, records = run(session, profile__budget=LITTLE, **LAYOUTS[layout])
     all_of_it, _ = run(session, profile__budget=None, train__steps=40, **LAYOUTS[layout])
-    drawn = [step for step in range(STEPS) if step < 2 + WHOLE_STEPS or chosen(step, 64)]
+    drawn = [step for step in range(STEPS) if step < 2 + WHOLE_STEPS or is_drawn(step, 64)]
     assert summary.measured_steps == STEPS - 2
     assert summary.detailed_steps == len(drawn) - 2
     assert all_of_it.detailed_steps == all_of_it.measured_steps

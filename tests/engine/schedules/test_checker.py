@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.schedules.actions import Action, Costs, Plan, Work, in_order, result_of, sent
+from engine.schedules.actions import Action, Costs, Plan, Work, in_order, result_of, results_by_route
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from tests.engine.schedules.test_registry import chunks_of
@@ -107,8 +107,10 @@ def test_a_swap_is_accepted_only_if_nothing_needs_the_old_order(
     swapped = edited(made, rank, actions)
     found = problems(swapped)
     assert any(line.startswith("deadlock") for line in found) == (not acyclic(swapped))
-    assert any("keep their order" in line for line in found) == (sent(swapped) != received(swapped))
-    assert bool(found) == (not acyclic(swapped) or sent(swapped) != received(swapped))
+    assert any("keep their order" in line for line in found) == (
+        results_by_route(swapped) != received(swapped)
+    )
+    assert bool(found) == (not acyclic(swapped) or results_by_route(swapped) != received(swapped))
 
 
 @quick

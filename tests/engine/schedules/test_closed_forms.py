@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.schedules import closed_forms
-from engine.schedules.actions import Costs, Work, sent
+from engine.schedules.actions import Costs, Work, results_by_route
 from engine.schedules.closed_forms import (
     bubble_fraction,
     busy_seconds,
@@ -145,7 +145,7 @@ def messages(kind: str, ranks: int, chunks: int, micro_batches: int) -> list[tup
 def test_messages_of_every_rank(kind: str) -> None:
     for size in grid(kind):
         counted = [{Work.FORWARD: 0, Work.INPUT: 0} for _ in range(size[0])]
-        for route, results in sent(plan(kind, *size)).items():
+        for route, results in results_by_route(plan(kind, *size)).items():
             counted[route.source][route.work] += len(results)
         expected = messages(kind, *size)
         assert [(n[Work.FORWARD], n[Work.INPUT]) for n in counted] == expected

@@ -10,7 +10,7 @@ import torch
 from profilers.rank.job_rank import ORDERS, Seat
 from profilers.rank.orders.effective_step import EVENT
 from profilers.rank.orders.order_reader import JobOrders
-from profilers.steps.page import Page, shared
+from profilers.steps.page import Page, shared_page
 
 
 class Told(list[tuple[int, str, str | None]]):
@@ -33,7 +33,7 @@ def _orders(folder: Path, page: Page, rank: int, told: Told, restarted: bool = F
 
 
 def test_both_ranks_take_an_order_at_the_same_step_and_tell_of_it(tmp_path: Path) -> None:
-    page = shared(tmp_path / "progress", 2)
+    page = shared_page(tmp_path / "progress", 2)
     told = [Told(), Told()]
     ranks = [_orders(tmp_path, page, rank, told[rank]) for rank in range(2)]
     assert [one.before(4) for one in ranks] == [False, False]
@@ -51,7 +51,7 @@ def test_both_ranks_take_an_order_at_the_same_step_and_tell_of_it(tmp_path: Path
 
 
 def test_ranks_that_were_started_again_do_not_do_an_order_twice(tmp_path: Path) -> None:
-    page, told = shared(tmp_path / "progress", 1), Told()
+    page, told = shared_page(tmp_path / "progress", 1), Told()
     before = _orders(tmp_path, page, 0, told)
     _asked(tmp_path, page, 1, "snapshot")
     for step in range(40, 45):
@@ -64,7 +64,7 @@ def test_ranks_that_were_started_again_do_not_do_an_order_twice(tmp_path: Path) 
 
 
 def test_an_order_before_a_step_that_begins_anew_is_begun_once(tmp_path: Path) -> None:
-    page, told = shared(tmp_path / "progress", 1), Told()
+    page, told = shared_page(tmp_path / "progress", 1), Told()
     orders = _orders(tmp_path, page, 0, told)
     _asked(tmp_path, page, 1, "trace")
     for step in (1, 1, 2, 3, 3, 4, 4, 5, 5, 6):

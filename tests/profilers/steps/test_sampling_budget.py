@@ -17,7 +17,7 @@ from profilers.steps.sampling_budget import (
     WHOLE_STEPS,
     Decision,
     DetailChoice,
-    chosen,
+    is_drawn,
 )
 from profilers.summary import summarize
 from tests.profilers.test_summary import FACTS
@@ -28,19 +28,19 @@ POWERS = [2**exponent for exponent in range(7)]
 
 @given(st.integers(0, 10**9), st.sampled_from(POWERS))
 def test_each_stretch_has_one_step_that_is_drawn(block: int, every: int) -> None:
-    drawn = [step for step in range(block * every, (block + 1) * every) if chosen(step, every)]
+    drawn = [step for step in range(block * every, (block + 1) * every) if is_drawn(step, every)]
     assert len(drawn) == 1
 
 
 @given(st.integers(0, 10**12), st.sampled_from(POWERS[1:]))
 def test_who_takes_fewer_steps_takes_some_of_the_others(step: int, every: int) -> None:
-    assert not chosen(step, every) or chosen(step, every // 2)
+    assert not is_drawn(step, every) or is_drawn(step, every // 2)
 
 
 @pytest.mark.parametrize("period", [2, 3, 4, 8, 10, 12, 100])
 def test_what_comes_periodically_is_seen_in_its_proportion(period: int) -> None:
     """One step in 4 of what happens at every so many: neither never nor always."""
-    drawn = np.array([chosen(step, 4) for step in range(0, 4_000 * period, period)])
+    drawn = np.array([is_drawn(step, 4) for step in range(0, 4_000 * period, period)])
     assert drawn.mean() == pytest.approx(0.25, abs=0.03)
 
 

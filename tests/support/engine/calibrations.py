@@ -44,7 +44,7 @@ def calibration(ranks: Sequence[int] = (2,)) -> Calibration:
     ]
     curves.append(curve("gemm", "fp32", 1, [point(edge, 2 * edge**3 / 1e11) for edge in (128, 512, 1024)]))
     curves.append(curve("memory", "copy", 1, [point(2**27, 2 * 2**27 / 2e10)]))
-    return Calibration(fingerprint.here(), 1.0e9, 40.0, True, tuple(curves))
+    return Calibration(fingerprint.this_machine(), 1.0e9, 40.0, True, tuple(curves))
 
 
 def write_stale(home: Path) -> Calibration:

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import chain, groupby, product
 from typing import NamedTuple
 
-from engine.schedules.actions import Action, Plan, Route, Work, in_order, result_of, sent
+from engine.schedules.actions import Action, Plan, Route, Work, in_order, result_of, results_by_route
 
 _COMPLETE = (sorted((Work.FORWARD, Work.BACKWARD)), sorted((Work.FORWARD, Work.INPUT, Work.WEIGHT)))
 
@@ -96,7 +96,7 @@ def _stuck(plan: Plan) -> list[str]:
 
 def _crossed(plan: Plan) -> list[str]:
     expected, found = received(plan), []
-    for route, results in sent(plan).items():
+    for route, results in results_by_route(plan).items():
         pairs = zip(results, expected[route], strict=True)
         there, here = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
         if there:

@@ -86,7 +86,7 @@ def order(state: StudyState) -> list[int | None]:
 
 
 def found_in(state: StudyState, file: StudyFile = FILE) -> Confirmed:
-    found = confirmation.confirmed(state, file)
+    found = confirmation.confirmation_of(state, file)
     assert found is not None
     return found
 
@@ -122,7 +122,7 @@ def test_without_an_answer_rounds_end_with_the_budget() -> None:
     file = study(confirm_repeats=3)
     state = rerun(searched(1000.0, 1020.0, 900.0), {0: 1000.0, 1: 1060.0}, file, wild)
     assert len(order(state)) == 18
-    assert confirmation.used(state, file) == pytest.approx(confirmation.allowed(state, file))
+    assert confirmation.used_budget(state, file) == pytest.approx(confirmation.budget_of_windows(state, file))
     shown = result(state, file)
     assert shown.gain is not None
     assert shown.gain.verdict == "undecided"
@@ -211,7 +211,7 @@ def test_old_measurements_do_not_confirm_a_study_that_grew() -> None:
     assert window is not None
     assert (window.trial, window.round) == (grown.trials[0], 0)
     close = replace(state, trials=(*state.trials, trial(len(state.trials), DEEP, 1250.0)))
-    assert confirmation.confirmed(close, FILE) is None
+    assert confirmation.confirmation_of(close, FILE) is None
     document = result(close, FILE).as_dict()
     assert (document["best"]["trial"], document["gain"]["confirmed"]) == (len(state.trials), False)
 

@@ -29,7 +29,7 @@ KEYS = {
     "outside_allocator_bytes", "out_of_memory_probability", "changes", "notes", "experience", "sources",
 }  # fmt: skip
 MIXED = {"precision": "bf16", "memory": {"parameters": "bf16"}, "data": {"sequence_length": 2048}}
-SELENE = target.named("selene", 2)
+SELENE = target.named_target("selene", 2)
 
 
 def config(preset: str = "7b", batch: int = 64, **parallel: int) -> RunConfig:
@@ -61,7 +61,7 @@ def test_the_json_that_others_rely_on() -> None:
 
 
 def test_limits_are_the_largest_terms_in_words() -> None:
-    found = forecast(config(preset="22b", dp=1, tp=16), target.named("frontier", 2))
+    found = forecast(config(preset="22b", dp=1, tp=16), target.named_target("frontier", 2))
     shares = [limit.share for limit in found.limits]
     assert shares == sorted(shares, reverse=True)
     assert all(limit.share == pytest.approx(found.breakdown[limit.name] / found.step_seconds.median)
@@ -219,9 +219,9 @@ def test_a_wrong_number_of_ranks_is_refused() -> None:
         with pytest.raises(InputError, match="selene has 16 devices"):
             forecast(config(**parallel), SELENE)
     with pytest.raises(InputError, match="multiple of 8"):
-        target.named("selene", None, 12)
-    assert target.named("selene", None, 32).cluster.size == 32
-    assert forecast(config(dp=4), target.named("selene", None, 4)).step_seconds.median > 0
+        target.named_target("selene", None, 12)
+    assert target.named_target("selene", None, 32).cluster.size == 32
+    assert forecast(config(dp=4), target.named_target("selene", None, 4)).step_seconds.median > 0
 
 
 def test_a_broken_rule_is_refused() -> None:
@@ -231,7 +231,7 @@ def test_a_broken_rule_is_refused() -> None:
 
 def test_a_missing_figure_is_named() -> None:
     with pytest.raises(InputError, match=r"mosaic-h100.*bytes_per_second_per_node"):
-        target.named("mosaic-h100", 2)
+        target.named_target("mosaic-h100", 2)
     here = target.measured_here(calibrations.calibration())
     with pytest.raises(InputError, match=r"peak_flops\.bf16.*it has fp32"):
         forecast(parse({"precision": "bf16"}), here)
@@ -254,7 +254,7 @@ def test_groups_that_differ_count_as_the_slowest(tmp_path: Path) -> None:
     text = f"[[groups]]\n{group.format('a100-80gb')}[[groups]]\n{group.format('a100-40gb')}"
     path = tmp_path / "two.toml"
     path.write_text(text + "[across]\nbytes_per_second = 1e9\n")
-    two = target.named(str(path))
+    two = target.named_target(str(path))
     assert two.memory_bytes == catalogue.accelerator("a100-40gb").memory_bytes
     assert two.machine("bf16").links.between == 1e9
     assert any("differ" in note for note in forecast(config(dp=8, tp=2), two).notes)

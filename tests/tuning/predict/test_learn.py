@@ -25,7 +25,7 @@ from tuning.predict.model.cases import cases_of
 from tuning.predict.model.constants import Constants
 from tuning.predict.target import BELIEVED_HERE, Target
 
-HERE = fingerprint.here()
+HERE = fingerprint.this_machine()
 LAYOUTS: tuple[dict[str, int], ...] = ({"dp": 4}, {"tp": 4}, {"pp": 4}, {"dp": 2, "tp": 2})
 HELD_OUT = {"dp": 2, "pp": 2}
 MIB = 2**20
@@ -83,7 +83,7 @@ def drawn(layouts: Sequence[dict[str, int]] = LAYOUTS, lab: dict[str, Any] | Non
 
 
 def learned(runs: Sequence[Finished], base: Target = TARGET) -> Target:
-    return learn.learned(base, runs, HERE)
+    return learn.learned_target(base, runs, HERE)
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ def test_the_believed_allowance_is_a_tenth_and_libraries_on_a_cpu() -> None:
 def test_on_a_gpu_only_the_share_is_learned() -> None:
     counted = np.linspace(1.0, 20.0, 8) * headroom.GIB
     peaks = Peaks(counted, 1.15 * counted, np.arange(8) % 3)
-    found = allowances.learned(peaks, 8, on_cpu=False)
+    found = allowances.learned_allowance(peaks, 8, on_cpu=False)
     assert found.share == pytest.approx(0.15, abs=0.01)
     assert found.context_bytes == 0
     low, high = found.ends(counted)

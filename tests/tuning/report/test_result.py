@@ -216,7 +216,7 @@ def test_bad_luck_is_tried_again_once_and_the_baseline_more_often() -> None:
     assert policy.next_step(state, FILE, False).details["retry_of"] == 1
     state = folded(lines(0, BASELINE, 1000.0), crash, again)
     assert policy.next_step(state, FILE, False).source == "sampler"
-    assert [trial.number for trial in leaderboard.counted(state)] == [0, 2]
+    assert [trial.number for trial in leaderboard.counted_trials(state)] == [0, 2]
     lost = folded(
         lines(0, BASELINE, None, outcome="lost"),
         lines(1, BASELINE, None, outcome="lost", source="retry", retry_of=0, attempt=1),
@@ -250,9 +250,9 @@ def test_unprovable_settings_get_a_small_share() -> None:
     file = study(space=LOSSY_SPACE, trials=8)
     point = file.search_space.completed({"compression.method": "topk"})
     state = folded(*[lines(number, point, 1.0) for number in range(2)])
-    assert policy.wanted(point, StudyState(), file)
-    assert not policy.wanted(point, state, file)
-    assert policy.wanted(file.search_space.baseline[0], state, file)
+    assert policy.is_wanted(point, StudyState(), file)
+    assert not policy.is_wanted(point, state, file)
+    assert policy.is_wanted(file.search_space.baseline[0], state, file)
 
 
 def test_what_loses_more_than_one_that_lost_too_much_is_not_tried() -> None:
@@ -269,9 +269,9 @@ def test_what_loses_more_than_one_that_lost_too_much_is_not_tried() -> None:
         lines(1, failed, 2.0, **losses | {"validation_loss": 3.0}),
     )
     assert [trial.number for trial in leaderboard.losers(state, file)] == [1]
-    assert not policy.wanted(settled(method="powersgd", rank=2), state, file)
+    assert not policy.is_wanted(settled(method="powersgd", rank=2), state, file)
     for other in (settled(method="powersgd", rank=8), settled(method="topk"), settled(method="none")):
-        assert policy.wanted(other, state, file)
+        assert policy.is_wanted(other, state, file)
     step = policy.next_step(state, file, False)
     assert step.point == settled(method="powersgd", rank=8) and "loses less than trial 1" in step.why
     slow = folded(
@@ -280,7 +280,7 @@ def test_what_loses_more_than_one_that_lost_too_much_is_not_tried() -> None:
     )
     assert policy.next_step(slow, file, False).point is None, "nobody wants more of what was slow"
     good = folded(lines(0, file.search_space.baseline[0], 1.0, **losses), lines(1, failed, 2.0, **losses))
-    assert policy.wanted(settled(method="powersgd", rank=2), good, file)
+    assert policy.is_wanted(settled(method="powersgd", rank=2), good, file)
 
 
 def test_a_study_growing_old_in_noise_calls_equal_things_equal() -> None:

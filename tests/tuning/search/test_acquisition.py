@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tuning.search.acquisition import gives_up, propose, skipped
+from tuning.search.acquisition import gives_up, propose, skipped_candidates
 from tuning.search.surrogate import Belief, Seen, posterior, prediction_errors
 
 Measure = Callable[[int], float]
@@ -94,7 +94,7 @@ def test_a_wrong_risk_recovers() -> None:
 
 def test_a_predicted_failure_gets_a_second_look_when_nothing_else_is_left() -> None:
     belief = Belief.of(np.zeros((3, 1)), np.array([0.0, 1.0, 2.0]), 0.1, np.array([0.99, 0.01, 0.999]))
-    assert set(skipped(belief, Seen.of([], []))) == {0, 2}
+    assert set(skipped_candidates(belief, Seen.of([], []))) == {0, 2}
     seen = play(belief, lambda row: NAN if row else 0.0, 3)
     assert seen.rows.tolist() == [1, 0, 2]
     last = propose(belief, Seen.of([1], [NAN]))
@@ -145,7 +145,7 @@ def test_where_nothing_can_run_three_trials_are_enough() -> None:
     assert "nothing runs: all 3 trials failed" in reason
     assert "the smallest 170% of what a device can hold" in reason
     assert (
-        skipped(belief, Seen.of([0], [NAN]))[39]
+        skipped_candidates(belief, Seen.of([0], [NAN]))[39]
         == "needs 400% of what a device can hold, probability to fail 100%"
     )
 

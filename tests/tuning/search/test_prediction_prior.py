@@ -7,11 +7,11 @@ from engine.config.errors import InputError
 from engine.config.run_config import parse
 from tuning.predict import target
 from tuning.predict.forecast import forecasts
-from tuning.search.acquisition import propose, skipped
+from tuning.search.acquisition import propose, skipped_candidates
 from tuning.search.prediction_prior import features, prediction_belief
 from tuning.search.surrogate import Seen
 
-SELENE = target.named("selene", 2)
+SELENE = target.named_target("selene", 2)
 LAYOUTS = [(16, 1, 1, 3), (2, 8, 1, 1), (4, 2, 2, 1), (16, 1, 1, 0)]
 CONFIGS = [
     parse(
@@ -38,7 +38,7 @@ def test_numbers_are_the_forecasts() -> None:
     first = propose(believed, Seen.of([], []))
     assert first is not None
     assert first.row == int(np.argmax(fits))
-    assert "of what a device can hold" in skipped(believed, Seen.of([], []))[3]
+    assert "of what a device can hold" in skipped_candidates(believed, Seen.of([], []))[3]
 
 
 def test_features_are_what_differs() -> None:

@@ -41,7 +41,7 @@ def test_a_failure_counts_only_if_it_speaks_about_the_configuration() -> None:
     for told, expected in ends:
         tell = {"kind": "tell", "number": 0, "at_unix": 2.0} | told
         trial = known.fold([*lines[:2], tell]).trials[0]
-        assert data.failed(trial) is expected, told
+        assert data.has_failed(trial) is expected, told
 
 
 def test_pedanova_and_fanova_rank_the_knobs() -> None:
@@ -159,7 +159,7 @@ def test_a_study_without_a_measured_trial_has_no_neighbours() -> None:
 
 
 def test_a_value_that_was_not_seen_is_not_guessed() -> None:
-    points = [data.knobs_at(SPACE, trial) for trial in data.measured(known.state(30))]
+    points = [data.knobs_at(SPACE, trial) for trial in data.measured_trials(known.state(30))]
     seen = [point for point in points if point["batch.micro_batch"] < 8]
     made = columns(SPACE.knobs, seen)
     assert made.know(seen[0])

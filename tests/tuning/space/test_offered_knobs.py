@@ -106,7 +106,7 @@ def test_each_value_stands_in_a_legal_point_at_which_it_acts(key: str) -> None:
     turned = dict.fromkeys((*beside, key))
     space = Space(base, RANKS, parse_space({name: known[name] for name in turned}, base), chosen, False)
     for value in known[key]:
-        pinned = effective_config.narrowed(space, effective_config.Mask((Knob(key, (value,)),)))
+        pinned = effective_config.narrowed_space(space, effective_config.Mask((Knob(key, (value,)),)))
         drawn = (pinned.random_point(Random(seed), set()) for seed in range(DRAWS))
         points = (point for point in drawn if point is not None and point[key] == value)
         first = next(points, None)

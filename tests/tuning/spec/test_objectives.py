@@ -14,7 +14,7 @@ from tests.support.gpu.fake_nvml import NOT_SUPPORTED, NVMLError, nvml_door
 from tests.support.gpu.torch_gpus import torch_can_use
 from tests.support.studies.weighed import GIB, asked
 from tuning.analysis import constraints, leaderboard
-from tuning.analysis.constraints import checked
+from tuning.analysis.constraints import constraint_checks
 from tuning.analysis.measures import headroom, measure, measures
 from tuning.execution import preflight
 from tuning.report.study_result import StudyResult
@@ -107,7 +107,7 @@ def test_headroom_is_what_the_fullest_rank_leaves_of_its_own_memory() -> None:
 def test_constraints_are_kept_broken_or_undecided() -> None:
     wanted = Constraints(memory_headroom=0.1, joules_per_token=2.0, max_step_seconds=1.0)
     found = measures(replace(SUMMARY, memory=[]), Aim(), None)
-    free, energy, step = checked(wanted, found)
+    free, energy, step = constraint_checks(wanted, found)
     assert (free.state, free.violation) == ("undecided", None)
     assert (energy.state, energy.violation) == ("violated", pytest.approx(0.5))
     assert energy.reason == "energy of a token 3 J, at most 2 J asked for: missed by 50 % of the bound"
@@ -116,7 +116,7 @@ def test_constraints_are_kept_broken_or_undecided() -> None:
     assert told["memory_headroom_undecided"] == constraints.UNDECIDED_VIOLATION
     assert told["joules_per_token"] > told["memory_headroom_undecided"] > 0 > told["max_step_seconds"]
     assert all(map(constraints.is_about, told)) and not constraints.is_about("oom")
-    assert checked(None, found) == []
+    assert constraint_checks(None, found) == []
 
 
 def test_of_several_runs_memory_holds_each_time_and_what_noise_moves_in_the_mean() -> None:

@@ -45,7 +45,7 @@ class Author:
     def _proposed(self, state: StudyState) -> list[Line]:
         number, chance = state.next_number, self.chance
         again = next((trial for trial in state.trials if leaderboard.wants_retry(state, trial)), None)
-        valued = leaderboard.measured(state)
+        valued = leaderboard.measured_trials(state)
         point, more = chance.choice(self.points), dict[str, Any]()
         if again is not None:
             point, more = again.config, {"retry_of": again.number, "attempt": again.attempt + 1}

@@ -12,7 +12,7 @@ from engine.run import ownership, run_folder
 from tests.support.studies.controllers import Controller, check, no_controller_stays
 from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import confirmation
-from tuning.controllers.coordination import held
+from tuning.controllers.coordination import step_or_wait
 from tuning.controllers.status import Update
 from tuning.search.policy import Step
 from tuning.storage import journal, study_folder
@@ -177,7 +177,7 @@ SEARCH, CONFIRM, DONE = Step("search"), Step("confirm"), Step("done")
     ],
 )
 def test_what_waits_for_what(step: Step, trials: list[Trial], phase: str, why: str) -> None:
-    found = held(step, StudyState(trials=tuple(trials)), lambda of: of == lease(1))
+    found = step_or_wait(step, StudyState(trials=tuple(trials)), lambda of: of == lease(1))
     assert found.phase == phase
     assert why in found.why
 

@@ -17,7 +17,7 @@ from tuning.sensitivity.outcomes import importance_of
 from tuning.sensitivity.report import document
 from tuning.storage.study_folder import load_study
 from workbench.figures import sensitivity
-from workbench.text.sensitivity import loss, stands
+from workbench.text.sensitivity import evidence_words, loss
 
 FULL = 60
 
@@ -95,10 +95,10 @@ def test_what_it_cannot_do_is_one_line(
 
 def test_words_of_a_neighbour_say_what_they_stand_on() -> None:
     row = Neighbour("parallel.tp", 1, 2, "measured", trials=(3, 5), repeated=False)
-    assert stands(row) == "measured: trials 3, 5, one run each"
-    assert stands(replace(row, repeated=True)) == "measured: trials 3, 5"
+    assert evidence_words(row) == "measured: trials 3, 5, one run each"
+    assert evidence_words(replace(row, repeated=True)) == "measured: trials 3, 5"
     failed = Neighbour("parallel.tp", 1, 2, "failed", trials=(3,), reason="out of memory")
-    assert stands(failed) == "failed: trial 3; out of memory"
+    assert evidence_words(failed) == "failed: trial 3; out of memory"
     lost = replace(row, loss_percent=-1.25, low_percent=-3.0, high_percent=0.5)
     assert loss(lost) == ("-1.2 %", "-3.0 to 0.5 %")
     assert loss(row) == ("—", "")

@@ -78,7 +78,7 @@ def test_where_conditions_change_it_looks_again_on_the_same_run(
 ) -> None:
     """Killed and asked again, it goes on with the search that followed."""
     told = ["a step takes 50 % longer than when the search ended"]
-    monkeypatch.setattr(exploitation, "drifted", lambda seconds, share: told.pop() if told else "")
+    monkeypatch.setattr(exploitation, "drift_words", lambda seconds, share: told.pop() if told else "")
     monkeypatch.setattr(exploitation, "LOOK_SECONDS", 0.2)
     file = tmp_path / "study.yaml"
     tree = live_study(trials=2, live={"steps": 260, "checkpoint_every": 20})._given()

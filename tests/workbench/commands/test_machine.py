@@ -62,7 +62,7 @@ def test_the_document_has_stable_keys(calibrated: tuple[Path, dict[str, Any]]) -
     assert document["links"] == []
     assert (document["state"], document["reason"], document["changed"]) == ("matching", None, [])
     found = document["calibration"]
-    assert found["fingerprint"] == document["fingerprint"]["id"] == fingerprint.here().id
+    assert found["fingerprint"] == document["fingerprint"]["id"] == fingerprint.this_machine().id
     assert Path(found["file"]).parent == home / "calibrations"
     assert found["complete"]
     for section, (curve_keys, point_keys) in SECTIONS.items():
@@ -149,7 +149,7 @@ def test_show_names_a_stale_one(home: Path, command: Run) -> None:
     stale = write_stale(home)
     document = command("calibrate", "--show", "--json").document
     assert document["state"] == "stale"
-    assert document["changed"] == [f"torch: 1.0.0 -> {fingerprint.here().torch}"]
+    assert document["changed"] == [f"torch: 1.0.0 -> {fingerprint.this_machine().torch}"]
     assert document["calibration"]["fingerprint"] == stale.fingerprint.id
     assert "is stale (torch: 1.0.0 ->" in command("calibrate", "--show").out
 
@@ -169,7 +169,7 @@ def test_ctrl_c_keeps_what_is_done(home: Path, at_work: subprocess.Popen[str]) -
     assert at_work.returncode == 1
     assert "finished measurements are kept" in err
     assert "interrupted" in out
-    kept = store.find(home, fingerprint.here()).calibration
+    kept = store.find(home, fingerprint.this_machine()).calibration
     assert kept is not None
     assert not kept.complete
     assert kept.curves
@@ -180,7 +180,7 @@ def test_kill_9_leaves_a_whole_file_and_no_ranks(home: Path, at_work: subprocess
     family = psutil.Process(at_work.pid).children(recursive=True)
     os.kill(at_work.pid, signal.SIGKILL)
     at_work.wait(10)
-    kept = store.find(home, fingerprint.here()).calibration
+    kept = store.find(home, fingerprint.this_machine()).calibration
     assert kept is not None
     assert kept.curves
     assert wait_until(lambda: not any(process.is_running() for process in family), 20.0)

@@ -212,7 +212,7 @@ def finished_run(home: Path, config: RunConfig, seconds: float) -> None:
         folder / run_folder.SUMMARY, {"step_seconds": step, "peak_memory_bytes": 400 * 2**20}
     )
     told = {"outcome": {"ending": "completed"}, "backend": "gloo", "state": "ended"}
-    run_folder.update_status(folder, **told, fingerprint=fingerprint.here().as_dict())
+    run_folder.update_status(folder, **told, fingerprint=fingerprint.this_machine().as_dict())
 
 
 def test_a_stale_calibration_is_not_used(command: Run, home: Path) -> None:

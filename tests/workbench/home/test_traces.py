@@ -213,11 +213,11 @@ def test_a_damaged_part_is_told_and_nothing_half_is_left(traced: Traced, tmp_pat
     part = trace.files[1]
     part.write_bytes(part.read_bytes()[:-3000])
     with pytest.raises(traces.MergeError, match=r"rank-1\.json\.gz"):
-        traces.merged(folder, trace)
+        traces.merged_trace(folder, trace)
     assert sorted(path.name for path in merged.parent.glob("*.gz")) == ["rank-0.json.gz", "rank-1.json.gz"]
     part.unlink()
     (trace,) = traces.of_run(folder)
-    only = chrome_traces.read(traces.merged(folder, trace))["traceEvents"]
+    only = chrome_traces.read(traces.merged_trace(folder, trace))["traceEvents"]
     assert {event["pid"] for event in only} == {0}
 
 
@@ -238,4 +238,4 @@ def test_what_makes_no_sense(own_home: Furnished, command: Run) -> None:
     done = command("control", ended, "trace")
     assert done.code == 0
     assert done.out.startswith(f"{ended} has ended already: ")
-    assert progress.announced(own_home.home / ended) == (0, 0)
+    assert progress.last_announcement(own_home.home / ended) == (0, 0)

@@ -148,7 +148,7 @@ def test_what_the_command_line_refuses_is_shown_on_the_page(home: Path) -> None:
     app.button(key="start").click().run(timeout=60)
     assert "quickstart" in app.error[0].value
     assert not app.exception
-    assert jobs.listed(home)[0].arguments[0] == "tune"
+    assert jobs.all_jobs(home)[0].arguments[0] == "tune"
 
 
 def test_a_home_that_cannot_be_written_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

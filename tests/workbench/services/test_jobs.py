@@ -20,7 +20,7 @@ def test_a_job_leaves_its_output_and_is_listed(home: Path) -> None:
     job = jobs.start(home, ["ls", "--json"])
     wait_for(job)
     assert '"runs": []' in job.log.read_text()
-    assert jobs.listed(home) == [job]
+    assert jobs.all_jobs(home) == [job]
     assert jobs.last_lines(job.log, 1) == ["}"]
     assert wait_until(lambda: not psutil.pid_exists(job.pid)), "a zombie is left"
 
@@ -43,10 +43,10 @@ def test_a_job_that_does_not_listen_is_killed(home: Path, monkeypatch: pytest.Mo
 
 
 def test_folders_that_are_no_jobs_are_left_out(home: Path) -> None:
-    assert jobs.listed(home) == []
+    assert jobs.all_jobs(home) == []
     folder = jobs.new_folder(home)
     (folder / jobs.RECORD).write_text("{}")
-    assert jobs.listed(home) == []
+    assert jobs.all_jobs(home) == []
     assert jobs.last_lines(folder / jobs.LOG) == []
 
 

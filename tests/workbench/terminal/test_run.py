@@ -31,6 +31,6 @@ def test_show_tells_why_there_is_no_mfu(command: Run, furnished: Furnished) -> N
 def test_an_ending_has_a_colour_that_terminals_know(state: str) -> None:
     view = RunView("x", Path("x"), "ended", RunStatus(), state, "", None)
     text = Text.from_markup(_ending(view))
-    assert text.plain == words.spoken(state)
+    assert text.plain == words.ending_words(state)
     (span,) = text.spans
     assert Color.parse(str(span.style))

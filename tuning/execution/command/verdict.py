@@ -50,7 +50,7 @@ def ended(
         words = f"the trainer ran out of memory: {cause}" if cause else _KERNEL
         return RunOutcome(Ending.OOM, _cut(words), rank, None, last)
     where = f", after {steps} steps" if steps else ", before its first step"
-    said = refused(lines)
+    said = refusal(lines)
     if said and not steps:
         return RunOutcome(Ending.ILLEGAL, _cut(f"the trainer refuses: {said}"), rank, None, last)
     if code is not None and code < 0:
@@ -84,7 +84,7 @@ def stands_still(words: str, lines: Sequence[str], rank: int | None) -> RunOutco
     return RunOutcome(Ending.HANG, words, rank, None, last)
 
 
-def refused(lines: Sequence[str]) -> str:
+def refusal(lines: Sequence[str]) -> str:
     """What a trainer says of its arguments, where it says no to them; empty if it does not."""
     for line in reversed(lines):
         if found := _REFUSED.search(line):

@@ -50,7 +50,9 @@ class Beside:
         return self.lead.verdict(0.0) == "worse"
 
 
-def beside(before: Sequence[float], window: Sequence[float], after: Sequence[float] = ()) -> Beside | None:
+def lead_of_window(
+    before: Sequence[float], window: Sequence[float], after: Sequence[float] = ()
+) -> Beside | None:
     """From the seconds of measured steps, the window's and those of the leader around it; None without a pair."""
     if before and after:
         count = min(len(before), len(after), len(window) // 2)
@@ -143,7 +145,7 @@ class Leader:
         whose: RunConfig | None = None,
     ) -> RunSummary | None:
         """A window beside the leader's steps around it, or ``whose`` they are; None where they tell nothing."""
-        found = beside(before, summary.step_samples, after)
+        found = lead_of_window(before, summary.step_samples, after)
         if found is None:
             return None
         levels = [level for steps in (before, after) if (level := self.level(steps, whose)) is not None]
@@ -173,7 +175,7 @@ class Leader:
         level = max(level, self._worth.moved(_name(them), before) or level) if them else level
         if why := self._worth.hopeless(seconds, tokens, level):
             return why
-        found = beside(before, seconds)
+        found = lead_of_window(before, seconds)
         if found is None or not found.slower or found.ratio.high is None:
             return ""
         who = "leader right before" if whose is None else "baseline on the same steps"
@@ -214,7 +216,7 @@ def needs_after(before: Sequence[float], window: Sequence[float]) -> bool:
 
 def may_lead_after_all(window: Sequence[float], after: Sequence[float]) -> bool:
     """Of a window that was given up beside the leader's steps before it: whether the leader is as slow after it."""
-    found = beside(after, window)
+    found = lead_of_window(after, window)
     return found is not None and found.ratio.value * HOPELESS[LEAST_STEPS] > 1
 
 
@@ -224,7 +226,7 @@ def _name(config: RunConfig) -> str:
     return name_of({key: value for key, value in flat.items() if live_part(key)})
 
 
-def drifted(seconds: Sequence[float], share: float) -> str:
+def drift_words(seconds: Sequence[float], share: float) -> str:
     """What changed, in words; empty while nothing did. ``seconds`` are those of the steps since it was left alone.
 
     The last ``STEPS`` are compared with the first ones, and both halves of them have to agree: a hiccup is no drift.

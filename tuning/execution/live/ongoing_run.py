@@ -14,7 +14,7 @@ from engine.config import run_config
 from engine.config.errors import InputError, WorkbenchError
 from engine.config.layout import round_steps
 from engine.config.run_config import RunConfig
-from engine.lifecycle import referred, summary_of
+from engine.lifecycle import calibration_or_reason, summary_of
 from engine.run import answers, commands, progress, run_folder
 from engine.run.answers import Answer
 from engine.run.outcome import Ending, RunOutcome
@@ -151,7 +151,7 @@ class OngoingRun:
         Raises:
             UnansweredError: not all ranks answered.
         """
-        for order in answers.unanswered(self.folder):
+        for order in answers.unanswered_orders(self.folder):
             found, (_, text) = self._answers(order)
             if len(found) < self.status.answering:
                 raise UnansweredError(f"an earlier order was not answered by all ranks: {text}")
@@ -160,7 +160,7 @@ class OngoingRun:
         ranks = self.status.answering
         patience = self.config.train.step_timeout_seconds + PATIENCE_SECONDS
         found = answers.wait_for(self.folder, order, ranks, patience)
-        return found, answers.told(self.folder, found, ranks)
+        return found, answers.result_of_order(self.folder, found, ranks)
 
     def by_hand(self, values: dict[str, Any]) -> dict[str, Any]:
         """Those of some values that it has now which a person gave it."""
@@ -211,7 +211,7 @@ class OngoingRun:
 
     def summary(self, since: int) -> RunSummary:
         """What the same steps amount to, under the configuration that the run has now."""
-        backend, found = str(self.status.backend), referred(self.folder)
+        backend, found = str(self.status.backend), calibration_or_reason(self.folder)
         settling = settling_of(self._whole(since), self.config)
         return summary_of(self.config, self.id, backend, self.records, found, since, settling)
 

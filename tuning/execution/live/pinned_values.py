@@ -29,7 +29,7 @@ class ByHand:
             return {}
         state = self._journal.look()
         asked = [values for id, values in self._asked.items() if id not in state.answers]
-        return {key: value for values in (held(state), *asked) for key, value in values.items()}
+        return {key: value for values in (pins(state), *asked) for key, value in values.items()}
 
     @property
     def beside(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class ByHand:
         self._released = True
 
 
-def held(state: StudyState) -> dict[str, Any]:
+def pins(state: StudyState) -> dict[str, Any]:
     """What a journal says of it. A value that the study could not pin, as it does not search it, stays, too."""
     found: dict[str, Any] = {}
     for answer in state.answers.values():

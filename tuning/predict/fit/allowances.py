@@ -46,9 +46,9 @@ class Peaks(NamedTuple):
     groups: NDArray[np.int_]
 
 
-def learned(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
+def learned_allowance(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
     """From at least ``LEAST`` configurations, of which there were so many runs."""
-    held, error = fitted(peaks, on_cpu), left_out_error(peaks, on_cpu)
+    held, error = fitted_allowance(peaks, on_cpu), left_out_error(peaks, on_cpu)
     share = held.scale - 1
     words = f"learned from {runs:,} runs, left-out error ±{100 * math.expm1(error):.0f} %"
     error *= of_few(max(2, len(np.unique(peaks.groups))))
@@ -71,7 +71,7 @@ def learned(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
     )
 
 
-def fitted(peaks: Peaks, on_cpu: bool) -> _Held:
+def fitted_allowance(peaks: Peaks, on_cpu: bool) -> _Held:
     """Robust, and held near what is believed."""
 
     def left(held: _Held) -> Array:
@@ -89,7 +89,7 @@ def left_out_error(peaks: Peaks, on_cpu: bool) -> float:
         groups = np.arange(len(left))
     for name in np.unique(groups):
         out = groups == name
-        held = fitted(Peaks(*(column[~out] for column in peaks)), on_cpu)
+        held = fitted_allowance(Peaks(*(column[~out] for column in peaks)), on_cpu)
         left[out] = np.log(_predicted(peaks.counted[out], held, on_cpu) / peaks.measured[out])
     return max(_LEAST_ERROR, float(np.percentile(np.abs(left), _PERCENTILE)))
 

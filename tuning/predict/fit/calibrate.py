@@ -1,7 +1,7 @@
 """Fits the free constants to measured trials, and tells how far off the result is where it was not fitted.
 
-``fitted`` is the fit itself, for whoever has trials: ``benchmarks/shipped_constants.py`` gives it published tables, and
-``tuning.predict.learn`` the finished runs of this machine.
+``fitted_constants`` is the fit itself, for whoever has trials: ``benchmarks/shipped_constants.py`` gives it published
+tables, and ``tuning.predict.learn`` the finished runs of this machine.
 
 Errors are of held-out groups of trials: each group (a model, a kind of device, a day) is predicted by constants that
 were fitted to all others. A configuration outside of what was measured gets a wider interval, by how far outside it is.
@@ -116,13 +116,13 @@ def calibrate(
     check(measured)
     left = held_out(measured, start, limits, most)
     low, high = np.percentile(left, [_LOW, _HIGH])
-    whole = fitted(measured, start, limits, most)
+    whole = fitted_constants(measured, start, limits, most)
     columns = {name: getattr(measured.cases, name) for name in FEATURES}
     ranges = {name: (float(column.min()), float(column.max())) for name, column in columns.items()}
     return Calibrated(whole, float(low), float(high), len(measured.cases), ranges)
 
 
-def fitted(
+def fitted_constants(
     measured: Measured,
     start: Constants = constants.START,
     limits: Limits = constants.LIMITS,
@@ -167,7 +167,7 @@ def held_out(
     left = np.zeros(len(groups))
     for name in np.unique(groups):
         out = groups == name
-        constants = fitted(select(measured, ~out), start, limits, most)
+        constants = fitted_constants(select(measured, ~out), start, limits, most)
         rest = select(measured, out)
         predicted = step_time.step(rest.cases, rest.machine, constants).seconds
         left[out] = np.log(predicted / rest.seconds)
@@ -232,6 +232,6 @@ SHIPPED_SOURCE = (
 
 
 @functools.cache
-def shipped() -> Calibrated:
+def shipped_constants() -> Calibrated:
     """The shipped constants, and the error that they have on a table that they were not fitted to."""
     return Calibrated.from_dict(json.loads(SHIPPED_FILE.read_text(encoding="utf-8")))

@@ -71,7 +71,7 @@ def layout(config: RunConfig) -> str:
     return " ".join(str(getattr(config.parallel, name)) for name in _LAYOUT)
 
 
-def joined(machines: Sequence[Machine]) -> Machine:
+def joined_machine(machines: Sequence[Machine]) -> Machine:
     """One machine whose figures are columns, a row for each."""
     device = zip(*(one.device for one in machines), strict=True)
     links = zip(*(one.links for one in machines), strict=True)
@@ -126,12 +126,12 @@ def finished_of(folder: Path) -> Finished | None:
         config = load(folder / run_folder.CONFIG)
     except InputError as error:
         return Finished(*told, None, str(error))
-    if environment.asked(config.environment):
+    if environment.settings_given(config.environment):
         return Finished(*told, None, "had environment variables, which are not modelled")
     return Finished(*told, Trial(config, float(seconds), (), summary.get("peak_memory_bytes")))
 
 
-def finished(folders: Iterable[Path], kept: Path | None = None) -> list[Finished]:
+def finished_runs(folders: Iterable[Path], kept: Path | None = None) -> list[Finished]:
     """Those of the run folders that ran to their end, in their order.
 
     ``kept`` is a file with what was read before; it is brought up to date where that is possible.

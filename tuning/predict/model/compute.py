@@ -83,7 +83,7 @@ def backward(ahead: BlockSeconds) -> BlockSeconds:
     return BlockSeconds(*(2.0 * seconds for seconds in ahead))
 
 
-def recomputed(cases: Cases, ahead: BlockSeconds) -> BlockSeconds:
+def recomputed_flops(cases: Cases, ahead: BlockSeconds) -> BlockSeconds:
     """What backward computes again: a block's whole forward, or its attention core (arXiv 2205.05198)."""
     block = np.where(cases.recompute == FULL, 1.0, 0.0)
     attention = np.where(cases.recompute >= SELECTIVE, 1.0, 0.0)

@@ -74,7 +74,7 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
     """Seconds of one optimizer step of each configuration."""
     device, links = machine
     ahead = compute.forward(cases, device, constants)
-    back, again = compute.backward(ahead), compute.recomputed(cases, ahead)
+    back, again = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
     pair = _tensor_parallel(cases, links, constants)
     waits = [_exposed(cases, pair, one, constants) for one in (ahead, back, again)]
     waits[2] = np.where(cases.recompute == FULL, waits[2], 0.0)
@@ -110,7 +110,7 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
 def block_seconds(cases: Cases, device: Device, constants: Constants) -> tuple[Array, Array]:
     """Of one micro-batch in one block, without messages: forward, and backward with what it computes again."""
     ahead = compute.forward(cases, device, constants)
-    back, again = compute.backward(ahead), compute.recomputed(cases, ahead)
+    back, again = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
     forward, *both = (one.device + _lifted(one) for one in (ahead, back, again))
     return forward, both[0] + both[1]
 

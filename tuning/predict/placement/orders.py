@@ -19,7 +19,7 @@ class Nested(NamedTuple):
     devices: tuple[int, ...]
 
 
-def nested(layout: Layout) -> list[Nested]:
+def nested_orders(layout: Layout) -> list[Nested]:
     """One for each order of the axes that have several ranks; ranks in order come first."""
     places = [layout.coordinates(rank) for rank in range(layout.world_size)]
     axes = [axis for axis in reversed(AXES) if getattr(layout, axis) > 1]

@@ -26,7 +26,7 @@ from tuning.predict.model.hardware import Accelerator, Link
 from tuning.predict.placement.cost import Costs, Volumes, Work
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
 from tuning.predict.placement.links import Links, lab_of, of_cluster, of_hosts, of_lab
-from tuning.predict.placement.orders import nested
+from tuning.predict.placement.orders import nested_orders
 from tuning.predict.placement.search import Placement, crossing_groups, place
 from tuning.predict.target import Target
 
@@ -214,7 +214,7 @@ def _alternatives(config: RunConfig, links: Links, work: Work) -> tuple[Alternat
             _seconds(config, links, work, one.devices, None),
             crossing_groups(layout, one.devices, links.islands),
         )
-        for one in nested(layout)
+        for one in nested_orders(layout)
     ]
     return tuple(sorted(found, key=lambda one: one.total))
 

@@ -31,7 +31,7 @@ from engine.config.layout import Layout, layers_of_stages
 from tuning.predict.model.hardware import Cluster
 from tuning.predict.placement.cost import AXES, GROUPS, Costs, Stream, Volumes, Work, turns
 from tuning.predict.placement.links import Floats, Ints, Links, of_cluster
-from tuning.predict.placement.orders import nested
+from tuning.predict.placement.orders import nested_orders
 
 #: With more islands than this only the given order of them is tried: 120 orders of 5.
 _MAX_ISLANDS = 5
@@ -293,7 +293,7 @@ def _simple(layout: Layout, links: Links) -> Iterator[tuple[Method, list[tuple[i
     """Orders that are easy to explain. Nested ones may part ranks whose devices are on one node."""
     if len(set(links.islands)) > 1 and (by_islands := list(island_orders(layout, links.islands))):
         yield "islands", by_islands
-    yield "nested axes", [one.devices for one in nested(layout)]
+    yield "nested axes", [one.devices for one in nested_orders(layout)]
 
 
 def _searched(

@@ -124,11 +124,11 @@ def _slower(known: _All, own: int, best: int, slower: float) -> str:
         return "as fast"
     cases = known.space.cases(known.points[[own, best]])
     parts = columns(cases, known.target, known.space.base.precision).breakdown
-    text = " and ".join(WORDS[name] for name, _ in lost(terms(parts, 0), terms(parts, 1)))
+    text = " and ".join(WORDS[name] for name, _ in lost_terms(terms(parts, 0), terms(parts, 1)))
     return f"{percent(slower)} slower: {text}"
 
 
-def lost(own: dict[str, float], best: dict[str, float]) -> list[tuple[str, float]]:
+def lost_terms(own: dict[str, float], best: dict[str, float]) -> list[tuple[str, float]]:
     """Terms by which one step is longer than another, most first, with their seconds: those that matter."""
     more = sorted(((own[name] - best[name], name) for name in own), reverse=True)
     whole = sum(seconds for seconds, _ in more if seconds > 0)

@@ -52,7 +52,7 @@ class Record:
 
 def record_of(runs: Sequence[Finished], target: Target, here: Fingerprint) -> Record:
     """Of the finished runs that count, as ``learn`` judges it; ``target`` is this machine by its calibration alone."""
-    counted = learn.counted(runs, target, here)
+    counted = learn.counted_runs(runs, target, here)
     groups = [
         group for group in counted.groups if layout_of(group[0].trial.config).world_size <= _most(target)
     ]

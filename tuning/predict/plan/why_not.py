@@ -12,7 +12,7 @@ from engine.config.validation import rules
 from tuning.predict.answer import WORDS, Forecast, percent
 from tuning.predict.forecast import forecasts
 from tuning.predict.plan import plans
-from tuning.predict.plan.families import lost
+from tuning.predict.plan.families import lost_terms
 from tuning.predict.target import Target
 
 
@@ -94,7 +94,7 @@ def _lost(own: Forecast, best: Forecast) -> list[Lost]:
     """Terms that take longer; none where the configuration is as fast as the best."""
     if own.step_seconds.median <= best.step_seconds.median:
         return []
-    found = lost(dict(own.breakdown), dict(best.breakdown))
+    found = lost_terms(dict(own.breakdown), dict(best.breakdown))
     whole = sum(max(own.breakdown[name] - best.breakdown[name], 0.0) for name in own.breakdown)
     return [
         Lost(name, seconds, seconds / whole, f"{WORDS[name]}: {percent(seconds / whole)} of what is lost")

@@ -16,7 +16,7 @@ from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part
 from engine.footprint.footprint import parts_of, plan_of
-from engine.schedules.actions import Action, Plan, Work, result_of, sent
+from engine.schedules.actions import Action, Plan, Work, result_of, results_by_route
 from engine.schedules.registry import KINDS
 from tuning.predict.traffic.calls import (
     BYTES,
@@ -74,7 +74,7 @@ def arrivals(plan: Plan) -> dict[int, dict[int, tuple[Action, ...]]]:
     """Rank -> source -> the results that come from it, of both kinds, in the order in which it makes them."""
     made = [{result_of(one): number for number, one in enumerate(actions)} for actions in plan.actions]
     found: dict[int, dict[int, list[Action]]] = {}
-    for route, results in sent(plan).items():
+    for route, results in results_by_route(plan).items():
         found.setdefault(route.target, {}).setdefault(route.source, []).extend(results)
     return {
         target: {

@@ -83,7 +83,7 @@ class Invocation:
 
     def with_value(self, flag: str, value: Any) -> Invocation:
         """With another value of an option; at the end where it is not there yet."""
-        text, place = spelled(value), self._place(flag)
+        text, place = word_of(value), self._place(flag)
         if place is None:
             return self.with_words(flag, text)
         name, equals, _ = self.words[place].partition("=")
@@ -265,15 +265,15 @@ def with_arguments(command: Invocation, values: Mapping[str, Any]) -> Invocation
         command = command.with_value(_option(command, name), value)
     left = {name: value for name, value in values.items() if name not in there}
     place = command.words.index(macro)
-    words = (*command.words[:place], *expanded(macro, left), *command.words[place + 1 :])
+    words = (*command.words[:place], *macro_value(macro, left), *command.words[place + 1 :])
     return replace(command, words=words, arguments=left if macro == "${args_json_file}" else {})
 
 
-def expanded(macro: str, values: Mapping[str, Any]) -> list[str]:
+def macro_value(macro: str, values: Mapping[str, Any]) -> list[str]:
     """What a macro stands for, as W&B's agent puts it."""
     names = {name.lstrip("-"): value for name, value in values.items()}
     if macro == "${args_no_hyphens}":
-        return [f"{name}={spelled(value)}" for name, value in names.items()]
+        return [f"{name}={word_of(value)}" for name, value in names.items()]
     if macro == "${args_json}":
         return [json.dumps(names)]
     if macro == "${args_json_file}":
@@ -281,9 +281,9 @@ def expanded(macro: str, values: Mapping[str, Any]) -> list[str]:
     if macro == "${args_no_boolean_flags}":
         kept = {name: value for name, value in names.items() if value is not False}
         return [
-            f"--{name}" if value is True else f"--{name}={spelled(value)}" for name, value in kept.items()
+            f"--{name}" if value is True else f"--{name}={word_of(value)}" for name, value in kept.items()
         ]
-    return [f"--{name}={spelled(value)}" for name, value in names.items()]
+    return [f"--{name}={word_of(value)}" for name, value in names.items()]
 
 
 def _option(command: Invocation, name: str) -> str:
@@ -291,7 +291,7 @@ def _option(command: Invocation, name: str) -> str:
     return name if name.startswith("-") or command.has(name) else f"--{name}"
 
 
-def spelled(value: Any) -> str:
+def word_of(value: Any) -> str:
     """A value as a word of a command."""
     return str(value) if not isinstance(value, float) else repr(value)
 
@@ -308,7 +308,7 @@ def read(text: str) -> bool | int | float | str:
     return text
 
 
-def listed(words: Sequence[str]) -> str:
+def shell_line(words: Sequence[str]) -> str:
     """Words as one line of a shell."""
     return " ".join(_quoted(word) for word in words)
 

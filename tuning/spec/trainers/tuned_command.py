@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from tuning.spec.trainers import command_line, invocation
-from tuning.spec.trainers.command_input import PREFIX, is_shaped, named
+from tuning.spec.trainers.command_input import PREFIX, is_shaped, named_values
 from tuning.spec.trainers.facts import Argument, StepLine, Value
 from tuning.spec.trainers.invocation import FIELD, Invocation, with_arguments
 from tuning.spec.trainers.registry import kind_of
@@ -135,7 +135,7 @@ def name_of(section: Mapping[str, Any]) -> str:
     return f"{tuned.kind.name}-{_NO_NAME.sub('-', script)}-{hashlib.sha256(told.encode()).hexdigest()[:6]}"
 
 
-def filled(given: Mapping[str, Any]) -> dict[str, Any]:
+def study_of_command(given: Mapping[str, Any]) -> dict[str, Any]:
     """A study with what its command says: the kind of trainer, where it starts, today's values as the baseline, the
     space, the tokens of a step, and what it aims at. What the file says itself stays.
 
@@ -144,7 +144,7 @@ def filled(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not is_shaped(given):
         return dict(given)  # refused where the file is checked
-    space, options = named(given.get("space") or {})
+    space, options = named_values(given.get("space") or {})
     section = dict(given["trainer"])
     if options:
         section["arguments"] = options | (section.get("arguments") or {})

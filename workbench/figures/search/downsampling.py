@@ -70,7 +70,7 @@ def _counted(marks: Sequence[Marked], size: int, first_new: int) -> list[Marked]
 def _together(group: Sequence[Marked]) -> Marked:
     """One mark for several, where the last of them stands."""
     counts = Counter(mark.outcome for mark in group).most_common()
-    said = ", ".join(f"{count} {words.spoken(outcome)}" for outcome, count in counts)
+    said = ", ".join(f"{count} {words.ending_words(outcome)}" for outcome, count in counts)
     newest = group[-1]
     text = f"{len(group)} of trials {group[0].number} to {newest.number}: {said}; the last: {newest.words}"
     return Marked(newest.number, counts[0][0], text)

@@ -46,10 +46,10 @@ def lines(
     """One line for each kind of thing that stays behind; ``size`` is what records and logs of the runs take."""
     found = []
     if size and not with_records:
-        found.append(f"records and logs of its runs, {spoken(size)}; include them with --with-records")
+        found.append(f"records and logs of its runs, {size_words(size)}; include them with --with-records")
     staying = _bytes(home, runs, _STAYING)
     if staying:
-        found.append(f"checkpoints, traces and snapshots of its runs, {spoken(staying)}")
+        found.append(f"checkpoints, traces and snapshots of its runs, {size_words(staying)}")
     here = set(runs)
     gone = [run for run in dict.fromkeys(trial.run for trial in state.trials if trial.run) if run not in here]
     if gone:
@@ -71,7 +71,7 @@ def bytes_of_records(home: Path, runs: list[str]) -> int:
     return _bytes(home, runs, RUN_FOLDERS)
 
 
-def spoken(size: int) -> str:
+def size_words(size: int) -> str:
     """A size for people."""
     return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 2**10:,.0f} KiB"
 
@@ -272,7 +272,7 @@ def _manifest(
         workbench=importlib.metadata.version("training-workbench"),
         exported_unix=time.time(),
         machine=state.machine,
-        exported_on=fingerprint.here().id,
+        exported_on=fingerprint.this_machine().id,
         trials=len(state.trials),
         runs=len(runs),
         records=with_records,

@@ -21,7 +21,7 @@ from engine.run import run_folder
 from engine.run.calibration import fingerprint
 from tuning.storage import study_folder
 from workbench.home.transfer import atomic_import, rename
-from workbench.home.transfer.manifest import MANIFEST, RUNS, STUDIES, Manifest, damaged, parsed
+from workbench.home.transfer.manifest import MANIFEST, RUNS, STUDIES, Manifest, damage, parsed_manifest
 from workbench.home.transfer.rename import Names
 
 
@@ -44,7 +44,7 @@ def _index(folder: Path) -> str:
 
 
 def _machine(manifest: Manifest) -> str:
-    here = fingerprint.here().id
+    here = fingerprint.this_machine().id
     if manifest.machine in (None, here):
         return ""
     return (
@@ -137,7 +137,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     except OSError as error:
         raise InputError("file", str(path), f"cannot be read ({error.strerror}); give a .study.zip") from None
     except _UNREADABLE as error:
-        raise damaged(str(path), f"is not a study's file, or is truncated ({error})") from None
+        raise damage(str(path), f"is not a study's file, or is truncated ({error})") from None
     with archive:
         yield archive
 
@@ -145,17 +145,17 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 def _manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
     try:
         if archive.getinfo(MANIFEST).file_size > _MOST_MANIFEST_BYTES:
-            raise damaged(str(path), f"its {MANIFEST} is too large")
+            raise damage(str(path), f"its {MANIFEST} is too large")
         found = json.loads(archive.read(MANIFEST))
     except KeyError:
-        raise damaged(str(path), f"it holds no {MANIFEST}") from None
+        raise damage(str(path), f"it holds no {MANIFEST}") from None
     except _UNREADABLE as error:
-        raise damaged(str(path), f"its {MANIFEST} cannot be read ({error})") from None
-    manifest = parsed(found, str(path))
+        raise damage(str(path), f"its {MANIFEST} cannot be read ({error})") from None
+    manifest = parsed_manifest(found, str(path))
     held, told = sorted(archive.namelist()), sorted([*manifest.members, MANIFEST])
     if held != told:
         stray = next(iter(set(held) ^ set(told)), held[0])
-        raise damaged(str(path), f"{stray!r} does not match its {MANIFEST}")
+        raise damage(str(path), f"{stray!r} does not match its {MANIFEST}")
     return manifest
 
 
@@ -186,9 +186,9 @@ def _extract(archive: zipfile.ZipFile, manifest: Manifest, place: Path, path: Pa
                     digest.update(piece)
                     left -= len(piece)
         except _UNREADABLE as error:
-            raise damaged(str(path), f"{name} cannot be read ({error})") from None
+            raise damage(str(path), f"{name} cannot be read ({error})") from None
         if left or digest.hexdigest() != member.sha256:
-            raise damaged(str(path), f"{name} does not match its checksum")
+            raise damage(str(path), f"{name} does not match its checksum")
 
 
 def _known_runs(home: Path, place: Path) -> int:

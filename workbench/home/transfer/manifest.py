@@ -71,14 +71,14 @@ class Manifest:
         return {"format": FORMAT} | known | {"members": members}
 
 
-def parsed(found: object, path: str) -> Manifest:
+def parsed_manifest(found: object, path: str) -> Manifest:
     """A manifest that was read.
 
     Raises:
         InputError: it is none, a newer version wrote it, or a name in it would lie outside the home folder.
     """
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise damaged(path, f"its {MANIFEST} is not that of a study")
+        raise damage(path, f"its {MANIFEST} is not that of a study")
     version = found.get("version")
     if not isinstance(version, int) or version > VERSION:
         writer = found.get("workbench", "another version")
@@ -92,12 +92,12 @@ def parsed(found: object, path: str) -> Manifest:
         lists = {name: tuple(map(str, found[name])) for name in ("studies", "left_out")}
         manifest = Manifest(**known | lists | {"members": members})
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise damaged(path, f"its {MANIFEST} is not complete") from None
+        raise damage(path, f"its {MANIFEST} is not complete") from None
     _check_names(manifest, path)
     return manifest
 
 
-def damaged(path: str, what: str) -> InputError:
+def damage(path: str, what: str) -> InputError:
     """What is said of a file that cannot be trusted."""
     return InputError("file", path, f"{what}; nothing was imported, export the study again")
 
@@ -105,12 +105,12 @@ def damaged(path: str, what: str) -> InputError:
 def _check_names(manifest: Manifest, path: str) -> None:
     studies = manifest.studies
     if not studies or studies[-1] != manifest.study or not all(map(STUDY_NAME.fullmatch, studies)):
-        raise damaged(path, f"its {MANIFEST} names no study")
+        raise damage(path, f"its {MANIFEST} names no study")
     for name in manifest.members:
         if not _is_ours(name, studies):
-            raise damaged(path, f"it holds {name!r}, which does not belong to a study")
+            raise damage(path, f"it holds {name!r}, which does not belong to a study")
     if f"{STUDIES}/{manifest.study}/{study_folder.JOURNAL}" not in manifest.members:
-        raise damaged(path, "it holds no journal")
+        raise damage(path, "it holds no journal")
 
 
 def _is_ours(name: str, studies: tuple[str, ...]) -> bool:

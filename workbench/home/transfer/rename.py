@@ -41,7 +41,7 @@ def lines(data: bytes) -> Iterator[Line]:
             yield line
 
 
-def renamed(data: bytes, names: Names) -> bytes:
+def renamed_journal(data: bytes, names: Names) -> bytes:
     """The journal as it would be had the study had its new name; what cannot be read stays as it is."""
     return b"\n".join(_renamed(piece, names) for piece in data.split(b"\n"))
 
@@ -129,7 +129,7 @@ def rename_study(folder: Path, names: Names) -> None:
         folder / run_folder.STATUS, lambda tree: _named(tree, names, "study", "continued_in", "continues")
     )
     journal = folder / study_folder.JOURNAL
-    journal.write_bytes(renamed(journal.read_bytes(), names))
+    journal.write_bytes(renamed_journal(journal.read_bytes(), names))
     given = folder / study_folder.STUDY_GIVEN
     if given.is_file():
         given.write_text(given_as(given.read_text("utf-8"), names), "utf-8")

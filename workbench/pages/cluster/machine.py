@@ -50,7 +50,7 @@ def _draw() -> None:
     measurement_jobs.doctor()
     _selftest()
     with st.expander("This machine's fingerprint", expanded=latest is None):
-        _fingerprint(fingerprint.here(), stored.stale)
+        _fingerprint(fingerprint.this_machine(), stored.stale)
 
 
 def _empty() -> None:
@@ -144,7 +144,7 @@ def _bandwidths(curves: list[Curve]) -> None:
 
 def _host_links() -> None:
     """What joins hosts, of each set of them that was measured."""
-    known = host_links.known(home())
+    known = host_links.stored_links(home())
     if not known:
         return
     with st.expander("Links between hosts", icon=":material/hub:", key="machine-links"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from workbench.pages.widgets.shared import guarded, home, pressed, run_rows
+from workbench.pages.widgets.shared import button_pressed, guarded, home, run_rows
 from workbench.selftest.results import RANKS
 from workbench.services import jobs
 from workbench.services.jobs import Job
@@ -19,7 +19,7 @@ _STATUS = {"ok": "✓ ok", "missing": "✗ missing", "note": "– note"}
 
 
 def _newest(command: str) -> Job | None:
-    return next((job for job in jobs.listed(home()) if job.arguments[:1] == (command,)), None)
+    return next((job for job in jobs.all_jobs(home()) if job.arguments[:1] == (command,)), None)
 
 
 def calibrate() -> None:
@@ -53,7 +53,7 @@ def _calibrate_form() -> None:
         quick = st.toggle(
             "quick", key="machine-calibrate-quick", help="Fewer sizes, with less time for each."
         )
-        clicked = pressed(st.button, "Calibrate", "machine-calibrate-start", type="primary")
+        clicked = button_pressed(st.button, "Calibrate", "machine-calibrate-start", type="primary")
     if clicked:
         more = ([] if ranks is None else ["--ranks", str(ranks)]) + (["--quick"] if quick else [])
         jobs.start(home(), ["calibrate", *more])
@@ -71,7 +71,7 @@ def _watch(command: str) -> None:
             st.badge("running", icon=":material/progress_activity:", color="blue")
             text = f"`workbench {' '.join(job.arguments)}`, started {words.ago(job.started_unix)}"
             st.markdown(text, width="content")
-            if pressed(st.button, "Stop", f"machine-{command}-stop", icon=":material/stop:"):
+            if button_pressed(st.button, "Stop", f"machine-{command}-stop", icon=":material/stop:"):
                 jobs.interrupt(job)
         lines = [line for line in jobs.last_lines(job.log, _LINES) if line.strip()]
         st.code("\n".join(lines) or "starting ...", language=None)
@@ -91,7 +91,7 @@ def doctor() -> None:
         st.fragment(_watch, run_every=WATCH_SECONDS)("doctor")
         return
     label = "Examine this machine" if job is None else "Examine again"
-    if pressed(st.button, label, "machine-doctor", icon=":material/stethoscope:"):
+    if button_pressed(st.button, label, "machine-doctor", icon=":material/stethoscope:"):
         guarded(_start_doctor)
     if job is not None:
         _checks(job)
@@ -136,7 +136,7 @@ def selftest() -> None:
             width=120,
             help="In the checks of parallelism and calibration.",
         )
-        clicked = pressed(
+        clicked = button_pressed(
             st.button, "Run the selftest", "machine-selftest-start", icon=":material/checklist:"
         )
     if clicked:

@@ -220,7 +220,9 @@ def _place(planned: Planned) -> None:
 def _orders(placed: Placed) -> None:
     """Where devices or links differ: which order of the ranks is best, and what others come to."""
     st.markdown(
-        "\n".join(f"- {words.escaped(line.strip())}" for line in plan_text.placed(placed, orders=False))
+        "\n".join(
+            f"- {words.escaped(line.strip())}" for line in plan_text.placement_lines(placed, orders=False)
+        )
     )
     if len(placed.alternatives) > 1:
         number_table(plan_text.alternative_columns(placed), "plan-orders")
@@ -252,7 +254,7 @@ def _maps(row: Forecast, found: TrafficMap, axis: str) -> None:
 
 def _held(record: Record) -> None:
     st.header("Predicted against measured", anchor=False, divider=True)
-    st.caption(words.escaped(plan_text.held(record)), help=plan_text.HELD)
+    st.caption(words.escaped(plan_text.track_record_line(record)), help=plan_text.HELD)
     if record.rows:
         number_table(plan_text.held_columns(record.rows), "plan-held")
 

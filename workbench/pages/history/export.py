@@ -25,7 +25,7 @@ from workbench.pages.widgets.shared import (
     to_link,
     within_reach,
 )
-from workbench.pages.widgets.trial_table import followed
+from workbench.pages.widgets.trial_table import followed_study
 from workbench.text import words
 
 PROVENANCE = "provenance.json"
@@ -64,10 +64,10 @@ def _target_titles(titles: dict[str, str]) -> str:
 
 def _names() -> dict[str, str]:
     """Studies first: the run they recommend is what people want most."""
-    named = {row.name: f"{row.name} — study, {words.spoken(row.state)}" for row in study_rows()}
+    named = {row.name: f"{row.name} — study, {words.ending_words(row.state)}" for row in study_rows()}
     for row in run_rows():
         rate = f", {row.tokens_per_second:,.0f} tokens/s" if row.tokens_per_second else ""
-        state = words.spoken(row.outcome or row.state)
+        state = words.ending_words(row.outcome or row.state)
         named[row.id] = f"{row.id} — {words.layout(row.layout)}, {state}{rate}"
     return named
 
@@ -103,7 +103,7 @@ def _rendered(resolved: Target, target: str) -> tuple[str, Bundle]:
 
     if resolved.kind == "run":
         return make()
-    study = followed(resolved.id)
+    study = followed_study(resolved.id)
     document = study.snapshot().document
     return study.more(f"export to {target}", document, lambda: make(document))
 

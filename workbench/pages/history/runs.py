@@ -17,7 +17,7 @@ from workbench.pages.study import transfer
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import (
     MOST_OPTIONS,
-    answered,
+    answer_of_click,
     compare_link,
     from_link,
     guarded,
@@ -65,8 +65,8 @@ def page() -> None:
         control.start_run()
         control.make_room()
         transfer.upload()
-    answered("run-new")
-    answered("prune")
+    answer_of_click("run-new")
+    answer_of_click("prune")
     control.started_run()
     control.pruning()
     transfer.imported()
@@ -161,7 +161,7 @@ def _matching_lines(lines: list[Line]) -> list[Line]:
             outcomes,
             selection_mode="multi",
             key="outcomes",
-            format_func=words.spoken,
+            format_func=words.ending_words,
             bind="query-params",
         )
         known = sorted({tag for line in lines for tag in line.tags})
@@ -173,7 +173,15 @@ def _matching_lines(lines: list[Line]) -> list[Line]:
 
 def matches(line: Line, text: str, kind: str, outcomes: Sequence[str], tags: Sequence[str] = ()) -> bool:
     """Whether a line passes the filters; every word has to occur somewhere in it, and every tag is one of its."""
-    told = (line.id, line.layout, line.part_of, line.note, line.said, *line.tags, words.spoken(line.outcome))
+    told = (
+        line.id,
+        line.layout,
+        line.part_of,
+        line.note,
+        line.said,
+        *line.tags,
+        words.ending_words(line.outcome),
+    )
     heap = " ".join(told).lower()
     right_kind = line.kind != "window" if kind == KINDS[0] else kind.lower().startswith(line.kind[:3])
     return (
@@ -194,7 +202,7 @@ def _table(shown: list[Line]) -> None:
             "id": [line.id for line in shown],
             "kind": [line.kind for line in shown],
             "when": [datetime.fromtimestamp(line.when) for line in shown],
-            "outcome": [[words.spoken(line.outcome)] for line in shown],
+            "outcome": [[words.ending_words(line.outcome)] for line in shown],
             "layout": [line.layout for line in shown],
             "tokens/s": [line.rate for line in shown],
             "step, ms": [line.step_milliseconds for line in shown],
@@ -246,7 +254,7 @@ def as_csv(lines: Sequence[Line]) -> str:
 def _columns() -> dict[str, Any]:
     states = list(words.LOOKS)
     colors: Any = [words.LOOKS[state][0] for state in states]
-    spoken = [words.spoken(state) for state in states]
+    spoken = [words.ending_words(state) for state in states]
     return {
         "id": st.column_config.TextColumn(width=175, pinned=True),
         "kind": st.column_config.TextColumn(width=55),

@@ -29,7 +29,7 @@ from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.home.traces import Trace
 from workbench.pages.navigation import PAGES
-from workbench.pages.widgets.shared import guarded, home, pressed, table
+from workbench.pages.widgets.shared import button_pressed, guarded, home, table
 from workbench.services import jobs
 from workbench.services.study_of_run import PREFIX, study_of_run
 from workbench.text import words
@@ -145,7 +145,7 @@ def _button(folder: Path, busy: Trace | None) -> None:
         steps = st.number_input(
             "Steps", least, most, commands.STEPS[traces.COMMAND], key="trace-steps", width=140
         )
-        is_pressed = pressed(
+        is_pressed = button_pressed(
             st.button,
             "Record the next steps",
             "trace-start",
@@ -225,7 +225,7 @@ def _merged_file(folder: Path, trace: Trace) -> Path | None:
         return trace.merged
     pool, merges = _merging()
     if trace.files[0] not in merges:
-        merges[trace.files[0]] = _Merge(pool.submit(traces.merged, folder, trace), time.monotonic())
+        merges[trace.files[0]] = _Merge(pool.submit(traces.merged_trace, folder, trace), time.monotonic())
     future = merges[trace.files[0]].future
     return future.result() if future.done() else None
 
@@ -266,7 +266,9 @@ def _form(folder: Path) -> None:
         )
         text = st.text_input("New value", key="turn-value", width=160)
         keep = st.checkbox("Keep a copy", key="turn-copy", help=_COPY)
-        clicked = pressed(st.form_submit_button, "Change on all ranks", "turn-send", icon=":material/tune:")
+        clicked = button_pressed(
+            st.form_submit_button, "Change on all ranks", "turn-send", icon=":material/tune:"
+        )
     if clicked:
         _send(folder, key, text, commands.TRY if keep else commands.SET)
     _ask(folder)
@@ -279,11 +281,11 @@ def _ask(folder: Path) -> None:
     """What takes no values."""
     kept = any(one.command == commands.TRY and not one.problem for one in run_orders.of_run(folder))
     with st.container(horizontal=True):
-        if kept and pressed(
+        if kept and button_pressed(
             st.button, "Go back to the copy", "turn-back", icon=":material/undo:", help=_BACK
         ):
             send(folder, commands.BACK, {}, by="page")
-        if pressed(st.button, "Held-out loss now", "turn-evaluate", icon=":material/query_stats:"):
+        if button_pressed(st.button, "Held-out loss now", "turn-evaluate", icon=":material/query_stats:"):
             send(folder, commands.EVALUATE, {}, by="page")
 
 
@@ -299,7 +301,9 @@ def _tune(folder: Path) -> None:
         about = (
             "Search for the fastest values of all that can be changed while it runs, and leave it with them."
         )
-        if pressed(st.button, "Tune this run", "tune-this-run", icon=":material/auto_fix_high:", help=about):
+        if button_pressed(
+            st.button, "Tune this run", "tune-this-run", icon=":material/auto_fix_high:", help=about
+        ):
             study_of_run(home(), Target("run", folder.name, folder))
             jobs.start(home(), ["live", "attach", folder.name])
 

@@ -20,8 +20,8 @@ from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.pages.run.commands import SNAPSHOT
 from workbench.pages.widgets.shared import (
+    button_pressed,
     home,
-    pressed,
     remember,
     run_rows,
     within_reach,
@@ -58,7 +58,7 @@ def start_run() -> None:
         else:
             st.caption(f":material/check: Legal: {words.escaped(_meaning(config))}.")
         look = {"icon": ":material/play_arrow:", "type": "primary", "disabled": config is None}
-        if pressed(st.button, "Start", "run-new-start", **look) and config is not None:
+        if button_pressed(st.button, "Start", "run-new-start", **look) and config is not None:
             _start(config)
             st.rerun()
 
@@ -127,10 +127,10 @@ def steer(view: RunView) -> None:
     """Buttons of a run that goes on; what became of the last click is kept as the answer of ``run-ID``."""
     target = Target("run", view.id, view.folder)
     about = "Ends after its next step, in good order; it can be continued where checkpoints are kept."
-    if pressed(st.button, "Stop", "run-stop", icon=":material/stop:", help=about):
+    if button_pressed(st.button, "Stop", "run-stop", icon=":material/stop:", help=about):
         _ask(target, "stop")
     about = "Each rank writes what is in its memory, with who asked for it, over the next step."
-    if pressed(st.button, "Memory snapshot", "run-snapshot", icon=":material/memory:", help=about):
+    if button_pressed(st.button, "Memory snapshot", "run-snapshot", icon=":material/memory:", help=about):
         _ask(target, SNAPSHOT)
 
 
@@ -157,7 +157,7 @@ def make_room() -> None:
         too = st.checkbox("Their checkpoints, too, which cannot be made again", key="prune-checkpoints")
         asked = (int(days), bool(too))
         arguments = ["prune", "--older-than", f"{int(days)}d", *(["--checkpoints"] if too else [])]
-        if pressed(st.button, "Show what would go", "prune-look", icon=":material/search:"):
+        if button_pressed(st.button, "Show what would go", "prune-look", icon=":material/search:"):
             st.session_state[_WOULD_GO] = (
                 asked,
                 maintenance.prune(home(), maintenance.limits(f"{int(days)}d", None, too), apply=False),
@@ -171,7 +171,7 @@ def _remove(would: Pruned, arguments: list[str]) -> None:
     size = f"{would.freed_bytes / 1e6:,.1f} MB"
     st.caption(f"{size} of {words.several(len(would.runs), 'runs')} would go. Results stay.")
     label = f"Remove {size}"
-    if pressed(st.button, label, "prune-apply", icon=":material/delete:", disabled=not would.runs):
+    if button_pressed(st.button, label, "prune-apply", icon=":material/delete:", disabled=not would.runs):
         st.session_state.pop(_WOULD_GO)
         st.session_state[PRUNING] = jobs.start(home(), [*arguments, "--apply"]).id
         st.rerun()
@@ -200,4 +200,4 @@ def _until_ended(job_id: str) -> None:
 
 
 def _job(job_id: str | None) -> jobs.Job | None:
-    return next((one for one in jobs.listed(home()) if one.id == job_id), None) if job_id else None
+    return next((one for one in jobs.all_jobs(home()) if one.id == job_id), None) if job_id else None

@@ -20,7 +20,7 @@ from workbench.pages.run.anatomy import steps as run_steps
 from workbench.pages.widgets.note_form import note_of, tags_of
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
-    answered,
+    answer_of_click,
     backend_note,
     badge,
     home,
@@ -73,7 +73,7 @@ def _goes_on(view: RunView, summary: RunSummary) -> None:
             st.caption(f":material/hourglass_top: {run_text.so_far(summary)}", width="content")
             st.button("Update", icon=":material/refresh:", type="tertiary", key="run-update")
             control.steer(view)
-    answered(f"run-{view.id}")
+    answer_of_click(f"run-{view.id}")
 
 
 def _headline(view: RunView) -> None:
@@ -100,7 +100,7 @@ def _ending(view: RunView) -> None:
     outcome = view.status.outcome or RecordedOutcome()
     rank, phase = outcome.rank, outcome.phase
     place = ", ".join(part for part in (f"rank {rank}" if rank is not None else "", phase or "") if part)
-    ending = f"**{words.spoken(view.outcome)}**" + (f" ({place})" if place else "")
+    ending = f"**{words.ending_words(view.outcome)}**" + (f" ({place})" if place else "")
     color, icon = words.look(view.outcome or "")
     show = st.error if color == "red" else st.warning if color == "orange" else st.info
     show(f"{ending}: {words.escaped(view.reason or '—')}", icon=icon)
@@ -135,7 +135,7 @@ def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
             words.count(summary.parameters or None),
             name
             + ("MFU not known" if mfu is None else f"MFU {words.percent(mfu, 1)}")
-            + words.shared(summary.shared_parameters),
+            + words.sharing_words(summary.shared_parameters),
         ),
     }
 

@@ -68,10 +68,10 @@ def _columns() -> dict[str, Any]:
 def failed_columns(endings: Sequence[EndingRow]) -> dict[str, list[Any]]:
     """The table, a row for each ending, phase and kind of cause."""
     return {
-        "ending": [words.spoken(row.outcome) for row in endings],
+        "ending": [words.ending_words(row.outcome) for row in endings],
         "trials": [row.count for row in endings],
         "tried again": [row.tried_again or None for row in endings],
-        "phase": [words.spoken(row.phase) if row.phase else None for row in endings],
+        "phase": [words.ending_words(row.phase) if row.phase else None for row in endings],
         "ranks": [words.ranks(row.ranks) or None for row in endings],
         "caused by": [_ABOUT.get(row.about, row.about) for row in endings],
         "numbers": [_some(row.trials) for row in endings],
@@ -93,7 +93,7 @@ def terms(result: StudyResult, place: str) -> None:
     with st.container(key=f"{place}-terms"):
         if budget := study_text.budget(result):
             st.caption(f":material/hourglass_bottom: Budget: {budget}.")
-        if kept := study_text.kept(result):
+        if kept := study_text.constraint_words(result):
             st.caption(f":material/check: The best meets every constraint: {kept}.")
         broken = study_text.constraints(result)
         for line in broken[:SHOWN_BROKEN]:
@@ -140,7 +140,10 @@ def details(name: str) -> None:
     headline(found, "study")
     trial_chart(found, "study-trials")
     trials_table(
-        trial_table.chosen(result.trials, "study-trial-table"), found.acts, "study-trial-table", result.aim
+        trial_table.chosen_rows(result.trials, "study-trial-table"),
+        found.acts,
+        "study-trial-table",
+        result.aim,
     )
     trial_table.download(name, "study-trials-csv")
     what_failed(result)
@@ -261,7 +264,7 @@ def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
 
 def _around(entry: Entry, result: StudyResult) -> str:
     """The interval of a value: of one that was measured again, where another run falls."""
-    bounds = words.around(*result.aim.bounds(entry.low, entry.high))
+    bounds = words.interval_ends(*result.aim.bounds(entry.low, entry.high))
     arms = result.confirmation_rounds.arms if result.confirmation_rounds else []
     if entry.trial not in [arm.trial for arm in arms]:
         return bounds

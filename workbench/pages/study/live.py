@@ -14,7 +14,7 @@ from workbench.analysis.studies import StudySnapshot
 from workbench.figures.search import live as figures
 from workbench.pages.navigation import PAGES
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import pressed, table
+from workbench.pages.widgets.shared import button_pressed, table
 from workbench.text import words
 
 _SAVED = "What as many steps of the baseline would have taken more; negative where the window was slower."
@@ -85,7 +85,9 @@ def section(found: StudySnapshot) -> None:
 
 
 def _reverts() -> bool:
-    return pressed(st.button, "Back to the start", "tune-live-revert", icon=":material/undo:", help=_REVERT)
+    return button_pressed(
+        st.button, "Back to the start", "tune-live-revert", icon=":material/undo:", help=_REVERT
+    )
 
 
 def _beside(row: WindowRow) -> str:
@@ -127,7 +129,7 @@ def _windows(report: LiveReport, aim: Aim) -> None:
         {
             "trial": trials,
             "steps": [f"{row.first:,} to {row.end - 1:,}" if row.end > row.first else "none" for row in rows],
-            "ended": [words.spoken(row.outcome) + (", undone" if row.undone else "") for row in rows],
+            "ended": [words.ending_words(row.outcome) + (", undone" if row.undone else "") for row in rows],
             "saved, s": [row.saved_seconds for row in rows],
             "loss": [row.loss_increase for row in rows],
             "learned": [row.learned for row in rows],
@@ -160,5 +162,5 @@ def _turned(rows: Sequence[WindowRow]) -> list[str]:
 def _value(row: WindowRow, aim: Aim) -> str:
     if row.value is None:
         return words.NOTHING
-    ends = words.around(*aim.bounds(row.low, row.high))
+    ends = words.interval_ends(*aim.bounds(row.low, row.high))
     return text(aim.shown(row.value)) + (f" ({ends})" if ends else "")

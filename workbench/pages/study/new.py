@@ -103,7 +103,7 @@ def _model() -> None:
     tree |= new_options.live() | new_options.aims(base)
     searched = st.container()
     with st.expander("More settings", icon=":material/settings:", key="new-more"):
-        base |= nested(forms.changed(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
+        base |= nested(forms.changed_values(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
     config, ranks = _config(base), tree["ranks"]
     found, variables = new_options.advanced(config, ranks)
     tree |= nested(found, tree)

@@ -134,7 +134,7 @@ def _recognised(section: dict[str, Any]) -> TunedCommand | None:
 
 def _steps(known: TunedCommand | None) -> dict[str, Any]:
     """The ``base``: how long a trial is, and the tokens of a step where the command does not say."""
-    values = forms.changed(RunConfig, forms.section(RunConfig, TRAIN, "new-command", COLUMNS))
+    values = forms.changed_values(RunConfig, forms.section(RunConfig, TRAIN, "new-command", COLUMNS))
     sequences, length = known.kind.tokens(known.today) if known else (None, None)
     places = st.columns(2)
     for place, key, label, told in (
@@ -234,7 +234,7 @@ def _near(given: Sequence[Value]) -> list[Value]:
 
 def _advanced() -> tuple[dict[str, Any], dict[str, Any], str]:
     """Keys of the study file, its ``trainer.steps``, and whatever else is typed as KEY=VALUE."""
-    found = _aim() | forms.changed(StudyFile, forms.section(StudyFile, TERMS, "new-command", COLUMNS))
+    found = _aim() | forms.changed_values(StudyFile, forms.section(StudyFile, TERMS, "new-command", COLUMNS))
     if found.get("confirm_runners_up") == TERMS["confirm_runners_up"]:
         del found["confirm_runners_up"]  # what a study of a command has where its file does not say
     found |= new_options.racing() | new_options.inherit()
@@ -279,7 +279,7 @@ def _source() -> dict[str, Any]:
         return {}
     keys = {chosen: None} | ({"step": None, "seconds": None} if chosen == "file" else {})
     values = forms.section(StepSource, keys, "new-command-steps", len(keys))
-    return {chosen: values.pop(chosen) or ""} | forms.changed(StepSource, values)
+    return {chosen: values.pop(chosen) or ""} | forms.changed_values(StepSource, values)
 
 
 def _with_more(tree: dict[str, Any], more: str) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ COLUMNS = 3
 def advanced(config: RunConfig, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Keys of a study file, by dotted names, where they are not the defaults; and what its space has beside."""
     with st.expander("Advanced", icon=":material/tune:", key="new-advanced"):
-        found = forms.changed(StudyFile, forms.section(StudyFile, FIELDS, "new-study", COLUMNS))
+        found = forms.changed_values(StudyFile, forms.section(StudyFile, FIELDS, "new-study", COLUMNS))
         found |= racing() | _side_by_side(config, ranks) | inherit()
         return found, new_knobs.environment_knobs(config, ranks)
 
@@ -65,7 +65,7 @@ def racing() -> dict[str, Any]:
     )
     if not races:
         return {"racing": False}
-    found = forms.changed(Racing, forms.section(Racing, RACING, "new-racing", COLUMNS))
+    found = forms.changed_values(Racing, forms.section(Racing, RACING, "new-racing", COLUMNS))
     return {"racing": found} if found else {}
 
 

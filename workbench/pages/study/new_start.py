@@ -18,7 +18,7 @@ from tuning.spec import study_file, terms
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from workbench.home.settings import JOBS
-from workbench.pages.widgets.shared import home, pressed, study_rows
+from workbench.pages.widgets.shared import button_pressed, home, study_rows
 from workbench.services import jobs
 from workbench.text import words
 
@@ -51,7 +51,7 @@ def finish(tree: dict[str, Any] | None, plan: Callable[[StudyFile], None] = lamb
     """Of a form that has been filled in so far, None while too little stands in it; ``plan`` shows what will run."""
     file = None if tree is None else _checked(tree, plan)
     look = {"type": "primary", "icon": ":material/play_arrow:", "disabled": file is None}
-    if pressed(st.button, "Start the study", "start", **look) and tree is not None:
+    if button_pressed(st.button, "Start the study", "start", **look) and tree is not None:
         _start(tree)
     _wait_for_start()
 

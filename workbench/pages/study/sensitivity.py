@@ -5,18 +5,18 @@ from __future__ import annotations
 import streamlit as st
 
 from tuning.sensitivity import job
-from tuning.sensitivity.job import METHODS, NAMES, needed
+from tuning.sensitivity.job import METHODS, NAMES, missing_package
 from tuning.sensitivity.outcomes import Answer, Fanova, Shap
 from tuning.sensitivity.report import Sensitivity, document
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyView
 from workbench.figures import sensitivity
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import guarded, home, pressed, table
-from workbench.pages.widgets.trial_table import followed
+from workbench.pages.widgets.shared import button_pressed, guarded, home, table
+from workbench.pages.widgets.trial_table import followed_study
 from workbench.services import jobs
 from workbench.text import words
-from workbench.text.sensitivity import ended, loss, stands
+from workbench.text.sensitivity import evidence_words, loss, method_outcome
 
 REFRESH_SECONDS = 1.0
 #: What fANOVA has by then is kept.
@@ -30,7 +30,7 @@ def draw(view: StudyView) -> None:
 
 
 def _parts(view: StudyView) -> None:
-    found = followed(view.name).more("mattered", _signature(view), lambda: document(view))
+    found = followed_study(view.name).more("mattered", _signature(view), lambda: document(view))
     if found.reason:
         st.caption(words.escaped(found.reason))
         return
@@ -60,7 +60,7 @@ def _asking(name: str, found: Sensitivity) -> None:
 
 def _job(name: str) -> jobs.Job | None:
     """The newest process that was asked about this study."""
-    asked = (job for job in jobs.listed(home()) if job.arguments[:2] == ("sensitivity", name))
+    asked = (job for job in jobs.all_jobs(home()) if job.arguments[:2] == ("sensitivity", name))
     return next(asked, None)
 
 
@@ -73,17 +73,23 @@ def _buttons(name: str, found: Sensitivity, was_moving: bool) -> None:
         for method in METHODS:
             answer: Answer[Fanova | Shap] = found.fanova if method == "fanova" else found.shap
             done = answer.found is not None and not answer.note
-            off = moving or done or bool(needed(method))
-            label = f"{NAMES[method]}: {ended(answer.found)}" if done else f"Compute {NAMES[method]}"
-            if pressed(st.button, label, f"ask-{method}", icon=":material/calculate:", disabled=off):
+            off = moving or done or bool(missing_package(method))
+            label = f"{NAMES[method]}: {method_outcome(answer.found)}" if done else f"Compute {NAMES[method]}"
+            if button_pressed(st.button, label, f"ask-{method}", icon=":material/calculate:", disabled=off):
                 asked = ["sensitivity", name, "--method", method, "--limit", str(LIMIT_SECONDS)]
                 jobs.start(home(), asked)
                 st.rerun()
-        if job is not None and moving and pressed(st.button, "Stop", "ask-stop", icon=":material/stop:"):
+        if (
+            job is not None
+            and moving
+            and button_pressed(st.button, "Stop", "ask-stop", icon=":material/stop:")
+        ):
             jobs.end(job, patience_seconds=2.0)
             st.rerun()
     _said(job, moving)
-    for words_ in dict.fromkeys(f"{NAMES[method]} {needed(method)}" for method in METHODS if needed(method)):
+    for words_ in dict.fromkeys(
+        f"{NAMES[method]} {missing_package(method)}" for method in METHODS if missing_package(method)
+    ):
         st.caption(f":material/extension: {words_}")
 
 
@@ -164,7 +170,7 @@ def _neighbours(found: Sensitivity) -> None:
             "neighbour": [words.choice(row.key, row.value) for row in rows],
             "loses, %": [row.loss_percent for row in rows],
             "interval": [loss(row)[1] for row in rows],
-            "based on": [stands(row) for row in rows],
+            "based on": [evidence_words(row) for row in rows],
         },
         "mattered-neighbours",
         {

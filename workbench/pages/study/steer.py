@@ -26,7 +26,7 @@ from tuning.storage.effective_config import SteeringEvent
 from tuning.storage.study_folder import StudyView
 from workbench.pages.study import new_knobs
 from workbench.pages.widgets import forms
-from workbench.pages.widgets.shared import pressed, table
+from workbench.pages.widgets.shared import button_pressed, table
 from workbench.text import words
 
 BUDGET_COLUMNS = 3
@@ -67,7 +67,7 @@ def budget_form(file: StudyFile) -> dict[str, Any]:
         each.name: _field(places[place % BUDGET_COLUMNS], each, file.name) for place, each in enumerate(known)
     }
     changed = {each.name: wanted[each.name] for each in known if wanted[each.name] not in (None, each.now)}
-    clicked = pressed(
+    clicked = button_pressed(
         st.button, "Change the budget", "steer-budget", icon=":material/timer:", disabled=not changed
     )
     return changed if clicked else {}
@@ -100,7 +100,9 @@ def enqueue_form(view: StudyView) -> None:
         st.caption(f"{follows}The study's answer appears above.")
         with st.form("enqueue", border=False):
             values = _choices(view, space)
-            if pressed(st.form_submit_button, "Enqueue", "enqueue-send", icon=":material/playlist_add:"):
+            if button_pressed(
+                st.form_submit_button, "Enqueue", "enqueue-send", icon=":material/playlist_add:"
+            ):
                 _send_points(view, space, values)
 
 
@@ -223,15 +225,17 @@ def _mask(view: StudyView, knobs: list[Knob]) -> None:
         left = _ends(by_key[key]) if by_key[key].is_range else _some(by_key[key])
     with st.container(horizontal=True, key="steer-buttons"):
         look = {"disabled": not left}
-        if pressed(
+        if button_pressed(
             st.button, "Search only these values", "steer-narrow", icon=":material/filter_alt:", **look
         ):
             _send_command(view, "narrow", {key: left})
-        if pressed(
+        if button_pressed(
             st.button, "Also search these values", "steer-widen", icon=":material/open_in_full:", **look
         ):
             _send_command(view, "widen", {key: left})
-        if pressed(st.button, "Search all values again", "steer-all", icon=":material/filter_alt_off:"):
+        if button_pressed(
+            st.button, "Search all values again", "steer-all", icon=":material/filter_alt_off:"
+        ):
             _send_command(view, "unpin", {key: effective_config.ALL})
 
 
@@ -261,7 +265,7 @@ def _some(knob: Knob) -> list[Any]:
 
 def _sampler(view: StudyView) -> None:
     name = st.selectbox("Sampler", sampler_names(), key=f"steer-sampler-{view.name}")
-    if pressed(st.button, "Use it", "steer-sampler", icon=":material/casino:"):
+    if button_pressed(st.button, "Use it", "steer-sampler", icon=":material/casino:"):
         _send_command(view, "sampler", {"name": name})
 
 

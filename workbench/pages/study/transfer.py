@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from workbench.home.transfer import export_study
-from workbench.pages.widgets.shared import guarded, home, pressed
+from workbench.pages.widgets.shared import button_pressed, guarded, home
 from workbench.services import jobs
 from workbench.text import words
 
@@ -55,7 +55,7 @@ def upload() -> None:
             help="A name that no other study has.",
         )
         look = {"icon": ":material/upload:", "disabled": given is None}
-        if pressed(st.button, "Import", "study-import", **look) and given:
+        if button_pressed(st.button, "Import", "study-import", **look) and given:
             guarded(lambda: _import(given.getvalue(), name.strip()))
 
 

@@ -20,11 +20,11 @@ from workbench.pages.widgets import forms, trial_table
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
     badge,
+    button_pressed,
     from_link,
     guarded,
     home,
     nothing_yet,
-    pressed,
     redraw_on_change,
     study_rows,
     to_link,
@@ -88,7 +88,7 @@ def _draw(name: str) -> None:
         )
     st.markdown("**Trials**")
     rows = [row for row in all_rows(result) if row.confirms is None or row.failed]
-    shown = trial_table.chosen(rows, "tune-trial-table")
+    shown = trial_table.chosen_rows(rows, "tune-trial-table")
     trials_table(shown, found.acts, "tune-trial-table", result.aim)
 
 
@@ -132,21 +132,23 @@ def _crew(view: StudyView) -> str:
 
 def _buttons(view: StudyView, unfinished: bool, result: StudyResult) -> None:
     if view.state == "interrupted" or (view.state == "ended" and unfinished):
-        if pressed(st.button, "Continue", "continue", icon=":material/play_arrow:", type="primary"):
+        if button_pressed(st.button, "Continue", "continue", icon=":material/play_arrow:", type="primary"):
             _continue(view)
         return
     rounds = result.confirmation_rounds
     if view.state == "ended" and rounds and rounds.outlook:
         label = f"Decide, about {words.rough(rounds.outlook.seconds)}"
         about = "Go on measuring the leaders until it is probably clear which is faster."
-        if pressed(st.button, label, "decide", icon=":material/balance:", help=about):
+        if button_pressed(st.button, label, "decide", icon=":material/balance:", help=about):
             _continue(view, f"confirm_repeats={rounds.outlook.confirm_repeats}")
     if view.state == "paused":
-        if pressed(st.button, "Resume", "resume", icon=":material/play_arrow:", type="primary"):
+        if button_pressed(st.button, "Resume", "resume", icon=":material/play_arrow:", type="primary"):
             _ask(view, "resume")
-    elif pressed(st.button, "Pause", "pause", icon=":material/pause:", disabled=view.state != "running"):
+    elif button_pressed(
+        st.button, "Pause", "pause", icon=":material/pause:", disabled=view.state != "running"
+    ):
         _ask(view, "pause")
-    if pressed(st.button, "Stop", "stop", icon=":material/stop:", disabled=not view.alive):
+    if button_pressed(st.button, "Stop", "stop", icon=":material/stop:", disabled=not view.alive):
         _ask(view, "stop")
 
 
@@ -199,6 +201,8 @@ def _because(reason: str) -> str:
 def _job_failure(view: StudyView) -> None:
     """The last line of a process that this browser started for the study, if it ended badly."""
     name, job_id = st.session_state.get("job") or ("", "")
-    job = next((job for job in jobs.listed(home()) if job.id == job_id), None) if name == view.name else None
+    job = (
+        next((job for job in jobs.all_jobs(home()) if job.id == job_id), None) if name == view.name else None
+    )
     if job is not None and not job.alive and view.state == "interrupted":
         st.error(words.escaped(jobs.last_error(job)), icon=":material/error:")

@@ -209,7 +209,7 @@ def section(model: type[BaseModel], keys: Mapping[str, Any], prefix: str, column
     }
 
 
-def changed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+def changed_values(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """What differs from the defaults: the rest would only make a file long."""
     return {key: value for key, value in values.items() if value != field(model, key).default}
 

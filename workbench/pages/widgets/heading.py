@@ -8,7 +8,7 @@ from engine.config.errors import InputError
 from workbench.home import remarks
 from workbench.home.remarks import SavedView
 from workbench.pages.navigation import PAGES
-from workbench.pages.widgets.shared import answered, home, pressed, remember
+from workbench.pages.widgets.shared import answer_of_click, button_pressed, home, remember
 from workbench.services.access import PARAMETER
 from workbench.text import words
 
@@ -20,7 +20,7 @@ def heading(title: str, caption: str) -> None:
             st.title(title, anchor=False, width="content")
             _saved_views(title)
         st.caption(words.escaped(caption))
-        answered("views")
+        answer_of_click("views")
 
 
 def _saved_views(page: str) -> None:
@@ -33,7 +33,7 @@ def _saved_views(page: str) -> None:
             st.caption("A view is a place of these pages with its filters, under a name of your own.")
         query = {key: value for key, value in st.query_params.items() if key != PARAMETER}
         name = st.text_input("Name of what is shown now", key="view-name", max_chars=remarks.LONGEST_TAG)
-        if pressed(st.button, "Save this view", "view-save", icon=":material/bookmark_add:"):
+        if button_pressed(st.button, "Save this view", "view-save", icon=":material/bookmark_add:"):
             _keep(name, page, query)
             st.rerun()
 
@@ -45,7 +45,9 @@ def _line(view: SavedView) -> None:
             st.page_link(PAGES[view.page], label=label, query_params=view.query)
         else:
             st.caption(f"{words.escaped(view.name)}: this version has no page {words.escaped(view.page)}")
-        if pressed(st.button, "Forget", f"forget-{view.name}", icon=":material/close:", type="tertiary"):
+        if button_pressed(
+            st.button, "Forget", f"forget-{view.name}", icon=":material/close:", type="tertiary"
+        ):
             remarks.forget_view(home(), view.name)
             st.rerun()
 

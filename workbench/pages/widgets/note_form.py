@@ -10,9 +10,9 @@ from engine.config.errors import InputError
 from workbench.home import remarks
 from workbench.home.remarks import Remarks
 from workbench.pages.widgets.shared import (
-    answered,
+    answer_of_click,
+    button_pressed,
     may_steer,
-    pressed,
     read_lists_again,
     remember,
     run_rows,
@@ -35,7 +35,7 @@ def note_of(folder: Path) -> None:
     if note := remarks.remarks_of(folder).note:
         with st.container(border=True, key="remarks-note"):
             st.markdown("  \n".join(words.escaped(line) for line in note.splitlines()))
-    answered(f"remarks-{folder.name}")
+    answer_of_click(f"remarks-{folder.name}")
 
 
 def _form(folder: Path, said: Remarks) -> None:
@@ -57,7 +57,7 @@ def _form(folder: Path, said: Remarks) -> None:
         max_chars=remarks.LONGEST_NOTE,
         disabled=not may_steer(),
     )
-    if pressed(st.button, "Save", f"remarks-save-{name}", icon=":material/save:"):
+    if button_pressed(st.button, "Save", f"remarks-save-{name}", icon=":material/save:"):
         _save(folder, said, note, set(tags))
         st.rerun()
 

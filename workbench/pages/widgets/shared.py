@@ -113,7 +113,7 @@ def may_steer() -> bool:
     return st.context.headers.get(ROLE_HEADER, Role.OWNER) == Role.OWNER and login.role() is Role.OWNER
 
 
-def pressed(draw: Callable[..., object], label: str, key: str, **options: Any) -> bool:
+def button_pressed(draw: Callable[..., object], label: str, key: str, **options: Any) -> bool:
     """Draws a button; true once for each click.
 
     Streamlit's own answer is not enough for what must happen once: a run that is interrupted by another is
@@ -173,7 +173,7 @@ def show_store_note() -> None:
 def badge(state: str | None, label: str | None = None) -> None:
     """A coloured badge for an ending or a state."""
     color, icon = words.look(state or "")
-    st.badge(label or words.spoken(state), icon=icon, color=color)  # type: ignore[arg-type]
+    st.badge(label or words.ending_words(state), icon=icon, color=color)  # type: ignore[arg-type]
 
 
 def backend_note(backend: str | None, reason: str | None) -> None:
@@ -268,11 +268,11 @@ def nothing_yet(text: str, command: str) -> None:
 
 
 def remember(place: str, text: str, *, refused: bool) -> None:
-    """Keeps what became of a click for :func:`answered`."""
+    """Keeps what became of a click for :func:`answer_of_click`."""
     st.session_state[f"answer-{place}"] = (text, refused)
 
 
-def answered(place: str) -> None:
+def answer_of_click(place: str) -> None:
     """What became of the last click here. A refusal stays until somebody says that it was read."""
     text, refused = st.session_state.get(f"answer-{place}", ("", False))
     if not text:

@@ -44,10 +44,10 @@ def study(name: str) -> StudySnapshot:
     Raises:
         InputError: there is no such study.
     """
-    return followed(name).snapshot()
+    return followed_study(name).snapshot()
 
 
-def followed(name: str) -> FollowedStudy:
+def followed_study(name: str) -> FollowedStudy:
     """A study that is read as it grows, for all browsers."""
     return _followed_studies().study(home() / study_folder.STUDIES / name)
 
@@ -67,7 +67,7 @@ def trial_chart(study: StudySnapshot, key: str) -> None:
         series = thinned(trial_series(study.result))
         return series, study_figures.trials(series, name, aim)
 
-    series, drawing = followed(name).more("trial-chart", study.document, draw)
+    series, drawing = followed_study(name).more("trial-chart", study.document, draw)
     clicked = clickable_chart(drawing, key, f"{aim.title}, with intervals")
     if clicked is not None:
         _open_run(study, clicked.x)
@@ -109,9 +109,9 @@ def trials_table(
     st.dataframe(
         {
             "trial": [row.number for row in newest],
-            "outcome": [[words.spoken(row.outcome)] for row in newest],
+            "outcome": [[words.ending_words(row.outcome)] for row in newest],
             aim.unit: [aim.shown(row.value) for row in newest],
-            "95 % interval": [words.around(*aim.bounds(row.low, row.high)) for row in newest],
+            "95 % interval": [words.interval_ends(*aim.bounds(row.low, row.high)) for row in newest],
             "layout": [_layout(row.config) for row in newest],
             **{
                 words.short(name): [
@@ -144,7 +144,7 @@ def _tick(newest: Sequence[Measurement], key: str) -> None:
 def _columns() -> dict[str, Any]:
     states = list(words.LOOKS)
     colors: Any = [words.LOOKS[state][0] for state in states]
-    spoken = [words.spoken(state) for state in states]
+    spoken = [words.ending_words(state) for state in states]
     text = st.column_config.TextColumn
     return {
         "trial": st.column_config.NumberColumn(width=46, pinned=True),
@@ -178,7 +178,7 @@ def _source(row: Measurement) -> str:
     return "by hand" if row.source == "enqueued" else row.source
 
 
-def chosen(rows: Sequence[Measurement], key: str) -> list[Measurement]:
+def chosen_rows(rows: Sequence[Measurement], key: str) -> list[Measurement]:
     """The rows that were chosen above the table; all of a short list, without a choice."""
     if len(rows) <= SHOWN:
         return list(rows)

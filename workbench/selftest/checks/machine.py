@@ -37,7 +37,7 @@ def machine(bench: Bench) -> Verdict:
     bench.keep("doctor.json", [asdict(check) for check in checks])
     bench.keep(VERSIONS, versions())
     bench.keep("environment.json", environment())
-    bench.keep("fingerprint.json", fingerprint.here().as_dict())
+    bench.keep("fingerprint.json", fingerprint.this_machine().as_dict())
     for command in _TOOLS:
         if (told := _output(command)) is not None:
             bench.keep(f"{'-'.join(command).replace('--', '-')}.txt", told)

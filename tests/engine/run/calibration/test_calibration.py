@@ -116,9 +116,9 @@ def test_the_peak_is_the_best_bus_bandwidth() -> None:
 
 
 def test_a_fingerprint_is_stable_and_tells_what_changed() -> None:
-    here = fingerprint.here()
-    assert fingerprint.here() == here
-    assert here.id == fingerprint.here().id == here.as_dict()["id"]
+    here = fingerprint.this_machine()
+    assert fingerprint.this_machine() == here
+    assert here.id == fingerprint.this_machine().id == here.as_dict()["id"]
     assert here.cores >= 1
     assert here.torch
     other = replace(here, torch="1.0.0", governor="powersave")
@@ -130,11 +130,11 @@ def test_a_fingerprint_is_stable_and_tells_what_changed() -> None:
 
 
 def test_variables_of_threads_and_backends_belong_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = fingerprint.here()
+    before = fingerprint.this_machine()
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    assert fingerprint.here() == before
+    assert fingerprint.this_machine() == before
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert "OMP_NUM_THREADS=3" in fingerprint.here().variables
+    assert "OMP_NUM_THREADS=3" in fingerprint.this_machine().variables
 
 
 def test_gpus_are_named_with_what_their_speed_depends_on() -> None:
@@ -165,18 +165,18 @@ def test_a_curve_measured_again_replaces_the_older_one_only(tmp_path: Path) -> N
 
 
 def test_without_one_it_says_what_to_run(tmp_path: Path) -> None:
-    found = store.find(tmp_path, fingerprint.here())
+    found = store.find(tmp_path, fingerprint.this_machine())
     assert (found.calibration, found.reason) == (None, "not calibrated: run `workbench calibrate`")
 
 
 def test_a_stale_one_is_named_with_what_changed(tmp_path: Path) -> None:
     stale = write_stale(tmp_path)
-    found = store.find(tmp_path, fingerprint.here())
+    found = store.find(tmp_path, fingerprint.this_machine())
     assert (found.calibration, found.stale) == (None, stale)
     assert found.reason is not None
-    assert f"stale (torch: 1.0.0 -> {fingerprint.here().torch})" in found.reason
+    assert f"stale (torch: 1.0.0 -> {fingerprint.this_machine().torch})" in found.reason
     store.save(tmp_path, calibration())
-    assert store.find(tmp_path, fingerprint.here()).calibration is not None
+    assert store.find(tmp_path, fingerprint.this_machine()).calibration is not None
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1}', '{"format": 99}', "[]"])
@@ -184,7 +184,7 @@ def test_a_file_that_cannot_be_read_counts_as_none(tmp_path: Path, text: str) ->
     path = store.save(tmp_path, calibration())
     path.write_text(text)
     assert store.load(path) is None
-    assert store.find(tmp_path, fingerprint.here()).reason == store.NOT_CALIBRATED
+    assert store.find(tmp_path, fingerprint.this_machine()).reason == store.NOT_CALIBRATED
 
 
 def test_a_home_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
@@ -194,17 +194,17 @@ def test_a_home_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_a_status_refers_to_what_held_then(tmp_path: Path) -> None:
-    here = fingerprint.here()
+    here = fingerprint.this_machine()
     before = store.reference(tmp_path, here)
     assert before["fingerprint"]["id"] == here.id
     assert (before["calibration"], before["calibration_reason"]) == (None, store.NOT_CALIBRATED)
     store.save(tmp_path, calibration())
     status = RunStatus.from_dict(json.loads(json.dumps(store.reference(tmp_path, here))))
-    assert store.referred(tmp_path, status).calibration == calibration()
-    assert store.referred(tmp_path, RunStatus.from_dict(before)).reason == store.NOT_CALIBRATED
-    assert store.referred(tmp_path, RunStatus()) == store.UNKNOWN
+    assert store.calibration_of_run(tmp_path, status).calibration == calibration()
+    assert store.calibration_of_run(tmp_path, RunStatus.from_dict(before)).reason == store.NOT_CALIBRATED
+    assert store.calibration_of_run(tmp_path, RunStatus()) == store.UNKNOWN
     store.path_of(tmp_path, here.id).unlink()
-    assert "is gone" in str(store.referred(tmp_path, status).reason)
+    assert "is gone" in str(store.calibration_of_run(tmp_path, status).reason)
 
 
 def test_links_of_a_lab_are_not_this_machines(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_links_of_a_lab_are_not_this_machines(tmp_path: Path) -> None:
 
     store.save(tmp_path, calibration())
     network = network_of(Lab(hosts=2, rate_mbit=100))
-    found = store.find(tmp_path, fingerprint.here(network))
+    found = store.find(tmp_path, fingerprint.this_machine(network))
     assert found.calibration is None
     assert "a lab of 2 hosts, links of 100 Mbit/s" in str(found.reason)
     assert network_of(Lab()) is None

@@ -46,11 +46,11 @@ def test_the_slower_way_counts() -> None:
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     links = links_of_islands([0, 0, 1, 1])
     path = host_links.save(tmp_path, links)
-    assert host_links.known(tmp_path) == {links.key: links}
+    assert host_links.stored_links(tmp_path) == {links.key: links}
     assert host_links.from_file(path) == links
     assert json.loads(path.read_text())["islands"] == [0, 0, 1, 1]
     (path.parent / "damaged.json").write_text("{")
-    assert host_links.known(tmp_path) == {links.key: links}
+    assert host_links.stored_links(tmp_path) == {links.key: links}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from engine.run.outcome import Ending, RunOutcome
 from tuning.execution.command.process import Exit
-from tuning.execution.command.verdict import KEPT_LINES, ended, last_error, refused, stands_still
+from tuning.execution.command.verdict import KEPT_LINES, ended, last_error, refusal, stands_still
 
 REPORT = "E1120 10:00:00 elastic: failed (exitcode: {code}) local_rank: 1 (pid: 4711) of binary: python"
 AFTER = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
@@ -74,7 +74,7 @@ def test_a_lost_connection_is_no_cause_where_somebody_had_one_of_his_own() -> No
     ],
 )  # fmt: skip
 def test_a_trainer_that_says_no_is_quoted(lines: tuple[str, ...], said: str) -> None:
-    assert refused(lines) == said
+    assert refusal(lines) == said
     before = verdict(2, *lines, steps=0)
     assert (before.ending is Ending.ILLEGAL) == bool(said) and said in before.reason
     assert verdict(2, *lines, steps=3).ending is Ending.CRASHED  # it had said yes

@@ -10,29 +10,31 @@ import pytest
 from profilers.model.run_summary import RunSummary
 from tests.tuning.execution.live.test_live_study import live_study
 from tuning.execution.executor import OverError, SparedError, played_summary
-from tuning.execution.live.leader import STEPS, Leader, beside, drifted, may_lead_after_all
+from tuning.execution.live.leader import STEPS, Leader, drift_words, lead_of_window, may_lead_after_all
 from tuning.spec.study_file import parse
 
 
 def test_too_few_steps_say_nothing() -> None:
-    assert drifted([1.0] * STEPS + [9.0] * (STEPS - 1), 0.3) == ""
+    assert drift_words([1.0] * STEPS + [9.0] * (STEPS - 1), 0.3) == ""
 
 
 def test_a_lasting_change_is_told_with_its_size() -> None:
-    assert drifted([1.0] * 50 + [1.5] * STEPS, 0.3) == "a step takes 50 % longer than when the search ended"
-    assert drifted([1.0] * 50 + [0.5] * STEPS, 0.3) == "a step takes 50 % less than when the search ended"
+    assert (
+        drift_words([1.0] * 50 + [1.5] * STEPS, 0.3) == "a step takes 50 % longer than when the search ended"
+    )
+    assert drift_words([1.0] * 50 + [0.5] * STEPS, 0.3) == "a step takes 50 % less than when the search ended"
 
 
 def test_a_hiccup_is_no_drift() -> None:
-    assert drifted([1.0] * 70 + [30.0] + [1.0] * 10, 0.3) == ""
-    assert drifted([1.0] * 80 + [2.0] * (STEPS // 2), 0.3) == ""
+    assert drift_words([1.0] * 70 + [30.0] + [1.0] * 10, 0.3) == ""
+    assert drift_words([1.0] * 80 + [2.0] * (STEPS // 2), 0.3) == ""
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_is_no_drift(seed: int) -> None:
     draw = random.Random(seed)
     seconds = [draw.lognormvariate(0.0, 0.15) for _ in range(2_000)]
-    assert not any(drifted(seconds[:end], 0.3) for end in range(2 * STEPS, 2_000, 7))
+    assert not any(drift_words(seconds[:end], 0.3) for end in range(2 * STEPS, 2_000, 7))
 
 
 def test_the_search_that_follows_begins_with_what_leads(leader: int = 4) -> None:
@@ -52,7 +54,7 @@ def test_a_drift_cancels_between_the_two_sides() -> None:
     """Each step takes 2 % longer than the one before, whoever does it; alone after A, B seems slower."""
     steps = [1.02**number for number in range(24)]
     before, window, after = steps[:6], steps[6:18], steps[18:]
-    one, both = beside(before, window), beside(before, window, after)
+    one, both = lead_of_window(before, window), lead_of_window(before, window, after)
     assert one is not None and both is not None and not one.both and both.both
     assert one.slower and one.ratio.value == pytest.approx(1.02**-6)
     assert both.ratio.value == pytest.approx(1.0) and not both.slower
@@ -63,17 +65,17 @@ def test_a_drift_cancels_between_the_two_sides() -> None:
 def test_a_challenger_that_is_faster_is_told_so_on_both_sides() -> None:
     draw = random.Random(3)
     leader, challenger = ([seconds * draw.gauss(1, 0.01) for _ in range(12)] for seconds in (1.0, 0.8))
-    found = beside(leader[:6], challenger, leader[6:])
+    found = lead_of_window(leader[:6], challenger, leader[6:])
     assert found is not None and found.lead.verdict(0.0) == "better"
     assert found.ratio.low is not None and found.ratio.high is not None
     assert found.ratio.low < 1.25 < found.ratio.high
 
 
 def test_too_few_steps_have_a_ratio_and_no_interval() -> None:
-    found = beside([1.0, 1.1, 0.9], [0.5, 0.51])
+    found = lead_of_window([1.0, 1.1, 0.9], [0.5, 0.51])
     assert found is not None and found.ratio.low is None and not found.slower
     assert found.ratio.value == pytest.approx((1.1 * 0.9 / (0.5 * 0.51)) ** 0.5)
-    assert beside([], [1.0]) is None
+    assert lead_of_window([], [1.0]) is None
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -87,7 +89,7 @@ def test_the_leader_beside_itself_is_seldom_told_apart(seed: int) -> None:
             for _ in range(4 * half):
                 away = 0.6 * away + draw.gauss(0, 0.08)
                 steps.append(math.exp(away))
-            found = beside(steps[:half], steps[half : 3 * half], steps[3 * half :])
+            found = lead_of_window(steps[:half], steps[half : 3 * half], steps[3 * half :])
             assert found is not None
             wrong += found.lead.verdict(0.0) != "undecided"
         assert wrong <= 15, (half, wrong)

@@ -34,7 +34,7 @@ def trials(count: int = 120, noise: float = 0.02, seed: int = 3) -> Measured:
 
 
 def test_planted_constants_are_found_again() -> None:
-    found = calibrate.fitted(trials(noise=0.0))
+    found = calibrate.fitted_constants(trials(noise=0.0))
     for name in ("block_seconds", "score_passes", "message_share", "step_seconds"):
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.15), name
 
@@ -46,7 +46,7 @@ def test_slopes_of_many_constants_at_a_time_are_those_one_by_one() -> None:
         constants.START,
         constants.FREE,
     )
-    found = calibrate.fitted(measured)
+    found = calibrate.fitted_constants(measured)
     for name in constants.FREE:
         assert getattr(found, name) == pytest.approx(getattr(slow.constants, name), rel=1e-6), name
 
@@ -55,7 +55,7 @@ def test_a_few_odd_measurements_do_not_bend_the_rest() -> None:
     measured = trials()
     odd = measured.seconds.copy()
     odd[::10] *= 4
-    found = calibrate.fitted(measured._replace(seconds=odd))
+    found = calibrate.fitted_constants(measured._replace(seconds=odd))
     error = step_time.step(measured.cases, MACHINE, found).seconds / measured.seconds - 1
     assert np.median(np.abs(error)) < 0.04
 
@@ -102,7 +102,10 @@ def test_a_fit_needs_something_to_fit() -> None:
 
 
 def test_shipped_constants_are_fitted_to_the_shipped_tables() -> None:
-    found, kept = calibrate.calibrate(of_published_tables(), most=calibrate.MOST), calibrate.shipped()
+    found, kept = (
+        calibrate.calibrate(of_published_tables(), most=calibrate.MOST),
+        calibrate.shipped_constants(),
+    )
     assert asdict(found.constants) == pytest.approx(asdict(kept.constants), rel=0.01)
     assert (found.low, found.high) == pytest.approx((kept.low, kept.high), abs=0.01)
     assert found.trials == kept.trials
@@ -112,7 +115,7 @@ def test_shipped_constants_are_fitted_to_the_shipped_tables() -> None:
 def test_the_error_of_shipped_constants_is_that_of_a_table_never_seen() -> None:
     whole = of_published_tables()
     assert set(whole.groups) == set(tables())
-    kept, left = calibrate.shipped(), calibrate.held_out(whole, most=calibrate.MOST)
+    kept, left = calibrate.shipped_constants(), calibrate.held_out(whole, most=calibrate.MOST)
     inside = ((left >= kept.low) & (left <= kept.high)).mean()
     assert inside == pytest.approx(0.9, abs=0.01)
     assert kept.low < 0 < kept.high
@@ -125,7 +128,7 @@ def test_devices_that_shipped_constants_are_fitted_on_are_in_the_catalogue() -> 
 
 def test_every_constant_has_ends_and_what_ships_lies_between_them() -> None:
     assert set(constants.LIMITS) == set(constants.NAMES)
-    for known in (constants.START, calibrate.shipped().constants):
+    for known in (constants.START, calibrate.shipped_constants().constants):
         for name, (low, high) in constants.LIMITS.items():
             assert low * (1 - 1e-9) <= getattr(known, name) <= high * (1 + 1e-9), name
     shares = [name for name in constants.NAMES if name.endswith("_share")]
@@ -169,8 +172,8 @@ def test_who_starts_outside_may_stay_there() -> None:
 
 def test_rows_that_count_as_few_leave_more_to_the_belief() -> None:
     measured = trials(60)
-    free, bound = (calibrate.fitted(measured, most=most) for most in (60.0, 0.01))
-    assert calibrate.fitted(measured) == free
+    free, bound = (calibrate.fitted_constants(measured, most=most) for most in (60.0, 0.01))
+    assert calibrate.fitted_constants(measured) == free
     for name in ("block_seconds", "score_passes"):
         believed = getattr(constants.START, name)
         moved = [abs(np.log(getattr(found, name) / believed)) for found in (free, bound)]

@@ -24,11 +24,11 @@ def test_clusters_of_that_kind_alone_have_them() -> None:
         assert target.of_cluster(cluster).calibrated == own
     mixed = replace(frontier, groups=(*frontier.groups, *selene.groups), across=Link(1e-5, 1e9))
     both = target.of_cluster(mixed)
-    assert both.calibrated == target.of_cluster(selene).calibrated == calibrate.shipped()
+    assert both.calibrated == target.of_cluster(selene).calibrated == calibrate.shipped_constants()
     assert both.unsure > 0
     assert any("mi250x-gcd is believed" in note for note in both.notes)
 
 
 def test_the_note_says_by_how_far_others_were_missed() -> None:
-    known = replace(calibrate.shipped(), low=-0.0953, high=0.0513, trials=3)
+    known = replace(calibrate.shipped_constants(), low=-0.0953, high=0.0513, trials=3)
     assert "90 % are within -5 % to +10 %" in device_constants.note("a kind", known)

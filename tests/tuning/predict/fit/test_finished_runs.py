@@ -11,7 +11,7 @@ import pytest
 from engine.config.run_config import RunConfig, parse
 from engine.run import run_folder
 from tuning.predict.fit import finished_runs as module
-from tuning.predict.fit.finished_runs import KEPT, Finished, finished, finished_of
+from tuning.predict.fit.finished_runs import KEPT, Finished, finished_of, finished_runs
 
 PLAIN = parse({"parallel": {"dp": 2}})
 
@@ -55,14 +55,14 @@ def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
         [ran(tmp_path), ran(tmp_path, outcome={"ending": "oom"}), ran(tmp_path, seconds=None)],
         tmp_path / KEPT,
     )
-    first = finished(folders, kept)
+    first = finished_runs(folders, kept)
     assert [one.run for one in first] == [folders[0].name, folders[2].name]
     read = list[str]()
     monkeypatch.setattr(module, "finished_of", lambda folder: read.append(folder.name))
-    assert finished(folders, kept) == first
+    assert finished_runs(folders, kept) == first
     assert not read
     run_folder.update_status(folders[0], labels={"kept": "yes"})
-    finished(folders, kept)
+    finished_runs(folders, kept)
     assert read == [folders[0].name]
 
 
@@ -72,26 +72,26 @@ def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_broken_file_is_made_anew(tmp_path: Path, text: str) -> None:
     kept, folder = tmp_path / KEPT, ran(tmp_path)
     kept.write_text(text)
-    assert [one.run for one in finished([folder], kept)] == [folder.name]
+    assert [one.run for one in finished_runs([folder], kept)] == [folder.name]
     assert folder.name in json.loads(kept.read_text())["runs"]
 
 
 def test_an_entry_of_another_version_is_read_again(tmp_path: Path) -> None:
     kept, folder = tmp_path / KEPT, ran(tmp_path)
-    first = finished([folder], kept)
+    first = finished_runs([folder], kept)
     document = json.loads(kept.read_text())
     document["runs"][folder.name][1]["trial"]["config"]["parallel"]["old_key"] = 1
     kept.write_text(json.dumps(document))
-    assert finished([folder], kept) == first
+    assert finished_runs([folder], kept) == first
 
 
 def test_runs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     kept, folders = tmp_path / KEPT, [ran(tmp_path), ran(tmp_path)]
-    finished(folders, kept)
-    finished(folders[:1], kept)
+    finished_runs(folders, kept)
+    finished_runs(folders[:1], kept)
     assert list(json.loads(kept.read_text())["runs"]) == [folders[0].name]
 
 
 def test_a_home_that_cannot_be_written_goes_without(tmp_path: Path) -> None:
     folder = ran(tmp_path)
-    assert len(finished([folder], tmp_path / "missing" / KEPT)) == 1
+    assert len(finished_runs([folder], tmp_path / "missing" / KEPT)) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from engine.config.layout import Layout
 from tests.tuning.predict.placement.test_place import answer, asked, cluster
-from tuning.predict.placement.orders import nested
+from tuning.predict.placement.orders import nested_orders
 
 LAYOUTS = [{"dp": 2, "tp": 2, "pp": 2}, {"dp": 3, "tp": 2}, {"dp": 2, "cp": 2, "pp": 3, "tp": 2}, {"dp": 4}]
 
@@ -17,7 +17,7 @@ LAYOUTS = [{"dp": 2, "tp": 2, "pp": 2}, {"dp": 3, "tp": 2}, {"dp": 2, "cp": 2, "
 @pytest.mark.parametrize("degrees", LAYOUTS, ids=str)
 def test_members_of_a_group_lie_as_far_apart_as_the_axes_inside_it_are_wide(degrees: dict[str, int]) -> None:
     layout = Layout(**{"dp": 1, "tp": 1, "pp": 1, "cp": 1} | degrees)
-    found = nested(layout)
+    found = nested_orders(layout)
     assert found[0].devices == tuple(range(layout.world_size)), "ranks in order come first"
     assert len({one.axes for one in found}) == len(found)
     for one in found:

@@ -59,7 +59,7 @@ memory_bandwidth = 1e12
 def cluster(folder: Path, nodes: int = 1, memory: int = 80_000_000_000) -> Target:
     file = folder / "two.toml"
     file.write_text(TWO_GROUPS.format(nodes=nodes, memory=memory), encoding="utf-8")
-    return target.named(str(file))
+    return target.named_target(str(file))
 
 
 def asked(**values: Any) -> RunConfig:
@@ -81,7 +81,7 @@ def again(found: Placed, config: RunConfig, where: Target) -> Placed:
 
 
 def test_devices_that_are_alike_have_no_best_placement() -> None:
-    assert place.of(asked(parallel__dp=8, parallel__pp=2), target.named("dgx-a100", 2)) is None
+    assert place.of(asked(parallel__dp=8, parallel__pp=2), target.named_target("dgx-a100", 2)) is None
     here = target.measured_here(calibrations.calibration())
     assert place.of(small(), here) is None
 
@@ -178,7 +178,8 @@ def test_plans_say_where_the_ranks_of_each_layout_belong(tmp_path: Path) -> None
         assert sorted(order) == list(range(8))
         assert row["placement"]["gain"] >= 0
     assert all(
-        row["placement"] is None for row in plans.plan(asked(), target.named("dgx-a100", 1)).as_dict()["best"]
+        row["placement"] is None
+        for row in plans.plan(asked(), target.named_target("dgx-a100", 1)).as_dict()["best"]
     )
 
 
@@ -325,7 +326,7 @@ def measured_cluster(folder: Path, islands: list[int]) -> Target:
     (folder / "links.json").write_text(json.dumps(links.as_dict()), encoding="utf-8")
     file = folder / "four.toml"
     file.write_text(FOUR_NODES, encoding="utf-8")
-    return target.named(str(file))
+    return target.named_target(str(file))
 
 
 def test_who_is_near_whom_is_measured_and_not_configured(tmp_path: Path) -> None:
@@ -344,7 +345,7 @@ def test_seconds_are_those_of_the_slowest_measured_link(tmp_path: Path) -> None:
     where = measured_cluster(tmp_path, [0, 1, 0, 1])
     assert where.machine("bf16").links.between == pytest.approx(1e7 / 2)
     assert any("0.01 GB/s of a node" in note for note in where.notes)
-    plain = target.named("dgx-a100", 2)
+    plain = target.named_target("dgx-a100", 2)
     assert not any("measured link" in note for note in plain.notes)
 
 

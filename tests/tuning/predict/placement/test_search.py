@@ -13,7 +13,7 @@ from engine.config.network import Shape
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placement.cost import Costs, Stream, Volumes, Work
 from tuning.predict.placement.links import Links, measured, of_cluster, of_lab
-from tuning.predict.placement.orders import nested
+from tuning.predict.placement.orders import nested_orders
 from tuning.predict.placement.search import (
     Placement,
     crossing_bytes,
@@ -132,7 +132,7 @@ def test_no_way_to_nest_axes_is_better_where_a_host_has_two_ranks(shape: Shape, 
         dp=Stream(float(random.uniform(1e4, 1e6))), pp=Stream(float(random.uniform(1e6, 1e7)), 8)
     )
     costs, found = Costs(layout, links, volumes), place(layout, links, volumes)
-    best = min(seconds(costs, one.devices) for one in nested(layout))
+    best = min(seconds(costs, one.devices) for one in nested_orders(layout))
     assert found.total_seconds <= best * 1.001 < 0.9 * sum(found.in_order_seconds.values())
     assert found.method == "nested axes"
 

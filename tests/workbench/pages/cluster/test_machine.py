@@ -21,7 +21,7 @@ def test_without_a_calibration_it_names_the_command(home: Path) -> None:
     assert [code.value for code in app.code] == ["workbench calibrate", "workbench selftest"]
     assert "not calibrated" in texts(app)
     facts = app.dataframe[0].value
-    assert fingerprint.here().id in list(facts["now"])
+    assert fingerprint.this_machine().id in list(facts["now"])
 
 
 def test_a_calibration_that_holds_is_drawn(home: Path) -> None:

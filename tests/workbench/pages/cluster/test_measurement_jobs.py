@@ -85,7 +85,7 @@ def test_the_doctor_s_checks_are_a_table(home: Path, started: list[list[str]]) -
     app = visit("machine")
     app.button(key="machine-doctor").click().run()
     assert started == [["doctor", "--json"]]
-    (own,) = jobs.listed(home)
+    (own,) = jobs.all_jobs(home)
     own.log.write_text("a line before\n" + json.dumps({"checks": CHECKS}) + "\n", "utf-8")
     shown = visit("machine")
     assert not shown.exception

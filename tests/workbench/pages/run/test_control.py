@@ -75,7 +75,7 @@ def test_a_run_that_did_not_start_says_why_until_it_was_read(
     full_home(home)
     (tmp_path / jobs.LOG).write_text("error: data.path=x: is *not* there\n", "utf-8")
     job = SimpleNamespace(id="a-job", alive=False, pid=1, log=tmp_path / jobs.LOG)
-    monkeypatch.setattr(jobs, "listed", lambda _: [job])
+    monkeypatch.setattr(jobs, "all_jobs", lambda _: [job])
     app = visit("runs")
     app.session_state[control.STARTED] = ("a-job", time.time())
     for _ in range(3):
@@ -139,7 +139,7 @@ def test_how_a_removal_ended_is_said_until_it_was_read(
     full_home(home)
     (tmp_path / jobs.LOG).write_text(printed, "utf-8")
     job = SimpleNamespace(id="a-job", alive=False, pid=1, log=tmp_path / jobs.LOG)
-    monkeypatch.setattr(jobs, "listed", lambda _: [job])
+    monkeypatch.setattr(jobs, "all_jobs", lambda _: [job])
     app = visit("runs")
     app.session_state[control.PRUNING] = "a-job"
     for _ in range(2):

@@ -148,7 +148,7 @@ def test_a_command_is_tuned_from_the_page(
     tab.settle()
     assert typed in tab.page.locator(".st-key-new-command-plan").inner_text()
     tab.screenshot(screenshots, "new-command")
-    assert not jobs.listed(home), "something ran before the button was pressed"
+    assert not jobs.all_jobs(home), "something ran before the button was pressed"
     tab.page.locator(".st-key-start button").click()
     tab.page.locator(".st-key-tune-badges").get_by_text("ended").wait_for(timeout=150_000)
     tab.settle()

@@ -90,7 +90,7 @@ def test_what_went_wrong_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) ->
     (folder / jobs.LOG).write_text("error: SHAP was killed by signal 9; ask again\n", "utf-8")
     gone = ownership.identity(os.getpid()) | {"start_time": 0.0}
     asked = jobs.Job("x", folder, ("sensitivity", known.NAME), 0.0, gone)
-    monkeypatch.setattr(sensitivity.jobs, "listed", lambda _: [asked])
+    monkeypatch.setattr(sensitivity.jobs, "all_jobs", lambda _: [asked])
     app = visit("runs", id=known.NAME)
     assert "killed by signal 9" in app.error[0].value
 

@@ -80,7 +80,7 @@ def ends(sizes: Sizes, weight: float = 1.0) -> list[Operator]:
     ]
 
 
-def replicated(operators: Sequence[Operator], found: Assignment) -> list[TensorPart]:
+def replicated_matrices(operators: Sequence[Operator], found: Assignment) -> list[TensorPart]:
     """The matrices that every rank has whole, in the order of the configuration's names."""
     whole = {
         operator.name
@@ -179,7 +179,7 @@ def _best(
         found, chosen = min(
             ((cheapest(one, by_seconds or by_bytes), one) for one in offered), key=lambda both: both[0].cost
         )
-        parts |= set(replicated(chosen, found))
+        parts |= set(replicated_matrices(chosen, found))
         ways = {"split": _with_way(operators, 0), "best": _as_chosen(chosen, found)}
         for (way, these), (unit, price) in product(
             ways.items(), (("bytes", by_bytes), ("seconds", by_seconds))

@@ -143,7 +143,7 @@ def _phase_table(phases: dict[str, float], none: str) -> None:
     named = [phase for phase in phases if phases[phase]]
     st.dataframe(
         {
-            "phase": [base.PHASE_NAMES.get(phase, words.spoken(phase)) for phase in named] + ["step"],
+            "phase": [base.PHASE_NAMES.get(phase, words.ending_words(phase)) for phase in named] + ["step"],
             "ms": [phases[phase] * 1e3 for phase in named] + [whole * 1e3],
             "share": [phases[phase] / whole * 100 for phase in named] + [100.0],
         },

@@ -38,13 +38,13 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def apart(images: DrawnImages, batches: int, device: torch.device) -> list[Batch]:
+def held_out_batches(images: DrawnImages, batches: int, device: torch.device) -> list[Batch]:
     """Batches that no run trains on."""
     return [_tensors(images, _APART + place * BATCH, BATCH, device) for place in range(batches)]
 
 
 def held_out(images: DrawnImages, device: torch.device) -> Batch:
-    """What losses are taken on, apart from those of ``apart`` and from the run's."""
+    """What losses are taken on, apart from those of ``held_out_batches`` and from the run's."""
     return _tensors(images, 2 * _APART, HELD_OUT, device)
 
 

@@ -185,14 +185,14 @@ class Budgeted:
         """Put the trained network into int8, and choose what is trained of it."""
         task, layers, device = self._task, self._layers, self._setting.model.device
         contribution.train_start(layers, task.old, task.start)
-        batches = contribution.apart(task.new, task.probe, device)
+        batches = contribution.held_out_batches(task.new, task.probe, device)
         to_int8(layers, torch.cat([images for images, _ in batches[:_GRIDS]]))
         analysis = contribution.Analysis(
             layers, task.shapes, rule, rate, batches, contribution.held_out(task.new, device)
         )
         order = analysis.order()
         gains = analysis.gains(order) if task.update == "auto" else None
-        update = chosen(task, self._costs, gains)
+        update = trained_parts(task, self._costs, gains)
         assert update is not None, "checked before"
         if not task.int8:
             for layer in layers:
@@ -238,7 +238,7 @@ def _bytes(one: Tensor) -> int:
     return one.numel() * one.element_size()
 
 
-def chosen(task: Task, costs: Costs, gains: Gains | None) -> Update | None:
+def trained_parts(task: Task, costs: Costs, gains: Gains | None) -> Update | None:
     """What is trained; None if nothing fits the budget. Without gains ``auto`` is ``last``, which fits when it does."""
     if task.update == "all":
         return contribution.everything(task.shapes)
@@ -264,7 +264,7 @@ def _check(setting: StepSetting, task: Task, costs: Costs) -> None:
     if train.clip_value is not None:
         remedy = "sparse_update cuts the norm of the gradient alone; leave it out, and set train.clip_norm"
         raise InputError("train.clip_value", train.clip_value, remedy)
-    if chosen(task, costs, None) is None:
+    if trained_parts(task, costs, None) is None:
         given = task.update
         least = contribution.head_alone(task.shapes) if isinstance(given, str) else _from_first(given)
         what = "the head alone" if isinstance(given, str) else "this update"
