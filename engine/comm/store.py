@@ -28,7 +28,15 @@ class RankStore:
 
     def gather(self, key: str, document: Any) -> list[Any]:
         """The documents of all ranks in their order, on rank 0; nothing elsewhere."""
+        self.post(key, document)
+        return self.collect(key)
+
+    def post(self, key: str, document: Any) -> None:
+        """What ``collect`` is to find of this rank."""
         self._store.set(f"{key}.{self._rank.rank}", json.dumps(document))
+
+    def collect(self, key: str) -> list[Any]:
+        """``gather`` of what every rank posts, or did, after all that was broadcast so far."""
         if self._rank.rank:
             return []
         keys = [f"{key}.{rank}" for rank in range(self._rank.layout.world_size)]

@@ -179,6 +179,7 @@ class SequenceStep(msgspec.Struct, frozen=True):
     planner_seconds: float
     waited_seconds: float
     proven: bool
+    factors: dict[str, float] = {}
 
 
 def sequence_rows(records: RunRecords) -> dict[str, Any]:
@@ -193,7 +194,7 @@ def sequence_rows(records: RunRecords) -> dict[str, Any]:
                 continue
             if rank == 0:
                 plans[told.step] = SequencePlanRow(
-                    told.step, told.planner_seconds, told.waited_seconds, told.proven
+                    told.step, told.planner_seconds, told.waited_seconds, told.proven, told.factors
                 )
             for place, (number, degree, documents, tokens, planned, seconds) in enumerate(told.groups):
                 key = told.step, place, number

@@ -93,7 +93,8 @@ class ExpertSlotRow:
 @dataclass(frozen=True, slots=True)
 class SequenceGroupRow:
     """A group of ``degree`` ranks and what it computed in a micro-batch of a step: so many whole documents and their
-    tokens. ``planned_seconds`` are what that was predicted to take, by what groups were measured to take at the start;
+    tokens. ``planned_seconds`` are what that was predicted to take, by what groups took at the start and in the steps
+    before;
     ``seconds`` what passed on the rank of it that came last, which waited for no other to begin.
     """
 
@@ -110,12 +111,15 @@ class SequenceGroupRow:
 class SequencePlanRow:
     """How the groups of a step were found: in ``planner_seconds``, beside the step before; ``waited_seconds`` are what
     rank 0 waited for that at the step's start. ``proven`` if it is the best plan, to the last bucket of lengths.
+    ``factors`` are, by degree, how many times the seconds predicted from the start's measurements groups were taken to
+    take, by what they took in the steps before.
     """
 
     step: int
     planner_seconds: float
     waited_seconds: float
     proven: bool
+    factors: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,8 @@ def shared_documents(groups: Sequence[SequenceGroupRow], plans: Sequence[Sequenc
         for values in zip(*((row.planner_seconds, row.waited_seconds) for row in plans), strict=True)
     )
     proven = sum(row.proven for row in plans) / len(plans)
+    learned = ", ".join(f"of {degree} {value:.2f} times" for degree, value in plans[-1].factors.items())
+    text += f", with what groups took beside the start's measurements: {learned}" if learned else ""
     return (
         f"{text}; a plan took {words.seconds(planner)}, of which {words.seconds(waited)} were waited for, and "
         f"{words.percent(proven)} are proven to be the best"

@@ -21,7 +21,8 @@ class SequenceCosts:
     """Seconds of a forward and backward: of attention for each token squared, of all else for each token, and of every
     micro-batch; on one rank. Attention is called for each document by itself, which takes every rank of its group
     ``document_seconds``. All-to-alls move ``token_bytes`` of each token, less what a rank keeps, at
-    ``bandwidth[degree]`` bytes a second and rank, and add ``latency[degree]`` seconds to a micro-batch.
+    ``bandwidth[degree]`` bytes a second and rank, and add ``latency[degree]`` seconds to a micro-batch. All that is
+    times ``factors[degree]``, where steps showed one.
     """
 
     square_seconds: float
@@ -31,20 +32,20 @@ class SequenceCosts:
     bandwidth: Mapping[int, float] = field(default_factory=dict)
     latency: Mapping[int, float] = field(default_factory=dict)
     document_seconds: float = 0.0
+    factors: Mapping[int, float] = field(default_factory=dict)
 
     def document(self, length: int, degree: int) -> float:
         """Seconds that a document adds to a group of so many ranks."""
         computed = (
             self.square_seconds * length + self.token_seconds
         ) * length / degree + self.document_seconds
-        if degree == 1:
-            return computed
-        sent = self.token_bytes * length * (degree - 1) / degree**2
-        return computed + sent / self.bandwidth[degree]
+        if degree > 1:
+            computed += self.token_bytes * length * (degree - 1) / degree**2 / self.bandwidth[degree]
+        return computed * self.factors.get(degree, 1.0)
 
     def fixed(self, degree: int) -> float:
         """Seconds of a micro-batch whatever is in it."""
-        return self.fixed_seconds + self.latency.get(degree, 0.0)
+        return (self.fixed_seconds + self.latency.get(degree, 0.0)) * self.factors.get(degree, 1.0)
 
     def group(self, lengths: Iterable[int], degree: int) -> float:
         """Seconds of a group with these documents."""

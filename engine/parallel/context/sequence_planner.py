@@ -38,17 +38,19 @@ class SequenceGroup(NamedTuple):
 @dataclass(frozen=True)
 class SequencePlan:
     """Groups of each micro-batch, largest first, which take the ranks in order; ranks behind them have nothing to do.
-    ``proven`` if every program was solved to its end.
+    ``proven`` if every program was solved to its end. ``factors`` are those that its costs had.
     """
 
     micro_batches: tuple[tuple[SequenceGroup, ...], ...]
     proven: bool = False
     seconds: float = 0.0
+    factors: tuple[tuple[int, float], ...] = ()
 
     def as_document(self) -> dict[str, Any]:
         """Plain values, for other ranks."""
         groups = [[[one.degree, list(one.documents)] for one in part] for part in self.micro_batches]
-        return {"micro_batches": groups, "proven": self.proven, "seconds": self.seconds}
+        found = {"proven": self.proven, "seconds": self.seconds, "factors": list(map(list, self.factors))}
+        return {"micro_batches": groups, **found}
 
     @classmethod
     def of_document(cls, document: dict[str, Any]) -> SequencePlan:
@@ -57,7 +59,8 @@ class SequencePlan:
             tuple(SequenceGroup(degree, tuple(documents)) for degree, documents in part)
             for part in document["micro_batches"]
         )
-        return cls(parts, document["proven"], document["seconds"])
+        factors = tuple((degree, value) for degree, value in document["factors"])
+        return cls(parts, document["proven"], document["seconds"], factors)
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ def plan_documents(
         members = sorted(number for group in plan for number in group.documents)
         plans[place], is_best = by_program(lengths, members, ranks, costs, plan, left)
         proven &= is_best
-    return SequencePlan(tuple(map(tuple, plans)), proven, time.monotonic() - began)
+    factors = tuple(costs.factors.items())
+    return SequencePlan(tuple(map(tuple, plans)), proven, time.monotonic() - began, factors)
 
 
 def slowest(lengths: Sequence[int], plan: Sequence[SequenceGroup], costs: SequenceCosts) -> float:

@@ -2,8 +2,9 @@
 share documents, and the loss is a mean over all tokens of the step, whoever computes them.
 
 All-to-alls go over groups that are made once, at the start. Planned groups are found on rank 0, in a thread beside the
-step before, and told through the ranks' store. Given ones, and those of held-out text, follow by formula from what
-every rank knows: a run that is made again, or goes on, has the same losses to the bit.
+step before, and told through the ranks' store; what groups took goes the other way, and corrects what the next ones are
+predicted to take. Given ones, and those of held-out text, follow by formula from what every rank knows: a run that is
+made again, or goes on, has the same losses to the bit.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from engine.model.decoder import Decoder
 from engine.model.experts.mixture import Text
 from engine.parallel.context.axis import DocumentAttention
 from engine.parallel.context.sequence_costs import SequenceCosts, costs_by_formula
+from engine.parallel.context.sequence_learning import GroupFactors
 from engine.parallel.context.sequence_measure import exchanged_bytes
 from engine.parallel.context.sequence_planner import (
     BUDGET_SECONDS,
@@ -38,6 +40,9 @@ from engine.parallel.context.sequence_planner import (
 from engine.parallel.data.replica import Replica
 from engine.run.processes import stand_behind
 from profilers.analysis.events import SEQUENCE_GROUPS_EVENT
+
+#: The first step makes what the others find, and the second plan comes after it: nothing is learned of it.
+_FIRST_LEARNED = 2
 
 
 class Share(NamedTuple):
@@ -112,6 +117,10 @@ class DocumentSteps:
             else None
         )
         self._ahead: tuple[tuple[int, int], Future[SequencePlan]] | None = None
+        # Where groups wait for each other within a step, a group's seconds are those of all.
+        apart = config.parallel.zero_stage < 2 and config.parallel.ep == 1
+        self._factors = GroupFactors(usable) if self._plans and apart else None
+        self._posted = ""
         self._turn, self._batch = 0, Batch([], SequencePlan(()), 0, 0.0)
         #: What this rank computed on in the last step.
         self.tokens = 0
@@ -137,6 +146,7 @@ class DocumentSteps:
         part of that loss, times the number of ranks.
         """
         batch, losses, told = self._batch, list[Tensor](), list[list[float]]()
+        costs = replace(self._costs, factors=dict(batch.plan.factors))
         self.tokens, parts = 0, batch.plan.micro_batches
         for place, groups in enumerate(parts):
             number, group, mine = self._begin(groups, batch.numbers, batch.tokens)
@@ -147,10 +157,13 @@ class DocumentSteps:
             losses.append(loss.detach())
             self.tokens += mine.real
             lengths = [self._documents.length(batch.numbers[one]) for one in group.documents]
-            planned = self._costs.group(lengths, group.degree) if lengths else 0.0
+            planned = costs.group(lengths, group.degree) if lengths else 0.0
             row = [number, group.degree, len(lengths), sum(lengths), planned, self._now() - began]
             told.append(row)
         self._replica.finish()
+        if self._factors is not None and self._store is not None:
+            self._posted = f"{self._turn}.took"
+            self._store.post(self._posted, told)
         self._tell(told)
         return host_values.number(torch.stack(losses).sum())
 
@@ -201,22 +214,36 @@ class DocumentSteps:
 
     def _told(self, store: RankStore, first: int, count: int) -> SequencePlan:
         """What rank 0 found, which then begins with the batch behind this one."""
-        store.forget()
         self._turn += 1
-        told = store.broadcast(f"{self._turn}.plan", lambda: self._found(first, count).as_document())
+        costs = self._learned(store)
+        told = store.broadcast(f"{self._turn}.plan", lambda: self._found(first, count, costs).as_document())
         if self._thread is not None:
-            self._ahead = (first + count, count), self._thread.submit(self._program, first + count, count)
+            ahead = first + count, count
+            self._ahead = ahead, self._thread.submit(self._program, *ahead, costs)
         return SequencePlan.of_document(told)
 
-    def _found(self, first: int, count: int) -> SequencePlan:
+    def _learned(self, store: RankStore) -> SequenceCosts:
+        """On rank 0, corrected by what all ranks' groups took in the last step."""
+        if self._factors is None:
+            store.forget()
+            return self._costs
+        ranks = store.collect(self._posted) if self._posted else []
+        self._posted = ""
+        if self._rank.rank:
+            return self._costs
+        if self._turn > _FIRST_LEARNED:
+            self._factors.learn(ranks, dict(self.last_plan.factors))
+        return replace(self._costs, factors=self._factors.next())
+
+    def _found(self, first: int, count: int, costs: SequenceCosts) -> SequencePlan:
         """The plan made ahead, unless the run came to another batch."""
         if self._ahead is not None and self._ahead[0] == (first, count):
             return self._ahead[1].result()
-        return self._program(first, count)
+        return self._program(first, count, costs)
 
-    def _program(self, first: int, count: int) -> SequencePlan:
+    def _program(self, first: int, count: int, costs: SequenceCosts) -> SequencePlan:
         lengths = [self._documents.length(one) for one in self._documents.training(first, count)]
-        return plan_documents(lengths, self._ranks, self._costs, BUDGET_SECONDS)
+        return plan_documents(lengths, self._ranks, costs, BUDGET_SECONDS)
 
     def _now(self) -> float:
         if self._rank.device.type == "cuda":
@@ -229,6 +256,7 @@ class DocumentSteps:
             "planner_seconds": plan.seconds,
             "proven": plan.proven,
             "waited_seconds": self._batch.waited_seconds,
+            "factors": {str(degree): value for degree, value in plan.factors},
         }
         self._rank.writer.event(SEQUENCE_GROUPS_EVENT, step=self._rank.timer.step, groups=rows, **about)
 

@@ -11,6 +11,7 @@ import pytest
 from engine.model.data import open_documents
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
+from profilers.records.reader import RunRecords
 from tests.support.runs import execute, small
 
 #: Documents are cut there: what four ranks with 64 tokens each hold.
@@ -88,6 +89,30 @@ def _check_rows(summary: RunSummary, passes: int) -> None:
     for step in range(3):
         assert sum(row.documents for row in summary.sequence_groups if row.step == step) == 8
     assert [plan.step for plan in summary.sequence_plans] == [0, 1, 2]
+
+
+def test_all_ranks_plan_with_what_groups_of_earlier_steps_took(session: Session, folder: str) -> None:
+    """Each tells of its group the same planned seconds, which are those of the factors that the plan was made with."""
+    config = small(
+        **MODEL | {"train__steps": 7, "data__path": folder},
+        parallel__dp=4,
+        parallel__sequence_groups="planned",
+    )
+    outcome, summary = execute(session, config)
+    assert outcome.good, outcome
+    factors = [plan.factors for plan in summary.sequence_plans]
+    assert factors[0] == {"1": 1.0, "2": 1.0, "4": 1.0}
+    assert any(value != 1.0 for value in factors[-1].values())
+    records, planned = RunRecords(session.home / summary.id / "records"), dict[tuple[int, ...], set[float]]()
+    for rank in records.ranks():
+        for event in records.events(rank):
+            if event.kind == "sequence_groups":
+                assert event.data["factors"] == factors[event.data["step"]]
+                for place, (number, degree, documents, tokens, seconds, _) in enumerate(event.data["groups"]):
+                    key = event.data["step"], place, number, degree, documents, tokens
+                    planned.setdefault(key, set()).add(seconds)
+    assert len({step for step, *_ in planned}) == 7
+    assert all(len(found) == 1 for found in planned.values())
 
 
 def test_a_rank_without_a_token_for_many_steps_ends_nothing(session: Session, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def documents_page() -> None:
         SequenceGroupRow(4, 1, 1, 3, 100, 0.1, 0.1),
         SequenceGroupRow(5, 0, 1, 2, 100, 0.3, 0.2),
     ]
-    plans = [SequencePlanRow(4, 0.3, 0.1, True), SequencePlanRow(5, 0.1, 0.0, False)]
+    plans = [SequencePlanRow(4, 0.3, 0.1, True), SequencePlanRow(5, 0.1, 0.0, False, {"1": 1.25, "4": 0.5})]
     found = RunSummary("x", {}, 4, "gloo", 1, 1, sequence_groups=groups, sequence_plans=plans)
     quality.draw_sequences(found)
     quality.draw_sequences(RunSummary("y", {}, 1, "gloo", 1, 1))
@@ -201,4 +201,5 @@ def test_groups_that_shared_documents_are_listed_by_size_with_what_they_were_to_
     assert list(table.value["measured, ms"]) == pytest.approx([150, 250])
     (caption,) = found.caption
     assert "Of 800 tokens in the last 2 steps 25 % to groups of 1, 75 % to groups of 4" in caption.value
+    assert "beside the start's measurements: of 1 1.25 times, of 4 0.50 times" in caption.value
     assert "off by 23 %" in caption.value and "50 % are proven" in caption.value
