@@ -41,6 +41,7 @@ WORDS: Mapping[str, str] = {
 _LIMITS = 0.05
 #: Share of measurements that a range is to hold.
 INTERVAL = 0.9
+LAB_LEFT_OUT = "lab: links are those of the cluster, not of the lab"
 
 
 class Range(NamedTuple):
@@ -213,7 +214,7 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
         optimizer
     ].whole_sums
     said["compile=true: kernels are taken as blocks are written"] = config.compile
-    said["lab: links are those of the cluster, not of the lab"] = config.lab.wanted and not lab_known
+    said[LAB_LEFT_OUT] = config.lab.wanted and not lab_known
     return [line for line, applies in said.items() if applies]
 
 

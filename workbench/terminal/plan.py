@@ -45,7 +45,7 @@ def print_plan(console: Console, found: Planned, record: Record | None = None) -
         console.print(f"  {name:<24}{refused.reason}", markup=False, soft_wrap=True)
     if record is not None:
         console.print(plan_text.track_record_line(record), markup=False, soft_wrap=True)
-    for note in found.best[0].notes if found.best else found.target.notes:
+    for note in found.notes:
         console.print(f"  {note}", markup=False, soft_wrap=True, style="dim")
 
 

@@ -63,7 +63,7 @@ class Space:
                 raise InputError(
                     key, value, "its time is not modelled, so no layouts are compared; leave it out"
                 )
-        plain = ("parallel", "schedule", "compression", "overlap", "lab", "outer")
+        plain = ("parallel", "schedule", "compression", "overlap", "lab", "network", "outer")
         tree = {name: part for name, part in config.model_dump(mode="json").items() if name not in plain}
         tree["memory"] |= {"recompute": "none", "recompute_layers": None}
         tree["batch"]["micro_batch"] = 1

@@ -64,6 +64,13 @@ class Planned:
     tight: Forecast | None
     families: tuple[Family, ...]
     placed: tuple[Placed | None, ...]
+    lab_left_out: bool = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What holds for all of them, and what they leave out."""
+        left_out = (answer.LAB_LEFT_OUT,) if self.lab_left_out else ()
+        return (*left_out, *(self.best[0].notes if self.best else self.target.notes))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; rows of layouts with what was turned, without what holds for all of them."""
@@ -83,7 +90,7 @@ class Planned:
             "pareto": [row(found) for found in self.pareto],
             "tight": row(self.tight) if self.tight else None,
             "families": [family.as_dict() for family in self.families],
-            "notes": list(self.best[0].notes if self.best else self.target.notes),
+            "notes": list(self.notes),
             "experience": self.target.experience and self.target.experience.as_dict(),
             "sources": self.target.sources(),
         }
@@ -136,6 +143,7 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
         tight=found[-1] if len(tight) else None,
         families=families(space, target, looked.points, looked.seconds, looked.memory, looked.probability),
         placed=tuple(place.many([one.config for one in best], target, place.LIMIT_SECONDS)),
+        lab_left_out=config.lab.wanted and not target.in_lab,
     )
 
 

@@ -190,7 +190,7 @@ def _others(planned: Planned) -> None:
         if planned.pareto:
             st.markdown("**Layouts that trade time for memory**")
             number_table(plan_text.layout_columns(planned.pareto, None), "plan-pareto")
-        for note in planned.best[0].notes if planned.best else planned.target.notes:
+        for note in planned.notes:
             st.caption(f":material/info: {words.escaped(note)}")
 
 
