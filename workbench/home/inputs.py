@@ -23,6 +23,7 @@ from tuning.space.yaml_loader import StrictLoader, place
 from workbench.text.output import say
 
 if TYPE_CHECKING:
+    from engine.run.devices.selection import Devices
     from tuning.spec.study_file import StudyFile
 
 
@@ -347,7 +348,26 @@ def _check_startable(file: StudyFile) -> None:
         look_at(file.config, tell=say)
         _check_data(file.config.data)
         lab.require(file.config.lab)
-        interfaces.require(file.config, selection.choose(file.config, file.ranks))
+        devices = selection.choose(file.config, file.ranks)
+        interfaces.require(file.config, devices)
     except InputError as error:
         raise InputError(f"base.{error.field}", error.value, error.remedy) from None
+    _check_networks(file, devices)
     preflight.check(file)
+
+
+def _check_networks(file: StudyFile, devices: Devices) -> None:
+    """Of a study that turns them: one that hosts lack would stop it at the trial that asks for it."""
+    from engine.config.validation.communication import network_problems
+    from engine.run.devices import interfaces
+
+    key = "network.inside"
+    for name in next((knob.choices for knob in file.knobs if knob.key == key), ()):
+        config = file.config.with_values({key: name})
+        try:
+            for problem in network_problems(config):
+                if problem.field == key:
+                    raise problem
+            interfaces.require(config, devices)
+        except InputError as error:
+            raise InputError(f"space.{key}", name, error.remedy) from None

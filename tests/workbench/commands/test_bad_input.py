@@ -97,6 +97,23 @@ STUDIES = {
     ),
 }
 
+ON_CARDS: dict[str, Any] = {"name": "a", "ranks": 4, "base": {"parallel": {"dp": 4}, "device": "cpu"}}
+NETWORKS: dict[str, Any] = {
+    "one that is not there": ({"inside": "lo", "island_devices": 2}, ["lo", "no-such-card"],
+                              "space.network.inside='no-such-card': ", "has no such interface"),
+    "islands that nobody told": ({}, [None, "lo"], "space.network.inside='lo': nobody told", "island_devices"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_that_would_stop_a_study_at_a_trial(
+    name: str, command: Run, tmp_path: Path, home: Path
+) -> None:
+    network, choices, *words = NETWORKS[name]
+    tree = ON_CARDS | {"base": {**ON_CARDS["base"], "network": network}, "space": {"network.inside": choices}}
+    command("tune", write(tmp_path, tree)).refused(*words)
+    assert not list(home.iterdir())
+
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_file_that_describes_no_study(name: str, command: Run, tmp_path: Path) -> None:
