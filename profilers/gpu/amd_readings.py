@@ -35,14 +35,14 @@ _UNKNOWN_REASON = 0x8
 _MOST_WATTS = 100_000
 
 
-def metrics(door: GpuLibrary, index: int) -> Metrics:
+def metrics(library: GpuLibrary, index: int) -> Metrics:
     """The driver's table of a GPU; empty if it has none."""
-    return _dictionary(door.of(index, "amdsmi_get_gpu_metrics_info"))
+    return _dictionary(library.of(index, "amdsmi_get_gpu_metrics_info"))
 
 
-def fast(door: GpuLibrary, index: int, table: Metrics, unit_joules: float | None) -> dict[str, Any]:
+def fast(library: GpuLibrary, index: int, table: Metrics, unit_joules: float | None) -> dict[str, Any]:
     """Load, memory, power, energy, temperature, clocks and links; ``unit_joules`` is that of the energy counter."""
-    memory = _memory(door, index)
+    memory = _memory(library, index)
     watts, counter = _power(table), number(table.get("energy_accumulator"), 64)
     if not watts and not counter:  # the second die of an MI250X: the first one tells of both
         watts = counter = None
@@ -61,34 +61,34 @@ def fast(door: GpuLibrary, index: int, table: Metrics, unit_joules: float | None
     }
 
 
-def slow(door: GpuLibrary, index: int) -> dict[str, Any]:
+def slow(library: GpuLibrary, index: int) -> dict[str, Any]:
     """Limits, counters and processes: what changes seldom, or never."""
-    ecc = _dictionary(door.of(index, "amdsmi_get_gpu_total_ecc_count"))
+    ecc = _dictionary(library.of(index, "amdsmi_get_gpu_total_ecc_count"))
     found = {
-        "power_limit_watts": _power_limit(door, index),
-        "slowdown_celsius": _critical_celsius(door, index),
-        "sm_clock_max_mhz": _highest_clock(door, index),
+        "power_limit_watts": _power_limit(library, index),
+        "slowdown_celsius": _critical_celsius(library, index),
+        "sm_clock_max_mhz": _highest_clock(library, index),
         "ecc_corrected": _whole(ecc.get("correctable_count")),
         "ecc_uncorrected": _whole(ecc.get("uncorrectable_count")),
     }
-    return found | _processes(door, index)
+    return found | _processes(library, index)
 
 
-def limits(door: GpuLibrary, index: int) -> GpuLimits:
+def limits(library: GpuLibrary, index: int) -> GpuLimits:
     """What a GPU has and may do; nothing tells a clock that someone set."""
-    memory = _memory(door, index)
+    memory = _memory(library, index)
     total, used = memory.get("vram_total"), memory.get("vram_used")
     return GpuLimits(
         memory_total_bytes=total,
         memory_free_bytes=None if total is None or used is None else total - used,
-        power_limit_watts=_power_limit(door, index),
-        sm_clock_max_mhz=_highest_clock(door, index),
+        power_limit_watts=_power_limit(library, index),
+        sm_clock_max_mhz=_highest_clock(library, index),
     )
 
 
-def energy_unit_joules(door: GpuLibrary, index: int) -> float | None:
+def energy_unit_joules(library: GpuLibrary, index: int) -> float | None:
     """What one count of a GPU's energy counter stands for."""
-    told = number(_dictionary(door.of(index, "amdsmi_get_energy_count")).get("counter_resolution"))
+    told = number(_dictionary(library.of(index, "amdsmi_get_energy_count")).get("counter_resolution"))
     if not told:
         return None
     joules = told * 1e-6
@@ -120,8 +120,8 @@ def number(value: Any, bits: int = 16) -> float | None:
     return None if value == 2**bits - 1 else value
 
 
-def _memory(door: GpuLibrary, index: int) -> dict[str, int]:
-    told = _dictionary(door.of(index, "amdsmi_get_gpu_vram_usage"))
+def _memory(library: GpuLibrary, index: int) -> dict[str, int]:
+    told = _dictionary(library.of(index, "amdsmi_get_gpu_vram_usage"))
     known = {name: number(told.get(name), 32) for name in ("vram_total", "vram_used")}
     return {name: int(mib) * _MIB for name, mib in known.items() if mib is not None}
 
@@ -144,33 +144,33 @@ def _links(kilobytes: Any) -> int | None:
     return int(sum(known)) * _LINK_UNIT_BYTES if known else None
 
 
-def _power_limit(door: GpuLibrary, index: int) -> float | None:
-    told = number(_dictionary(door.of(index, "amdsmi_get_power_cap_info")).get("power_cap"), 64)
+def _power_limit(library: GpuLibrary, index: int) -> float | None:
+    told = number(_dictionary(library.of(index, "amdsmi_get_power_cap_info")).get("power_cap"), 64)
     if not told:  # 0 on the second die of an MI250X
         return None
     return told * 1e-6 if told > _MOST_WATTS else float(told)
 
 
-def _highest_clock(door: GpuLibrary, index: int) -> float | None:
-    kinds = door.constant("AmdSmiClkType")
-    told = None if kinds is None else door.of(index, "amdsmi_get_clock_info", kinds.GFX)
+def _highest_clock(library: GpuLibrary, index: int) -> float | None:
+    kinds = library.constant("AmdSmiClkType")
+    told = None if kinds is None else library.of(index, "amdsmi_get_clock_info", kinds.GFX)
     return number(_dictionary(told).get("max_clk"), 32)
 
 
-def _critical_celsius(door: GpuLibrary, index: int) -> float | None:
-    sensors, kinds = door.constant("AmdSmiTemperatureType"), door.constant("AmdSmiTemperatureMetric")
+def _critical_celsius(library: GpuLibrary, index: int) -> float | None:
+    sensors, kinds = library.constant("AmdSmiTemperatureType"), library.constant("AmdSmiTemperatureMetric")
     if sensors is None or kinds is None:
         return None
-    return number(door.of(index, "amdsmi_get_temp_metric", sensors.HOTSPOT, kinds.CRITICAL)) or None
+    return number(library.of(index, "amdsmi_get_temp_metric", sensors.HOTSPOT, kinds.CRITICAL)) or None
 
 
-def _processes(door: GpuLibrary, index: int) -> dict[str, int | None]:
+def _processes(library: GpuLibrary, index: int) -> dict[str, int | None]:
     """How many processes use the GPU, and the memory of those that are ranks."""
-    found = door.of(index, "amdsmi_get_gpu_process_list")
+    found = library.of(index, "amdsmi_get_gpu_process_list")
     if not isinstance(found, list):
         return {}
     ours = [_dictionary(one) for one in found]
-    known = [_process_bytes(one) for one in ours if one.get("pid") in door.ranks]
+    known = [_process_bytes(one) for one in ours if one.get("pid") in library.ranks]
     held = [count for count in known if count is not None]
     return {"processes": len(found), "ranks_memory_bytes": sum(held) if held else None}
 

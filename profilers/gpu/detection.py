@@ -12,7 +12,7 @@ from profilers.gpu.library import GpuLibrary
 
 
 def open_library() -> GpuLibrary:
-    """One door, by what torch is built for: AMD SMI for ROCm, else NVML. A machine without NVIDIA's driver whose AMD
+    """One library, by what torch is built for: AMD SMI for ROCm, else NVML. A machine without NVIDIA's driver whose AMD
     GPUs torch is not built for still shows them.
     """
     if rocm():

@@ -29,8 +29,8 @@ METRICS: dict[str, tuple[str, float]] = {
 class Gpm:
     """Keeps two samples of each GPU and takes them in turn."""
 
-    def __init__(self, door: GpuLibrary) -> None:
-        self._door = door
+    def __init__(self, library: GpuLibrary) -> None:
+        self._library = library
         self._supported: dict[int, bool] = {}
         self._samples: dict[int, tuple[Any, Any]] = {}
         self._filled: set[int] = set()
@@ -40,7 +40,7 @@ class Gpm:
         if not self.supports(index) or not self._has_samples(index):
             return {}
         before, now = self._samples[index]
-        if self._door.of(index, "nvmlGpmSampleGet", now) is None:
+        if self._library.of(index, "nvmlGpmSampleGet", now) is None:
             self._filled.discard(index)
             return {}
         self._samples[index] = now, before
@@ -52,7 +52,7 @@ class Gpm:
     def supports(self, index: int) -> bool:
         """Whether this GPU has such counters, and lets us read them."""
         if index not in self._supported:
-            answer = self._door.of(index, "nvmlGpmQueryDeviceSupport")
+            answer = self._library.of(index, "nvmlGpmQueryDeviceSupport")
             if answer is None:
                 return False
             self._supported[index] = bool(answer.isSupportedDevice)
@@ -62,14 +62,14 @@ class Gpm:
         """Give the samples back; later readings begin anew."""
         for pair in self._samples.values():
             for sample in pair:
-                self._door.ask("nvmlGpmSampleFree", sample)
+                self._library.ask("nvmlGpmSampleFree", sample)
         self._samples.clear()
         self._filled.clear()
         self._supported.clear()
 
     def _has_samples(self, index: int) -> bool:
         if index not in self._samples:
-            pair = [self._door.ask("nvmlGpmSampleAlloc", gpu=index) for _ in range(2)]
+            pair = [self._library.ask("nvmlGpmSampleAlloc", gpu=index) for _ in range(2)]
             if None in pair:
                 return False
             self._samples[index] = pair[0], pair[1]
@@ -77,7 +77,7 @@ class Gpm:
 
     def _difference(self, index: int, before: Any, now: Any) -> dict[str, float | None]:
         request = self._request(before, now)
-        answer = None if request is None else self._door.ask("nvmlGpmMetricsGet", request, gpu=index)
+        answer = None if request is None else self._library.ask("nvmlGpmMetricsGet", request, gpu=index)
         if answer is None:
             return {}
         return {
@@ -87,17 +87,17 @@ class Gpm:
 
     def _value(self, name: str, factor: float, metric: Any) -> float | None:
         if metric.nvmlReturn != 0:
-            self._door.lacks(name, f"NVML error {metric.nvmlReturn}")
+            self._library.lacks(name, f"NVML error {metric.nvmlReturn}")
             return None
         return float(metric.value) * factor if math.isfinite(metric.value) else None
 
     def _request(self, before: Any, now: Any) -> Any:
-        structure = self._door.constant("c_nvmlGpmMetricsGet_t")
-        numbers = [self._door.constant(name) for name, _ in METRICS.values()]
+        structure = self._library.constant("c_nvmlGpmMetricsGet_t")
+        numbers = [self._library.constant(name) for name, _ in METRICS.values()]
         if structure is None or None in numbers:
             return None
         request = structure()
-        request.version = self._door.constant("NVML_GPM_METRICS_GET_VERSION")
+        request.version = self._library.constant("NVML_GPM_METRICS_GET_VERSION")
         request.numMetrics = len(numbers)
         request.sample1, request.sample2 = before, now
         for metric, number in zip(request.metrics, numbers, strict=False):

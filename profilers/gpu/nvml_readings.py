@@ -14,132 +14,134 @@ _NVLINK_UNIT_BYTES = 1024
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
-def fast(door: GpuLibrary, index: int) -> dict[str, Any]:
+def fast(library: GpuLibrary, index: int) -> dict[str, Any]:
     """Load, memory, power, energy, temperature and clocks: fields of ``GpuSample``."""
-    memory = door.of(index, "nvmlDeviceGetMemoryInfo")
-    load = door.of(index, "nvmlDeviceGetUtilizationRates")
+    memory = library.of(index, "nvmlDeviceGetMemoryInfo")
+    load = library.of(index, "nvmlDeviceGetUtilizationRates")
     return {
         "utilization_fraction": _scaled(getattr(load, "gpu", None), 0.01),
         "memory_utilization_fraction": _scaled(getattr(load, "memory", None), 0.01),
         "memory_used_bytes": getattr(memory, "used", None),
         "memory_total_bytes": getattr(memory, "total", None),
-        "power_watts": _scaled(door.of(index, "nvmlDeviceGetPowerUsage"), 1e-3),
-        "energy_joules": _scaled(door.of(index, "nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
-        "temperature_celsius": _scaled(_temperature(door, index)),
-        "sm_clock_mhz": _scaled(_with(door, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
-        "memory_clock_mhz": _scaled(_with(door, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
-        "throttle_reasons": _throttle_reasons(door, index),
+        "power_watts": _scaled(library.of(index, "nvmlDeviceGetPowerUsage"), 1e-3),
+        "energy_joules": _scaled(library.of(index, "nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
+        "temperature_celsius": _scaled(_temperature(library, index)),
+        "sm_clock_mhz": _scaled(_with(library, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
+        "memory_clock_mhz": _scaled(_with(library, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
+        "throttle_reasons": _throttle_reasons(library, index),
     }
 
 
-def slow(door: GpuLibrary, index: int, temperature: float | None) -> dict[str, Any]:
+def slow(library: GpuLibrary, index: int, temperature: float | None) -> dict[str, Any]:
     """Limits, counters and processes: what changes seldom, or never."""
-    limit = door.of(index, "nvmlDeviceGetEnforcedPowerLimit")
+    limit = library.of(index, "nvmlDeviceGetEnforcedPowerLimit")
     found = {
         "power_limit_watts": _scaled(limit, 1e-3),
-        "slowdown_celsius": _slowdown_celsius(door, index, temperature),
-        "sm_clock_max_mhz": _scaled(_with(door, index, "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM")),
-        "ecc_corrected": _ecc(door, index, "NVML_MEMORY_ERROR_TYPE_CORRECTED"),
-        "ecc_uncorrected": _ecc(door, index, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
+        "slowdown_celsius": _slowdown_celsius(library, index, temperature),
+        "sm_clock_max_mhz": _scaled(_with(library, index, "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM")),
+        "ecc_corrected": _ecc(library, index, "NVML_MEMORY_ERROR_TYPE_CORRECTED"),
+        "ecc_uncorrected": _ecc(library, index, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
     }
-    return found | _nvlink(door, index) | _processes(door, index)
+    return found | _nvlink(library, index) | _processes(library, index)
 
 
-def limits(door: GpuLibrary, index: int) -> GpuLimits:
+def limits(library: GpuLibrary, index: int) -> GpuLimits:
     """What a GPU has and may do; the clock that was set is the applications' clock."""
-    memory = door.of(index, "nvmlDeviceGetMemoryInfo")
+    memory = library.of(index, "nvmlDeviceGetMemoryInfo")
     return GpuLimits(
         memory_total_bytes=getattr(memory, "total", None),
         memory_free_bytes=getattr(memory, "free", None),
-        power_limit_watts=_scaled(door.of(index, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
-        sm_clock_max_mhz=_with(door, index, "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"),
-        sm_clock_set_mhz=_with(door, index, "nvmlDeviceGetApplicationsClock", "NVML_CLOCK_SM"),
+        power_limit_watts=_scaled(library.of(index, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+        sm_clock_max_mhz=_with(library, index, "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"),
+        sm_clock_set_mhz=_with(library, index, "nvmlDeviceGetApplicationsClock", "NVML_CLOCK_SM"),
     )
 
 
-def pcie(door: GpuLibrary, index: int) -> dict[str, float | None]:
+def pcie(library: GpuLibrary, index: int) -> dict[str, float | None]:
     """Traffic during 20 ms each way, for which this waits."""
     counters = {"tx": "NVML_PCIE_UTIL_TX_BYTES", "rx": "NVML_PCIE_UTIL_RX_BYTES"}
     return {
         f"pcie_{way}_bytes_per_second": _scaled(
-            _with(door, index, "nvmlDeviceGetPcieThroughput", counter), _PCIE_UNIT_BYTES
+            _with(library, index, "nvmlDeviceGetPcieThroughput", counter), _PCIE_UNIT_BYTES
         )
         for way, counter in counters.items()
     }
 
 
-def _temperature(door: GpuLibrary, index: int) -> int | None:
+def _temperature(library: GpuLibrary, index: int) -> int | None:
     """The old name is to go with CUDA 14; drivers before 560 know no other."""
     old, sensor = "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"
-    celsius: int | None = _with(door, index, old, sensor)
+    celsius: int | None = _with(library, index, old, sensor)
     if celsius is None:
-        celsius = _with(door, index, "nvmlDeviceGetTemperatureV", sensor)
+        celsius = _with(library, index, "nvmlDeviceGetTemperatureV", sensor)
         if celsius is not None:
-            door.forgive(old)
+            library.forgive(old)
     return celsius
 
 
-def _throttle_reasons(door: GpuLibrary, index: int) -> int | None:
+def _throttle_reasons(library: GpuLibrary, index: int) -> int | None:
     """Drivers before 535 know only the old name."""
     new, old = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
-    mask = door.of(index, new)
+    mask = library.of(index, new)
     if mask is None:
-        mask = door.of(index, old)
+        mask = library.of(index, old)
         if mask is None:
             return None
-        door.forgive(new)
+        library.forgive(new)
     return int(mask)
 
 
-def _slowdown_celsius(door: GpuLibrary, index: int, now: float | None) -> float | None:
+def _slowdown_celsius(library: GpuLibrary, index: int, now: float | None) -> float | None:
     """Where the hardware slows down; newer GPUs tell how far they are from there, which is good to a few degrees."""
-    absolute = _with(door, index, "nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
+    absolute = _with(
+        library, index, "nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN"
+    )
     if absolute:
         return float(absolute)
-    offset = fields(door, index, [("NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT", 0)])[0]
-    margin = None if offset is None else door.of(index, "nvmlDeviceGetMarginTemperature")
+    offset = fields(library, index, [("NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT", 0)])[0]
+    margin = None if offset is None else library.of(index, "nvmlDeviceGetMarginTemperature")
     if now is None or offset is None or margin is None:
         return None
-    door.forgive("nvmlDeviceGetTemperatureThreshold")
+    library.forgive("nvmlDeviceGetTemperatureThreshold")
     return now + float(margin) - float(offset)
 
 
-def _ecc(door: GpuLibrary, index: int, kind: str) -> int | None:
+def _ecc(library: GpuLibrary, index: int, kind: str) -> int | None:
     """Errors since the driver was loaded or the GPU was reset."""
-    volatile = door.constant("NVML_VOLATILE_ECC")
-    count = door.of(index, "nvmlDeviceGetTotalEccErrors", door.constant(kind), volatile)
+    volatile = library.constant("NVML_VOLATILE_ECC")
+    count = library.of(index, "nvmlDeviceGetTotalEccErrors", library.constant(kind), volatile)
     return None if count is None else int(count)
 
 
-def _nvlink(door: GpuLibrary, index: int) -> dict[str, int | None]:
+def _nvlink(library: GpuLibrary, index: int) -> dict[str, int | None]:
     """Payload over all links since the driver was loaded."""
-    links = int(fields(door, index, [("NVML_FI_DEV_NVLINK_LINK_COUNT", 0)])[0] or 0)
+    links = int(fields(library, index, [("NVML_FI_DEV_NVLINK_LINK_COUNT", 0)])[0] or 0)
     found: dict[str, int | None] = {}
     for way in ("tx", "rx"):
         counter = f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{way.upper()}"
         counts = [
             count
-            for count in fields(door, index, [(counter, link) for link in range(links)])
+            for count in fields(library, index, [(counter, link) for link in range(links)])
             if count is not None
         ]
         found[f"nvlink_{way}_bytes"] = int(sum(counts)) * _NVLINK_UNIT_BYTES if counts else None
     return found
 
 
-def fields(door: GpuLibrary, index: int, asked: list[tuple[str, int]]) -> list[float | None]:
+def fields(library: GpuLibrary, index: int, asked: list[tuple[str, int]]) -> list[float | None]:
     """NVML's field values, each of a name and a scope (such as the number of a link)."""
-    numbers = [(door.constant(name), scope) for name, scope in asked]
+    numbers = [(library.constant(name), scope) for name, scope in asked]
     if not asked or any(number is None for number, _ in numbers):
         return [None] * len(asked)
-    answers = door.of(index, "nvmlDeviceGetFieldValues", tuple(numbers))
+    answers = library.of(index, "nvmlDeviceGetFieldValues", tuple(numbers))
     if answers is None:
         return [None] * len(asked)
-    return [_value(door, name, answer) for (name, _), answer in zip(asked, answers, strict=True)]
+    return [_value(library, name, answer) for (name, _), answer in zip(asked, answers, strict=True)]
 
 
-def _value(door: GpuLibrary, name: str, answer: Any) -> float | None:
+def _value(library: GpuLibrary, name: str, answer: Any) -> float | None:
     if answer.nvmlReturn != 0:
-        door.lacks(name, f"NVML error {answer.nvmlReturn}")
+        library.lacks(name, f"NVML error {answer.nvmlReturn}")
         return None
     if answer.valueType >= len(_MEMBERS):
         return None
@@ -147,18 +149,18 @@ def _value(door: GpuLibrary, name: str, answer: Any) -> float | None:
     return value
 
 
-def _processes(door: GpuLibrary, index: int) -> dict[str, int | None]:
+def _processes(library: GpuLibrary, index: int) -> dict[str, int | None]:
     """How many compute here, and what the run's ranks hold. In a container ranks may not be found: then None."""
-    found = door.of(index, "nvmlDeviceGetComputeRunningProcesses")
+    found = library.of(index, "nvmlDeviceGetComputeRunningProcesses")
     if found is None:
         return {}
-    ours = [process.usedGpuMemory for process in found if process.pid in door.ranks]
+    ours = [process.usedGpuMemory for process in found if process.pid in library.ranks]
     known = [held for held in ours if held is not None]
     return {"processes": len(found), "ranks_memory_bytes": sum(known) if known else None}
 
 
-def _with(door: GpuLibrary, index: int, function: str, constant: str) -> Any:
-    return door.of(index, function, door.constant(constant))
+def _with(library: GpuLibrary, index: int, function: str, constant: str) -> Any:
+    return library.of(index, function, library.constant(constant))
 
 
 def _scaled(value: float | None, factor: float = 1.0) -> float | None:

@@ -19,8 +19,8 @@ def driver(bench: Bench) -> str | None:
     """A driver that shows a GPU."""
     from profilers.gpu.nvml import Nvml
 
-    door = Nvml()
-    return door.reason or (None if door.device_count else "the driver shows no GPU")
+    library = Nvml()
+    return library.reason or (None if library.device_count else "the driver shows no GPU")
 
 
 def one_gpu(bench: Bench) -> str | None:

@@ -56,16 +56,16 @@ def nvml(bench: Bench) -> Verdict:
     import pynvml
 
     tape = Tape(pynvml)
-    door = Nvml(tape)
-    shown, until = range(door.device_count), time.monotonic() + _READ_SECONDS
+    library = Nvml(tape)
+    shown, until = range(library.device_count), time.monotonic() + _READ_SECONDS
     fields: dict[int, set[str]] = {gpu: set() for gpu in shown}
     while time.monotonic() < until:
         for gpu in shown:
-            told = asdict(door.sample(gpu))
+            told = asdict(library.sample(gpu))
             fields[gpu] |= {name for name, value in told.items() if value is not None}
         time.sleep(_EVERY_SECONDS)
-    missing, driver = door.missing, door.driver_version
-    door.close()
+    missing, driver = library.missing, library.driver_version
+    library.close()
     bench.keep(TAPE, tape.recording(f"{len(shown)} GPUs, driver {driver}. Written by workbench selftest."))
     bench.keep("missing.txt", "".join(f"{line}\n" for line in missing))
     wrong = [
