@@ -272,6 +272,20 @@ def imported(text: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
+def test_tests_have_the_folders_of_what_they_test() -> None:
+    """Beside them whole runs, whole studies, and what is taken for granted of backends."""
+    whole = (ROOT / "tests/engine/runs", ROOT / "tests/engine/backends", ROOT / "tests/tuning/studies")
+    folders = [init.parent for name in PACKAGES for init in (ROOT / "tests" / name).rglob("__init__.py")]
+    astray = [
+        name(folder)
+        for folder in folders
+        if not (ROOT / folder.relative_to(ROOT / "tests")).is_dir()
+        and not set(whole) & {folder, *folder.parents}
+    ]
+    assert folders
+    assert not astray
+
+
 def test_every_module_says_what_lives_in_it() -> None:
     assert not [
         where

@@ -1,0 +1,1 @@
+"""Tests of ``engine.model.workloads.published``."""
