@@ -83,15 +83,16 @@ class RankHosts:
             )
         return Seat(hosts[rank], tuple(counted))
 
-    def broken(self, devices: Sequence[int]) -> str | None:
-        """One line about links that are down, and the ranks behind them; None where all are up.
-
-        ``devices`` has the device of each rank.
+    def broken(self, config: RunConfig) -> str | None:
+        """One line about links that are down, and the ranks behind them; None where all are up that this run sends
+        over: second cards may be left alone.
         """
         down = [] if self._links is None else self._links.down()
+        if config.network.inside == DATA:
+            down = [link for link in down if link.near[1] != INSIDE]
         if not down or self._lab is None:
             return None
-        hosts = self._lab.shape.hosts_of_ranks(devices)
+        hosts = self._lab.shape.hosts_of_ranks(devices_of(config))
         return cut_off(down, [_places(hosts, host) for host in range(self._lab.shape.hosts)])
 
     def close(self) -> None:
@@ -179,7 +180,7 @@ class LocalPool:
         there = self._ensure(place.namespaces(len(devices)), launch.config.environment)
         workers = [there[device] for device in devices]
         launch.on_ranks([worker.process.pid or 0 for worker in workers])
-        watch = Watch(launch, workers, deadline, lambda: place.broken(devices))
+        watch = Watch(launch, workers, deadline, lambda: place.broken(launch.config))
         self._hand_out(launch, workers, place, devices)
         try:
             outcome = watch.until_end()
@@ -203,7 +204,7 @@ class LocalPool:
         One with a link that is down is left for a new one.
         """
         place = self._place
-        if place is not None and (place.asked != config.lab or place.broken(devices_of(config))):
+        if place is not None and (place.asked != config.lab or place.broken(config)):
             self._leave()
         if self._place is None:
             self._place = RankHosts(config.lab)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from engine.launch.pool import LocalPool
+from engine.config.network import DATA, INSIDE
+from engine.launch.pool import LocalPool, RankHosts
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tests.support.engine.lab import needs_lab
@@ -93,6 +95,18 @@ def test_second_cards_are_counted_among_what_is_sent(session: Session) -> None:
     rates = {row.interface: row.rate_mbit for row in summary.interfaces if row.interface != "lo"}
     assert rates == {"data": 200.0, "uplink": 100.0, "inside": 400.0}
     assert summary.wire_bytes_per_step == pytest.approx(summary.wire_bytes_measured, rel=0.01)
+
+
+def test_a_second_card_is_missed_by_those_alone_that_send_over_it() -> None:
+    config = small(**VALUES).with_values({"lab": SECOND})
+    place = RankHosts(config.lab)
+    try:
+        host = place.namespaces(4)[2]
+        subprocess.run(["ip", "-n", str(host), "link", "set", INSIDE, "down"], check=True)
+        assert place.broken(config) == "the link of lab host 2, second card (rank 2) is down"
+        assert place.broken(config.with_values({"network.inside": DATA})) is None
+    finally:
+        place.close()
 
 
 def test_groups_over_an_interface_of_this_host(tmp_path: Any) -> None:
