@@ -43,12 +43,3 @@ def bus_bytes(operation: str, payload_bytes: Numbers, group_sizes: Numbers) -> F
     if any(factor is None for factor in factors):
         return None
     return np.asarray(np.array(factors, dtype=np.float64)[places] * payload_bytes)
-
-
-def bus_bandwidths(operation: str, payload_bytes: Numbers, seconds: Numbers, group_sizes: Numbers) -> Floats:
-    """``bus_bandwidth`` of many calls of one operation; masked where the scalar one is None."""
-    moved = bus_bytes(operation, payload_bytes, group_sizes)
-    if moved is None:
-        return np.ma.MaskedArray(np.zeros(len(payload_bytes)), mask=True)
-    bandwidths: Floats = np.ma.divide(moved, seconds)
-    return bandwidths

@@ -171,14 +171,6 @@ def forecasts(configs: Sequence[RunConfig], target: Target) -> list[Forecast]:
     return [found[row] for row in range(len(configs))]
 
 
-def is_legal(config: RunConfig) -> bool:
-    """Whether it keeps every rule."""
-    try:
-        return not any(True for _ in rules.problems(config))
-    except InputError:
-        return False
-
-
 def _alike(configs: Sequence[RunConfig], target: Target, precision: str) -> list[Forecast]:
     """Of configurations in one format of numbers, of as many ranks on the same links."""
     cases = cases_of(configs, target.devices_per_node)

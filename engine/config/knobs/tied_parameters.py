@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.config.presets import is_decoder, resolve
+from engine.config.presets import resolve
 from engine.config.sections import Model
 
 _BLOCK = re.compile(r"^blocks\.(\d+)\.")
@@ -97,11 +97,6 @@ def sharing_of(model: Model) -> Sharing:
 def sharing_among(model: Model, blocks: int, tied: tuple[str, str] | None) -> Sharing:
     """Of another workload with so many blocks, which says what ``tied`` embeddings are in it."""
     return Sharing(_layers_each(model, blocks), tied if model.tied_embeddings else None)
-
-
-def parameter_sets(model: Model) -> int:
-    """How many sets of a layer's parameters the decoder has."""
-    return model.layer_groups or resolve(model).layers if is_decoder(model) else 0
 
 
 def _layers_each(model: Model, layers: int) -> int:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -306,11 +306,6 @@ def read(text: str) -> bool | int | float | str:
         except ValueError:
             continue
     return text
-
-
-def shell_line(words: Sequence[str]) -> str:
-    """Words as one line of a shell."""
-    return " ".join(_quoted(word) for word in words)
 
 
 def _quoted(word: str) -> str:
