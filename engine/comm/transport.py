@@ -24,11 +24,11 @@ _INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 class Carried(NamedTuple):
-    """What a group of one axis was given, and whether all of its members are on one island."""
+    """What a group of one axis was given, and whether all of its members are on one island; None if nobody told."""
 
     axis: str
     network: str | None
-    inside: bool
+    inside: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Transport:
 
     def group(self, axis: str, members: Sequence[int], timeout: timedelta) -> Group:
         """A group of these ranks; only its members call this."""
-        inside = self.islands is not None and len({self.islands[rank] for rank in members}) == 1
+        inside = None if self.islands is None else len({self.islands[rank] for rank in members}) == 1
         network = (inside and self.inside) or self.between
         self.carried.append(Carried(axis, network, inside))
         with over(network, dist.get_backend()) as options:

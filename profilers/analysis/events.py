@@ -219,7 +219,7 @@ NETWORKS_EVENT = "networks"
 
 def network_rows(records: RunRecords) -> list[NetworkRow]:
     """By axis and network, as ranks told it when they made their groups; what cannot be read is left out."""
-    found: dict[tuple[str, str | None, bool], list[int]] = {}
+    found: dict[tuple[str, str | None, bool | None], list[int]] = {}
     for rank in records.ranks():
         told = [event.data for event in records.events(rank) if event.kind == NETWORKS_EVENT]
         for one in told[-1].get("groups", []) if told else []:

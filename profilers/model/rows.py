@@ -297,12 +297,13 @@ class Resumed:
 @dataclass(frozen=True, slots=True)
 class NetworkRow:
     """What groups of an ``axis`` send over, the groups of these ``ranks``: an interface on CPUs, one of NCCL's networks
-    on GPUs, what the backend chose by itself if None. ``inside``: all members of each group are on one island.
+    on GPUs, what the backend chose by itself if None. ``inside``: all members of each group are on one island;
+    None where nobody told which ranks are.
     """
 
     axis: str
     network: str | None
-    inside: bool
+    inside: bool | None
     ranks: list[int]
 
 

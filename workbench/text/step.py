@@ -243,11 +243,14 @@ def batches_ahead(rows: Sequence[AheadRow]) -> str:
     )
 
 
+_ISLANDS = {True: ", on one island", False: ", between islands", None: ""}
+
+
 def networks(rows: Sequence[NetworkRow]) -> str:
     """What groups were given to send over, by where their members are."""
     return "; ".join(
         f"{row.axis} over {row.network or 'what its backend chose'}"
-        f", {'on one island' if row.inside else 'between islands'} (ranks {words.first_ranks(row.ranks)})"
+        f"{_ISLANDS[row.inside]} (ranks {words.first_ranks(row.ranks)})"
         for row in rows
     )
 

@@ -18,6 +18,8 @@ from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import check
 from engine.run.devices import interfaces
 from engine.run.devices.selection import Devices
+from profilers.model.rows import NetworkRow
+from workbench.text import step
 
 SECOND = {"islands": [2, 2], "rate_mbit": 100.0, "inside_mbit": 400.0}
 
@@ -101,6 +103,13 @@ def test_nothing_is_chosen_or_told_where_nothing_was_asked_for(monkeypatch: pyte
     for plain in (Transport(), Transport(islands=(0, 0, 1, 1)), Transport("near", None, None)):
         assert made_over(monkeypatch, plain, [0, 1]) == ["eth7"]
     assert Transport(islands=(0, 0)).told() == []
+
+
+def test_where_nobody_told_islands_a_group_is_said_to_be_on_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Transport(between="far")
+    assert made_over(monkeypatch, one, [0, 1]) == ["far"]
+    assert one.told() == [{"axis": "dp", "network": "far", "inside": None}]
+    assert step.networks([NetworkRow("dp", "far", None, [0, 1])]) == "dp over far (ranks 0, 1)"
 
 
 def test_nccl_gets_the_network_by_name_in_options_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
