@@ -57,14 +57,14 @@ class Meetings:
         self._counts: dict[tuple[int, str, Among], int] = {}
         self._open: dict[tuple[int, str, int], Meeting] = {}
         self._last: dict[tuple[int, str], Booking] = {}
-        self._groups: dict[tuple[int, ...], Group] = {}
+        self._groups: dict[tuple[tuple[int, ...], int], Group] = {}
         self.group = lru_cache(maxsize=None)(self._group)
 
     def come(self, call: Collective, place: int, op: int, now: float) -> Meeting:
         """A place reaches a collective; the last one lets it begin."""
         counted = (place, call.axis, call.among)
         number = self._counts[counted] = self._counts.get(counted, 0) + 1
-        group = self.group(call.among, place)
+        group = self.group(call.among, place, call.group_size)
         key = group.number, call.axis, number
         meeting = self._open.get(key)
         if meeting is None:
@@ -87,14 +87,12 @@ class Meetings:
         booking = self._last[stream] = self._ports.book(group.ports, begin, hold, latency)
         return booking
 
-    def _group(self, among: Among, place: int) -> Group:
+    def _group(self, among: Among, place: int, ranks: int) -> Group:
         places = members(among, place, self._step.replicas, self._step.plan.ranks)
-        if places not in self._groups:
-            self._groups[places] = self._made(places)
-        return self._groups[places]
-
-    def _made(self, places: tuple[int, ...]) -> Group:
-        return Group(len(self._groups), places, *self._ports.meeting(places))
+        key = places, max(1, min(ranks // len(places), self._step.width))
+        if key not in self._groups:
+            self._groups[key] = Group(len(self._groups), places, *self._ports.meeting(*key))
+        return self._groups[key]
 
 
 def members(among: Among, place: int, replicas: int, pipeline_ranks: int) -> tuple[int, ...]:

@@ -183,8 +183,10 @@ class Ports:
             self.bookings[port] = booking
         return booking
 
-    def meeting(self, places: Sequence[int]) -> tuple[Link, tuple[int, ...], float]:
-        """The link of a ring through places, the ports that it keeps, and how much of their time a byte takes."""
+    def meeting(self, places: Sequence[int], ranks: int = 1) -> tuple[Link, tuple[int, ...], float]:
+        """The link of a ring through places, of so many ``ranks`` of each, the ports that it keeps, and how much of
+        their time a byte takes.
+        """
         devices = [self.device(one) for one in places]
         inside = all(self.same_node(devices[0], device) for device in devices[1:])
         held = dict.fromkeys(port for one in places for port in self.ports(one, inside))

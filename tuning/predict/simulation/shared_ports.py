@@ -76,9 +76,14 @@ class SharedPorts(Ports):
         own = np.isin(np.arange(self._places), list(places)).repeat(each)
         return self._reached(blocks.ravel(), np.roll(blocks, -1, axis=2).ravel(), near, own)
 
-    def meeting(self, places: Sequence[int]) -> tuple[Link, tuple[int, ...], float]:
-        """The link of a ring through places, all of whose ranks send at once, and the ports that it keeps."""
-        rings = np.array([self.devices(one) for one in places]).T
+    def meeting(self, places: Sequence[int], ranks: int = 1) -> tuple[Link, tuple[int, ...], float]:
+        """The link of rings through places, all of whose ranks send at once, and the ports that they keep. A ring has
+        so many ``ranks`` of each place; those of tp, which lie side by side, are in rings of their own.
+        """
+        devices = np.array([self.devices(one) for one in places])
+        ranks = ranks if devices.shape[1] % ranks == 0 else 1
+        across = devices.reshape(len(places), ranks, -1).transpose(2, 0, 1)
+        rings = across.reshape(-1, len(places) * ranks)
         inside = all(self.same_node(int(rings[0, 0]), int(one)) for one in rings.ravel())
         near = self._links.on_one_island(rings)
         held = dict.fromkeys(

@@ -147,6 +147,19 @@ def test_groups_of_tp_on_an_island_keep_their_card_where_those_of_cp_cross() -> 
         assert taken == pytest.approx(size / (mbit * MBIT))
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
+def test_one_ring_goes_through_all_ranks_of_places_with_cp(order: tuple[int, ...]) -> None:
+    """Two places of two cp ranks: gradients go in one ring of four, as placement counts; in order it crosses once each
+    way, where two rings of two ranks would each do so.
+    """
+    size, links = 3e6, lab(inside_mbit=200.0)
+    reduce = Collective("dp_cp", "all_reduce", 4, size, Among(2))
+    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, width=2, sent=(Sent(after=(reduce,)),))
+    counted = Order(Layout(pp=1, dp=2, cp=2), links, Volumes(dp=Stream(size)))(np.array([order]))[0]
+    taken = simulate(step, on(links, order)).seconds - EVEN.forward - EVEN.backward
+    assert taken == pytest.approx(counted)
+
+
 def test_too_few_links_are_refused() -> None:
     step = Step(plan("gpipe", 2, 1, 1), (EVEN,) * 2, 1.0, replicas=4)
     with pytest.raises(ValueError, match="8 ranks need a device each of 4"):
