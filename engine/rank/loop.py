@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from statistics import median
@@ -18,8 +18,8 @@ from engine.checkpoint.checkpointer import Checkpoints
 from engine.comm.context import RankContext
 from engine.comm.store import RankStore
 from engine.config.errors import InputError, WorkbenchError
-from engine.config.knobs.batch_ramp import steps_for
 from engine.config.knobs.task_ranks import deal
+from engine.config.knobs.time_budget import Due, longest
 from engine.config.layout import mean_accumulation, round_steps
 from engine.config.run_config import RunConfig
 from engine.model.stage import Samples
@@ -124,7 +124,7 @@ def _steps(
             planner.watch(step)
             divergence.check(step, *one_step(rank, stages, optimizer, samples, log, step))
             planner.after(step + 1)
-            with rank.timer.aside():
+            with rank.timer.aside(), length.beside():
                 checkpoints.after(step + 1)
                 validation.after(step + 1)
             step += 1
@@ -338,14 +338,15 @@ class _Moment(NamedTuple):
 class RunLength:
     """How many steps a run of ``train.seconds`` has; nothing of a run that counts its steps.
 
-    Rank 0 has the clock: from the pace of the last steps a sequence, all that goes on between them included, it tells
-    how many fit before the last save and the last loss, and all ranks take that over at the same step, as a command.
+    Rank 0 has the clock: from the pace of the last steps a sequence, and from what saves and losses take that are still
+    due on the way and at the end, it tells how many fit, and all ranks take that over at the same step, as a command.
     """
 
     def __init__(self, rank: RankContext, began: float) -> None:
         self._rank, self._began = rank, began
         self._seconds = rank.config.train.seconds
         self._moments: deque[_Moment] = deque(maxlen=_PACE_STEPS + 1)
+        self._beside = 0.0
 
     @property
     def limited(self) -> bool:
@@ -357,6 +358,15 @@ class RunLength:
         if self._seconds is not None:
             self._follow(first + _UNKNOWN_STEPS)
 
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """Around saves and losses between two steps: they are no part of the pace."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._beside += time.monotonic() - began
+
     def before(self, step: int, validation: float | None, save: float | None) -> None:
         """Between two steps: plan the length anew, and take over what is announced for this one. The last loss took so
         many seconds, and the last save; a first save is taken to last a step.
@@ -364,7 +374,7 @@ class RunLength:
         if self._seconds is None:
             return
         if self._rank.rank == 0:
-            self._moments.append(_Moment(time.monotonic(), self._rank.sequences))
+            self._moments.append(_Moment(time.monotonic() - self._beside, self._rank.sequences))
             self._plan(step, validation or 0.0, save)
         steps = self._rank.control.planned(step)
         if steps is not None and steps != self._rank.config.train.steps:
@@ -384,22 +394,20 @@ class RunLength:
     def _plan(self, step: int, validation: float, save: float | None) -> None:
         assert self._seconds is not None
         known = list(self._moments)[1:] if len(self._moments) <= _PACE_STEPS else list(self._moments)
-        end, now = self._began + self._seconds - validation, self._moments[-1].seconds
+        left = self._began + self._seconds - time.monotonic()
         if len(known) < 2:  # the first step makes what the others find, and tells no pace
-            if now >= end:
+            if left <= validation:
                 self._rank.control.plan(step, step, round_steps(self._rank.config))
             return
         taken = known[-1].sequences - known[0].sequences
         if taken <= 0:  # steps are done again
             return
-        pace = (now - known[0].seconds) / taken
-        saves = self._rank.config.checkpoint.every_steps is not None
+        pace = (known[-1].seconds - known[0].seconds) / taken
         unknown = pace * self._rank.step_config.batch.global_batch
-        end -= (unknown if save is None else save) * saves
-        config = self._rank.config
-        steps = steps_for(config, step, max(0.0, end - now) / pace) - step
-        period = round_steps(config)
-        length = max(step, (step + steps) // period * period)
+        config, period = self._rank.config, round_steps(self._rank.config)
+        length = longest(config, step, left, pace, Due(validation, unknown if save is None else save))
+        steps = length - step
+        length = max(step, length // period * period)
         planned = config.train.steps
         if abs(length - planned) > _LENGTH_SHARE * planned or steps <= _PACE_STEPS:
             self._rank.control.plan(step, length, period)

@@ -1,0 +1,38 @@
+"""How many steps fit into a time, with the saves and the losses on held-out text that are due beside them. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from engine.config.knobs.batch_ramp import steps_for
+from engine.config.run_config import RunConfig
+
+
+class Due(NamedTuple):
+    """Seconds of a loss on held-out text, and of a save."""
+
+    validation: float
+    save: float
+
+    def seconds(self, config: RunConfig, step: int, length: int) -> float:
+        """Of all that is due after ``step`` in a run of that length, its end included."""
+        every, saves = config.train.validate_every, config.checkpoint.every_steps
+        losses = 1 + (0 if every is None else max(0, (length - 1) // every - step // every))
+        saved = 0 if saves is None else max(0, math.ceil(length / saves) - step // saves)
+        return losses * self.validation + saved * self.save
+
+
+def longest(config: RunConfig, step: int, left: float, pace: float, due: Due) -> int:
+    """The steps of the longest run that is through in the seconds ``left`` from ``step`` on, at a ``pace`` of so many a
+    sequence, with all that is due until then.
+    """
+
+    def fits(length: int) -> bool:
+        return steps_for(config, step, (left - due.seconds(config, step, length)) / pace) >= length
+
+    low, high = step, steps_for(config, step, max(0.0, left) / pace) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
