@@ -1,22 +1,24 @@
 """SliceOut (arXiv 2007.10909) here: a step trains three quarters of heads and width, beside all of them.
 
-Bytes of gradients are those of two data ranks' calls, and of the formula. Seconds of a step are taken on one process,
-settings in turn in random order on warm ranks, whole matrices twice (A/A), of a small decoder and of one four times as
-wide, in which products of matrices are most of a step. Losses are on held-out text, of whole
-matrices, after as many steps and after as many seconds of training.
+Bytes of gradients are those of two data ranks' calls, and of the formula. Seconds of a step are taken in one process on
+one core, a step of each setting in turn, in random order, whole matrices twice (A/A), of a small decoder and of one
+four times as wide, in which products of matrices are most of a step. Losses are on held-out text, of whole matrices,
+after as many steps and after as many seconds of training.
 """
 
 from __future__ import annotations
 
-import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import _ranks as ranks
 from benchmarks import _table as table
-from benchmarks._ratio import Ratio, ratio
+from benchmarks._ratio import Ratio, Taken, ratio, wall_seconds
+from engine.comm.context import RankContext
 from engine.config.run_config import RunConfig, parse
 from engine.launch.pool import LocalPool
 from engine.session import Session
@@ -38,12 +40,11 @@ WIDTHS: dict[str, dict[str, Any]] = {
 
 
 class Size(NamedTuple):
-    """Seconds and steps of a run whose loss is taken, steps of one that is timed, and rounds of those."""
+    """Seconds and steps of a run whose loss is taken, and how many steps of each setting are timed."""
 
     seconds: float = 20.0
     steps: int = 150
-    timed: int = 20
-    rounds: int = 20
+    timed: int = 120
 
 
 def config_of(**more: Any) -> RunConfig:
@@ -69,9 +70,11 @@ def run(size: Size, kept_at: Path = KEPT) -> dict[str, Any]:
             table.keep(kept_at, kept)
         times = kept.setdefault("times", {})
         for width, values in WIDTHS.items():
-            while len(times.setdefault(width, {}).get(AGAIN, [])) < size.rounds:
-                for kind, seconds in _round(session, size.timed, values):
-                    times[width].setdefault(kind, []).append(seconds)
+            if width not in times:
+                (taken,) = ranks.on_cores(config_of().with_values(values), _steps, size.timed)
+                times[width] = {
+                    kind: each.tolist() for kind, each in wall_seconds([taken], [*SHARES, AGAIN]).items()
+                }
                 table.keep(kept_at, kept)
         ends = {
             "steps": {"train.steps": size.steps},
@@ -108,14 +111,13 @@ def _bytes(session: Session, share: float) -> dict[str, int]:
     }
 
 
-def _round(session: Session, steps: int, width: dict[str, Any]) -> list[tuple[str, float]]:
-    """Each kind once."""
-    names, found = [*SHARES, AGAIN], []
-    for name in random.sample(names, len(names)):
-        config = config_of(train__slice_keep=SHARES.get(name, 1.0), train__steps=steps + 4, train__warmup=4)
-        summary = _summary(session, config.with_values(width | {"train.validation_batches": 0}))
-        found.append((name, float(np.median(summary.step_samples))))
-    return found
+def _steps(rank: RankContext, rounds: int) -> list[Taken]:
+    """Each kind once a round."""
+    engines = {}
+    for kind in (*SHARES, AGAIN):
+        config = rank.config.with_values({"train.slice_keep": SHARES.get(kind, 1.0)})
+        engines[kind] = ranks.EngineSteps(ranks.Engine(replace(rank, config=config)), recorded=False)
+    return ranks.in_turn(engines, rounds)
 
 
 HEADER = [
@@ -182,6 +184,6 @@ def title(kept: dict[str, Any]) -> str:
     """What was measured."""
     size = kept["size"]
     return (
-        f"Slices of heads and width: {size['rounds']} rounds of {size['timed']} steps, {size['steps']} steps or "
+        f"Slices of heads and width: {size['timed']} steps of each, {size['steps']} steps or "
         f"{size['seconds']:g} seconds of training"
     )

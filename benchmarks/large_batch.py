@@ -198,10 +198,12 @@ def budget(runs: Runs, seeds: int, seconds: float) -> list[list[str]]:
 
 
 def _ends(what: str, found: Sequence[tuple[dict[str, float], float]]) -> list[str]:
-    off = [(one["used"] - seconds) / one["step"] for one, seconds in found]
+    late = [one["used"] - seconds for one, seconds in found]
+    off = [seconds / one["step"] for seconds, (one, _) in zip(late, found, strict=True)]
     within = sum(abs(one) <= 1 for one in off)
     return [what, f"{within} of {len(off)} runs",
-            f"median {np.median(off):+.2f}, from {min(off):+.2f} to {max(off):+.2f} steps",
+            f"median {np.median(off):+.2f}, from {min(off):+.2f} to {max(off):+.2f} steps, "
+            f"{min(late):+.2f} to {max(late):+.2f} s",
             "kept" if within == len(off) else "not kept by all"]  # fmt: skip
 
 
