@@ -200,7 +200,8 @@ def _remedy(problem: ErrorDetails, path: list[str], root: type[BaseModel]) -> st
 
 
 def _is_of_list(problem: ErrorDetails) -> bool:
-    return isinstance(problem["input"], list) and str(problem["loc"][-1]).startswith("list[")
+    place = problem["loc"]  # nothing where the whole file is wrong
+    return isinstance(problem["input"], list) and bool(place) and str(place[-1]).startswith("list[")
 
 
 def _path(place: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
