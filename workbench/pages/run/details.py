@@ -201,8 +201,8 @@ def _checkpoints(summary: RunSummary) -> None:
         number_table(run_text.checkpoint_columns(summary.checkpoints), "run-checkpoint-table")
 
 
-def _host(view: RunView, records: Snapshot, _: RunSummary) -> None:
-    host.draw_host(records)
+def _host(view: RunView, records: Snapshot, summary: RunSummary) -> None:
+    host.draw_host(records, summary.networks)
     commands.draw_commands(view)
 
 

@@ -16,7 +16,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import parse
 from engine.config.validation import rules
 from engine.footprint.footprint import Footprint, largest
-from profilers.model.rows import MemoryPlanRow
+from profilers.model.rows import MemoryPlanRow, NetworkRow
 from workbench.figures import host
 from workbench.pages.widgets.plotly_chart import chart, shared_chart
 from workbench.pages.widgets.shared import number_table, table
@@ -24,7 +24,7 @@ from workbench.records.live_snapshot import Snapshot
 from workbench.text import step, words
 
 
-def draw_host(snapshot: Snapshot) -> None:
+def draw_host(snapshot: Snapshot, networks: Sequence[NetworkRow]) -> None:
     """Cores and the ranks' shares of them, network and disk; what the sampler could not read, and what it cost."""
     snapshot = of_chosen_host(snapshot, "run-host")
     start = snapshot.status.began_unix
@@ -37,8 +37,8 @@ def draw_host(snapshot: Snapshot) -> None:
         lines = host.interface_series(snapshot.interfaces, start, ranks)
         chart(host.interfaces(lines, snapshot.id), "run-interfaces", "Network of the ranks' own interfaces")
         links(snapshot)
-    if snapshot.summary is not None and snapshot.summary.networks:
-        told = words.escaped(step.networks(snapshot.summary.networks))
+    if networks:
+        told = words.escaped(step.networks(networks))
         st.caption(f":material/lan: What groups send over, by where their members are: {told}.")
     for event in snapshot.launcher_events:
         if event.kind == "readings_missing":
