@@ -216,7 +216,7 @@ def _listed(wrong: str, known: list[str]) -> str:
     if len(known) <= _MOST_LISTED:
         return ", ".join(known)
     near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.0)
-    return f"{', '.join(near)} and {len(known) - len(near)} others (docs/engine.md)"
+    return f"{', '.join(near)} and {len(known) - len(near)} others (docs/reference/configuration.md)"
 
 
 def _fields_at(root: type[BaseModel], path: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """What joins each two hosts: ``torchrun --nnodes N --nproc-per-node 1 -m engine.launch.measure.pairs --out FILE``.
 
 One rank on each host. Two at a time send each other messages while all others wait, so that nothing is shared; then
-all hosts of an island send out of it at the same time, which is what its uplink carries. ``workbench calibrate --lab``
+all hosts of an island send out of it at the same time, which is what its uplink carries. ``workbench calibrate --links``
 does the same on the hosts of a lab.
 """
 
