@@ -174,6 +174,7 @@ def _span_of(rates: np.ndarray[Any, Any]) -> str:
 
 #: The most devices that are listed as a person types them; of more, runs of them are told.
 _LISTED = 64
+_SUM_HELP = "By formula (Pipette's): it compares orders, and is longer than a step, in which some of it hides."
 
 
 def devices(cluster: Cluster) -> str:
@@ -220,7 +221,7 @@ def alternative_columns(found: Placed) -> list[Column]:
     ]
     return [
         Column("axis inside axis", [nesting(one) for one in rows]),
-        Column("step", [one.total for one in rows], unit, "By formula; nothing is hidden behind anything."),
+        Column("sum", [one.total for one in rows], unit, _SUM_HELP),
         *(Column(axis, [one.seconds[axis] for one in rows], unit) for axis in axes),
         Column("groups across islands", crossing),
     ]
