@@ -1,6 +1,6 @@
 """Training within 256 KB (arXiv 2206.15472) here: chosen parts of a network, beside last layers in the same budget.
 
-Losses and bytes do not depend on how busy the machine is. Each way has the best of three learning rates, by the mean
+Losses and bytes do not depend on how busy the machine is. Each way has the best of four learning rates, by the mean
 over seeds; int8 without scaling has rates of its own, and one of the others'. What has been measured is kept after each
 run.
 """
@@ -19,7 +19,7 @@ from engine.session import Session
 
 NAME, KEPT = "systems_sparse_update", table.RESULTS / "systems_sparse_update.json"
 BUDGET, SEEDS, STEPS = 256.0, 3, 100
-RATES = 0.03, 0.1, 0.3
+RATES = 0.03, 0.1, 0.3, 1.0
 #: Of int8 without scaling, whose gradients are smaller by the square of what a code is worth.
 OWN_RATES = 0.1, 1.0, 10.0, 30.0
 #: What is trained, and how its weights are held.

@@ -57,7 +57,16 @@ def machine() -> str:
 
 def commit() -> str:
     """Short name of the commit; empty outside a checkout, and where there is no git."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
+    return _git("rev-parse", "--short", "HEAD")
+
+
+def last_commit(file: Path) -> str:
+    """Short name and day of the last commit that changed this file; empty where that is not known."""
+    return _git("log", "-1", "--format=%h, %cs", "--", str(file))
+
+
+def _git(*words: str) -> str:
+    command = ["git", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=RESULTS.parent)
     except OSError:

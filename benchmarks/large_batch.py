@@ -3,7 +3,7 @@
     python -m benchmarks.large_batch [--seeds 3] [--steps 960] [--seconds 15] [--only NAME ...] [--save]
 
 *Recipes*: a batch eight times as large sees the same text in an eighth of the steps, as it is and by each recipe; the
-learning rate of the small batch is the best of three, by the first seed.
+learning rate of the small batch is the best of three, by the first seed, and LAMB's and LARS's the best of their own.
 *Equal time*: of all batches and learning rates, the one with the most tokens a second and the one that learned most,
 on a seed of their own, then trained again on others. One rank, so that the processor's share is the same for all;
 held-out losses are of the same text.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -59,12 +60,11 @@ RECIPES: dict[str, dict[str, Any]] = {
     "as it is": {},
     "linear, warm-up": {"train.learning_rate_scaling": "linear"},
     "square root, warm-up": {"train.learning_rate_scaling": "square_root"},
-    "LAMB, square root, warm-up": {
-        "train.optimizer": "lamb",
-        "train.learning_rate": 1e-2,
-        "train.learning_rate_scaling": "square_root",
-    },
+    "LAMB, square root, warm-up": {"train.optimizer": "lamb", "train.learning_rate_scaling": "square_root"},
+    "LARS, linear, warm-up": {"train.optimizer": "lars", "train.learning_rate_scaling": "linear"},
 }
+#: By optimizer, the learning rates of the small batch of which each recipe with it takes the best: of one seed.
+OWN_RATES = {"lamb": (3e-3, 1e-2, 3e-2), "lars": (0.3, 1.0, 3.0, 10.0)}
 
 
 class Runs:
@@ -137,21 +137,36 @@ def recipes(runs: Runs, seeds: int, steps: int) -> list[list[str]]:
     fair = [small(seed, best) for seed in range(seeds)]
     rows = [[f"batch {BATCH}, {steps} steps, learning rate {best:g}", _losses(fair), "", "the rival"]]
     for name, more in RECIPES.items():
-        warm_up = {"train.learning_rate_warmup": steps // LARGER // 10} if more else {}
-        values = {
-            "train.steps": steps // LARGER,
-            "train.learning_rate": best,
-            "train.learning_rate_batch": BATCH,
-        }
-        found = [
-            runs.run(f"large {steps} {name} {seed}", BATCH * LARGER, seed, values | warm_up | more)["loss"]
-            for seed in range(seeds)
-        ]
+        found, rate = _large(runs, seeds, steps, name, best)
         over = float(np.mean(found) / np.mean(fair) - 1)
         plain = "over 5 %, as is said" if over > 0.05 else "not over 5 % here"
         what = f"batch {BATCH * LARGER}, {steps // LARGER} steps, {name}"
+        what += "" if rate == best else f", learning rate {rate:g}"
         rows.append([what, _losses(found), _spread(found, fair), _within(over) if more else plain])
     return rows
+
+
+def _large(runs: Runs, seeds: int, steps: int, name: str, best: float) -> tuple[list[float], float]:
+    """Losses of a recipe by seed, and its learning rate: the small batch's ``best``, or the best of its optimizer's."""
+    more = RECIPES[name]
+    warm_up = {"train.learning_rate_warmup": steps // LARGER // 10} if more else {}
+
+    def at(seed: int, rate: float) -> float:
+        values = {
+            "train.steps": steps // LARGER,
+            "train.learning_rate": rate,
+            "train.learning_rate_batch": BATCH,
+        }
+        told = "" if rate == best else f" {rate:g}"
+        return runs.run(f"large {steps} {name}{told} {seed}", BATCH * LARGER, seed, values | warm_up | more)["loss"]
+
+    rates = OWN_RATES.get(str(more.get("train.optimizer")), (best,))
+    rate = min(rates, key=lambda rate: _or_worst(at(0, rate)))
+    return [at(seed, rate) for seed in range(seeds)], rate
+
+
+def _or_worst(loss: float) -> float:
+    return loss if math.isfinite(loss) else math.inf
 
 
 def equal_time(runs: Runs, seeds: int, seconds: float) -> list[list[str]]:

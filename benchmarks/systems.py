@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 from benchmarks import _table as table
 from benchmarks.literature import HEADER, systems
@@ -28,11 +29,18 @@ def main() -> None:
         for name in chosen:
             known[name].kept.unlink(missing_ok=True)
     lines = [
-        system.line(given, name in chosen)
+        [*system.line(given, name in chosen), _measured_at(system.kept, name in chosen)]
         for name, system in known.items()
         if name in chosen or system.kept.exists()
     ]
-    table.show("systems", "Systems of the literature, beside their rivals", HEADER, lines, given.save)
+    title = "Systems of the literature, beside their rivals"
+    table.show("systems", title, [*HEADER, "measured at"], lines, given.save)
+
+
+def _measured_at(kept: Path, measured: bool) -> str:
+    """The commit that the line's measurements came with, and its day; what is measured now has that of the table."""
+    told = "" if measured else table.last_commit(kept)
+    return told or "this commit"
 
 
 if __name__ == "__main__":
