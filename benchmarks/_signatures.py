@@ -141,6 +141,13 @@ def rows(kept: dict[str, Any]) -> tuple[list[list[str]], dict[str, int]]:
     return found, bars
 
 
+def again_range(kept: dict[str, Any]) -> str:
+    """From the least to the most of what a point took beside itself (A/A)."""
+    taken = [told["seconds"] for told in kept["points"].values()]
+    found = [float(np.mean(one[AGAIN]) / np.mean(one[CHOSEN])) for one in taken]
+    return f"{min(found):.3f} to {max(found):.3f}"
+
+
 def title(kept: dict[str, Any]) -> str:
     """What was measured."""
     rounds = min(told["rounds"] for told in kept["points"].values())

@@ -20,10 +20,10 @@ def _signatures_line(given: Namespace, measures: bool) -> list[str]:
     rows, bars = signatures.rows(kept)
     if measures:
         table.show(signatures.NAME, signatures.title(kept), signatures.HEADER, rows, given.save)
-    return _signatures(bars)
+    return _signatures(bars, signatures.again_range(kept))
 
 
-def _signatures(bars: dict[str, int]) -> list[str]:
+def _signatures(bars: dict[str, int], again: str) -> list[str]:
     every = len(signatures.POINTS)
     good = all(bars[name] == every for name in ("equal", "bytes", "not slower"))
     return [
@@ -32,7 +32,7 @@ def _signatures(bars: dict[str, int]) -> list[str]:
         f"saved as the formula says, within a tenth of all: {bars['bytes']} of {every}",
         "its bytes alone",
         f"all split and all replicated: not over 3 % slower {bars['not slower']} of {every}, at least 5 % faster than "
-        f"all split {bars['5 % faster']}",
+        f"all split {bars['5 % faster']} (A/A {again})",
         "no figure of signatures alone",
         "pays with long sequences" if good else "does not keep every bar",
     ]
