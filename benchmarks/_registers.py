@@ -1,8 +1,9 @@
 """Registers between stages (OneFlow's actors, arXiv 2110.15032) here: rate and what is held, for 1, 2, 4 and no bound.
 
 GPipe sends all forwards ahead, over stages that become slower towards the end: without a bound messages pile up in
-front of them. Work is paced and links are slow as in ``_partial_pipeline.py``; steps of all kinds are taken in turn,
-and simulated event by event with as many credits.
+front of them. A rank then keeps what it sent until the step ends, for gloo does not say earlier that a message has
+left. Work is paced and links are slow as in ``_partial_pipeline.py``; steps of all kinds are taken in turn, and
+simulated event by event with as many credits.
 """
 
 from __future__ import annotations
@@ -85,18 +86,19 @@ def rows(kept: dict[str, Any]) -> list[list[str]]:
     for kind, seconds in kept["seconds"].items():
         taken, step = float(np.median(seconds)), played(config_of(kind), kept["latency"])
         cells = [f"{1e3 * taken:,.0f}", f"{1e3 * step.seconds:,.0f}", f"{step.seconds / taken:.3f}"]
-        held = str(kept["held"][kind]) if KINDS[kind] else "-"
-        found.append([kind, *cells, f"{taken / free:.3f}", held, str(piled_up(step, step.step.plan))])
+        held, piled = (str(count) for count in (kept["held"][kind], piled_up(step, step.step.plan)))
+        found.append([kind, *cells, f"{taken / free:.3f}", held, piled])
     return found
 
 
 def bars(kept: dict[str, Any]) -> dict[str, int]:
-    """How many kinds keep each bar."""
+    """How many kinds keep each bar; that of what is held is one of kinds with a bound."""
     found = {"simulated": 0, "held": 0}
     for kind, seconds in kept["seconds"].items():
         ratio = played(config_of(kind), kept["latency"]).seconds / float(np.median(seconds))
         found["simulated"] += abs(ratio - 1) <= WITHIN
-        found["held"] += KINDS[kind] is None or kept["held"][kind] <= (KINDS[kind] or 0)
+        bound = KINDS[kind]
+        found["held"] += bound is not None and kept["held"][kind] <= bound
     return found
 
 

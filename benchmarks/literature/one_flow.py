@@ -43,12 +43,13 @@ def _registers_line(given: Namespace, measures: bool) -> list[str]:
     if measures:
         table.show(registers.NAME, registers.title(kept), registers.HEADER, registers.rows(kept), given.save)
     bars, every = registers.bars(kept), len(registers.KINDS)
+    bounds = [bound for bound in registers.KINDS.values() if bound is not None]
     free, one = (float(np.median(kept["seconds"][kind])) for kind in ("no bound", "1"))
     again = float(np.median(kept["seconds"][registers.AGAIN])) / free
     return [
         "OneFlow's registers, `schedule.registers`",
         "losses to the bit (tests)",
-        f"never more held than registers: {bars['held']} of {every}",
+        f"never more held than registers: {bars['held']} of {len(bounds)}",
         f"{bars['simulated']} of {every} within 15 %",
         f"no bound, where {kept['held']['no bound']} are held: one register takes {one / free:.2f} times as long "
         f"(A/A {again:.3f})",

@@ -148,7 +148,7 @@ class PipelineExecutor:
 
     @property
     def most_held(self) -> int:
-        """The most messages of one way between stages that this rank held at once in training."""
+        """The most messages of one way between stages that this rank held at once, with a bound or without."""
         return self._training.messages.held.most
 
     def tell_registers(self, steps: int, writer: RecordWriter) -> None:

@@ -29,8 +29,8 @@ class _Arrival(NamedTuple):
 
 
 class Held:
-    """Messages that a rank holds of each way: expected, here, and in use; of those it sends, the ones that are not used
-    up. ``most`` is the most of any way so far.
+    """Messages that a rank holds of each way: expected, here, and in use; of those it sends, the ones it has not let go
+    of. ``most`` is the most of any way so far.
     """
 
     def __init__(self, registers: int | None) -> None:
@@ -49,6 +49,10 @@ class Held:
     def leave(self, way: Way) -> None:
         """One is used up."""
         self._now[way] -= 1
+
+    def keep(self, sent: int) -> None:
+        """So many that were sent one way are kept now."""
+        self.most = max(self.most, sent)
 
 
 class PipelineMessages:
@@ -75,9 +79,11 @@ class PipelineMessages:
         self._due: dict[int, deque[_Arrival]] = {}
         self._under_way: dict[int, tuple[_Arrival, Message]] = {}
         self._here: dict[_Arrival, Tensor] = {}
+        #: Credits.
         self._leaving: deque[Message] = deque()
-        #: Of each way, with registers: what was sent, and whoever reads it has not said that it is used up.
-        self._unused: dict[Way, deque[Message]] = {}
+        #: Of each way: what was sent and not let go of. With registers that is until whoever reads it has said that it
+        #: is used up; without, until it is known to have left, which gloo says of nothing before the step ends.
+        self._kept: dict[Way, deque[Message]] = {}
         self.held = Held(registers)
 
     def connect(self) -> None:
@@ -111,7 +117,7 @@ class PipelineMessages:
         host_values.number(self._arrived(_Arrival(user, is_credit=True)))  # the host waits, too
         way = self._way_of(_Arrival(result_of(action)))
         assert way is not None, "it makes a message"
-        self._unused[way].popleft().wait()  # it was used up: gloo does not say of itself that it has left
+        self._kept[way].popleft().wait()  # it was used up: gloo does not say of itself that it has left
 
     def end(self, action: Action) -> None:
         """The message that the action used is used up: its register is free, and whoever waits for it is told."""
@@ -135,18 +141,15 @@ class PipelineMessages:
             self._here[_Arrival(result)] = tensor
             return
         message = self._end(self._rank, target).send(tensor.contiguous(), target)
-        if self.held.registers is not None:
-            unused = self._unused.setdefault((result.stage, to_stage), deque())
-            unused.append(message)
-            self.held.most = max(self.held.most, len(unused))
-            return
-        while self._leaving and self._leaving[0].is_through:
-            self._leaving.popleft().wait()
-        self._leaving.append(message)
+        kept = self._kept.setdefault((result.stage, to_stage), deque())
+        while self.held.registers is None and kept and kept[0].is_through:
+            kept.popleft().wait()
+        kept.append(message)
+        self.held.keep(len(kept))
 
     def close(self) -> None:
         """Wait until everything has left."""
-        for messages in (self._leaving, *self._unused.values()):
+        for messages in (self._leaving, *self._kept.values()):
             while messages:
                 messages.popleft().wait()
 

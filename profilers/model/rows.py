@@ -15,7 +15,7 @@ class PipelineRow:
     the medians of F, B, I and W; ``formula_fraction`` is the bubble that the schedule has with these costs and no
     transfer time, by ``formula_source``. ``trained_shares`` has the share of the micro-batches that goes through each
     stage; it is empty where all go through all. Where messages between stages are bounded, ``most_held`` is the most of
-    one way that a rank held, expected and in use among them, beside the ``registers`` that it had, and
+    one way that a rank held, expected, in use, or sent and not let go of, beside the ``registers`` that it had, and
     ``register_seconds`` is what a rank waited for a free one in a step, which is part of the bubble.
     """
 
