@@ -34,7 +34,9 @@ from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.pages.conftest import CHROMIUM, FLAGS, Visit, start_server
 
 RANKS = 8
-LONG = "20260101-000000-bbbb"
+LONG, SHORT = "20260101-000000-bbbb", "20260101-000001-bbbb"
+#: What a page takes whatever it shows: a run of so few steps is looked at beside the long one.
+SHORT_STEPS = 50
 #: Of the long run, calls are kept of so many last steps: a long run thins them itself.
 DETAILED_STEPS = 2_000
 _LOOK_SECONDS = 0.1
@@ -79,9 +81,9 @@ def write_live(home: Path, name: str, rate: float, seconds: float, times: Path) 
     np.save(times, written)
 
 
-def write_long(home: Path, steps: int) -> None:
+def write_long(home: Path, steps: int, name: str = LONG) -> None:
     """A run of so many steps that has ended."""
-    run = FakeRun(LONG, _VALUES, 0.1, steps)
+    run = FakeRun(name, _VALUES, 0.1, steps)
     folder = RunFolder(home, run)
     calls, none = run.calls(), list[Any]()
     for number in range(steps):
@@ -198,29 +200,30 @@ def refresh(tab: Visit) -> float:
     return float(tab.page.evaluate("() => window.ranAgain"))
 
 
-def copies_of(home: Path, count: int) -> list[str]:
-    """The long run under other names, for looks of a page that has never seen it; its files are the same ones."""
-    names = [f"{LONG[:-4]}{number:04x}" for number in range(count)]
+def copies_of(home: Path, count: int, run: str = LONG) -> list[str]:
+    """A run under other names, for looks of a page that has never seen it; its files are the same ones."""
+    names = [f"{run[:-4]}{number:04x}" for number in range(count)]
     for name in names:
-        shutil.copytree(home / LONG, home / name, copy_function=os.link)
+        shutil.copytree(home / run, home / name, copy_function=os.link)
     return names
 
 
 def _long_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: Any) -> list[list[str]]:
     write_long(home, given.steps)
+    write_long(home, SHORT_STEPS, SHORT)
     views = {
         "Runs": ("runs?id=", ".st-key-run-phases .js-plotly-plot"),
         "Live": ("live?run=", _CHART),
         "Steps": ("steps?run=", ".st-key-steps-heat .js-plotly-plot"),
     }
-    names = iter(copies_of(home, len(views) * given.looks))
+    names = {run: iter(copies_of(home, len(views) * given.looks, run)) for run in (SHORT, LONG)}
     process, address = start_server(home, scratch / "long.log")
     server, rows = psutil.Process(process.pid), []
     try:
         new_tab().open(f"{address}/machine")
-        for title, (place, chart) in views.items():
+        for (title, (place, chart)), run in itertools.product(views.items(), names):
             firsts, agains, refreshes, costs = list[float](), list[float](), list[float](), list[float]()
-            for name in itertools.islice(names, given.looks):
+            for name in itertools.islice(names[run], given.looks):
                 tab, used = new_tab(), _processor(server)
                 firsts.append(first_view(tab, f"{address}/{place}{name}", chart))
                 costs.append(_processor(server) - used)
@@ -229,7 +232,8 @@ def _long_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: A
                 refreshes.append(refresh(tab))
                 tab.page.context.close()
             memory = f"{server.memory_info().rss / 2**20:.0f}"
-            rows.append([title, *map(_middle_and_most, (firsts, costs, agains, refreshes)), memory])
+            what = f"{title}, {SHORT_STEPS} steps" if run == SHORT else title
+            rows.append([what, *map(_middle_and_most, (firsts, costs, agains, refreshes)), memory])
             print(f"{title} was looked at {given.looks} times", file=sys.stderr, flush=True)
     finally:
         process.terminate()

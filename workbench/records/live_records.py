@@ -200,11 +200,18 @@ class KeptStream:
 def extremes(stretches: Array, readings: Iterable[Array]) -> Array:
     """Which records have the lowest or the highest of a reading in their stretch; of several the first."""
     kept = np.zeros(len(stretches), dtype=bool)
+    in_order = bool(np.all(stretches[1:] >= stretches[:-1]))
+    order = np.arange(len(stretches)) if in_order else np.argsort(stretches, kind="stable")
     for values in readings:
-        known = np.flatnonzero(np.isfinite(values))
-        for sign in (1, -1):
-            order = known[np.lexsort((sign * values[known], stretches[known]))]
-            kept[order[np.flatnonzero(np.diff(stretches[order], prepend=-1))]] = True
+        known = order[np.isfinite(values[order])]
+        if not len(known):
+            continue
+        mine, of = values[known], stretches[known]
+        starts = np.flatnonzero(np.diff(of, prepend=of[0] - 1))
+        counts = np.diff(starts, append=len(known))
+        for most in (np.minimum, np.maximum):
+            at = np.flatnonzero(mine == np.repeat(most.reduceat(mine, starts), counts))
+            kept[known[at[np.flatnonzero(np.diff(of[at], prepend=of[0] - 1))]]] = True
     return kept
 
 

@@ -37,8 +37,11 @@ from workbench.records.summary import summary_of
 FRESH_SECONDS = 0.8
 #: What the launcher's own host is called where another was sampled, too.
 THIS_HOST = "the launcher's"
-#: Run folders followed at a time, and until nobody has looked at them for so long: a long run takes a third of a GB.
+#: Run folders followed at a time, and until nobody has looked at them for so long.
 FOLLOWED, FOLLOWED_SECONDS = 8, 300.0
+#: Bytes of their records, whatever the one looked at last has: 8 ranks of 100,000 steps write a quarter of a GB, and
+#: to read that again takes a tenth of a second.
+FOLLOWED_BYTES = 256 * 2**20
 
 
 _LOOKS = itertools.count()
@@ -192,6 +195,13 @@ class LiveRun:
             self._last = self._read(), files
         return self._last[0]
 
+    @property
+    def held_bytes(self) -> int:
+        """Of records that are held at the most; next to none where they are thinned."""
+        if self._last is None or self._thinned:
+            return 0
+        return sum(size for path, _, size in self._last[1] if Path(path).parent == self._records)
+
     def _read(self) -> Snapshot:
         ranks, processes_of = self._ranks(), self._host_processes()
         self._begin_anew(ranks)
@@ -336,7 +346,9 @@ class LiveRuns:
         """The run that was looked at longest ago is the first one."""
         while self._followed:
             folder, (_, looked, _) = next(iter(self._followed.items()))
-            if len(self._followed) <= FOLLOWED and now - looked <= FOLLOWED_SECONDS:
+            held = sum(run.held_bytes for run, _, _ in self._followed.values())
+            few = len(self._followed) <= FOLLOWED and (held <= FOLLOWED_BYTES or len(self._followed) == 1)
+            if few and now - looked <= FOLLOWED_SECONDS:
                 return
             del self._followed[folder]
 

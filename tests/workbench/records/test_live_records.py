@@ -121,3 +121,21 @@ def _plain(series: object) -> list[float]:
     if isinstance(series, (list, tuple)):
         return [number for part in series for number in _plain(part)]
     return [float(series)] if isinstance(series, (int, float)) else [np.nan] if series is None else []
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_of_each_stretch_the_first_lowest_and_highest_reading_stay(in_order: bool) -> None:
+    drawn = np.random.default_rng(7)
+    for count in (0, 1, 300):
+        stretches = drawn.integers(0, 9, count)
+        stretches = np.sort(stretches) if in_order else stretches
+        readings = [drawn.integers(0, 5, count).astype(float) for _ in range(2)]
+        for values in readings:
+            values[drawn.random(count) < 0.3] = np.nan
+        wanted = np.zeros(count, dtype=bool)
+        for values in readings:
+            for stretch in np.unique(stretches):
+                known = np.flatnonzero((stretches == stretch) & np.isfinite(values))
+                if len(known):
+                    wanted[known[[np.argmin(values[known]), np.argmax(values[known])]]] = True
+        assert live_records.extremes(stretches, readings).tolist() == wanted.tolist()

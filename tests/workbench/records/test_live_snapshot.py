@@ -11,6 +11,7 @@ from engine.run import run_folder
 from engine.run.run_folder import RunStatus
 from profilers.analysis.rounds import RECENT_STEPS
 from tests.support.workbench.synthetic import FakeRun, RunFolder
+from workbench.records import live_snapshot
 from workbench.records.live_snapshot import (
     FOLLOWED,
     FOLLOWED_SECONDS,
@@ -92,6 +93,23 @@ def test_only_a_few_runs_are_followed_at_a_time(tmp_path: Path) -> None:
     for number in range(FOLLOWED + 3):
         runs.snapshot(tmp_path / str(number))
     assert len(runs._followed) == FOLLOWED
+
+
+def test_long_runs_are_followed_as_long_as_their_records_are_few_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_snapshot, "FOLLOWED_BYTES", 10_000)
+    for name, size in (("small", 100), ("long", 9_950), ("longer", 20_000)):
+        (tmp_path / name / "records").mkdir(parents=True)
+        (tmp_path / name / "records" / "rank-0.unknown").write_bytes(bytes(size))
+    runs, thinned = LiveRuns(), LiveRuns(thinned=True)
+    held = []
+    for name in ("small", "long", "longer", "small"):
+        for looked_at in (runs, thinned):
+            looked_at.snapshot(tmp_path / name)
+        held.append([folder.name for folder in runs._followed])
+    assert held == [["small"], ["long"], ["longer"], ["small"]]
+    assert len(thinned._followed) == 3
 
 
 def test_a_run_that_nobody_looks_at_any_more_is_forgotten(tmp_path: Path) -> None:
