@@ -26,7 +26,7 @@ from tuning.sensitivity.report import document as mattered
 from tuning.study import run_study
 from workbench.analysis.studies import FollowedStudies
 from workbench.figures import study
-from workbench.figures.search.downsampling import thinned
+from workbench.figures.search.downsampling import downsample
 from workbench.figures.study import trial_series
 from workbench.home.store import Store
 from workbench.text.study import all_rows, as_csv, window
@@ -88,7 +88,7 @@ def _refreshed(big: Big, followed: Any) -> Took:
 
 
 def _drawn(result: Any) -> None:
-    study.trials(thinned(trial_series(result))).to_plotly_json()
+    study.trials(downsample(trial_series(result))).to_plotly_json()
     window(all_rows(result))
 
 

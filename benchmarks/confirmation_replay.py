@@ -158,7 +158,7 @@ def told(path: Path, budget: int, arms: int, gain: float, seed: int) -> Told:
     found = confirmation.confirmation_of(state, file)
     assert found is not None
     one = next(arm for arm in found.arms if arm.trial.number == 1)
-    compared = found.between(one, found.baseline)
+    compared = found.compare_arms(one, found.baseline)
     low, high = compared.ratio.low, compared.ratio.high
     holds = low is None or high is None or low <= 1 + gain <= high
     rounds = max(len(arm.windows) for arm in found.arms)

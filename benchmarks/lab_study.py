@@ -96,7 +96,7 @@ def replayed(kept: Kept, seed: int, changes: dict[str, Any], folder: Path) -> Fo
     rows = document["trials"]
     best: Point = (document.get("recommended") or document["best"])["config"]
     key, truth = point_key(best), fastest(kept)
-    measured = {point_key(file.search_space.settled(row["config"])) for row in rows}
+    measured = {point_key(file.search_space.canonical_point(row["config"])) for row in rows}
     near = [seconds(kept, point_key(row["config"])) <= NEAR * seconds(kept, truth) for row in rows]
     return Found(
         points=len(measured),

@@ -105,7 +105,7 @@ def show_windows(folder: Path) -> None:
 
 def offline(home: Path, file: StudyFile, steps: int) -> tuple[str, float]:
     """A search by runs of their own, and the run with what it found; the seconds that the search took."""
-    ordinary = parse({key: value for key, value in file._given().items() if key != "live"})
+    ordinary = parse({key: value for key, value in file._dump_given().items() if key != "live"})
     began = time.monotonic()
     with Session(home) as session:
         result = run_study(ordinary, home / STUDIES / file.name, session.execute)

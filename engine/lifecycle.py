@@ -232,7 +232,7 @@ def summary_of_job(folder: Path, records: RunRecords) -> RunSummary:
         peak_source="a foreign job does not tell in which precision it computes",
         parameters=None,
         model=TrainedModel(None),
-        notes=(*job.notes, *_told(records)),
+        notes=(*job.notes, *_rank_notes(records)),
         links=calibrated.links(backend),
         links_reason=calibrated.reason,
     )
@@ -277,7 +277,7 @@ def summary_of(
         parameters=work.parameters,
         hardware_flops_per_step=work.hardware_flops,
         mfu_convention=work.convention,
-        notes=notes_of(config, _devices(records)) + _told(records),
+        notes=notes_of(config, _devices(records)) + _rank_notes(records),
         links=calibrated.links(backend),
         links_reason=calibrated.reason,
         round_steps=round_steps(config),
@@ -403,7 +403,7 @@ def _environments(records: RunRecords) -> list[Event]:
     ]
 
 
-def _told(records: RunRecords) -> tuple[str, ...]:
+def _rank_notes(records: RunRecords) -> tuple[str, ...]:
     """What ranks noted themselves, each thing once."""
     events = [event for rank in records.ranks() for event in records.events(rank) if event.kind == "note"]
     return tuple(dict.fromkeys(str(event.data.get("text")) for event in events))

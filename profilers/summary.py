@@ -67,7 +67,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "tokens_per_step": None if tokens is None else round(tokens),
         "first_step": int(steps.steps[0]) if len(steps.steps) else 0,
         "resumed": resumed(records),
-        **_told(records),
+        **_event_rows(records),
         "changes": with_times(changes, steps),
         "measured_from_step": int(measured.steps[0]) if len(measured.steps) else None,
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
@@ -116,7 +116,7 @@ def _told_tokens(facts: RunFacts, steps: JoinedSteps) -> float | None:
     return float(tokens.sum()) / facts.ranks_alike if facts.ranks_alike and tokens.count() else None
 
 
-def _told(records: RunRecords) -> dict[str, Any]:
+def _event_rows(records: RunRecords) -> dict[str, Any]:
     """What ranks told in events of their own."""
     return {
         **time_budget(records),

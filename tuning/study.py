@@ -260,13 +260,13 @@ class Study:
             self._proposer.tell_new()
             self._board.file = self._file
             proposer = self._proposer
-            step = policy.next_step(self._journal.state, self._file, proposer.exhausted, proposer.hopeless)
+            step = policy.next_step(self._journal.state, self._file, proposer.is_exhausted, proposer.hopeless)
             step = coordination.step_or_wait(step, self._journal.state, self._crew.has)
             if step.phase == "wait":
                 return "wait"
             self._board.state = "running"
             self._board.phase = step.phase
-            return "ended" if step.phase == "done" else self._proposed(step)
+            return "ended" if step.phase == "done" else self._propose_trial(step)
 
     def _catch_up(self) -> None:
         """Settle what an owner that died left open, and tell Optuna what the journal says."""
@@ -314,12 +314,12 @@ class Study:
         while time.monotonic() < until and not interruption.seen:
             time.sleep(POLL_SECONDS)
 
-    def _proposed(self, step: Step) -> Trial | Otherwise:
+    def _propose_trial(self, step: Step) -> Trial | Otherwise:
         """The trial of a step, journaled with its lease; draws its point where it has none."""
         params: dict[str, Any] = {}
         skipped, point = 0, step.point
         if point is None:
-            draw = self._drawn()
+            draw = self._draw_point()
             if draw is None:
                 return "again"
             point, params, skipped = draw.point, draw.params, draw.skipped_illegal
@@ -333,7 +333,7 @@ class Study:
         self._journal.append("lease", number=number, **open_study.lease())
         return self._trial(number)
 
-    def _drawn(self) -> Draw | None:
+    def _draw_point(self) -> Draw | None:
         """What the sampler wants next; what was noted meanwhile is told."""
         before = len(self._journal.state.notes)
         draw = self._proposer.draw()
@@ -359,7 +359,7 @@ class Study:
         self._journal.append("tell", number=trial.number, seconds=time.monotonic() - started, **told)
         self._search_on(self._trial(trial.number))
         self.control.poll(at_once=True)  # what the trial itself asked for holds for the next one
-        self._ended(trial.number)
+        self._follow_up(trial.number)
 
     def _search_on(self, check: Trial) -> None:
         """Once a check ruled out who led: what was enough of a search was so beside that one."""
@@ -368,12 +368,12 @@ class Study:
             words = f"trial {check.confirms} is ruled out by its check: the search goes on"
             self._journal.append("note", text=words, enough="")
 
-    def _ended(self, number: int) -> None:
+    def _follow_up(self, number: int) -> None:
         with self._journal.turn():
             self._proposer.tell_new()
             note = self._mirroring.follow()
         self._board.show(self._journal.state, self._trial(number), note)
-        self._board.result_changed(self._journal.state)
+        self._board.refresh_result(self._journal.state)
 
     def _trial(self, number: int) -> Trial:
         found = self._journal.state.trial(number)

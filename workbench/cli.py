@@ -143,7 +143,7 @@ def run(arguments: list[str]) -> int:
     except typer.Abort:
         return ENDED_BADLY
     except Exception as error:
-        return unexpected(error)
+        return report_unexpected(error)
     if isinstance(code, train.JobCode):
         return code
     return code if code in (GOOD, ENDED_BADLY, WRONG_INPUT) else ENDED_BADLY
@@ -164,7 +164,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def unexpected(error: Exception) -> int:
+def report_unexpected(error: Exception) -> int:
     """One line for a mistake of ours, and where the traceback is."""
 
     kept = keep_traceback(error)

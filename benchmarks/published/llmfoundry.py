@@ -48,11 +48,13 @@ def runs(path: Path = RUNS) -> Columns:
     columns: Columns = {"model": models, "section": sheet.texts("section")}
     columns |= playbook.shape_columns("llm-foundry", models, sequence)
     columns |= {name: np.full(len(sheet), value) for name, value in _SETTINGS.items()}
-    columns["accelerator"] = sheet.coded("GPU", _ACCELERATORS)
-    columns["format"] = sheet.coded("Precision", {"amp_bf16": "bf16", "bf16": "bf16", "amp_fp8": "fp8"})
-    columns["zero_stage"] = sheet.coded("Sharding Strategy", _ZERO_STAGES)
-    columns["recompute"] = sheet.coded("Activation Checkpointing", {"True": 2, "False": 0})
-    columns["reduce_bytes"] = sheet.coded("MP Mode", {"PURE": 2, "DEFAULT": 4})
+    columns["accelerator"] = sheet.decode_column("GPU", _ACCELERATORS)
+    columns["format"] = sheet.decode_column(
+        "Precision", {"amp_bf16": "bf16", "bf16": "bf16", "amp_fp8": "fp8"}
+    )
+    columns["zero_stage"] = sheet.decode_column("Sharding Strategy", _ZERO_STAGES)
+    columns["recompute"] = sheet.decode_column("Activation Checkpointing", {"True": 2, "False": 0})
+    columns["reduce_bytes"] = sheet.decode_column("MP Mode", {"PURE": 2, "DEFAULT": 4})
     columns["gradient_bytes"] = np.full(len(sheet), 4)
     columns["devices"] = columns["dp"] = sheet.whole("# GPUs")
     columns["micro_batch"] = sheet.whole("MicroBatchSize")

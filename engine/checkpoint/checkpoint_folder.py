@@ -171,7 +171,7 @@ def writing(run: Path) -> Iterator[None]:
 
 def sweep(run: Path) -> None:
     """Remove what saves left that were killed; nothing while any process is writing to this run's checkpoints."""
-    with contextlib.suppress(OSError), _locked(run, fcntl.LOCK_EX | fcntl.LOCK_NB):
+    with contextlib.suppress(OSError), _hold_lock(run, fcntl.LOCK_EX | fcntl.LOCK_NB):
         _remove_unfinished(run)
 
 
@@ -180,12 +180,12 @@ def _locked_if_possible(run: Path, how: int) -> Iterator[None]:
     """As below, where the file system has locks and the run has checkpoints."""
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
-            held.enter_context(_locked(run, how))
+            held.enter_context(_hold_lock(run, how))
         yield
 
 
 @contextlib.contextmanager
-def _locked(run: Path, how: int) -> Iterator[None]:
+def _hold_lock(run: Path, how: int) -> Iterator[None]:
     """Hold the lock of a run's checkpoints; the system lets go of it when the process dies."""
     opened = os.open(run / CHECKPOINTS / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -74,7 +74,7 @@ class Checkpoints:
         if rank.config.train.resume is None:
             return 0
         began = time.monotonic()
-        point = self._agreed()
+        point = self._agree_on_point()
         adopt(point)
         anew = not point.has_outer
         has_memory = self.backbone.load(point, self._gloo)
@@ -133,7 +133,7 @@ class Checkpoints:
         assert self._group is not None, "a run without checkpoints neither saves nor loads"
         return self._group
 
-    def _agreed(self) -> ResumePoint:
+    def _agree_on_point(self) -> ResumePoint:
         """Rank 0 chooses: while another run goes on saving, ranks could see different ones."""
         chosen: list[Any] = [find(self._rank.config) if self._rank.rank == 0 else None]
         dist.broadcast_object_list(chosen, src=0, group=self._gloo)

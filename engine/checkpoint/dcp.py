@@ -20,7 +20,7 @@ from engine.checkpoint.resume import ResumePoint, others, wrong_contents
 from engine.checkpoint.state import FACTOR, MEMORY, Part, State, at
 from engine.comm.channel import Group
 from engine.config.errors import WorkbenchError
-from profilers.collectives.recorder import unrecorded
+from profilers.collectives.recorder import pause_recording
 
 
 class CheckpointError(WorkbenchError):
@@ -88,7 +88,7 @@ def save(
         CheckpointError: it could not be written, with the reason of the first rank that failed.
     """
     writer = _PublishingWriter(run, manifest, keep, protect)
-    with unrecorded(), writing(run):
+    with pause_recording(), writing(run):
         try:
             dcp.save(state, storage_writer=writer, planner=_SavePlanner(), process_group=group)
         except CheckpointException as error:
@@ -107,7 +107,7 @@ def load(state: State, point: ResumePoint, group: Group) -> bool:
     """
     folder = point.folder
     _check_contents(point, group)
-    with unrecorded():
+    with pause_recording():
         try:
             reader = FileSystemReader(folder)
             stored = reader.read_metadata().state_dict_metadata
@@ -129,7 +129,7 @@ def _is_alike(value: Part | Tensor, stored: object) -> bool:
 
 def _check_contents(point: ResumePoint, group: Group) -> None:
     wrong: list[Any] = [None] * group.size()
-    with unrecorded():
+    with pause_recording():
         dist.all_gather_object(wrong, wrong_contents(point, group.rank(), group.size()), group=group)
     names = [name for names in wrong for name in names]
     if names:

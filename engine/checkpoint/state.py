@@ -37,14 +37,16 @@ class Box:
 def boxes_of(extent: Extent, count: int) -> list[Box]:
     """The boxes of a piece of ``count`` elements, at most 2 n - 1 of them for n dimensions, in the piece's order."""
     boxes, first = [], 0
-    for offsets, sizes in _cut(extent.sizes, extent.start, extent.start + count):
+    for offsets, sizes in _boxes_of_range(extent.sizes, extent.start, extent.start + count):
         shifted = tuple(a + b for a, b in zip(extent.offsets, offsets, strict=True))
         boxes.append(Box(shifted, sizes, first))
         first += math.prod(sizes)
     return boxes
 
 
-def _cut(sizes: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _boxes_of_range(
+    sizes: tuple[int, ...], start: int, stop: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Offsets and sizes of: the rest of a first row, whole rows, the beginning of a last row."""
     if start >= stop:
         return
@@ -54,21 +56,21 @@ def _cut(sizes: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[
     row = math.prod(sizes[1:])
     head, tail = min(stop, -(-start // row) * row), stop // row * row
     if start < head:
-        yield from _within(sizes, start, head)
+        yield from _boxes_in_row(sizes, start, head)
     if head < tail:
         rest = sizes[1:]
         yield (head // row, *(0 for _ in rest)), ((tail - head) // row, *rest)
     if max(head, tail) < stop:
-        yield from _within(sizes, max(head, tail), stop)
+        yield from _boxes_in_row(sizes, max(head, tail), stop)
 
 
-def _within(
+def _boxes_in_row(
     sizes: tuple[int, ...], start: int, stop: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Offsets and sizes of the boxes of a range that lies inside one row."""
     row = math.prod(sizes[1:])
     place = start // row
-    for offsets, inner in _cut(sizes[1:], start - place * row, stop - place * row):
+    for offsets, inner in _boxes_of_range(sizes[1:], start - place * row, stop - place * row):
         yield (place, *offsets), (1, *inner)
 
 

@@ -30,7 +30,7 @@ def box(x: Tensor, source: Signature, target: Signature, channel: Channel) -> Te
         return _along(target.dim, channel.reduce_scatter, x)
     if target == BROADCAST:
         return _along(source.dim, channel.all_gather, x)
-    return _turned(x, source.dim, target.dim, channel)
+    return _change_split(x, source.dim, target.dim, channel)
 
 
 def _as_partial(x: Tensor, source: Signature, channel: Channel) -> Tensor:
@@ -47,7 +47,7 @@ def _along(dim: int, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return call(x) if dim == 0 else call(x.movedim(dim, 0)).movedim(0, dim)
 
 
-def _turned(x: Tensor, source: int, target: int, channel: Channel) -> Tensor:
+def _change_split(x: Tensor, source: int, target: int, channel: Channel) -> Tensor:
     """Split along ``source`` -> along ``target``: every rank sends every other one the part that it needs."""
     parts = x.unflatten(target, (channel.size, -1)).movedim(target, 0)  # by the rank it goes to
     received = channel.all_to_all(parts)  # by the rank it comes from

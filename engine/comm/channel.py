@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 from engine.comm import gloo_exchange, host_values
 from engine.comm.gloo_exchange import Exchange, can_reduce
 from profilers import torch_private
-from profilers.collectives.recorder import active_recorder, unrecorded
+from profilers.collectives.recorder import active_recorder, pause_recording
 from profilers.collectives.wire_bytes import EXCHANGE
 from profilers.steps.timer import Issued
 from profilers.steps.wait_sampler import waits_here
@@ -194,10 +194,14 @@ class Channel:
         out = x.new_empty((sum(receive) if receive else x.shape[0], *x.shape[1:]))
         others = (sum(send) - send[self.rank]) if send else None
         sent = None if others is None else others * math.prod(x.shape[1:]) * x.itemsize
-        self._wait("all_to_all", x, self._exchanged, out, x.contiguous(), receive, send, sent_bytes=sent)
+        self._wait(
+            "all_to_all", x, self._start_all_to_all, out, x.contiguous(), receive, send, sent_bytes=sent
+        )
         return out
 
-    def _exchanged(self, out: Tensor, x: Tensor, receive: list[int], send: list[int]) -> Waitable | None:
+    def _start_all_to_all(
+        self, out: Tensor, x: Tensor, receive: list[int], send: list[int]
+    ) -> Waitable | None:
         """All ranks have to choose alike, and know no others' sizes than equal ones."""
         if self._exchange is not None and (send or x.nbytes >= self.size * gloo_exchange.LARGE):
             return gloo_exchange.start(self._backend, out, x, receive, send)
@@ -293,6 +297,6 @@ def start_batched(channel: Channel, x: Tensor, target: int, into: Tensor, source
         dist.P2POp(dist.isend, x, group=group, group_peer=target),
         dist.P2POp(dist.irecv, into, group=group, group_peer=source),
     ]
-    with unrecorded():  # torch's operators would be recorded a second time
+    with pause_recording():  # torch's operators would be recorded a second time
         works = dist.batch_isend_irecv(messages)
     return Hop(Message(x, works[0], calls[0]), Message(into, works[-1], calls[1]))

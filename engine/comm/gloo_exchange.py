@@ -96,7 +96,7 @@ class Exchange:
 
     def all_gather(self, out: Tensor, x: Tensor) -> Any:
         """[n] of every rank into ``out`` [size * n]."""
-        return self._backend.alltoall_base(out, self._repeated(x), [], [], self._options)
+        return self._backend.alltoall_base(out, self._repeat_for_ranks(x), [], [], self._options)
 
     def reduce_scatter(self, out: Tensor, x: Tensor, operation: Any) -> _Reduced:
         """This rank's part [n] of the reduced ``x`` [size * n] into ``out``."""
@@ -129,10 +129,10 @@ class Exchange:
     def all_reduce(self, x: Tensor, operation: Any) -> _Reduced:
         """Reduce ``x`` over the ranks in place."""
         parts = x.new_empty((self._size, *x.shape))
-        work = self._backend.alltoall_base(parts.view(-1), self._repeated(x), [], [], self._options)
+        work = self._backend.alltoall_base(parts.view(-1), self._repeat_for_ranks(x), [], [], self._options)
         return _Reduced(work, parts, x, operation)
 
-    def _repeated(self, x: Tensor) -> Tensor:
+    def _repeat_for_ranks(self, x: Tensor) -> Tensor:
         return x.expand(self._size, *x.shape).contiguous().view(-1)
 
 

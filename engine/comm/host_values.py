@@ -33,11 +33,11 @@ def later(x: Tensor) -> Callable[[], Any]:
     event = torch.cuda.Event()
     event.record()
 
-    def known() -> Any:
+    def read_values() -> Any:
         wait_for_stream(event)
         return host.tolist()
 
-    return known
+    return read_values
 
 
 @waits_here

@@ -122,7 +122,7 @@ class GradientCompressor:
 
         Small parts first: they are under way while the others are coded.
         """
-        prepared, values = self._of(content), self._corrected(content)
+        prepared, values = self._prepare(content), self._corrected_gradient(content)
         is_early = self._step() < self._settings.start_step
         ranges = [(0, len(content.flat))] if is_early else prepared.partition.plain
         plain = self._send_plain(ranges, values, content.flat)
@@ -137,8 +137,10 @@ class GradientCompressor:
         """What is sent for a bucket once compression has started, by formula: its uncompressed parts, then the
         method's.
         """
-        prepared = self._of(content)
-        plain = [self._link.reduced(prepared.partition.plain_count, 4)] if prepared.partition.plain else []
+        prepared = self._prepare(content)
+        plain = (
+            [self._link.reduce_message(prepared.partition.plain_count, 4)] if prepared.partition.plain else []
+        )
         return plain + ([] if prepared.method is None else prepared.method.messages())
 
     def memory(self, content: Content) -> Tensor | None:
@@ -151,14 +153,14 @@ class GradientCompressor:
 
     def state(self, content: Content) -> list[MethodState]:
         """What the method carries to the next step beside it; a checkpoint saves and loads these too."""
-        method = self._of(content).method
+        method = self._prepare(content).method
         return [] if method is None else method.state()
 
     def uncompressed(self, content: Content) -> dict[str, str]:
         """Parts that are sent as they are though a method is chosen, and why."""
-        return self._of(content).partition.uncompressed
+        return self._prepare(content).partition.uncompressed
 
-    def _of(self, content: Content) -> _Prepared:
+    def _prepare(self, content: Content) -> _Prepared:
         if content.index not in self._prepared:
             partition = partition_of(content, self._settings)
             method = self._method(content, partition) if partition.runs else None
@@ -174,7 +176,7 @@ class GradientCompressor:
         )
         return method
 
-    def _corrected(self, content: Content) -> Tensor:
+    def _corrected_gradient(self, content: Content) -> Tensor:
         """The gradient and what was left out before: in the memory if errors are to be kept, else in the bucket."""
         memory = self.memory(content)
         if memory is None:

@@ -218,15 +218,15 @@ class Link:
         call = recorder.issue("all_to_all", self._group, x) if recorder else None
         return gloo_exchange.start(self._gloo, out, x, receive or (), send or (), call)
 
-    def reduced(self, count: int, element_bytes: int) -> Message:
+    def reduce_message(self, count: int, element_bytes: int) -> Message:
         """An all-reduce of so many elements."""
         return Message("all_reduce", count * element_bytes)
 
-    def gathered(self, bytes_: int) -> Message:
+    def gather_message(self, bytes_: int) -> Message:
         """An all-gather of so many bytes from each rank."""
         return Message("all_gather", self.size * bytes_)
 
-    def exchanged(self, bytes_: int) -> Message:
+    def exchange_message(self, bytes_: int) -> Message:
         """An all-to-all of so many bytes to each rank."""
         return Message("all_to_all", self.size * bytes_)
 

@@ -85,7 +85,7 @@ def _fronts(layers: Sequence[Layer], budget: float, buckets: int) -> list[_Front
         fits = np.flatnonzero(errors <= budget)
         if len(fits) > buckets:
             fits = _fewest_of_bucket(fits, errors, sizes, budget, buckets)
-        kept = _undominated(fits, errors, sizes)
+        kept = _pareto_states(fits, errors, sizes)
         fronts.append(_Front(errors[kept], sizes[kept], kept // count, kept % count))
     return fronts
 
@@ -104,7 +104,7 @@ def _fewest_of_bucket(
     return state[state >= 0]
 
 
-def _undominated(states: Integers, errors: Floats, sizes: Floats) -> Integers:
+def _pareto_states(states: Integers, errors: Floats, sizes: Floats) -> Integers:
     """Those with fewer bytes than all of less error, in order of errors."""
     ordered = states[np.lexsort((sizes[states], errors[states]))]
     if not len(ordered):

@@ -32,12 +32,12 @@ class Draws:
 
     def once(self, key: int) -> torch.Generator:
         """A generator that all ranks have alike at all steps."""
-        return self._seeded(key)
+        return self._make_generator(key)
 
     def _generator(self, index: int, use: int, rank: int) -> torch.Generator:
-        return self._seeded(rank, index, use, max(self._step(), 0))
+        return self._make_generator(rank, index, use, max(self._step(), 0))
 
-    def _seeded(self, *numbers: int) -> torch.Generator:
+    def _make_generator(self, *numbers: int) -> torch.Generator:
         words = np.random.SeedSequence([self._seed, *numbers]).generate_state(2, np.uint32)
         return torch.Generator(self._device).manual_seed(int(words[0]) << 32 | int(words[1]))
 

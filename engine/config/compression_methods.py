@@ -93,7 +93,7 @@ class CompressionMethod:
         assert not self.errors or self.level is not None, f"{self.build} has errors of no level"
 
 
-def _around(usual: float) -> tuple[int, int]:
+def _bounds_around(usual: float) -> tuple[int, int]:
     """From floor(usual / 2) to ceil(2 * usual), as L-GreCo's authors do."""
     return max(1, math.floor(0.5 * usual)), math.ceil(2 * usual)
 
@@ -105,12 +105,12 @@ def _ratios(usual: float) -> list[Value]:
 
 
 def _ranks(usual: float) -> list[Value]:
-    low, high = _around(usual)
+    low, high = _bounds_around(usual)
     return list(range(low, high + 1))
 
 
 def _bits(usual: float) -> list[Value]:
-    low, high = _around(usual)
+    low, high = _bounds_around(usual)
     return list(range(max(low, MIN_BITS), min(high, MAX_BITS) + 1))
 
 
@@ -268,7 +268,7 @@ def names() -> tuple[str, ...]:
     return ("none", *METHODS)
 
 
-def planned() -> tuple[str, ...]:
+def planned_methods() -> tuple[str, ...]:
     """Methods whose value a plan chooses for each layer."""
     return tuple(name for name, method in METHODS.items() if method.errors)
 

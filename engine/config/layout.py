@@ -118,17 +118,17 @@ class Layout:
                 [r for r in ranks if self.replica(self.coordinates(r)) == n] for n in range(self.replicas)
             ]
         if name.startswith(SEQUENCE):
-            return _divided(self._along(GROUPS["data"]), int(name.removeprefix(SEQUENCE)))[0]
+            return _split_groups(self._along(GROUPS["data"]), int(name.removeprefix(SEQUENCE)))[0]
         if name in ("ep_island", "ep_between"):
-            islands, between = _divided(self.groups("ep"), self.ep_island or self.ep)
+            islands, between = _split_groups(self.groups("ep"), self.ep_island or self.ep)
             return islands if name == "ep_island" else between
         if name not in (*_PARTS, "data", "outer"):
             return self._along(GROUPS[name])
         whole = self._along(GROUPS["data"])
-        blocks, across = _divided(whole, self.inner)
+        blocks, across = _split_groups(whole, self.inner)
         if name in ("data", "outer"):
             return blocks if name == "data" else across
-        side_by_side, one_of_each = _divided(blocks, self.ep if name in ("ep", "edp") else self.shard)
+        side_by_side, one_of_each = _split_groups(blocks, self.ep if name in ("ep", "edp") else self.shard)
         return side_by_side if name in ("ep", "shard") else one_of_each
 
     def as_dict(self) -> dict[str, int]:
@@ -154,7 +154,7 @@ class Coordinates:
     cp: int = 0
 
 
-def _divided(groups: list[list[int]], size: int) -> tuple[list[list[int]], list[list[int]]]:
+def _split_groups(groups: list[list[int]], size: int) -> tuple[list[list[int]], list[list[int]]]:
     """Of each group: its blocks of ``size`` ranks side by side, and the groups of one of each block."""
     blocks, across = list[list[int]](), list[list[int]]()
     for group in groups:

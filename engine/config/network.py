@@ -37,7 +37,7 @@ class Shape:
         return sum(self.islands)
 
     @property
-    def shaped(self) -> bool:
+    def is_shaped(self) -> bool:
         """Whether any link is held to a rate."""
         return bool(self.between_kbit or self.inside_kbit or any(self.rates_kbit))
 
@@ -53,7 +53,7 @@ class Shape:
         """Whether some of so many ranks are nearer to each other than to others: on an island, or on a host whose link
         is held to a rate.
         """
-        return len(self.islands) > 1 or (self.shaped and 1 < self.hosts < world_size)
+        return len(self.islands) > 1 or (self.is_shaped and 1 < self.hosts < world_size)
 
     def rank_hosts(self, world_size: int) -> list[int]:
         """The host of each rank: ranks that follow each other share one."""
@@ -79,9 +79,9 @@ class Shape:
     def __str__(self) -> str:
         """In words: 4 hosts in islands of 2 and 2, links of 1,000 Mbit/s, 100 Mbit/s between islands."""
         several = len(self.islands) > 1
-        islands = f" in islands of {_listed(map(str, self.islands))}" if several else ""
+        islands = f" in islands of {_join_words(map(str, self.islands))}" if several else ""
         rates = list(dict.fromkeys(self.rates_kbit))
-        links = rate_words(rates[0]) if len(rates) == 1 else _listed(map(rate_words, self.rates_kbit))
+        links = rate_words(rates[0]) if len(rates) == 1 else _join_words(map(rate_words, self.rates_kbit))
         between = f", {rate_words(self.between_kbit)} between islands" if several else ""
         inside = f", second cards of {rate_words(self.inside_kbit)} inside of islands"
         of = "links" if links == rate_words(0) else "links of"
@@ -142,7 +142,7 @@ def _island_problems(asked: Lab) -> Iterator[LayoutError]:
     if isinstance(islands, int) and hosts is not None and hosts % islands:
         near = [n for n in range(2, min(hosts, MAX_ISLANDS) + 1) if hosts % n == 0]
         remedy = (
-            f"must divide lab.hosts={hosts}; legal: {_listed(map(str, near), 'or')}"
+            f"must divide lab.hosts={hosts}; legal: {_join_words(map(str, near), 'or')}"
             if near
             else (f"lab.hosts={hosts} cannot be split evenly")
         )
@@ -190,6 +190,6 @@ def _kbit(mbit: float | None) -> int:
     return round((mbit or 0) * 1000)
 
 
-def _listed(parts: Iterator[str] | map[str], last: str = "and") -> str:
+def _join_words(parts: Iterator[str] | map[str], last: str = "and") -> str:
     *head, tail = parts
     return f"{', '.join(head)} {last} {tail}" if head else tail

@@ -189,10 +189,10 @@ def _remedy(problem: ErrorDetails, path: list[str], root: type[BaseModel]) -> st
     if problem["type"] == "extra_forbidden":
         if len(path) == 1 and "base" in root.model_fields and path[0] in RunConfig.model_fields:
             return f"belongs under base, as in base: {{{path[0]}: ..}}"
-        return f"unknown key; known here: {_listed(path[-1], sorted(_fields_at(root, path[:-1])))}"
+        return f"unknown key; known here: {_list_keys(path[-1], sorted(_fields_at(root, path[:-1])))}"
     remedy, keys = remedy_of(problem), _fields_at(root, path)
     if keys and problem["type"].startswith(("model", "dict")):
-        return f"{remedy}: {_listed('', keys)}"
+        return f"{remedy}: {_list_keys('', keys)}"
     field = _field_at(root, path)
     usual = field.get_default() if field and not field.is_required() else None
     is_plain = isinstance(usual, bool | int | float | str) and problem["type"].endswith(_WRONG_TYPE)
@@ -211,7 +211,7 @@ def _path(place: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
     return [part for part in path if part not in kinds and not _ALTERNATIVE.match(part)]
 
 
-def _listed(wrong: str, known: list[str]) -> str:
+def _list_keys(wrong: str, known: list[str]) -> str:
     """All keys; of very many those most like the wrong one."""
     if len(known) <= _MOST_LISTED:
         return ", ".join(known)

@@ -22,9 +22,9 @@ class OneOf:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """The check, before that of the type."""
-        return core_schema.no_info_before_validator_function(self.checked, handler(source))
+        return core_schema.no_info_before_validator_function(self.check_value, handler(source))
 
-    def checked(self, value: Any) -> Any:
+    def check_value(self, value: Any) -> Any:
         """The value if it is a name.
 
         Raises:

@@ -101,14 +101,14 @@ def broken_rules(config: RunConfig) -> list[str]:
 
 def _look(found: DryRun, config: RunConfig) -> DryRun:
     formulas = footprints(config)
-    stages = _built(config, formulas)
+    stages = _build_footprints(config, formulas)
     mismatches = tuple(filter(None, map(_mismatch, stages, formulas)))
     return replace(
         found, stages=stages, formulas=formulas, mismatches=mismatches, notes=tuple(_notes(config))
     )
 
 
-def _built(config: RunConfig, formulas: Sequence[Footprint]) -> tuple[Footprint, ...]:
+def _build_footprints(config: RunConfig, formulas: Sequence[Footprint]) -> tuple[Footprint, ...]:
     """The rows as ranks were built: one rank for all places of the pipeline that hold the same parts of the model."""
     chosen = plan_of(config)
     parts = parts_of(config, chosen)

@@ -65,7 +65,7 @@ def ask(
     for end in ends:
         end.close()
     try:
-        if not _answered(pipe, patience_seconds, slow):
+        if not _wait_for_answer(pipe, patience_seconds, slow):
             where = _stands_at(process.pid, calls)
             raise UnansweredError(f"no answer within {patience_seconds:g} s{where and f'; it is at {where}'}")
         good, answer = pipe.recv()
@@ -84,7 +84,7 @@ def ask(
     raise InputError(*answer) if isinstance(answer, tuple) else ChildError(answer)
 
 
-def _answered(pipe: Connection, patience_seconds: float, slow: Callable[[], None] | None) -> bool:
+def _wait_for_answer(pipe: Connection, patience_seconds: float, slow: Callable[[], None] | None) -> bool:
     if slow is None or patience_seconds <= SLOW_SECONDS:
         return pipe.poll(patience_seconds)
     if pipe.poll(SLOW_SECONDS):

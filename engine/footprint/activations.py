@@ -123,7 +123,7 @@ def kept_by_stage(config: RunConfig, part: Part) -> Kept:
     """What one micro-batch leaves in a stage, with the stage's input and output."""
     sizes, memory = sizes_of(config), config.memory
     if memory.block_actions is not None:
-        return _mixed(config, part, memory.block_actions[part.start : part.start + part.layers])
+        return _kept_by_actions(config, part, memory.block_actions[part.start : part.start + part.layers])
     offloads = memory.offload in ("activations", "both")
     first, rest_one = block_bytes(config, memory.recompute), block_bytes(config, "none")
     few = min(memory.recompute_layers or part.layers, part.layers)
@@ -187,11 +187,11 @@ def _too_small(config: RunConfig) -> int:
     wide = [] if config.model.experts else [sizes.element * sizes.width] * 4
     keys = [sizes.element * sizes.key_value] * 2
     kept = [factor, factor, *[slices] * 4, *read, *queries, *keys, FP32_BYTES * sizes.sums, *wide]
-    kept += [size * rows for _, rows, _, _ in _sampled(config, sizes, "none") for size in _OF_SAMPLE]
+    kept += [size * rows for _, rows, _, _ in _sampled_inputs(config, sizes, "none") for size in _OF_SAMPLE]
     return sum(size for size in kept if size < SMALLEST_BYTES)
 
 
-def _mixed(config: RunConfig, part: Part, actions: Sequence[BlockAction]) -> Kept:
+def _kept_by_actions(config: RunConfig, part: Part, actions: Sequence[BlockAction]) -> Kept:
     """Of a stage whose blocks have an action each."""
     sizes, block = sizes_of(config), costs_of_block(config)
     costs = [block[action] for action in actions]
@@ -214,7 +214,7 @@ def block_bytes(config: RunConfig, recompute: Recompute) -> int:
         return sizes.element * sizes.slice
     rest = _mixture(config, sizes) if config.model.experts else _feed_forward(sizes)
     attention = _core_inputs(config, sizes) if recompute == "selective" else _attention(config, sizes)
-    rest -= _spared(config, sizes, recompute)
+    rest -= _saved_bytes(config, sizes, recompute)
     # A router reads the whole norm's output, and the experts rows of it.
     whole = (sizes.hidden - sizes.slice) if config.model.experts and config.parallel.tp_regather else 0
     norms = _norm(config, sizes, "query_key_value") + _norm(config, sizes, "gate_up")
@@ -231,7 +231,7 @@ def kept_parts(parts: int, keep: float) -> int:
     return max(1, round(keep * parts))
 
 
-def _sampled(config: RunConfig, sizes: Sizes, recompute: Recompute) -> list[tuple[int, int, int, int]]:
+def _sampled_inputs(config: RunConfig, sizes: Sizes, recompute: Recompute) -> list[tuple[int, int, int, int]]:
     """Of each input of a block's matrices that is kept in part: a rank's rows, those kept, the width that is read of
     them, and that of the products.
     """
@@ -253,11 +253,11 @@ def _sampled(config: RunConfig, sizes: Sizes, recompute: Recompute) -> list[tupl
     return found
 
 
-def _spared(config: RunConfig, sizes: Sizes, recompute: Recompute) -> int:
+def _saved_bytes(config: RunConfig, sizes: Sizes, recompute: Recompute) -> int:
     """Bytes of rows that a block does not keep; of each that it does, its place and weight are kept."""
     return sum(
         sizes.element * (rows - kept) * read - sum(_OF_SAMPLE) * kept
-        for rows, kept, read, _ in _sampled(config, sizes, recompute)
+        for rows, kept, read, _ in _sampled_inputs(config, sizes, recompute)
     )
 
 
@@ -272,7 +272,7 @@ def waiting_bytes(config: RunConfig, part: Part) -> int:
     if not config.model.experts:
         block += sizes.at("gate_up") + sizes.at("down") + 3 * width
     head = sizes.at("head") + sizes.tokens * sizes.shape.vocabulary // sizes.tp if part.is_last else 0
-    for rows, kept, read, given in _sampled(config, sizes, config.memory.recompute):
+    for rows, kept, read, given in _sampled_inputs(config, sizes, config.memory.recompute):
         block -= (rows - kept) * (read + given)
     return sizes.element * (part.layers * block + head)
 

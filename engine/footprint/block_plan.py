@@ -90,7 +90,7 @@ def best(choices: Choices, around: Around, budget: float) -> BlockPlan | None:
     for block, waiting in zip(choices, rest, strict=True):
         grown = (label.grown(action, cost) for label in front for action, cost in block.items())
         fitting = [label for label in grown if _least(label, waiting, around) <= budget]
-        front = _undominated(fitting, around, grain)
+        front = _pareto_front(fitting, around, grain)
     plans = [evaluate(choices, label.actions(), around) for label in _shortest(front, around, budget)] + [
         one for one in uniform(choices, around) if one.peak_bytes <= budget
     ]
@@ -252,26 +252,26 @@ def _grain(choices: Choices, budget: float) -> _Grain:
     return _Grain(budget / _BYTE_PARTS, shortest / _SECOND_PARTS)
 
 
-def _undominated(labels: list[_Label], around: Around, grain: _Grain) -> list[_Label]:
+def _pareto_front(labels: list[_Label], around: Around, grain: _Grain) -> list[_Label]:
     """Without those that another one beats in bytes and times alike. Only labels with the same block in transit, the
     same lag and, where it counts, the same peak are compared.
     """
     groups: dict[tuple[int, float, float], list[_Label]] = {}
     for label in labels:
-        lag = _rounded(label.lag, grain.seconds)
-        most = _rounded(label.most, grain.size) if around.in_flight > 1 else 0
+        lag = _quantize(label.lag, grain.seconds)
+        most = _quantize(label.most, grain.size) if around.in_flight > 1 else 0
         groups.setdefault((label.transit, lag, most), []).append(label)
     return [label for group in groups.values() for label in _staircase(group, grain)]
 
 
-def _rounded(value: float, grain: float) -> float:
+def _quantize(value: float, grain: float) -> float:
     return value // grain if grain else value
 
 
 def _staircase(labels: list[_Label], grain: _Grain) -> Iterator[_Label]:
     """In order of bytes; a label stays if none before it is as early by both times."""
     steps: list[tuple[float, float]] = []  # reached rises, arrived falls
-    for label in sorted(labels, key=lambda one: (_rounded(one.held, grain.size), one.reached, one.arrived)):
+    for label in sorted(labels, key=lambda one: (_quantize(one.held, grain.size), one.reached, one.arrived)):
         place = bisect_left(steps, (label.reached + grain.seconds, math.inf))
         if place and steps[place - 1][1] <= label.arrived + grain.seconds:
             continue

@@ -29,7 +29,7 @@ def around_stage(config: RunConfig, chosen: Plan, stage: int, turn_seconds: floa
     head = head_bytes(config) if part.is_last else 0
     waits = 0 if part.turns_at_once else head
     flying = math.ceil(in_flight(chosen)[chosen.rank_of[stage]])
-    return Around(_beside(config, part) + waits, head - waits, turn_seconds, flying)
+    return Around(_boundary_bytes(config, part) + waits, head - waits, turn_seconds, flying)
 
 
 def least_budget(config: RunConfig) -> int:
@@ -62,7 +62,7 @@ def too_small(budget: float, least: int) -> LayoutError:
     return LayoutError("memory.budget_gib", budget, remedy)
 
 
-def _beside(config: RunConfig, part: Part) -> int:
+def _boundary_bytes(config: RunConfig, part: Part) -> int:
     """With what others hold as well: the input and the output of a stage, and the targets, which outlive the head."""
     targets = INDEX_BYTES * sizes_of(config).tokens if part.is_last else 0
     return around_bytes(config, part, copied=True) + targets + _FEW

@@ -77,10 +77,10 @@ class Asked(NamedTuple):
 
 def outside_allocator(config: RunConfig) -> Outside:
     """Of a rank on a GPU: one on a CPU has nothing of it."""
-    return of_layout(layout_of(config), asked(config))
+    return of_layout(layout_of(config), nccl_settings(config))
 
 
-def asked(config: RunConfig) -> Asked:
+def nccl_settings(config: RunConfig) -> Asked:
     """What a configuration and its environment say."""
     set_ = config.environment
     most = [one for one in (set_.NCCL_MAX_NCHANNELS, set_.NCCL_MAX_CTAS) if one is not None]

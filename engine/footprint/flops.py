@@ -185,13 +185,13 @@ def hardware_flops_per_step(work: Workload) -> int:
     """
     layers = work.shape.layers if work.recomputed_layers is None else work.recomputed_layers
     if work.block_actions:
-        again = sum(_recomputed(work, action) for action in work.block_actions)
+        again = sum(_recomputed_flops(work, action) for action in work.block_actions)
     else:
-        again = layers * _recomputed(work, work.recompute)
+        again = layers * _recomputed_flops(work, work.recompute)
     return model_flops_per_step(work) + work.tokens * round(again * work.layer_share)
 
 
-def _recomputed(work: Workload, kind: str) -> int:
+def _recomputed_flops(work: Workload, kind: str) -> int:
     """Forward FLOPs per token that one layer does again."""
     if kind not in ("selective", "full"):
         return 0

@@ -139,11 +139,11 @@ def was_killed(pid: int, before: int) -> bool:
     """Whether it killed a process that died of SIGKILL, ``before`` being the count when that one began."""
     if count() <= before:
         return False
-    named = _named()
+    named = _killed_pids()
     return named is None or pid in named
 
 
-def _named() -> frozenset[int] | None:
+def _killed_pids() -> frozenset[int] | None:
     """Processes that its log says it killed; None if the log cannot be read here, or numbers processes otherwise."""
     try:
         if str(_NAMESPACE.readlink()) != _FIRST_NAMESPACE:
@@ -196,7 +196,7 @@ class NetworkWatch:
         self._since = now if self._since is None else self._since
         return RunOutcome(Ending.COMM_ERROR, line) if now - self._since >= _PATIENCE_SECONDS else None
 
-    def explained(self, outcome: RunOutcome) -> RunOutcome:
+    def with_cause(self, outcome: RunOutcome) -> RunOutcome:
         """The outcome; where ranks lost each other, with what is down as the reason."""
         line = self._broken() if outcome.ending is Ending.COMM_ERROR else None
         return outcome if line is None else replace(outcome, reason=line)

@@ -121,7 +121,7 @@ class RankHosts:
         if self._lock is not None:
             return kept
         registry.sweep()
-        made = lab.owned(shape)
+        made = lab.for_process(shape)
         made.up()
         return made
 

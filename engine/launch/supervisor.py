@@ -134,10 +134,10 @@ class Watch:
         until = time.monotonic() + _GRACE_SECONDS
         while time.monotonic() < until and len(self._reports) + len(self._deaths) < len(self._workers):
             self._listen(_POLL_SECONDS)
-        return self._network.explained(decide(list(self._reports.values()), list(self._deaths.values())))
+        return self._network.with_cause(decide(list(self._reports.values()), list(self._deaths.values())))
 
     def _impatience(self) -> RunOutcome | None:
-        ranks = self._unreported()
+        ranks = self._unfinished_ranks()
         patience = self._launch.config.train.step_timeout_seconds
         asked = None if self._early else self._stop_asked_at  # who does not answer an early end hangs
         if asked is not None and time.monotonic() - asked > patience:
@@ -167,7 +167,7 @@ class Watch:
             self._stop_asked_at = self._stop_asked_at or time.monotonic()
             self._progress.request_stop()
 
-    def _unreported(self) -> list[RankProgress]:
+    def _unfinished_ranks(self) -> list[RankProgress]:
         """Where ranks stand that are not done; one that was told of the run and never began stands at its start."""
         places = {place.rank: place for place in self._progress.ranks()}
         age = time.monotonic() - self._began

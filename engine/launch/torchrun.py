@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where the run folder goes")
     given = parser.parse_args(arguments)
     try:
-        config = _checked(given.config)
+        config = _load_config(given.config)
     except WorkbenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -137,7 +137,7 @@ def _own_choice(config: RunConfig) -> _Choice:
         return _Choice(socket.gethostname(), remedy=error.remedy)
 
 
-def _checked(path: Path) -> RunConfig:
+def _load_config(path: Path) -> RunConfig:
     config = load(path)
     if config.lab.wanted:  # torchrun brings its own hosts, whose interfaces have other names
         config = config.with_values({"lab": {}, "network": {}})

@@ -101,7 +101,7 @@ class Servers:
         if not at_start:
             yield
             return
-        server = self._own.pop(at_start, None) or _made()
+        server = self._own.pop(at_start, None) or _make_server()
         self._own[at_start] = server  # the last used is the last
         while len(self._own) > _KEPT:
             _end(self._own.pop(next(iter(self._own))))
@@ -123,7 +123,7 @@ def begin(process: ForkServerProcess) -> None:
         process.start()
 
 
-def _made() -> forkserver.ForkServer:
+def _make_server() -> forkserver.ForkServer:
     server = forkserver.ForkServer()
     server.set_forkserver_preload(PRELOAD)
     return server

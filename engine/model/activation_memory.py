@@ -125,13 +125,14 @@ class HostGradients:
     def beside(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
         """The gradients, each on its weight's device; their memory is used again by the next call."""
         moved = [
-            self._beside(place, *pair) for place, pair in enumerate(zip(weights, gradients, strict=True))
+            self._match_device(place, *pair)
+            for place, pair in enumerate(zip(weights, gradients, strict=True))
         ]
         if self._buffers:
             wait_for_stream(torch.cuda.current_stream())
         return moved
 
-    def _beside(self, place: int, weight: Tensor, gradient: Tensor) -> Tensor:
+    def _match_device(self, place: int, weight: Tensor, gradient: Tensor) -> Tensor:
         if weight.device == gradient.device:
             return gradient
         if place not in self._buffers:

@@ -156,7 +156,7 @@ class TensorAxis(Protocol):
     def mean(self, x: Tensor) -> Tensor:
         """Of a number over ranks; each rank's share of its gradient is 1 / tp."""
 
-    def keeping_gathered(self) -> TensorAxis:
+    def with_gathered_inputs(self) -> TensorAxis:
         """The same axis, whose products keep the gathered input for backward whatever was asked for."""
 
     def scatter_sequence(self, x: Tensor) -> Tensor:

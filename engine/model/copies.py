@@ -68,13 +68,13 @@ class Lane:
 
     def submit(self, copy: Callable[[], T], size: int) -> Future[T]:
         """The result of ``copy``, which moves so many bytes."""
-        return self._threads.submit(self._paced, copy, size)
+        return self._threads.submit(self._pace_copy, copy, size)
 
     def close(self) -> None:
         """Once all is done."""
         self._threads.shutdown()
 
-    def _paced(self, copy: Callable[[], T], size: int) -> T:
+    def _pace_copy(self, copy: Callable[[], T], size: int) -> T:
         if self._rate is not None:
             self._free_at = max(time.perf_counter(), self._free_at) + size / self._rate
         found = copy()
@@ -190,18 +190,18 @@ class ThreadCopies:
 
     def down(self, flats: Sequence[Tensor]) -> Elsewhere:
         size, given = sum(one.nbytes for one in flats), list(flats)
-        return Elsewhere(self._down.submit(lambda: self._taken(given), size), size)
+        return Elsewhere(self._down.submit(lambda: self._copy_all(given), size), size)
 
     def up(self, away: Away) -> _Returning:
         assert isinstance(away, Elsewhere)
         copies = away.copies
-        return _Returning(self._up.submit(lambda: self._taken(copies.result()), away.nbytes))
+        return _Returning(self._up.submit(lambda: self._copy_all(copies.result()), away.nbytes))
 
     def close(self) -> None:
         self._down.close()
         self._up.close()
 
-    def _taken(self, tensors: list[Tensor]) -> list[Tensor]:
+    def _copy_all(self, tensors: list[Tensor]) -> list[Tensor]:
         """Copies, made by this thread alone: torch would start as many more as an operator has. The list is emptied."""
         found = [self._pool.take(one.nbytes) for one in tensors]
         for copy, one in zip(found, tensors, strict=True):

@@ -82,7 +82,7 @@ def _problem(file: Path) -> str | None:
 
 
 @functools.cache
-def _embedded() -> Bytes:
+def _builtin_text() -> Bytes:
     return np.frombuffer("\n\n".join(_topics()).encode("utf-8"), dtype=np.uint8)
 
 
@@ -127,7 +127,7 @@ class Corpus:
         per_epoch = self.windows - self.held_out
         drawn = []
         for position in range(first, first + count):
-            shuffled = _shuffled(position, per_epoch, self.seed)
+            shuffled = _shuffle_position(position, per_epoch, self.seed)
             drawn.append(self._window(_permute(self.held_out + shuffled, self.windows, self.seed)))
         return np.stack(drawn)
 
@@ -173,7 +173,7 @@ class Documents:
         """Numbers of documents ``first`` to ``first + count`` of the endless training order."""
         total, held_out = len(self.parts), self.held_out
         return [
-            _permute(held_out + _shuffled(position, total - held_out, self.seed), total, self.seed)
+            _permute(held_out + _shuffle_position(position, total - held_out, self.seed), total, self.seed)
             for position in range(first, first + count)
         ]
 
@@ -215,7 +215,7 @@ def open_corpus(data: Data, seed: int) -> Corpus:
         border = np.array([BORDER], dtype=np.uint8)
         parts = tuple(part for document in _documents(data.path) for part in (border, document))
     elif data.path is None:
-        parts = (_embedded(),)
+        parts = (_builtin_text(),)
     else:
         parts = tuple(_documents(data.path))
     corpus = Corpus(parts, data.sequence_length, data.held_out_fraction, seed)
@@ -234,7 +234,7 @@ def _map(file: Path) -> Any:
     return np.memmap(file, dtype=np.uint8, mode="r")
 
 
-def _shuffled(position: int, per_epoch: int, seed: int) -> int:
+def _shuffle_position(position: int, per_epoch: int, seed: int) -> int:
     """Place in an epoch's own order of a position in the endless one."""
     epoch, place = divmod(position, per_epoch)
     return _permute(place, per_epoch, seed * 7919 + epoch + 1)

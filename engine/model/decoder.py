@@ -234,7 +234,7 @@ class Block(nn.Module):
         """What the next forwards of this block, which has this number in the model, forget or keep in part."""
         self.forgets, self.attention.forgets = recompute == "full", recompute == "selective"
         # With everything forgotten the second forward gathers again anyway.
-        self.tp = self._axis.keeping_gathered() if self.forgets else self._axis
+        self.tp = self._axis.with_gathered_inputs() if self.forgets else self._axis
         self.attention.tp = self.feed_forward.tp = self.tp
         sampler = None if self.forgets else sampler
         self.attention.sample(sampler, _PARTS * number)
@@ -321,13 +321,13 @@ class Decoder(Stage):
         """What the last of this stage's blocks gives for the stage's input."""
         if self.offload is not None and torch.is_grad_enabled():
             # What enters has no name here, or it could not leave.
-            return self.offload.run(blocks, self._entered(x), self.rotary)
-        x = self._entered(x)
+            return self.offload.run(blocks, self._embed(x), self.rotary)
+        x = self._embed(x)
         for block in blocks:
             x = block(x, self.rotary)
         return x
 
-    def _entered(self, x: Tensor) -> Tensor:
+    def _embed(self, x: Tensor) -> Tensor:
         return x if self.embedding is None else self.embedding(x)
 
     def mixtures(self) -> dict[int, Mixture]:

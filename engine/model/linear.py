@@ -95,7 +95,9 @@ class _SlicedLinear(torch.autograd.Function):
         ctx.part = part
         views = [view.to(x.dtype).t() for view in part.views(weight)]
         rows = x.flatten(0, -2)
-        product = _beside(rows, views) if part.dim == 0 else _summed(rows, views).mul_(part.scale)
+        product = (
+            _join_products(rows, views) if part.dim == 0 else _sum_products(rows, views).mul_(part.scale)
+        )
         return product.view(*x.shape[:-1], -1)
 
     @staticmethod
@@ -105,7 +107,7 @@ class _SlicedLinear(torch.autograd.Function):
         part, wide = ctx.part, x.flatten(0, -2)
         rows = gradient.flatten(0, -2) * part.scale if part.dim else gradient.flatten(0, -2)
         views = [view.to(rows.dtype) for view in part.views(weight)]
-        back = _summed(rows, views) if part.dim == 0 else _beside(rows, views)
+        back = _sum_products(rows, views) if part.dim == 0 else _join_products(rows, views)
         whole = torch.empty_like(weight)
         part.zero_rest(whole)
         own = part.views(whole)
@@ -120,7 +122,7 @@ class _SlicedLinear(torch.autograd.Function):
         return back.view(x.shape), whole, None
 
 
-def _beside(rows: Tensor, matrices: list[Tensor]) -> Tensor:
+def _join_products(rows: Tensor, matrices: list[Tensor]) -> Tensor:
     """Products of ``rows`` [n, in] with each matrix [in, out], side by side."""
     if len(matrices) == 1:
         return torch.mm(rows, matrices[0])
@@ -131,7 +133,7 @@ def _beside(rows: Tensor, matrices: list[Tensor]) -> Tensor:
     return found
 
 
-def _summed(rows: Tensor, matrices: list[Tensor]) -> Tensor:
+def _sum_products(rows: Tensor, matrices: list[Tensor]) -> Tensor:
     """The sum of products of pieces of ``rows``, side by side, with each matrix [piece, out]."""
     pieces = rows.split([matrix.shape[0] for matrix in matrices], 1)
     found: Tensor = pieces[0] @ matrices[0]

@@ -232,13 +232,13 @@ def _replicas(
 ) -> Mapping[int, Replica]:
     """What waits for the end of a step belongs to the last of this rank's stages, after all else."""
     if rank.layout.zero_stage >= 2:
-        return {stage: _sharded(rank, model, shared) for stage, model in models.items()}
-    whole = {stage: _shared(rank, model, model.trained()) for stage, model in models.items()}
-    parts = {stage: _averaged(rank, map(shared.during, of)) for stage, of in whole.items()}
+        return {stage: _sharded_replica(rank, model, shared) for stage, model in models.items()}
+    whole = {stage: _shared_parameters(rank, model, model.trained()) for stage, model in models.items()}
+    parts = {stage: _averaged_parameters(rank, map(shared.during, of)) for stage, of in whole.items()}
     known = {name: one for model in models.values() for name, one in model.trained().items()}
     last = max(models)
-    at_end = _averaged(
-        rank, (part for of in _shared(rank, models[last], known) for part in shared.at_end(of))
+    at_end = _averaged_parameters(
+        rank, (part for of in _shared_parameters(rank, models[last], known) for part in shared.at_end(of))
     )
     return {
         stage: DataParallel(
@@ -248,7 +248,7 @@ def _replicas(
     }
 
 
-def _averaged(rank: RankContext, shared: Iterable[SharedParameters]) -> list[AveragedParameters]:
+def _averaged_parameters(rank: RankContext, shared: Iterable[SharedParameters]) -> list[AveragedParameters]:
     sliced = rank.layout.zero_stage == 1
     return [
         (SlicedParameters if sliced and one.group is not None else AveragedParameters)(
@@ -259,12 +259,12 @@ def _averaged(rank: RankContext, shared: Iterable[SharedParameters]) -> list[Ave
     ]
 
 
-def _sharded(rank: RankContext, model: Stage, shared: SharedOverStages) -> FullyShardedReplica:
-    rest = _unsharded(rank, model, shared)
+def _sharded_replica(rank: RankContext, model: Stage, shared: SharedOverStages) -> FullyShardedReplica:
+    rest = _unsharded_replica(rank, model, shared)
     return FullyShardedReplica(model, rest, _meshes(rank), rank.config, rank.layout.tp, rank.timer, shared)
 
 
-def _unsharded(rank: RankContext, model: Stage, shared: SharedOverStages) -> DataParallel:
+def _unsharded_replica(rank: RankContext, model: Stage, shared: SharedOverStages) -> DataParallel:
     """What FSDP2 would round to bf16 though it computes in fp32: it gathers in one dtype."""
     fp32 = rank.config.with_values({"memory.parameters": "fp32"})
     wide = SharedParameters(wide_parameters(model) if model.narrows(rank.config) else {}, rank.groups.data)
@@ -276,7 +276,9 @@ def _unsharded(rank: RankContext, model: Stage, shared: SharedOverStages) -> Dat
     return DataParallel(model, parts)
 
 
-def _shared(rank: RankContext, model: Stage, named: Mapping[str, nn.Parameter]) -> list[SharedParameters]:
+def _shared_parameters(
+    rank: RankContext, model: Stage, named: Mapping[str, nn.Parameter]
+) -> list[SharedParameters]:
     """All of these parameters; under ep the experts apart, since fewer ranks hold each of them, and so a table whose
     columns are split, of which each rank holds its own.
     """

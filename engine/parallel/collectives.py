@@ -14,7 +14,7 @@ from engine.comm.signatures import Signature
 from engine.model.linear import apply
 
 
-def boxed(x: Tensor, source: Signature, target: Signature, channel: Channel) -> Tensor:
+def redistribute(x: Tensor, source: Signature, target: Signature, channel: Channel) -> Tensor:
     """``box`` of a tensor; its gradient goes from the target's signature for gradients back to the source's."""
     return apply(_Boxed, x, source, target, channel)
 

@@ -109,8 +109,8 @@ class Islands:
         to_place, from_place = told[:places], told[places : 2 * places]
         to_island, from_island = told[2 * places : 2 * places + islands], told[2 * places + islands :]
         route = TwoStage(
-            Sorted(_turned(first, sum(to_place)), Direct(self.inside, to_place, from_place)),
-            Sorted(_turned(second, sum(from_place)), Direct(self.between, to_island, from_island)),
+            Sorted(_transpose_order(first, sum(to_place)), Direct(self.inside, to_place, from_place)),
+            Sorted(_transpose_order(second, sum(from_place)), Direct(self.between, to_island, from_island)),
         )
         return received.flatten(0, 1), route, sum(from_island)
 
@@ -139,7 +139,7 @@ class ExpertParallel(GroupAxis):
         Waits for the counts: the host has to know the sizes of what it sends and receives.
         """
         received, route, count = self._meet(counts)
-        order = _turned(received, count) if received.shape[1] > 1 else None
+        order = _transpose_order(received, count) if received.shape[1] > 1 else None
         arrived = _permute(apply(_There, rows, route, self.sends), order)
         results = compute(arrived, received.sum(dim=0))
         return apply(_Back, _permute(results, _inverse(order)), route, self.sends)
@@ -164,7 +164,7 @@ class ExpertParallel(GroupAxis):
         return received, Direct(self.channel, send, receive), sum(receive)
 
 
-def _turned(blocks: Tensor, rows: int) -> Tensor:
+def _transpose_order(blocks: Tensor, rows: int) -> Tensor:
     """Order of rows by second index that lie by first index; ``blocks`` [a, b] has how many there are of each."""
     numbers = torch.arange(blocks.shape[1], device=blocks.device).repeat(blocks.shape[0])
     return numbers.repeat_interleave(blocks.flatten(), output_size=rows).argsort(stable=True)
@@ -176,12 +176,12 @@ class _There(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, route: Route, sends: Format) -> Tensor:
         ctx.route, ctx.sends = route, sends
-        return _carried(rows, route.there, sends)
+        return _carry_rows(rows, route.there, sends)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _carried(gradient, ctx.route.back, ctx.sends), None, None
+        return _carry_rows(gradient, ctx.route.back, ctx.sends), None, None
 
 
 class _Back(torch.autograd.Function):
@@ -190,15 +190,15 @@ class _Back(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, route: Route, sends: Format) -> Tensor:
         ctx.route, ctx.sends = route, sends
-        return _carried(rows, route.back, sends)
+        return _carry_rows(rows, route.back, sends)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _carried(gradient, ctx.route.there, ctx.sends), None, None
+        return _carry_rows(gradient, ctx.route.there, ctx.sends), None, None
 
 
-def _carried(rows: Tensor, way: Callable[[Tensor], Tensor], sends: Format) -> Tensor:
+def _carry_rows(rows: Tensor, way: Callable[[Tensor], Tensor], sends: Format) -> Tensor:
     """Rows [n, width] in the format in which they travel, and as they were again."""
     rows = rows.contiguous()
     return way(rows) if sends == "none" else _whole(way(_coarse(rows, sends)), sends, rows.dtype)

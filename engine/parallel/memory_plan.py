@@ -32,7 +32,7 @@ from engine.model.stage import Blueprint
 from engine.schedules.actions import Plan
 from profilers import torch_private
 from profilers.analysis.events import MEMORY_PLAN_EVENT
-from profilers.collectives.recorder import unrecorded
+from profilers.collectives.recorder import pause_recording
 
 #: Each is run so often, the first time unmeasured; the shortest counts: what else goes on only makes it longer.
 _REPEATS = 6
@@ -72,18 +72,18 @@ def plan_blocks(
     def copies_of(action: BlockAction) -> Copies:
         return host_copies(rank.device) if action == "offload" else DiskCopies(rank.device, rank.folder)
 
-    with unrecorded():
+    with pause_recording():
         mine = measure(rank.config, blueprint, layers, axes, rank.device, copies_of)
     told = store.gather("measured", asdict(mine))
     costs = Measured(**store.broadcast("slowest", lambda: slowest(told)))
     block = with_seconds(costs_of_block(rank.config), costs)
     stage, choices = rank.groups.at.pp, [block] * len(layers)
     around = around_stage(rank.config, chosen, stage, costs.turn if layers.stop == blueprint.blocks else 0.0)
-    plan = _planned(rank, choices, around)
+    plan = _best_plan(rank, choices, around)
     at = rank.groups.at
     if at.dp == at.tp == at.cp == 0:
         about = {"stage": stage, "first": layers.start, "seconds": time.monotonic() - began}
-        rank.writer.event(MEMORY_PLAN_EVENT, **about, **_told(plan, choices, around, _budget(rank)))
+        rank.writer.event(MEMORY_PLAN_EVENT, **about, **_plan_report(plan, choices, around, _budget(rank)))
     actions: list[BlockAction] = ["keep"] * blueprint.blocks
     actions[layers.start : layers.stop] = plan.actions
     return Activations(actions=tuple(actions))
@@ -94,7 +94,7 @@ def _budget(rank: RankContext) -> int:
     return int((rank.config.memory.budget_gib or 0.0) * 2**30)
 
 
-def _planned(rank: RankContext, choices: Choices, around: Around) -> BlockPlan:
+def _best_plan(rank: RankContext, choices: Choices, around: Around) -> BlockPlan:
     plan = block_plan.best(choices, around, _budget(rank))
     if plan is None:
         least = block_plan.least_bytes(choices, around)
@@ -102,7 +102,7 @@ def _planned(rank: RankContext, choices: Choices, around: Around) -> BlockPlan:
     return plan
 
 
-def _told(plan: BlockPlan, choices: Choices, around: Around, budget: int) -> dict[str, Any]:
+def _plan_report(plan: BlockPlan, choices: Choices, around: Around, budget: int) -> dict[str, Any]:
     """The plan, beside the fastest way to treat all blocks alike."""
     fitting = [one for one in block_plan.uniform(choices, around) if one.peak_bytes <= budget]
     best = min(fitting, key=lambda one: one.seconds, default=None)
@@ -224,7 +224,7 @@ class Bench:
     def seconds(self, action: BlockAction, offload: Offload | None = None) -> tuple[float, float]:
         """Of a forward and of a backward; what leaves is gone in between, outside of both."""
         self._keep(action)
-        return self._timed(lambda x: self._run(x, offload), offload)
+        return self._time_passes(lambda x: self._run(x, offload), offload)
 
     def saved_bytes(self, action: BlockAction) -> int:
         """What its forward saves for backward; memory that several tensors share counts once."""
@@ -264,17 +264,17 @@ class Bench:
     def turn_seconds(self, config: RunConfig) -> float:
         """Of norm, head and loss: a stage with them, less its block."""
         self._keep("keep")
-        alone = sum(self._timed(lambda x: self._run(x, None), None))
+        alone = sum(self._time_passes(lambda x: self._run(x, None), None))
         length = config.data.sequence_length // config.parallel.cp
         targets = torch.zeros((config.batch.micro_batch, length), dtype=torch.int64, device=self._x.device)
         embedding, self._stage.embedding = self._stage.embedding, None
         try:
-            whole = sum(self._timed(lambda x: self._stage.loss(self._stage(x), targets), None))
+            whole = sum(self._time_passes(lambda x: self._stage.loss(self._stage(x), targets), None))
         finally:
             self._stage.embedding = embedding
         return max(0.0, whole - alone)
 
-    def _timed(self, run: Callable[[Tensor], Tensor], offload: Offload | None) -> tuple[float, float]:
+    def _time_passes(self, run: Callable[[Tensor], Tensor], offload: Offload | None) -> tuple[float, float]:
         forwards, backwards = [], []
         for _ in range(_REPEATS):
             x = self._input()

@@ -114,7 +114,7 @@ class PipelineMessages:
     def begin(self, action: Action) -> None:
         """Wait until one is free again."""
         user = self._credit[action]
-        host_values.number(self._arrived(_Arrival(user, is_credit=True)))  # the host waits, too
+        host_values.number(self._take_arrival(_Arrival(user, is_credit=True)))  # the host waits, too
         way = self._way_of(_Arrival(result_of(action)))
         assert way is not None, "it makes a message"
         self._kept[way].popleft().wait()  # it was used up: gloo does not say of itself that it has left
@@ -132,7 +132,7 @@ class PipelineMessages:
 
     def take(self, result: Action) -> Tensor:
         """The tensor that an action of a neighbouring stage made; waits for it if it has to."""
-        return self._arrived(_Arrival(result))
+        return self._take_arrival(_Arrival(result))
 
     def give(self, result: Action, to_stage: int, tensor: Tensor) -> None:
         """Send what an action made to a neighbouring stage."""
@@ -160,7 +160,7 @@ class PipelineMessages:
             mine = self._rank == source
             (channel.send(element, target) if mine else channel.receive(element, source)).wait()
 
-    def _arrived(self, wanted: _Arrival) -> Tensor:
+    def _take_arrival(self, wanted: _Arrival) -> Tensor:
         source = self._plan.rank_of[wanted.action.stage]
         while wanted not in self._here:
             if source not in self._under_way:

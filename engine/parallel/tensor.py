@@ -25,7 +25,7 @@ from engine.comm.channel import Channel
 from engine.comm.signatures import BROADCAST, PARTIAL, split
 from engine.model.axes import Matrix
 from engine.model.linear import apply
-from engine.parallel.collectives import boxed
+from engine.parallel.collectives import redistribute
 from engine.parallel.tensor_chunked import Cut, chunked_columns, chunked_rows, regathered_products
 
 #: Activations are [sequence, batch, width].
@@ -65,7 +65,7 @@ class TensorParallel:
 
     def gather_sequence(self, x: Tensor) -> Tensor:
         """[sequence / tp, ...] -> [sequence, ...]; its gradient is reduced and scattered."""
-        return x if self.channel is None else boxed(x, _SEQUENCE, BROADCAST, self.channel)
+        return x if self.channel is None else redistribute(x, _SEQUENCE, BROADCAST, self.channel)
 
     def column_products(self, x: Tensor, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
         """[sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix; one gather for all of them."""
@@ -96,25 +96,25 @@ class TensorParallel:
             return tuple(parts)
         widths = [one.shape[-1] // self.size for one in parts]
         by_rank = torch.cat([one.unflatten(-1, (self.size, -1)) for one in parts], dim=-1).flatten(-2)
-        turned = boxed(by_rank, _SEQUENCE, _WIDTH, self.channel)
+        turned = redistribute(by_rank, _SEQUENCE, _WIDTH, self.channel)
         # Each in memory of its own: a view that backward keeps would keep all of them.
         return tuple(one.contiguous() for one in turned.split(widths, dim=-1))
 
     def width_to_sequence(self, x: Tensor) -> Tensor:
         """[sequence, batch, width / tp] -> [sequence / tp, batch, width]."""
-        return x if self.channel is None else boxed(x, _WIDTH, _SEQUENCE, self.channel)
+        return x if self.channel is None else redistribute(x, _WIDTH, _SEQUENCE, self.channel)
 
     def mean(self, x: Tensor) -> Tensor:
         """Of a number over ranks; each rank's share of its gradient is 1 / tp."""
         return x if self.channel is None else apply(_Mean, x, self.channel)
 
-    def keeping_gathered(self) -> TensorParallel:
+    def with_gathered_inputs(self) -> TensorParallel:
         """This axis with products that keep the gathered input."""
         return replace(self, regathers=False)
 
     def scatter_sequence(self, x: Tensor) -> Tensor:
         """Partial [sequence, ...] -> summed [sequence / tp, ...]; its gradient is gathered."""
-        return x if self.channel is None else boxed(x, PARTIAL, _SEQUENCE, self.channel)
+        return x if self.channel is None else redistribute(x, PARTIAL, _SEQUENCE, self.channel)
 
     def shard(self, full: Tensor, dim: int | None) -> Tensor:
         """This rank's part of a full parameter; all of it where ``dim`` is None."""

@@ -77,7 +77,7 @@ class CommandReader:
         number = self._control.due(step, busy=self._tasks.busy)
         order = None if number is None else self._read(number)
         if self._hold is not None and step >= self._hold.step:
-            order = self._held(order)
+            order = self._order_at_hold(order)
         if order is None or order.command in self._between:
             if order is not None:
                 self._do(order)
@@ -96,7 +96,7 @@ class CommandReader:
             return commands.read(self._rank.folder, number)
         return commands.from_document(self._store.broadcast(str(number), document))
 
-    def _held(self, order: Order | None) -> Order | None:
+    def _order_at_hold(self, order: Order | None) -> Order | None:
         """What is done at a step at which ranks wait: what is due there, or comes in time."""
         assert self._hold is not None
         hold, self._hold = self._hold, None
@@ -104,10 +104,10 @@ class CommandReader:
             self._at_hold(hold.step)
         if order is not None or self._tasks.busy:
             return order
-        number = self._waited(hold)
+        number = self._wait_for_order(hold)
         return None if number is None else self._read(number)
 
-    def _waited(self, hold: Hold) -> int | None:
+    def _wait_for_order(self, hold: Hold) -> int | None:
         """The number of the order that ends it; None where none came in time. Rank 0 has the clock of all, others go on
         by themselves only where nothing is heard of it any more.
         """

@@ -26,7 +26,7 @@ from engine.run import netns, processes
 from engine.run.messages import CountedInterface, Seat
 from profilers import torch_private
 from profilers.collectives.nccl_log import Proof, choices, proof, settings
-from profilers.collectives.recorder import unrecorded
+from profilers.collectives.recorder import pause_recording
 from profilers.model.environment import ASKED, NO, PROOF, UNTOLD, YES, EnvironmentRow
 from profilers.records.schema import NetworkSample
 from profilers.records.writer import RecordWriter
@@ -61,7 +61,7 @@ class HostClocks:
         self._rank, size = dist.get_rank(), dist.get_world_size()
         self._kernels: list[str] = [kernel or boot()] * size
         if size > 1:
-            with unrecorded():
+            with pause_recording():
                 dist.all_gather_object(self._kernels, kernel or boot())
 
     @property
@@ -72,7 +72,7 @@ class HostClocks:
     def measure(self) -> Offset:
         """This rank's clock against rank 0's."""
         offsets: list[Offset | None] = [None] * len(self._kernels)
-        with unrecorded():
+        with pause_recording():
             mine = self._exchange()
             if self.several:
                 dist.all_gather_object(offsets, mine)
@@ -128,7 +128,7 @@ class InterfaceLog:
 
     def __init__(self, seat: Seat | None, writer: RecordWriter) -> None:
         self._inside, self._writer = seat is not None, writer
-        self._sources = [] if seat is None else [(one, _opened(one)) for one in seat.counted]
+        self._sources = [] if seat is None else [(one, _open_counters(one)) for one in seat.counted]
         self._last = 0.0
         if self._sources:
             interfaces = {
@@ -139,7 +139,7 @@ class InterfaceLog:
     def at_rest(self) -> None:
         """Read while no rank has anything to send; all ranks call it between the same two steps."""
         if self._inside:
-            with unrecorded():
+            with pause_recording():
                 dist.barrier()
                 self.read()
                 dist.barrier()
@@ -167,7 +167,7 @@ class InterfaceLog:
             file.close()
 
 
-def _opened(one: CountedInterface) -> ProcFile:
+def _open_counters(one: CountedInterface) -> ProcFile:
     """Counters of the namespace that the interface is in; a file that was opened there tells of there ever after."""
     file = ProcFile(_HERE)
     if one.elsewhere is None:

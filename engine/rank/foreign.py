@@ -42,7 +42,7 @@ class Tuned:
         self._asked: Any = None
         self._seen = torch.zeros(1, dtype=torch.int64)
         self._document = self._read()
-        found = self._shared(self._document)
+        found = self._broadcast(self._document)
         self._number = int(found.get("number", 0))
         self.values = values | {key: one for key, one in found.get("values", {}).items() if key in values}
         self._step, self._began = 0, time.perf_counter()
@@ -72,7 +72,7 @@ class Tuned:
         number = self._wait()
         if number > self._number:
             self._number = number
-            wanted = self._shared(self._document).get("values", {})
+            wanted = self._broadcast(self._document).get("values", {})
             if problem := self._problem(apply, self.values | wanted):
                 apply(self.values)
                 self._tell(event="refused", number=number, step=step, why=problem)
@@ -116,7 +116,7 @@ class Tuned:
             self._asked = None
         return int(self._seen[0])
 
-    def _shared(self, document: Values) -> Values:
+    def _broadcast(self, document: Values) -> Values:
         if self._group is None:
             return document
         box = [document]

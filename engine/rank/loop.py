@@ -38,7 +38,7 @@ from engine.rank.step_log import StepLog
 from engine.rank.workload_report import report_ahead, report_slots, report_workload
 from engine.run import run_folder
 from engine.run.commands import BACK, EVALUATE, SET, TRY, Order
-from profilers.collectives.recorder import unrecorded
+from profilers.collectives.recorder import pause_recording
 
 
 def train(rank: RankContext) -> bool:
@@ -90,7 +90,7 @@ def _steps(
     first = checkpoints.resume(planner.adopt)
     length.begin(first)
     divergence = DivergenceCheck(rank.config.train.steps - first)
-    if length.limited:  # how long a loss takes
+    if length.is_limited:  # how long a loss takes
         validation.run(first)
     with contextlib.ExitStack() as opened:
         # Ranks of tp have the same tokens.
@@ -236,7 +236,7 @@ class Validation:
             raise InputError(
                 "train.validation_batches", 0, f"{order.command} needs held-out text; start a new run"
             )
-        loss = self._measured(step, count)
+        loss = self._measure_loss(step, count)
         return Done(None if loss is None else f"held-out loss {loss:.4f} before step {step:,}", loss=loss)
 
     def run(self, step: int) -> None:
@@ -246,11 +246,11 @@ class Validation:
             DivergedError: it is not finite.
         """
         if count := self._rank.config.train.validation_batches:
-            loss = self._measured(step, count)
+            loss = self._measure_loss(step, count)
             if loss is not None:
                 check_validation_loss(step, loss)
 
-    def _measured(self, step: int, count: int) -> float | None:
+    def _measure_loss(self, step: int, count: int) -> float | None:
         """None on ranks that do not compute it. Told once of a step, whoever asks for it again."""
         if self._taken is not None and self._taken[0] == step:
             return self._taken[1]
@@ -262,7 +262,7 @@ class Validation:
         rank = self._rank
         rank.state("validation")
         moments = [time.monotonic()]
-        with unrecorded(), self.whole():
+        with pause_recording(), self.whole():
             answers = list[tuple[float | None, float | None]]()
             for partial in (False, True) if self._stages.is_partial else (False,):
                 for batch in range(count):
@@ -349,7 +349,7 @@ class RunLength:
         self._beside = 0.0
 
     @property
-    def limited(self) -> bool:
+    def is_limited(self) -> bool:
         """Whether the run has a time."""
         return self._seconds is not None
 
@@ -450,9 +450,9 @@ class DivergenceCheck:
             DivergedError: this step shows that nothing is learned.
         """
         if loss is not None and not math.isfinite(loss):
-            raise DivergedError(step, f"the loss is {_named(loss)}", "forward")
+            raise DivergedError(step, f"the loss is {_nonfinite_word(loss)}", "forward")
         if not math.isfinite(norm):
-            raise DivergedError(step, f"the norm of the gradient is {_named(norm)}", "backward")
+            raise DivergedError(step, f"the norm of the gradient is {_nonfinite_word(norm)}", "backward")
         self._count(loss, norm)
         if self._no_loss >= self._limit:
             raise DivergedError(step, f"the loss is exactly 0 for {self._no_loss} steps", "forward")
@@ -477,8 +477,8 @@ def check_validation_loss(step: int, loss: float) -> None:
         DivergedError: it is not finite.
     """
     if not math.isfinite(loss):
-        raise DivergedError(step, f"the loss on held-out text is {_named(loss)}", "validation")
+        raise DivergedError(step, f"the loss on held-out text is {_nonfinite_word(loss)}", "validation")
 
 
-def _named(value: float) -> str:
+def _nonfinite_word(value: float) -> str:
     return "not a number" if math.isnan(value) else "infinite"

@@ -95,7 +95,7 @@ class RollbackPoint:
             self._validation.at_hold(step)
         held = self._rank.config, self._rank.plan, self._snapshot.take(state)
         self._kept = _Kept(step, *held, time.monotonic())
-        words = f"copy of {size / 2**20:,.1f} MiB a rank kept; {self._changed(order, step)}"
+        words = f"copy of {size / 2**20:,.1f} MiB a rank kept; {self._apply_order(order, step)}"
         return Done(words, hold=_hold(order, step))
 
     def back(self, order: Order, step: int) -> Done:
@@ -120,9 +120,11 @@ class RollbackPoint:
         self._kept = kept
         self._reconfiguration.go_on_from(kept.step, step, lost, order)
         words = f"back to step {kept.step:,}; {step - kept.step:,} steps are done again"
-        return Done(f"{words}; {self._changed(order, kept.step)}", kept.step, hold=_hold(order, kept.step))
+        return Done(
+            f"{words}; {self._apply_order(order, kept.step)}", kept.step, hold=_hold(order, kept.step)
+        )
 
-    def _changed(self, order: Order, step: int) -> str:
+    def _apply_order(self, order: Order, step: int) -> str:
         """What the order changes in words, and its loss is taken in time."""
         # Where ranks wait after the steps, it is taken then; one that was asked for before is not wanted any more.
         self._validation.before(step + order.steps if order.steps and not order.wait else 0)

@@ -161,7 +161,7 @@ def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Answ
             return found
         before, places = places, [(at.step, at.phase) for at in progress.read(folder)]
         moving = places != before or any(phase == "tracing" for _, phase in places)
-        if moving and _begun(folder, order):
+        if moving and _has_begun(folder, order):
             deadline = time.monotonic() + patience
         time.sleep(_POLL_SECONDS)
 
@@ -181,7 +181,7 @@ def unanswered_orders(folder: Path) -> list[str]:
     return sorted(key for key in turning if given[key] < ranks)
 
 
-def _begun(folder: Path, order: str) -> bool:
+def _has_begun(folder: Path, order: str) -> bool:
     """Whether ranks have agreed on a step for an order, or for a later one."""
     number, _ = progress.last_announcement(folder)
     known = [commands.read(folder, earlier) for earlier in range(1, number + 1)]

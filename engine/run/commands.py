@@ -174,7 +174,7 @@ class StopControl(_Control):
         if self._rank == 0:
             self._progress.settle()
         end = self._progress.end()
-        if self._rank == 0 and self._progress.stop_requested() and self._begun(end, step):
+        if self._rank == 0 and self._progress.stop_requested() and self._may_announce(end, step):
             soon = step + AHEAD + self._apart
             end = End(soon, soon)
             self._progress.announce_end(end)
@@ -187,7 +187,7 @@ class StopControl(_Control):
         if self._progress is None:
             return
         step, steps, end = step + self._redone, steps + self._redone, self._progress.end()
-        if self._begun(end, step) and not self._progress.stop_requested():
+        if self._may_announce(end, step) and not self._progress.stop_requested():
             first = step + AHEAD + self._apart
             last = max(first, steps)
             last += (self._redone - last) % period
@@ -200,7 +200,7 @@ class StopControl(_Control):
             return None
         return end.step - self._redone
 
-    def _begun(self, end: End | None, step: int) -> bool:
+    def _may_announce(self, end: End | None, step: int) -> bool:
         """Whether every rank knows it already and another may be announced; a stop is the last."""
         return end is None or (end.whole and step > end.first + self._apart)
 

@@ -72,8 +72,8 @@ def skipping(whole: Plan, skips: Skips) -> Plan:
     paths in turn, and keeps the order of that one.
     """
     if skips.planned:
-        return _planned(whole, skips)
-    return _without(whole, _dealt(whole, left_out(whole.stages, whole.micro_batches, skips.share)))
+        return _search_plan(whole, skips)
+    return _drop_skipped(whole, _dealt(whole, left_out(whole.stages, whole.micro_batches, skips.share)))
 
 
 def _dealt(whole: Plan, total: int) -> list[Path]:
@@ -86,7 +86,7 @@ def _dealt(whole: Plan, total: int) -> list[Path]:
     return [_path(out, stages) for out in gone]
 
 
-def _without(whole: Plan, paths: Sequence[Path]) -> Plan:
+def _drop_skipped(whole: Plan, paths: Sequence[Path]) -> Plan:
     """The same order, with what is not on a path left out."""
     lists = tuple(
         tuple(action for action in actions if action.stage in paths[action.micro_batch])
@@ -116,11 +116,11 @@ class _Found(NamedTuple):
 
 
 @lru_cache(maxsize=1_024)
-def _planned(whole: Plan, skips: Skips) -> Plan:
+def _search_plan(whole: Plan, skips: Skips) -> Plan:
     """The shortest step that is found."""
     total = left_out(whole.stages, whole.micro_batches, skips.share)
     course = _Course(whole, skips.layers)
-    best = _changed(course, _dealt(whole, total))
+    best = _improve_paths(course, _dealt(whole, total))
     if course.work(best.paths) <= EXACT_WORK:
         best = _shortest(course, total, best)
     return _with_lists(whole, best.paths, best.lists)
@@ -163,18 +163,20 @@ class _Course:
         """The shortest of what each rule makes of the paths, and of the plan's own order, in which those whose stages
         changed places may wait for each other.
         """
-        chains, kept = self.chains(paths), _without(self.whole, paths)
+        chains, kept = self.chains(paths), _drop_skipped(self.whole, paths)
         found = list[_Found]()
         with suppress(ValueError):
             found.append(_Found(simulate(kept, COSTS, self.sizes).seconds, tuple(paths), kept.actions))
         for rule in _RULES:
             for bounded in (False, True):
-                lists = self._listed(chains, rule, bounded)
+                lists = self._list_schedule(chains, rule, bounded)
                 if lists is not None:
                     found.append(_Found(lists[0], tuple(paths), lists[1]))
         return min(found, key=lambda one: one.seconds)
 
-    def _listed(self, chains: list[list[_Piece]], rule: _Rule, bounded: bool) -> tuple[float, Lists] | None:
+    def _list_schedule(
+        self, chains: list[list[_Piece]], rule: _Rule, bounded: bool
+    ) -> tuple[float, Lists] | None:
         """Whoever can start first does; of several the one that the rule names. Where they are ``bounded``, a stage
         has no more of them under way than in 1F1B; None if they then wait for each other.
         """
@@ -296,7 +298,7 @@ _RULES: tuple[_Rule, ...] = (
 )
 
 
-def _changed(course: _Course, paths: list[Path]) -> _Found:
+def _improve_paths(course: _Course, paths: list[Path]) -> _Found:
     """Paths are exchanged, and changed by one stage, as long as that makes the step shorter."""
     best, stages = course.play(paths), course.whole.stages
     looks = MOST_QUESTIONS // (2 * len(_RULES) * course.work(paths) * min(most_under_way(stages), len(paths)))

@@ -97,7 +97,7 @@ def expert_rows(tables: Sequence[Table], steps: np.ndarray[Any, Any], ep: int = 
     for number in np.unique(columns["layer"]):
         of_layer = {name: column[columns["layer"] == number] for name, column in columns.items()}
         if of_layer["choices"].sum():
-            found.append(replace(_expert_row(int(number), of_layer, ep), **_bucketed(of_layer)))
+            found.append(replace(_expert_row(int(number), of_layer, ep), **_bucket_fractions(of_layer)))
     return found
 
 
@@ -130,7 +130,7 @@ def _expert_row(layer: int, samples: Mapping[str, np.ndarray[Any, Any]], ep: int
     )
 
 
-def _bucketed(samples: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+def _bucket_fractions(samples: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
     """What travelled for others; nothing where all did for themselves."""
     known = ~np.isnan(samples["residual"])
     choices = samples["choices"][known]

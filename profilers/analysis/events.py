@@ -107,13 +107,13 @@ Row = TypeVar("Row")
 
 def checkpoint_rows(records: RunRecords) -> list[CheckpointRow]:
     """Every save that was tried, in order; what cannot be read is left out."""
-    found = [_converted(data, CheckpointRow) for data in _events(records, "checkpoint")]
+    found = [_convert(data, CheckpointRow) for data in _events(records, "checkpoint")]
     return [row for row in found if row is not None]
 
 
 def resumed(records: RunRecords) -> Resumed | None:
     """What the run continued from."""
-    return next((_converted(data, Resumed) for data in _events(records, "resumed")), None)
+    return next((_convert(data, Resumed) for data in _events(records, "resumed")), None)
 
 
 def time_budget(records: RunRecords) -> dict[str, float]:
@@ -131,7 +131,7 @@ def _events(records: RunRecords, kind: str) -> list[dict[str, Any]]:
     return [event.data for event in told if event.kind == kind]
 
 
-def _converted(data: dict[str, Any], kind: type[Row]) -> Row | None:
+def _convert(data: dict[str, Any], kind: type[Row]) -> Row | None:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError:
@@ -143,7 +143,7 @@ PLAN_EVENT = "plan"
 
 def plan_rows(records: RunRecords) -> list[PlanRow]:
     """In order, as rank 0 told them; what cannot be read is left out."""
-    found = [_converted(data, PlanRow) for data in _events(records, PLAN_EVENT)]
+    found = [_convert(data, PlanRow) for data in _events(records, PLAN_EVENT)]
     return [row for row in found if row is not None]
 
 
@@ -152,7 +152,7 @@ MEMORY_PLAN_EVENT = "memory_plan"
 
 def memory_plan_rows(records: RunRecords) -> list[MemoryPlanRow]:
     """By stage, as the first rank of each told it; what cannot be read is left out."""
-    found = [_converted(data, MemoryPlanRow) for data in _of_ranks(records, MEMORY_PLAN_EVENT)]
+    found = [_convert(data, MemoryPlanRow) for data in _of_ranks(records, MEMORY_PLAN_EVENT)]
     return sorted((row for row in found if row is not None), key=lambda row: row.stage)
 
 
@@ -161,7 +161,7 @@ EXPERT_SLOTS_EVENT, AHEAD_EVENT = "expert_slots", "batches_ahead"
 
 def expert_slot_rows(records: RunRecords) -> list[ExpertSlotRow]:
     """As each rank told it at its end."""
-    found = [_converted(data, ExpertSlotRow) for data in _of_ranks(records, EXPERT_SLOTS_EVENT)]
+    found = [_convert(data, ExpertSlotRow) for data in _of_ranks(records, EXPERT_SLOTS_EVENT)]
     return sorted((row for row in found if row is not None), key=lambda row: row.rank)
 
 
@@ -189,7 +189,7 @@ def sequence_rows(records: RunRecords) -> dict[str, Any]:
     groups, plans = dict[tuple[int, int, int], SequenceGroupRow](), dict[int, SequencePlanRow]()
     for rank in records.ranks():
         for event in remaining(records.events(rank)):
-            told = _converted(event.data, SequenceStep) if event.kind == SEQUENCE_GROUPS_EVENT else None
+            told = _convert(event.data, SequenceStep) if event.kind == SEQUENCE_GROUPS_EVENT else None
             if told is None:
                 continue
             if rank == 0:
@@ -210,7 +210,7 @@ def sequence_rows(records: RunRecords) -> dict[str, Any]:
 
 def ahead_rows(records: RunRecords) -> list[AheadRow]:
     """As each rank told it at its end."""
-    found = [_converted(data, AheadRow) for data in _of_ranks(records, AHEAD_EVENT)]
+    found = [_convert(data, AheadRow) for data in _of_ranks(records, AHEAD_EVENT)]
     return sorted((row for row in found if row is not None), key=lambda row: row.rank)
 
 
@@ -223,7 +223,7 @@ def network_rows(records: RunRecords) -> list[NetworkRow]:
     for rank in records.ranks():
         told = [event.data for event in records.events(rank) if event.kind == NETWORKS_EVENT]
         for one in told[-1].get("groups", []) if told else []:
-            row = _converted(one | {"ranks": [rank]}, NetworkRow)
+            row = _convert(one | {"ranks": [rank]}, NetworkRow)
             if row is not None:
                 ranks = found.setdefault((row.axis, row.network, row.inside), [])
                 ranks += [rank] if rank not in ranks else []
@@ -239,7 +239,7 @@ ADAPTED_EVENT = "adapted"
 
 def adapted_row(records: RunRecords) -> AdaptedRow | None:
     """What rank 0 told at the end of a run with a frozen model; None of any other."""
-    found = [_converted(data, AdaptedRow) for data in _events(records, ADAPTED_EVENT)]
+    found = [_convert(data, AdaptedRow) for data in _events(records, ADAPTED_EVENT)]
     return next((row for row in reversed(found) if row is not None), None)
 
 
@@ -248,7 +248,7 @@ UPDATE_EVENT = "update"
 
 def update_row(records: RunRecords) -> UpdateRow | None:
     """As rank 0 told it; None where all is trained."""
-    found = [_converted(data, UpdateRow) for data in _events(records, UPDATE_EVENT)]
+    found = [_convert(data, UpdateRow) for data in _events(records, UPDATE_EVENT)]
     return next((row for row in found if row is not None), None)
 
 
@@ -308,7 +308,7 @@ def quality_rows(records: RunRecords, steps: JoinedSteps, backend: str) -> list[
     found, before, wire = [], None, 0.0
     seconds = wall_seconds(steps)
     for step, loss in sorted(_losses(records, steps).items()):
-        sent = _sent(records, steps, before, step, backend)
+        sent = _sent_bytes(records, steps, before, step, backend)
         wire += math.nan if sent is None else sent
         passed = float(seconds[steps.steps < step].sum())
         found.append(QualityRow(step, loss, passed, None if math.isnan(wire) else wire))
@@ -337,7 +337,9 @@ def losses_before_steps(records: RunRecords, end: int | None = None, what: str =
     return {step: sum(of.values()) / len(of) for step, of in told.items() if len(of) >= wanted[step]}
 
 
-def _sent(records: RunRecords, steps: JoinedSteps, first: int | None, end: int, backend: str) -> float | None:
+def _sent_bytes(
+    records: RunRecords, steps: JoinedSteps, first: int | None, end: int, backend: str
+) -> float | None:
     """Bytes that a rank sent in the steps between, by formula, the mean over ranks; None if one is not known.
 
     Steps that were not recorded in detail count with the mean of those that were, if need be of the whole run's.

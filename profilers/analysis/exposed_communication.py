@@ -92,7 +92,7 @@ def seconds_of_calls(table: Table, steps: _Places, waits: _Floats) -> Column:
     """
     shares: Column = np.ma.MaskedArray(np.zeros(len(table)), mask=True)
     if len(table):
-        shares[_known(table, steps)] = _shares(_calls(table, steps), waits)
+        shares[_known_calls(table, steps)] = _shares(_calls(table, steps), waits)
     return shares
 
 
@@ -110,7 +110,7 @@ def _hidden(calls: _Calls, shares: _Floats, chosen: _Flags) -> float:
 def _calls(table: Table, steps: _Places) -> _Calls:
     """Those of ``steps``, which ascend."""
     seconds, exposed = table.column("seconds"), table.column("exposed_seconds")
-    numbers, wanted = np.ma.getdata(table.column("step")), _known(table, steps)
+    numbers, wanted = np.ma.getdata(table.column("step")), _known_calls(table, steps)
     codes, names = table.codes("axis")
     operations, operation_names = table.codes("operation")
     messages = [code for code, name in operation_names.items() if name in MESSAGES]
@@ -126,7 +126,7 @@ def _calls(table: Table, steps: _Places) -> _Calls:
     )
 
 
-def _known(table: Table, steps: _Places) -> _Flags:
+def _known_calls(table: Table, steps: _Places) -> _Flags:
     """Which calls are of these steps, with a time that is known."""
     seconds, exposed = table.column("seconds"), table.column("exposed_seconds")
     inside = np.isin(np.ma.getdata(table.column("step")), steps)

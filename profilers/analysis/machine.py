@@ -209,7 +209,7 @@ def _gpu_row(samples: Table, gpu: int, inside: Any, span: tuple[float, float] | 
         gpu=gpu,
         samples=int(chosen.sum()),
         energy_joules=of_gpu(samples, gpu, *span),
-        throttled=_throttled(samples.column("throttle_reasons")[chosen]),
+        throttled=_throttle_shares(samples.column("throttle_reasons")[chosen]),
         **known,
     )
 
@@ -222,7 +222,7 @@ def _largest(values: Column) -> float | None:
     return float(values.max()) if values.count() else None
 
 
-def _throttled(masks: Column) -> dict[str, float]:
+def _throttle_shares(masks: Column) -> dict[str, float]:
     """Share of the samples in which each reason held the clocks down, the most frequent first."""
     known = masks.compressed()
     seen: Counter[str] = Counter()

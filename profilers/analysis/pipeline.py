@@ -138,7 +138,7 @@ def _idle(actions: _Actions) -> _Idle:
     last = np.append(first[1:], True)
     free = np.where(first, begin[step], np.append(0.0, actions.end[:-1]))
     idle = np.maximum(actions.start - free, 0.0)
-    made, from_other = _needed(actions, step)
+    made, from_other = _dependency_times(actions, step)
     waiting = np.where(from_other, np.clip(made - free, 0.0, idle), 0.0)
     arriving = np.where(from_other, idle - waiting, 0.0)
     late = np.nan_to_num(actions.ready - np.fmax(made, begin[step]))
@@ -154,7 +154,9 @@ def _idle(actions: _Actions) -> _Idle:
     )
 
 
-def _needed(actions: _Actions, step: _Places) -> tuple[_Floats, np.ndarray[Any, np.dtype[np.bool_]]]:
+def _dependency_times(
+    actions: _Actions, step: _Places
+) -> tuple[_Floats, np.ndarray[Any, np.dtype[np.bool_]]]:
     """For each action, when what it needs was made (NaN if unknown), and whether another rank made it.
 
     A forward needs that of the stage before, a backward (or its input part) that of the stage after.

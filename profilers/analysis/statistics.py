@@ -31,7 +31,7 @@ class Interval(NamedTuple):
 
 def p95(values: Values) -> float:
     """The 95th percentile, interpolated linearly. ValueError without values."""
-    return float(np.percentile(_checked(values), 95))
+    return float(np.percentile(_finite_array(values), 95))
 
 
 def mean_interval(values: Values, seed: int = 0, resamples: int = 1000) -> Interval:
@@ -40,7 +40,7 @@ def mean_interval(values: Values, seed: int = 0, resamples: int = 1000) -> Inter
     Source: Künsch 1989, "The jackknife and the bootstrap for general stationary observations"; block length
     n^(1/3) after Hall, Horowitz and Jing 1995.
     """
-    data = _checked(values)
+    data = _finite_array(values)
     value, drawn = float(data.mean()), bootstrap_means(data, seed, resamples)
     if drawn is None:
         return Interval(value, None, None)
@@ -50,7 +50,7 @@ def mean_interval(values: Values, seed: int = 0, resamples: int = 1000) -> Inter
 
 def bootstrap_means(values: Values, seed: int = 0, resamples: int = 1000) -> _Array | None:
     """Means of ``resamples`` series of random blocks of neighbours; None for fewer than three values."""
-    data = _checked(values)
+    data = _finite_array(values)
     count = len(data)
     if count < MINIMUM_VALUES:
         return None
@@ -70,7 +70,7 @@ def _block_indices(
     return (starts + np.arange(length)).reshape(rows, -1)[:, :count]
 
 
-def _checked(values: Values) -> _Array:
+def _finite_array(values: Values) -> _Array:
     data = np.asarray(values, dtype=np.float64)
     if data.size == 0:
         raise ValueError("no values")
@@ -105,7 +105,7 @@ def warmup_steps(seconds: Values, least: int = MINIMUM_STEPS) -> int | None:
     count = len(values)
     if count < least:
         return None
-    level, deviation = _settled(values[count // 2 :])
+    level, deviation = _level_and_deviation(values[count // 2 :])
     reach = max(_CLIP_DEVIATIONS * deviation, 2 * LEAST_FRACTION * level)
     clipped = np.clip(values, level - reach, level + reach)
     cut = int(np.argmin(standard_errors(clipped)[: count // 2 + 1]))
@@ -121,7 +121,7 @@ def standard_errors(values: _Array) -> _Array:
     return np.asarray(np.maximum(squares - sums**2 / counts, 0.0) / counts**2)
 
 
-def _settled(values: _Array) -> tuple[float, float]:
+def _level_and_deviation(values: _Array) -> tuple[float, float]:
     """Median, and standard deviation by the median absolute deviation."""
     level = float(np.median(values))
     return level, _NORMAL * float(np.median(np.abs(values - level)))
@@ -147,7 +147,7 @@ _FAR_SCORE = 3.5
 
 def far_above(values: Values) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which values lie far above the median: by the modified z-score (x - median) / (1.4826 MAD), above 3.5."""
-    level, deviation = _settled(_checked(values))
+    level, deviation = _level_and_deviation(_finite_array(values))
     return np.asarray(np.asarray(values) - level > _FAR_SCORE * deviation)
 
 

@@ -83,11 +83,11 @@ def join_steps(tables: dict[int, Table]) -> JoinedSteps:
     columns = {rank: np.asarray(table.column("step")) for rank, table in tables.items()}
     steps = np.unique(np.concatenate([*columns.values(), np.empty(0, np.int64)]).astype(np.int64))
     places = {rank: np.searchsorted(steps, column) for rank, column in columns.items()}
-    values = {name: _joined(name, tables, places, len(steps)) for name in _FIELDS}
+    values = {name: _join_column(name, tables, places, len(steps)) for name in _FIELDS}
     return JoinedSteps(list(tables), steps, values)
 
 
-def _joined(
+def _join_column(
     name: str, tables: dict[int, Table], places: dict[int, np.ndarray[Any, Any]], steps: int
 ) -> Column:
     joined: Column = np.ma.MaskedArray(np.zeros((len(tables), steps)), mask=True)

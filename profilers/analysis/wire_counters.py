@@ -80,7 +80,7 @@ def interface_rows(records: RunRecords, span: tuple[float, float] | None = None)
     """
     hosts, found = hosts_of(records), []
     for rank in records.ranks():
-        table, told = records.table(rank, "network"), _told(records, rank)
+        table, told = records.table(rank, "network"), _interface_facts(records, rank)
         beside = [other for other in hosts if hosts[other] == hosts.get(rank)] or [rank]
         for interface in sorted(set(table.column("interface").compressed().tolist())):
             ranks = list(told.get(interface, {}).get("ranks") or beside)
@@ -92,7 +92,7 @@ def interface_rows(records: RunRecords, span: tuple[float, float] | None = None)
     return found
 
 
-def _told(records: RunRecords, rank: int) -> dict[str, dict[str, Any]]:
+def _interface_facts(records: RunRecords, rank: int) -> dict[str, dict[str, Any]]:
     """What the rank told of interfaces before it read any."""
     told = [event.data for event in records.events(rank) if event.kind == "interfaces"]
     return dict(told[-1].get("interfaces") or {}) if told else {}

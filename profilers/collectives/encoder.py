@@ -91,10 +91,10 @@ class CallEncoder:
         if issued:
             begins = [begin for begin, _, kind in times.waits if kind is not None]
             for call in sorted(issued, key=_begin, reverse=True):
-                parts.insert(bisect_right(begins, call.begin), self._issued(call, times, names))
+                parts.insert(bisect_right(begins, call.begin), self._encode_issued(call, times, names))
         return b"".join(parts)
 
-    def _issued(self, call: Timed, times: StepSeconds, names: Mapping[str, int]) -> bytes:
+    def _encode_issued(self, call: Timed, times: StepSeconds, names: Mapping[str, int]) -> bytes:
         mask, before, after = call.kind.packed or self._learn(call.kind, names)
         start = times.start_unix + call.begin
         if call.seconds is None:
@@ -122,7 +122,7 @@ def _dtype_name(dtype: torch.dtype | None) -> str:
 Span = tuple[float, float]
 
 
-def until_noticed(calls: list[Timed], waits: Iterable[tuple[float, float, list[Span]]]) -> None:
+def extend_to_noticed(calls: list[Timed], waits: Iterable[tuple[float, float, list[Span]]]) -> None:
     """Lengthen in place, for each wait, the last call to end in it: until the wait is over or the next one blocks.
 
     ``calls`` were issued and not waited for at once. ``waits`` are those that are no call: begin and end in seconds

@@ -105,7 +105,7 @@ def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Ite
     missing = [rank for rank in members.of(group) if rank not in arrived]
     called = {rank: f"{entry.operation} of {entry.bytes:,} bytes" for rank, entry in here.items()}
     differs = len(set(called.values())) > 1
-    begun = {rank for rank, entry in here.items() if entry.ended or _begun(entry)}
+    begun = {rank for rank, entry in here.items() if entry.ended or _has_started(entry)}
     yield Stuck(
         kind="missing" if missing else "mismatch" if differs else "stalled",
         group=group,
@@ -117,11 +117,13 @@ def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Ite
         silent=tuple(rank for rank in missing if rank not in dumps),
         since_unix=min(entry.created_unix for entry in here.values()),
         different=tuple(f"rank {rank} {what}" for rank, what in called.items()),
-        behind=() if differs or not any(map(_begun, here.values())) else tuple(sorted(here.keys() - begun)),
+        behind=()
+        if differs or not any(map(_has_started, here.values()))
+        else tuple(sorted(here.keys() - begun)),
     )
 
 
-def _begun(entry: Entry) -> bool:
+def _has_started(entry: Entry) -> bool:
     """Seen to run on the device, which gloo never tells, and NCCL only if it times calls."""
     return entry.state == "started"
 

@@ -39,10 +39,12 @@ def choices(lines: Iterable[str]) -> list[Choice]:
 def _choice(match: re.Match[str]) -> Choice:
     name, size, algorithm, protocol = match.groups()
     operation = next((one.name for one in operations.OPERATIONS if one.nccl_name == name), name.lower())
-    return Choice(operation, int(size), _named(algorithm, _ALGORITHMS), _named(protocol, _PROTOCOLS))
+    return Choice(
+        operation, int(size), _canonical_name(algorithm, _ALGORITHMS), _canonical_name(protocol, _PROTOCOLS)
+    )
 
 
-def _named(text: str, names: tuple[str, ...]) -> str:
+def _canonical_name(text: str, names: tuple[str, ...]) -> str:
     if text.isdecimal():
         return names[int(text)] if int(text) < len(names) else f"number {text}"
     return next((name for name in names if name.lower() == text.lower()), text.lower())
@@ -82,13 +84,13 @@ def proof(name: str, asked: str, lines: Sequence[str], earlier: Sequence[str] = 
     if read[name].lower() != asked.lower():
         return Proof(read[name], NO, f"NCCL's log says that it was set to {read[name]}")
     if name in ("NCCL_ALGO", "NCCL_PROTO"):
-        return _chosen(name, asked, lines)
+        return _choice_proof(name, asked, lines)
     if name in _FEWEST + _MOST:
         return _channels(name, int(asked), lines)
     return Proof(read[name], YES, "NCCL's log says that it read it")
 
 
-def _chosen(name: str, asked: str, lines: Sequence[str]) -> Proof:
+def _choice_proof(name: str, asked: str, lines: Sequence[str]) -> Proof:
     made = choices(lines)
     if not made:
         return Proof(

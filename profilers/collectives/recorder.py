@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.library import Library
 
 from profilers import torch_private
-from profilers.collectives.encoder import CallEncoder, Kinds, Timed, until_noticed
+from profilers.collectives.encoder import CallEncoder, Kinds, Timed, extend_to_noticed
 from profilers.records import operations
 from profilers.records.schema import CommSample
 from profilers.records.writer import RecordWriter
@@ -41,7 +41,7 @@ _unseen: set[int] = set()
 
 
 @contextmanager
-def unrecorded() -> Iterator[None]:
+def pause_recording() -> Iterator[None]:
     """Collectives that this thread issues inside are no part of a step: neither recorded nor timed."""
     me = get_ident()
     _unseen.add(me)
@@ -164,7 +164,7 @@ class CollectiveRecorder:
 
         A call whose end the device has not passed, or that failed, has no seconds: nothing here waits for it.
         """
-        issued = _issued(times) if times.issued else []
+        issued = _issued_calls(times) if times.issued else []
         count = len(issued) + sum([kind is not None for _, _, kind in times.waits])
         writer.write_encoded(CommSample, lambda names: self._encoder.encode(times, issued, names), count)
 
@@ -229,7 +229,7 @@ def _group(known: Any) -> dist.ProcessGroup:
     return known if isinstance(known, dist.ProcessGroup) else dist.ProcessGroup.unbox(known)
 
 
-def _issued(times: StepSeconds) -> list[Timed]:
+def _issued_calls(times: StepSeconds) -> list[Timed]:
     """The calls that were issued and not waited for at once."""
     since = min(begin for begin, *_ in times.issued)
     exposed, calls = times.exposed(since), []
@@ -238,7 +238,7 @@ def _issued(times: StepSeconds) -> list[Timed]:
             calls.append(Timed(kind, begin, None, None))
         else:
             calls.append(Timed(kind, begin, end - begin, _overlap_seconds(begin, end, exposed)))
-    until_noticed(calls, times.open_waits(since))
+    extend_to_noticed(calls, times.open_waits(since))
     return calls
 
 

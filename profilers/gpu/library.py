@@ -184,7 +184,7 @@ class GpuLibrary(ABC):
         except (*self._absent, *self._errors) as error:
             self._miss(function, error, gpu, key)
             return None
-        return self._checked(function, answer)
+        return self._check_answer(function, answer)
 
     @abstractmethod
     def _handle(self, index: int) -> Any:
@@ -205,7 +205,7 @@ class GpuLibrary(ABC):
     def _words(self, error: Exception) -> str:
         return str(error)
 
-    def _checked(self, function: str, answer: Any) -> Any:
+    def _check_answer(self, function: str, answer: Any) -> Any:
         return answer
 
     def _miss(self, function: str, error: Exception, gpu: int | None, key: tuple[Any, ...]) -> None:

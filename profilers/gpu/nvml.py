@@ -130,7 +130,7 @@ class Nvml(GpuLibrary):
     def _code(self, error: Exception) -> int | None:
         return getattr(error, "value", None)
 
-    def _checked(self, function: str, answer: Any) -> Any:
+    def _check_answer(self, function: str, answer: Any) -> Any:
         if isinstance(answer, int) and answer in _NOT_AVAILABLE:
             self.lacks(function, "value not available")
             return None

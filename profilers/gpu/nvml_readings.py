@@ -19,15 +19,15 @@ def fast(library: GpuLibrary, index: int) -> dict[str, Any]:
     memory = library.of(index, "nvmlDeviceGetMemoryInfo")
     load = library.of(index, "nvmlDeviceGetUtilizationRates")
     return {
-        "utilization_fraction": _scaled(getattr(load, "gpu", None), 0.01),
-        "memory_utilization_fraction": _scaled(getattr(load, "memory", None), 0.01),
+        "utilization_fraction": _scale(getattr(load, "gpu", None), 0.01),
+        "memory_utilization_fraction": _scale(getattr(load, "memory", None), 0.01),
         "memory_used_bytes": getattr(memory, "used", None),
         "memory_total_bytes": getattr(memory, "total", None),
-        "power_watts": _scaled(library.of(index, "nvmlDeviceGetPowerUsage"), 1e-3),
-        "energy_joules": _scaled(library.of(index, "nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
-        "temperature_celsius": _scaled(_temperature(library, index)),
-        "sm_clock_mhz": _scaled(_with(library, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
-        "memory_clock_mhz": _scaled(_with(library, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
+        "power_watts": _scale(library.of(index, "nvmlDeviceGetPowerUsage"), 1e-3),
+        "energy_joules": _scale(library.of(index, "nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
+        "temperature_celsius": _scale(_temperature(library, index)),
+        "sm_clock_mhz": _scale(_with(library, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
+        "memory_clock_mhz": _scale(_with(library, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
         "throttle_reasons": _throttle_reasons(library, index),
     }
 
@@ -36,9 +36,9 @@ def slow(library: GpuLibrary, index: int, temperature: float | None) -> dict[str
     """Limits, counters and processes: what changes seldom, or never."""
     limit = library.of(index, "nvmlDeviceGetEnforcedPowerLimit")
     found = {
-        "power_limit_watts": _scaled(limit, 1e-3),
+        "power_limit_watts": _scale(limit, 1e-3),
         "slowdown_celsius": _slowdown_celsius(library, index, temperature),
-        "sm_clock_max_mhz": _scaled(_with(library, index, "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM")),
+        "sm_clock_max_mhz": _scale(_with(library, index, "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM")),
         "ecc_corrected": _ecc(library, index, "NVML_MEMORY_ERROR_TYPE_CORRECTED"),
         "ecc_uncorrected": _ecc(library, index, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
     }
@@ -51,7 +51,7 @@ def limits(library: GpuLibrary, index: int) -> GpuLimits:
     return GpuLimits(
         memory_total_bytes=getattr(memory, "total", None),
         memory_free_bytes=getattr(memory, "free", None),
-        power_limit_watts=_scaled(library.of(index, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+        power_limit_watts=_scale(library.of(index, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
         sm_clock_max_mhz=_with(library, index, "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"),
         sm_clock_set_mhz=_with(library, index, "nvmlDeviceGetApplicationsClock", "NVML_CLOCK_SM"),
     )
@@ -61,7 +61,7 @@ def pcie(library: GpuLibrary, index: int) -> dict[str, float | None]:
     """Traffic during 20 ms each way, for which this waits."""
     counters = {"tx": "NVML_PCIE_UTIL_TX_BYTES", "rx": "NVML_PCIE_UTIL_RX_BYTES"}
     return {
-        f"pcie_{way}_bytes_per_second": _scaled(
+        f"pcie_{way}_bytes_per_second": _scale(
             _with(library, index, "nvmlDeviceGetPcieThroughput", counter), _PCIE_UNIT_BYTES
         )
         for way, counter in counters.items()
@@ -163,5 +163,5 @@ def _with(library: GpuLibrary, index: int, function: str, constant: str) -> Any:
     return library.of(index, function, library.constant(constant))
 
 
-def _scaled(value: float | None, factor: float = 1.0) -> float | None:
+def _scale(value: float | None, factor: float = 1.0) -> float | None:
     return None if value is None else value * factor

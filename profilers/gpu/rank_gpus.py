@@ -68,7 +68,7 @@ class GpuReadings:
     ranks: tuple[int, ...]
     table: Table
 
-    def within(self, start: float, end: float) -> _Mask:
+    def span_mask(self, start: float, end: float) -> _Mask:
         """Rows of this GPU between two wall-clock times."""
         times = self.table.column("time_unix")
         return self.own & (times >= start).filled(False) & (times <= end).filled(False)

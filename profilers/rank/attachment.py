@@ -38,9 +38,9 @@ class Door:
         self._recording: RankRecording | None = None
         # Neither is ever taken out: torch may be going through its hooks just then.
         register_optimizer_step_pre_hook(self._steps)
-        register_optimizer_step_post_hook(self._stepped)
+        register_optimizer_step_post_hook(self._after_optimizer)
         if dist.is_available():
-            self._put(dist.init_process_group)
+            self._wrap_init(dist.init_process_group)
         os.register_at_fork(after_in_child=self._close)
 
     def enter(self) -> RankRecording | None:
@@ -48,12 +48,12 @@ class Door:
         if not self._closed:
             self._close()
             try:
-                self._recording = self._entered()
+                self._recording = self._start_recording()
             except Exception as error:  # a foreign job is never ended from here
                 self._tell(_words(error))
         return self._recording
 
-    def _entered(self) -> RankRecording | None:
+    def _start_recording(self) -> RankRecording | None:
         from profilers.rank.recording import RankRecording
 
         together = dist.is_available() and dist.is_initialized()
@@ -66,11 +66,11 @@ class Door:
             return None
         recording = RankRecording(seat)
         atexit.register(recording.close)
-        sys.excepthook = functools.partial(_failed, sys.excepthook, recording)
+        sys.excepthook = functools.partial(_note_exception, sys.excepthook, recording)
         os.register_at_fork(after_in_child=recording.forget)
         return recording
 
-    def _put(self, init: Any) -> None:
+    def _wrap_init(self, init: Any) -> None:
         @functools.wraps(init)
         def joins(*arguments: Any, **named: Any) -> Any:
             if not self._closed:
@@ -91,16 +91,16 @@ class Door:
     def _steps(self, optimizer: Any, *_: Any) -> None:
         recording = self.enter()
         if recording is not None:
-            with self._unharmed(recording):
+            with self._guard_job(recording):
                 recording.optimizer_began(optimizer)
 
-    def _stepped(self, optimizer: Any, *_: Any) -> None:
+    def _after_optimizer(self, optimizer: Any, *_: Any) -> None:
         if self._recording is not None:
-            with self._unharmed(self._recording):
+            with self._guard_job(self._recording):
                 self._recording.optimizer_ended(optimizer)
 
     @contextlib.contextmanager
-    def _unharmed(self, recording: RankRecording) -> Iterator[None]:
+    def _guard_job(self, recording: RankRecording) -> Iterator[None]:
         """A mistake of ours ends the recording, not the job."""
         try:
             yield
@@ -133,7 +133,7 @@ def here() -> RankRecording | None:
     return _door[0].enter() if _door else None
 
 
-def _failed(before: Any, recording: RankRecording, kind: Any, error: Any, trace: Any) -> None:
+def _note_exception(before: Any, recording: RankRecording, kind: Any, error: Any, trace: Any) -> None:
     """An exception that nobody caught: what it says is noted, and shown as always."""
     with contextlib.suppress(Exception):
         recording.failed(error)

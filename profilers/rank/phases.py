@@ -60,13 +60,15 @@ class Forwards:
 
     def look(self, parameters: Iterable[Any]) -> None:
         """Find the modules that hold some of these parameters, and put the hooks in."""
-        self._put(outermost(parameters))
+        self._put_hooks(outermost(parameters))
 
     def after_step(self) -> None:
         """A step is over."""
         if not self._called and self._levels < _MOST_LEVELS:
             self._levels += 1
-            self._put([child for module in self._modules for child in module.children()] or outermost(()))
+            self._put_hooks(
+                [child for module in self._modules for child in module.children()] or outermost(())
+            )
 
     def stop(self) -> None:
         """Take the hooks out."""
@@ -76,18 +78,18 @@ class Forwards:
 
     def start(self) -> None:
         """Put the hooks in again."""
-        self._put(self._modules)
+        self._put_hooks(self._modules)
 
-    def _put(self, modules: list[nn.Module]) -> None:
+    def _put_hooks(self, modules: list[nn.Module]) -> None:
         self.stop()
         self._modules = modules
         for module in modules:
             self._handles += [
-                module.register_forward_pre_hook(self._began),
-                module.register_forward_hook(self._ended, always_call=True),
+                module.register_forward_pre_hook(self._begin_forward),
+                module.register_forward_hook(self._end_forward, always_call=True),
             ]
 
-    def _began(self, module: nn.Module, _: Any) -> None:
+    def _begin_forward(self, module: nn.Module, _: Any) -> None:
         if not self._is_ours():
             return
         self._called = True
@@ -95,7 +97,7 @@ class Forwards:
             self._on_evaluation()
         self._timer.enter(_FORWARD)
 
-    def _ended(self, *_: Any) -> None:
+    def _end_forward(self, *_: Any) -> None:
         if self._is_ours():
             self._timer.leave()
 
@@ -123,7 +125,7 @@ class Replaced:
         setattr(owner, name, functools.wraps(function)(make(function)))
         self._before.append((owner, name, function))
 
-    def within(self, owner: Any, name: str, phase: Within) -> None:
+    def wrap_in_phase(self, owner: Any, name: str, phase: Within) -> None:
         """Have the function run inside a phase."""
 
         def make(function: Any) -> Any:
@@ -144,4 +146,4 @@ class Replaced:
 
 def watch_data(replaced: Replaced, phase: Within) -> None:
     """Have a wait for torch's data loader run inside a phase."""
-    replaced.within(torch_private.DATA_ITERATOR, "__next__", phase)
+    replaced.wrap_in_phase(torch_private.DATA_ITERATOR, "__next__", phase)

@@ -152,7 +152,7 @@ class JobSteps:
         self._reader = memory.MemoryReader(device)
         self._timeline = MemoryTimeline(self._reader.read)
         backwards = Backwards(timer)
-        self.recorder = JobRecorder(timer, backwards.issued)
+        self.recorder = JobRecorder(timer, backwards.begin_call)
         self.records = StepRecords(
             timer=timer,
             recorder=self.recorder,
@@ -163,7 +163,7 @@ class JobSteps:
             spans=SpanChoice(),
             timeline=self._timeline,
         )
-        self._forwards = Forwards(timer, self._ours, self._evaluated)
+        self._forwards = Forwards(timer, self._ours, self._note_evaluation)
         self._evaluations: set[int] = set()
         self._leader: weakref.ref[Any] | None = None
         self._stepping: list[int] = []
@@ -190,7 +190,7 @@ class JobSteps:
     def put_in(self) -> None:
         """Have torch tell of its backwards, data loaders, works and collectives."""
         data = self.timer.phase("data")
-        self._replaced.within(
+        self._replaced.wrap_in_phase(
             torch.autograd, "backward", lambda: self._backwards if self._ours() else _nothing
         )
         watch_data(self._replaced, lambda: data if self._ours() else _nothing)
@@ -276,7 +276,7 @@ class JobSteps:
     def _ours(self) -> bool:
         return self._rank.on_its_thread
 
-    def _evaluated(self) -> None:
+    def _note_evaluation(self) -> None:
         self._evaluations.add(self._step)
 
     def _leave_out_evaluations(self) -> None:

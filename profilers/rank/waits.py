@@ -59,7 +59,7 @@ class Backwards:
         self._calls: list[Issued] = []
         self._depth, self._queued, self._waiting = 0, False, False
 
-    def issued(self, call: Issued) -> None:
+    def begin_call(self, call: Issued) -> None:
         """A call that is waited for later begins; on the thread that computes gradients, if one runs."""
         if not self._depth:
             return

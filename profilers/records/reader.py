@@ -174,7 +174,7 @@ def remaining(table: Table, stream: str, events: Sequence[Event], before: int = 
     for told in undone:
         count = dict(told.get("records") or {}).get(stream, 0)
         gone |= (places < count) & (steps >= told.get("step", 0))
-    return table.chosen(~gone) if gone.any() else table
+    return table.select(~gone) if gone.any() else table
 
 
 class RunRecords:

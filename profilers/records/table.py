@@ -75,7 +75,7 @@ class Table:
         """The records from number ``start`` up to ``stop``, without that one."""
         return Table(self.record_class, self._data[start:stop], self.layout, self._names)
 
-    def chosen(self, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> Table:
+    def select(self, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> Table:
         """The records that a mask chooses."""
         return Table(self.record_class, self._data[wanted], self.layout, self._names)
 

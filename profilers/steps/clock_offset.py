@@ -77,14 +77,14 @@ class ClockOffset:
             return Offset(time_unix, 0.0, 0.0)
         later = next((place for place, one in enumerate(known) if one.time_unix >= time_unix), len(known))
         if 0 < later < len(known):
-            return _between(known[later - 1], known[later], time_unix)
+            return _interpolate(known[later - 1], known[later], time_unix)
         nearest = known[0] if later == 0 else known[-1]
         away = abs(time_unix - nearest.time_unix)
         drift = DRIFT if nearest.error_seconds > 0 else 0.0  # no error: it is the same clock
         return Offset(time_unix, nearest.offset_seconds, nearest.error_seconds + drift * away)
 
 
-def _between(one: Offset, other: Offset, time_unix: float) -> Offset:
+def _interpolate(one: Offset, other: Offset, time_unix: float) -> Offset:
     share = (time_unix - one.time_unix) / (other.time_unix - one.time_unix)
     offset = one.offset_seconds + share * (other.offset_seconds - one.offset_seconds)
     return Offset(time_unix, offset, one.error_seconds + share * (other.error_seconds - one.error_seconds))

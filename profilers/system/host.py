@@ -41,8 +41,8 @@ class Host:
         cpu, traffic = self._read("cpu"), self._read("network")
         before, self._cpu_before = self._cpu_before, cpu
         cores = [] if cpu is None else _cores(now, before, cpu)
-        changed = [] if traffic is None else self._network.changed(now, traffic)
-        return [[self._host(now, _together(before, cpu), traffic)], cores, changed]
+        changed_samples = [] if traffic is None else self._network.changed_samples(now, traffic)
+        return [[self._host(now, _together(before, cpu), traffic)], cores, changed_samples]
 
     def last(self) -> list[NetworkSample]:
         """The last counters of interfaces that stood still since: what the end of a run needs."""
@@ -87,7 +87,7 @@ class Interfaces:
         #: One line for each interface that went away.
         self.gone: dict[str, str] = {}
 
-    def changed(self, now: float, traffic: dict[str, Traffic]) -> list[NetworkSample]:
+    def changed_samples(self, now: float, traffic: dict[str, Traffic]) -> list[NetworkSample]:
         """Records of interfaces that moved; the first time, of all."""
         found = []
         for name, counters in traffic.items():

@@ -110,7 +110,7 @@ class Processes:
             cpu_seconds = _read(process, "cpu_seconds", errors)
             if slow or errors or rank not in self._known:
                 self._known[rank] = _slow_readings(process, errors)
-            if _gone(pid, errors):
+            if _has_ended(pid, errors):
                 self._leave(rank, pid)
                 continue
             for name, error in errors.items():
@@ -144,7 +144,7 @@ def _read(process: Any, what: str, errors: dict[str, Exception]) -> Any:
         return None
 
 
-def _gone(pid: int, errors: dict[str, Exception]) -> bool:
+def _has_ended(pid: int, errors: dict[str, Exception]) -> bool:
     """Files of a process that has ended say so, even where its number was given again."""
     ended = ProcessLookupError | psutil.NoSuchProcess
     return isinstance(errors.get("status"), ended) or (bool(errors) and not _alive(pid))

@@ -22,13 +22,13 @@ COMPUTATION = ("forward", "backward", "optimizer")
 
 def computation(spans: Table, steps: range) -> Array:
     """Begin and end in unix seconds, shape (n, 2), from the stream ``span``."""
-    chosen = _within(spans, steps) & np.isin(spans.column("phase").filled(""), COMPUTATION)
+    chosen = _step_mask(spans, steps) & np.isin(spans.column("phase").filled(""), COMPUTATION)
     return _pairs(spans, chosen)
 
 
 def communication(calls: Table, steps: range) -> Array:
     """Begin and end in unix seconds, shape (n, 2), of the calls whose end is known, from the stream ``comm``."""
-    return _pairs(calls, _within(calls, steps) & ~np.ma.getmaskarray(calls.column("seconds")))
+    return _pairs(calls, _step_mask(calls, steps) & ~np.ma.getmaskarray(calls.column("seconds")))
 
 
 def overlap_fraction(computed: Array, communicated: Array) -> float | None:
@@ -40,7 +40,7 @@ def overlap_fraction(computed: Array, communicated: Array) -> float | None:
     return overlap_seconds(computed, communicated) / whole if whole else None
 
 
-def _within(table: Table, steps: range) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _step_mask(table: Table, steps: range) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     numbers = table.column("step").filled(-1)
     return np.asarray((numbers >= steps.start) & (numbers < steps.stop))
 
@@ -73,12 +73,12 @@ def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]
     }
     calls = _spans(records.table(rank, "comm"), steps, _call)
     for axis in dict.fromkeys(call.about["axis"] for call in calls):
-        for number, lane in enumerate(spread(call for call in calls if call.about["axis"] == axis)):
+        for number, lane in enumerate(assign_lanes(call for call in calls if call.about["axis"] == axis)):
             found[f"communication {axis}" + (f" ({number + 1})" if number else "")] = lane
     return {name: spans for name, spans in found.items() if spans}
 
 
-def spread(spans: Iterable[Span]) -> list[list[Span]]:
+def assign_lanes(spans: Iterable[Span]) -> list[list[Span]]:
     """As few lanes as it takes for spans that overlap."""
     made: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: span.start_unix):

@@ -50,15 +50,15 @@ def episodes_of(
         return []
     above: dict[_Key, list[int]] = {}
     for place, stretch in enumerate(stretches):
-        for verdict in _above(_findings(records, stretch, setting), shares, setting):
+        for verdict in _notable_findings(_findings(records, stretch, setting), shares, setting):
             above.setdefault(_key(verdict), []).append(place)
     found = [
-        _over(records, measured, *_span(stretches[places[0]], stretches[places[-1]]), key, setting)
+        _make_episode(records, measured, *_span(stretches[places[0]], stretches[places[-1]]), key, setting)
         for key, all_places in above.items()
         for places in _neighbours(all_places)
     ]
     latest = _latest(measured, period)
-    now = _above(_findings(records, latest, setting, now=True), shares, setting)
+    now = _notable_findings(_findings(records, latest, setting, now=True), shares, setting)
     ended = [replace(one, goes_on=_goes_on(one, stretches[-1], now)) for one in found if one is not None]
     return sorted(_with_now(records, measured, ended, latest, now, setting), key=lambda one: one.first_step)
 
@@ -80,14 +80,18 @@ def _with_now(
             continue
         into = next((one for one in own if one.last_step >= first - 1), None)
         longer = (
-            None if into is None else _over(records, measured, into.first_step, last, _key(verdict), setting)
+            None
+            if into is None
+            else _make_episode(records, measured, into.first_step, last, _key(verdict), setting)
         )
         known = longer or Episode(first, last, True, verdict)
         found[_key(verdict), known.first_step] = replace(known, goes_on=True)
     return list(found.values())
 
 
-def _above(findings: Sequence[Verdict], shares: Mapping[_Key, float], setting: Setting) -> list[Verdict]:
+def _notable_findings(
+    findings: Sequence[Verdict], shares: Mapping[_Key, float], setting: Setting
+) -> list[Verdict]:
     """What is above its threshold, and far above its share of the whole."""
     judged = judge(findings, setting.thresholds)
     return [
@@ -125,7 +129,7 @@ def _stretches(measured: JoinedSteps, period: int) -> Iterator[JoinedSteps]:
 def _findings(
     records: RunRecords, stretch: JoinedSteps, setting: Setting, *, now: bool = False
 ) -> list[Verdict]:
-    calls = [_within(records.table(rank, "comm"), stretch) for rank in stretch.ranks]
+    calls = [_stretch_calls(records.table(rank, "comm"), stretch) for rank in stretch.ranks]
     inputs = RuleInputs(stretch, setting, exposures(calls, stretch, setting.groups), hosts_of(records))
     found = [*step_findings(inputs, ()), *exposed_findings(inputs, ())]
     share = rank_skew(stretch).share
@@ -137,7 +141,7 @@ def _steady(straggler: Verdict, share: float, now: bool) -> bool:
     return share >= SAME_FRACTION or (now and straggler.kind == FIXED and share >= _NOW_FRACTION)
 
 
-def _within(calls: Table, stretch: JoinedSteps) -> Table:
+def _stretch_calls(calls: Table, stretch: JoinedSteps) -> Table:
     """The calls of a stretch: a rank writes them in the order of its steps."""
     steps = np.ma.getdata(calls.column("step"))
     return calls.part(
@@ -155,7 +159,7 @@ def _span(begin: JoinedSteps, end: JoinedSteps) -> tuple[int, int]:
     return int(begin.steps[0]), int(end.steps[-1])
 
 
-def _over(
+def _make_episode(
     records: RunRecords, measured: JoinedSteps, first: int, last: int, key: _Key, setting: Setting
 ) -> Episode | None:
     """A finding as it is from one step to another one, if it is above its threshold; ``goes_on`` is not known here."""

@@ -102,7 +102,7 @@ def _pressure(inputs: RuleInputs, full: _Usage, retries: int) -> Verdict:
 
 def _clock(inputs: RuleInputs, gpu: GpuReadings) -> Verdict | None:
     """How much of the time a GPU's clock was held down, and what that cost; None where the driver tells too little."""
-    inside = gpu.within(*inputs.measured.span)
+    inside = gpu.span_mask(*inputs.measured.span)
     columns = ("throttle_reasons", "sm_clock_mhz", "utilization_fraction")
     masks, clocks, load = (gpu.table.column(name)[inside] for name in columns)
     highest = gpu.table.column("sm_clock_max_mhz")[gpu.own]
@@ -152,7 +152,7 @@ def idlest_gpu(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Idle | None:
     waiting = dict(zip(inputs.ranks, inputs.mean("data").tolist(), strict=True))
     idle = []
     for gpu in gpus:
-        load = gpu.table.column("utilization_fraction")[gpu.within(*inputs.measured.span)].compressed()
+        load = gpu.table.column("utilization_fraction")[gpu.span_mask(*inputs.measured.span)].compressed()
         for rank in gpu.ranks if len(load) >= LEAST_READINGS else ():
             data = waiting.get(rank, 0.0) / inputs.step_seconds
             idle.append(Idle(max(0.0, 1.0 - float(load.mean()) - data), rank))

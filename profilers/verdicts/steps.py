@@ -130,7 +130,7 @@ def straggler(inputs: RuleInputs) -> Verdict:
     )
 
 
-def _fixed(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
+def _describe_fixed(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
     stage = "" if slowest.stage is None else f", at position {slowest.stage} of the pipeline,"
     often = percent(slowest.steps_fraction)
     text = (
@@ -144,14 +144,14 @@ def _fixed(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
     )
 
 
-def _rotating(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
+def _describe_rotating(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
     return (
         f"the slowest rank of a step takes {delay} longer than the median of the others; it is a different one each "
         f"time: rank {slowest.rank} by the mean over steps, and in {percent(slowest.steps_fraction)} of them"
     )
 
 
-def _one_off(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
+def _describe_one_off(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
     assert slowest.skew is not None
     worst, count = slowest.skew.latest[0], slowest.skew.late_steps
     return (
@@ -161,7 +161,7 @@ def _one_off(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
 
 
 _NAMED_RANKS = 4
-_EVIDENCE = {FIXED: _fixed, ROTATING: _rotating, ONE_OFF: _one_off}
+_EVIDENCE = {FIXED: _describe_fixed, ROTATING: _describe_rotating, ONE_OFF: _describe_one_off}
 _OTHERS = "(slowest rank - median of the others) / step, if it was no slower"
 _GAINS = {
     FIXED: _OTHERS,

@@ -80,9 +80,9 @@ class Confirmed:
 
     def against(self, other: Arm) -> Comparison:
         """The fastest beside another one."""
-        return self.between(self.fastest, other)
+        return self.compare_arms(self.fastest, other)
 
-    def between(self, one: Arm, other: Arm) -> Comparison:
+    def compare_arms(self, one: Arm, other: Arm) -> Comparison:
         """Two arms, over the rounds that both had."""
         lead = paired_comparison.lead(one.logs, other.logs, self.error)
         better, baseline = (of_runs(list(arm.logs.values())) for arm in (one, other))
@@ -99,14 +99,14 @@ class Confirmed:
     @property
     def equal(self) -> tuple[Arm, ...]:
         """The fastest, and the arms that were shown to be as fast."""
-        return self._alike("equal")
+        return self._arms_with_verdict("equal")
 
     @property
     def undecided(self) -> tuple[Arm, ...]:
         """Arms that may be faster than the fastest."""
-        return tuple(arm for arm in self._alike("undecided") if arm is not self.fastest)
+        return tuple(arm for arm in self._arms_with_verdict("undecided") if arm is not self.fastest)
 
-    def _alike(self, verdict: str) -> tuple[Arm, ...]:
+    def _arms_with_verdict(self, verdict: str) -> tuple[Arm, ...]:
         return tuple(
             arm for arm in self.arms if arm is self.fastest or self.lead(arm).verdict(self.margin) == verdict
         )
@@ -121,7 +121,7 @@ def arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
 
 def _arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
     searched = _search(state)
-    stands = _kept(leaderboard.standing(searched, file), state, file)
+    stands = _drop_violations(leaderboard.standing(searched, file), state, file)
     best, baseline = stands.best, stands.baseline
     if best is None:
         return ()
@@ -131,7 +131,9 @@ def _arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
     return found if len(found) > 1 else ()
 
 
-def _kept(stands: leaderboard.Standing, state: StudyState, file: StudyFile) -> leaderboard.Standing:
+def _drop_violations(
+    stands: leaderboard.Standing, state: StudyState, file: StudyFile
+) -> leaderboard.Standing:
     """Without those whose re-measurements broke a constraint."""
     ranked = tuple(trial for trial in stands.ranked if leaderboard.keeps(state, trial, file))
     return replace(stands, ranked=ranked, best=ranked[0] if ranked else None)
@@ -247,7 +249,9 @@ def confirmation_of(state: StudyState, file: StudyFile) -> Confirmed | None:
     contenders, number, _ = _standing(state, file, runs)
     ended = number or 1  # windows of a round that is not over count for nobody
     found = {
-        trial.number: Arm(trial, valued) for trial in chosen if (valued := _valued(runs[trial.number], ended))
+        trial.number: Arm(trial, valued)
+        for trial in chosen
+        if (valued := _runs_with_value(runs[trial.number], ended))
     }
     stands = leaderboard.standing(state, file)
     best, plain = stands.best, stands.baseline is not None and not state.spared
@@ -355,14 +359,14 @@ def _search(state: StudyState) -> StudyState:
     """The state without what came after the search, so that arms stay the same while they are measured again; with the
     checks of a loss, for who fails one is none of them any more.
     """
-    last = _last_searched(state)
+    last = _last_search_number(state)
     if not state.trials or state.trials[-1].number <= last:
         return state
     kept = tuple(trial for trial in state.trials if trial.number <= last or trial.checks_loss)
     return replace(state, trials=kept)
 
 
-def _last_searched(state: StudyState) -> int:
+def _last_search_number(state: StudyState) -> int:
     return max((trial.number for trial in state.trials if trial.confirms is None), default=-1)
 
 
@@ -376,7 +380,7 @@ def _by_round(runs: Sequence[Trial]) -> Windows:
     return {place if run.round is None else run.round: run for place, run in enumerate(runs)}
 
 
-def _valued(runs: Windows, rounds: int) -> dict[int, Trial]:
+def _runs_with_value(runs: Windows, rounds: int) -> dict[int, Trial]:
     """Those of the first ``rounds`` that have a value."""
     return {place: run for place, run in runs.items() if run.value and place < rounds}
 
@@ -385,7 +389,7 @@ def _fresh(state: StudyState, trial: Trial) -> list[Trial]:
     """Re-measurements since the search ended: those of before a study grew were made at another time. Only runs on one
     host are compared: of several, on the one where the last was begun.
     """
-    last, host = _last_searched(state), _host(_newest(state))
+    last, host = _last_search_number(state), _host(_newest(state))
     again = [again for again in leaderboard.confirmations(state, trial) if again.number > last]
     return [each for each in again if _host(each) == host]
 

@@ -101,19 +101,21 @@ def broken_constraints(found: Sequence[Checked]) -> str:
 
 def _check(name: str, bound: float, measure: Mapping[str, Any]) -> Checked:
     how, measured = BOUNDS[name], measure.get("value")
-    limit = f"{'at least' if how.least else 'at most'} {_written(bound, how)} asked for"
+    limit = f"{'at least' if how.least else 'at most'} {_value_text(bound, how)} asked for"
     if measured is None:
         why = measure.get("reason") or "it was not recorded"
         return Checked(name, bound, None, "undecided", None, f"{how.name} was not measured ({why}), {limit}")
     over = bound - measured if how.least else measured - bound
     violation = over if name == MEMORY_HEADROOM else over / bound
-    words = f"{how.name} {_written(measured, how)}, {limit}"
+    words = f"{how.name} {_value_text(measured, how)}, {limit}"
     if violation > 0:
-        return Checked(name, bound, measured, "violated", violation, f"{words}: {_by(violation, name)}")
+        return Checked(
+            name, bound, measured, "violated", violation, f"{words}: {_violation_text(violation, name)}"
+        )
     return Checked(name, bound, measured, "satisfied", violation, words)
 
 
-def _by(violation: float, name: str) -> str:
+def _violation_text(violation: float, name: str) -> str:
     of = "of all memory" if name == MEMORY_HEADROOM else "of the bound"
     return f"missed by {text(100 * violation)} % {of}"
 
@@ -128,5 +130,5 @@ def _badness(one: Checked) -> tuple[int, float]:
     return ["satisfied", "undecided", "violated"].index(one.state), one.violation or 0.0
 
 
-def _written(value: float, how: Bound) -> str:
+def _value_text(value: float, how: Bound) -> str:
     return f"{text(value * how.factor)}{how.unit}"

@@ -105,7 +105,7 @@ def decide(
         best = math.exp(middle + math.hypot(half, NORMAL * rules.spread))
         worst = least_of(leader, rules.spread)
         if best < worst:
-            return EarlyEnd(Ending.PRUNED, _behind(len(rates), best, worst, leader.number, unit))
+            return EarlyEnd(Ending.PRUNED, _pruning_reason(len(rates), best, worst, leader.number, unit))
     if len(steps.seconds) >= MINIMUM_STEPS and half <= math.log1p(rules.settle):
         return EarlyEnd(Ending.COMPLETED, f"settled after {len(rates)} steps, to within {100 * half:.1f} %")
     return None
@@ -133,11 +133,11 @@ def interval(rates: Sequence[float], level: float) -> tuple[float, float]:
     mean = float(seconds.mean())
     if len(seconds) < 2:
         return -math.log(mean), math.inf
-    error = float(seconds.std(ddof=1)) / mean * math.sqrt(_alike(seconds) / len(seconds))
+    error = float(seconds.std(ddof=1)) / mean * math.sqrt(_correlation_factor(seconds) / len(seconds))
     return -math.log(mean), student(level, len(seconds) - 1) * error
 
 
-def _alike(values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+def _correlation_factor(values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
     """By how much the variance of a mean grows because a value resembles the one before: (1 + r) / (1 - r)."""
     away = np.asarray(values) - np.mean(values)
     total = float((away**2).sum())
@@ -147,7 +147,7 @@ def _alike(values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]
     return (1 + alike) / (1 - alike)
 
 
-def _behind(steps: int, best: float, worst: float, leader: int, unit: str) -> str:
+def _pruning_reason(steps: int, best: float, worst: float, leader: int, unit: str) -> str:
     digits = ",.0f" if unit == "tokens/s" else ",.3g"
     return (
         f"stopped early: could not reach the leader, after {steps} steps at most {best:{digits}} {unit} "

@@ -112,12 +112,12 @@ def visited_keys(state: StudyState, points: Points) -> set[str]:
     known = state.cache("visited", (points, len(state.trials)))
     if None not in known:
         proposed = {key for trial in state.trials for key in keys(trial, points)}
-        known[None] = proposed | _inherited(state, points)
+        known[None] = proposed | _inherited_keys(state, points)
     visited: set[str] = known[None]
     return visited
 
 
-def _inherited(state: StudyState, points: Points) -> set[str]:
+def _inherited_keys(state: StudyState, points: Points) -> set[str]:
     again = {point_key(point) for earlier in state.inherited for point in earlier.first}
     same = [trial for earlier in state.inherited if earlier.same for trial in earlier.trials]
     return {key for trial in same for key in keys(trial, points)} - again
@@ -126,7 +126,9 @@ def _inherited(state: StudyState, points: Points) -> set[str]:
 def keys(trial: Trial, points: Points) -> frozenset[str]:
     """A trial's point as it was written, and as this version would write it."""
     return points.remember(
-        "keys", trial.config, lambda point: frozenset((point_key(point), point_key(points.settled(point))))
+        "keys",
+        trial.config,
+        lambda point: frozenset((point_key(point), point_key(points.canonical_point(point)))),
     )
 
 

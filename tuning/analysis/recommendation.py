@@ -51,16 +51,19 @@ def decide(found: Confirmed, file: StudyFile, ruled_out: Collection[int] = ()) -
     most = file.aim.objective.most
     if len(equal) == 1:
         return _fastest(found, most, ruled_out)
-    numbers, left = _listed([arm.trial.number for arm in equal]), equal
+    numbers, left = _join_with_and([arm.trial.number for arm in equal]), equal
     for rule in TIE_RULES:
         left = rule.best(left, file)
         if len(left) == 1:
             return Decision(
                 left[0], rule.name, f"trials {numbers} are equal; it {rule.why(left[0], equal, file)}"
             )
-    fastest, criteria = max(left, key=lambda arm: arm.speed), _listed([rule.name for rule in TIE_RULES])
+    fastest, criteria = (
+        max(left, key=lambda arm: arm.speed),
+        _join_with_and([rule.name for rule in TIE_RULES]),
+    )
     if len(left) < len(equal):
-        also = _listed([arm.trial.number for arm in left])
+        also = _join_with_and([arm.trial.number for arm in left])
         words = f"trials {numbers} are equal, {also} also in {criteria}; of these it was {most}"
         return Decision(fastest, SPEED, words)
     return Decision(fastest, SPEED, f"trials {numbers} are equal, also in {criteria}; it was {most}")
@@ -98,17 +101,17 @@ def _lightest(equal: list[Arm], file: StudyFile) -> list[Arm]:
     known = [peak for arm in equal if (peak := memory_of(arm)) is not None]
     if len(known) < len(equal):
         return equal
-    apart = max(HEADROOM, *map(_strays, equal))
+    apart = max(HEADROOM, *map(_peak_spread, equal))
     return [arm for arm in equal if (memory_of(arm) or 0) * (1 - apart) <= min(known)]
 
 
-def _strays(arm: Arm) -> float:
+def _peak_spread(arm: Arm) -> float:
     """By how much the peaks of an arm's runs differ, as a share of the largest."""
     peaks = [run.peak_memory_bytes or 0 for run in (arm.trial, *arm.again)]
     return 1 - min(peaks) / max(peaks) if max(peaks) else 0.0
 
 
-def _memory_saved(chosen: Arm, equal: list[Arm], file: StudyFile) -> str:
+def _memory_reason(chosen: Arm, equal: list[Arm], file: StudyFile) -> str:
     saved = 1 - (memory_of(chosen) or 0) / min(memory_of(arm) or 1 for arm in equal if arm is not chosen)
     return f"needs at least {100 * saved:.0f} % less memory"
 
@@ -118,8 +121,8 @@ def _simplest(equal: list[Arm], file: StudyFile) -> list[Arm]:
     return [arm for arm, size in zip(equal, sizes, strict=True) if size == min(sizes)]
 
 
-def _knobs_turned(chosen: Arm, equal: list[Arm], file: StudyFile) -> str:
-    turned = labels.what_is_turned(file.search_space, chosen.trial.config)
+def _simplicity_reason(chosen: Arm, equal: list[Arm], file: StudyFile) -> str:
+    turned = labels.turned_keys(file.search_space, chosen.trial.config)
     return "is the simplest: " + (
         f"only {', '.join(turned)} turned" if turned else "everything at its plain value"
     )
@@ -127,11 +130,11 @@ def _knobs_turned(chosen: Arm, equal: list[Arm], file: StudyFile) -> str:
 
 #: In the order in which they are asked.
 TIE_RULES: tuple[TieRule, ...] = (
-    TieRule("memory", "memory headroom", _lightest, _memory_saved),
-    TieRule("simplicity", "simplicity", _simplest, _knobs_turned),
+    TieRule("memory", "memory headroom", _lightest, _memory_reason),
+    TieRule("simplicity", "simplicity", _simplest, _simplicity_reason),
 )
 
 
-def _listed(items: Sequence[object]) -> str:
+def _join_with_and(items: Sequence[object]) -> str:
     *first, last = map(str, items)
     return f"{', '.join(first)} and {last}" if first else last

@@ -55,7 +55,7 @@ def narrow(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     """
     space = file.search_space
     given = _given("narrow", arguments, "batch.micro_batch=1,2")
-    return _masked(
+    return _change_limits(
         {key: effective_config.limit(space, key, value) for key, value in given.items()}, state, file
     )
 
@@ -70,7 +70,7 @@ def unpin(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     for key in _given("unpin", arguments, "parallel.tp"):
         if key not in known:
             raise InputError("unpin", key, f"is not pinned or narrowed; now: {', '.join(known) or 'nothing'}")
-    return _masked(dict.fromkeys(arguments), state, file)
+    return _change_limits(dict.fromkeys(arguments), state, file)
 
 
 def widen(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
@@ -94,7 +94,7 @@ def widen(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
         limits[key] = added and effective_config.union(
             effective_config.declared_values(space, key), now[key], added
         )
-    return _masked(limits, state, file)
+    return _change_limits(limits, state, file)
 
 
 def budget(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
@@ -152,7 +152,7 @@ def _was_declared(file: StudyFile, key: str, value: Any) -> bool:
     return all(space.by_key[key].contains(each) for each in effective_config.wanted_values(space, key, value))
 
 
-def _masked(limits: dict[str, Knob | None], state: StudyState, file: StudyFile) -> Reply:
+def _change_limits(limits: dict[str, Knob | None], state: StudyState, file: StudyFile) -> Reply:
     """The mask with some limits changed, if it leaves anything to measure."""
     space = file.search_space
     known = {

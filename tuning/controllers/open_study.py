@@ -149,7 +149,7 @@ class Kept:
     def close(self) -> bool:
         """Leave the others, and let go of the journal; whether others go on in the same folder."""
         self.crew.leave()
-        go_on = any(member["here"] for member in self.crew.told())
+        go_on = any(member["here"] for member in self.crew.living_rows())
         self.journal.close()
         return go_on
 
@@ -229,8 +229,8 @@ def keep(opening: Opening, join: bool, heard: int | None = None, storage: str | 
     try:
         if storage is None:
             opened = Journal(folder / JOURNAL, opening.journal)
-            return _kept(folder, file, opened, Crew(folder, me), None, heard)
-        return _kept_in_database(folder, file, me, storage, heard)
+            return _keep_study(folder, file, opened, Crew(folder, me), None, heard)
+        return _keep_in_database(folder, file, me, storage, heard)
     except BaseException:
         controllers.give_up(folder)
         raise
@@ -247,7 +247,7 @@ def _ways(file: StudyFile, storage: str | None) -> str:
     )
 
 
-def _kept_in_database(folder: Path, file: StudyFile, me: Member, storage: str, heard: int | None) -> Kept:
+def _keep_in_database(folder: Path, file: StudyFile, me: Member, storage: str, heard: int | None) -> Kept:
     from tuning.sampling.optuna_export_storage import InDatabase
     from tuning.storage.postgres.database import DatabaseCrew
     from tuning.storage.postgres.journal import DatabaseJournal
@@ -257,7 +257,7 @@ def _kept_in_database(folder: Path, file: StudyFile, me: Member, storage: str, h
     try:
         journal = DatabaseJournal(folder / JOURNAL, database, folder.name)
         _check_machine(journal, file)
-        return _kept(folder, file, journal, crew, place, heard)
+        return _keep_study(folder, file, journal, crew, place, heard)
     except UnreachableError as problem:
         database.close()
         raise InputError("storage", database.address.shown, f"{problem}; try again") from None
@@ -266,7 +266,7 @@ def _kept_in_database(folder: Path, file: StudyFile, me: Member, storage: str, h
         raise
 
 
-def _kept(
+def _keep_study(
     folder: Path, file: StudyFile, journal: Journal, crew: Crew, place: Place | None, heard: int | None
 ) -> Kept:
     try:

@@ -61,7 +61,7 @@ class Mirroring:
         """Where nobody watches, a controller that goes on cares for it."""
         if interruption.seen or self._control.stopping:
             return True
-        return not self._board.watched and bool(self._crew.others())
+        return not self._board.is_watched and bool(self._crew.others())
 
     def _lot(self) -> str:
         self._board.heartbeat(self._journal.state)

@@ -91,14 +91,14 @@ class Board:
         for trial in study.trials:
             if trial.outcome is not None and trial.number not in self._announced:
                 self.show(study, trial, elsewhere="" if self._is_ours(trial) else words(trial.lease or {}))
-                self.result_changed(study)
+                self.refresh_result(study)
 
     def known(self, study: StudyState) -> None:
         """What ended by now is no news."""
         self._announced |= {trial.number for trial in study.trials if trial.outcome is not None}
 
     @property
-    def watched(self) -> bool:
+    def is_watched(self) -> bool:
         """Whether somebody displays progress."""
         return self._on_update is not None
 
@@ -109,9 +109,9 @@ class Board:
         if time.monotonic() - self._written > HEARTBEAT_SECONDS:
             self._write_status(study)
         if self._is_waiting:
-            self.result_changed(study)
+            self.refresh_result(study)
 
-    def result_changed(self, study: StudyState) -> None:
+    def refresh_result(self, study: StudyState) -> None:
         """Write the result so far, or let it wait a little: with thousands of trials that takes a while."""
         self._is_waiting = True
         began = time.monotonic()
@@ -150,7 +150,7 @@ class Board:
             trials_done=len(leaderboard.counted_trials(study)),
             trials_total=leaderboard.trials_wanted(study, self.file),
             running=controllers.running_trials(study, self.file) if is_held else [],
-            controllers=controllers.controller_rows(self._crew.told(), study) if is_held else [],
+            controllers=controllers.controller_rows(self._crew.living_rows(), study) if is_held else [],
             budget=budgets.document(study, self.file, self.state),
             continues=list(study.continues),
             continued_in=(study.successor or {}).get("name"),

@@ -34,10 +34,10 @@ def announce(given: dict[str, Any], state: StudyState, file: StudyFile) -> tuple
         InputError: a run refuses a value, or no legal point has it.
     """
     space = {knob.key: knob.document() for knob in file.knobs}
-    added = {key: _added(file, key, value) for key, value in given.items()}
+    added = {key: _widen_knob(file, key, value) for key, value in given.items()}
     space |= {key: knob.document() for key, knob in added.items()}
     name = _next_name(state, file)
-    after = grown(file, {"name": name, "space": space})
+    after = successor_file(file, {"name": name, "space": space})
     for key, value in given.items():
         _check_reachable(after, key, value)
     limits: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def announce(given: dict[str, Any], state: StudyState, file: StudyFile) -> tuple
     return words, {"changes": {"limits": limits, "successor": {"name": name, "space": space}}}
 
 
-def grown(file: StudyFile, successor: dict[str, Any]) -> StudyFile:
+def successor_file(file: StudyFile, successor: dict[str, Any]) -> StudyFile:
     """The file of the study that goes on."""
     document = file.resolved() | {"name": successor["name"], "space": successor["space"]}
     return study_file.parse(document)
@@ -67,7 +67,7 @@ def follow(reader: JournalReader, file: StudyFile, begin: Begin) -> tuple[Journa
         state, folder = reader.look(), reader.path.parent
         if state.successor is None:
             break
-        file = grown(file, state.successor)
+        file = successor_file(file, state.successor)
         begin(folder, file, state)
         reader = JournalReader(folder.parent / file.name / study_folder.JOURNAL)
     return reader, file
@@ -146,7 +146,7 @@ def _next_name(state: StudyState, file: StudyFile) -> str:
     return f"{stem}.{len(state.continues) + 2}"
 
 
-def _added(file: StudyFile, key: str, given: Any) -> Knob:
+def _widen_knob(file: StudyFile, key: str, given: Any) -> Knob:
     """A knob with what was declared and what is asked for beside it."""
     values = effective_config.wanted_values(file.search_space, key, given)
     knob = file.search_space.by_key.get(key)

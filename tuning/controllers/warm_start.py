@@ -31,7 +31,9 @@ def inherit(folder: Path, file: StudyFile, opened: Journal) -> None:
     known = {earlier.study for earlier in opened.state.inherited}
     for name in file.inherit:
         if name not in known:
-            opened.append("inherited", study=name, **_told(folder, name, file, opened.state.machine))
+            opened.append(
+                "inherited", study=name, **_inherited_fields(folder, name, file, opened.state.machine)
+            )
 
 
 def check(folder: Path, file: StudyFile, state: StudyState) -> None:
@@ -45,7 +47,7 @@ def check(folder: Path, file: StudyFile, state: StudyState) -> None:
         _state_of(folder, name)
 
 
-def _told(folder: Path, name: str, file: StudyFile, machine: str | None) -> dict[str, Any]:
+def _inherited_fields(folder: Path, name: str, file: StudyFile, machine: str | None) -> dict[str, Any]:
     state = _state_of(folder, name)
     try:
         other = study_file.parse(state.file)
@@ -60,7 +62,7 @@ def _told(folder: Path, name: str, file: StudyFile, machine: str | None) -> dict
         "same": reason is None,
         "words": _words(name, reason, len(found), len(trials)),
         "trials": [_row(trial, point) for trial, point in found] if reason is None else [],
-        "first": _best(_ranked(found, state, other), file, 1 if reason is None else FIRST_POINTS),
+        "first": _best(_rank_trials(found, state, other), file, 1 if reason is None else FIRST_POINTS),
     }
 
 
@@ -115,7 +117,7 @@ def _row(trial: Trial, point: Point) -> dict[str, Any]:
     return {name: getattr(trial, name) for name in _KEPT} | {"config": point, "source": "inherited"}
 
 
-def _ranked(
+def _rank_trials(
     found: list[tuple[Trial, Point]], state: StudyState, other: StudyFile
 ) -> list[tuple[Trial, Point]]:
     """The fastest first, as their study ranks them."""
@@ -126,13 +128,13 @@ def _ranked(
 
 def _best(found: list[tuple[Trial, Point]], file: StudyFile, count: int) -> list[Point]:
     """The first points that broke nothing, without the baseline, which is measured anyway."""
-    good = [(trial, point) for trial, point in found if trial.value is not None and _fine(trial)]
+    good = [(trial, point) for trial, point in found if trial.value is not None and _is_feasible(trial)]
     distinct = {point_key(point): point for _, point in good}
     distinct.pop(point_key(file.search_space.baseline[0]), None)
     return list(distinct.values())[:count]
 
 
-def _fine(trial: Trial) -> bool:
+def _is_feasible(trial: Trial) -> bool:
     return all(violation <= 0 for violation in trial.constraints.values())
 
 

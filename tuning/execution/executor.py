@@ -110,7 +110,7 @@ def trial_record(
     """Value and constraints of a run that ended, and the reason where a loss was not good enough."""
     outcome = terms.environment_outcome(outcome, summary)
     found = scoring.measured_values(outcome, summary, file.aim, trial.window or file.config.train.steps)
-    judged = _judged(trial, summary, state, file)
+    judged = _judge_loss(trial, summary, state, file)
     found["constraints"] = scoring.constraints(outcome, trial.attempt > 0, judged)
     if outcome.good and judged is not None and judged.state != "satisfied":
         found["reason"] = outcome.reason or judged.reason
@@ -134,7 +134,9 @@ def orphan_record(trial: Trial, home: Path, state: StudyState, file: StudyFile) 
     return trial_record(trial, outcome, summary, state, file) | {"seconds": seconds}
 
 
-def _judged(trial: Trial, summary: RunSummary, state: StudyState, file: StudyFile) -> scoring.Judged | None:
+def _judge_loss(
+    trial: Trial, summary: RunSummary, state: StudyState, file: StudyFile
+) -> scoring.Judged | None:
     """What is asked of its loss; None of an exact one, unless a loss is to be reached, and of a window."""
     if trial.window is not None:
         return None

@@ -25,7 +25,7 @@ def check(file: StudyFile, library: GpuLibrary | None = None) -> None:
     """
     library = library or detection.open_library()
     found = selection.choose(file.config, file.ranks, library)
-    for field, value, measure in _asked(file):
+    for field, value, measure in _requested_measures(file):
         reason = _reason(measure, file, found, library)
         if reason:
             raise InputError(field, value, reason)
@@ -33,10 +33,12 @@ def check(file: StudyFile, library: GpuLibrary | None = None) -> None:
 
 def weighs_memory(file: StudyFile) -> bool:
     """Whether memory decides anything in a study."""
-    return any(measure in ("peak_memory_bytes", MEMORY_HEADROOM) for _, _, measure in _asked(file))
+    return any(
+        measure in ("peak_memory_bytes", MEMORY_HEADROOM) for _, _, measure in _requested_measures(file)
+    )
 
 
-def _asked(file: StudyFile) -> Iterator[tuple[str, object, str]]:
+def _requested_measures(file: StudyFile) -> Iterator[tuple[str, object, str]]:
     for aim in file.aims:
         yield "objective", aim.name, aim.name
     for name, bound in (file.constraints.given() if file.constraints else {}).items():

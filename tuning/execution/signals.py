@@ -19,7 +19,7 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            obeyed = [one for one in SIGNALS if one is not signal.SIGHUP or not _ignored(one)]
+            obeyed = [one for one in SIGNALS if one is not signal.SIGHUP or not _is_ignored(one)]
             self._before = {number: signal.signal(number, self._note) for number in obeyed}
         return self
 
@@ -35,6 +35,6 @@ class Interruption:
         self.seen = signal.Signals(number).name
 
 
-def _ignored(number: signal.Signals) -> bool:
+def _is_ignored(number: signal.Signals) -> bool:
     """As ``nohup`` asks for."""
     return signal.getsignal(number) is signal.SIG_IGN

@@ -71,7 +71,7 @@ def _moves(config: RunConfig) -> Iterator[dict[str, Any]]:
     if micro % 2 == 0:
         yield {"batch.micro_batch": micro // 2}
     for give, take in itertools.permutations(_AXES, 2):
-        yield from _moved(config, give, take)
+        yield from _move_factor(config, give, take)
     yield from ({"parallel.zero_stage": stage} for stage in range(4) if parallel.dp * parallel.cp > 1)
     yield from (
         {"memory.recompute": kind, "memory.recompute_layers": None} for kind in ("none", "selective", "full")
@@ -82,7 +82,7 @@ def _moves(config: RunConfig) -> Iterator[dict[str, Any]]:
         yield from ({"compression.method": name} for name in ("none", *compared))
 
 
-def _moved(config: RunConfig, give: str, take: str) -> Iterator[dict[str, Any]]:
+def _move_factor(config: RunConfig, give: str, take: str) -> Iterator[dict[str, Any]]:
     """The smallest factor of one degree goes to another; the number of micro-batches stays whole."""
     have = {axis: getattr(config.parallel, axis) for axis in _AXES}
     factor = next((n for n in range(2, have[give] + 1) if have[give] % n == 0), None)
@@ -167,11 +167,11 @@ def forecasts(configs: Sequence[RunConfig], target: Target) -> list[Forecast]:
     for kind in dict.fromkeys(kinds):
         rows = [row for row, one in enumerate(kinds) if one == kind]
         some = [configs[row] for row in rows]
-        found |= dict(zip(rows, _alike(some, target.at(some[0]), kind[0]), strict=True))
+        found |= dict(zip(rows, _forecast_batch(some, target.at(some[0]), kind[0]), strict=True))
     return [found[row] for row in range(len(configs))]
 
 
-def _alike(configs: Sequence[RunConfig], target: Target, precision: str) -> list[Forecast]:
+def _forecast_batch(configs: Sequence[RunConfig], target: Target, precision: str) -> list[Forecast]:
     """Of configurations in one format of numbers, of as many ranks on the same links."""
     cases = cases_of(configs, target.devices_per_node)
     found = columns(cases, target, precision)

@@ -100,10 +100,10 @@ def why_not(one: Finished, target: Target, here: Mapping[str, Any]) -> str | Non
         return one.reason
     config = one.trial.config
     return (
-        _elsewhere(one, config, here)
+        _why_elsewhere(one, config, here)
         or _of_other_devices(one, config, target)
-        or _not_modelled(config)
-        or _broken(config)
+        or _why_not_modelled(config)
+        or _why_illegal(config)
     )
 
 
@@ -126,7 +126,7 @@ def _key(config: RunConfig) -> tuple[Any, ...]:
     return cases_of([config]).rows()[0], config.precision, seats_of(config)
 
 
-def _elsewhere(one: Finished, config: RunConfig, here: Mapping[str, Any]) -> str | None:
+def _why_elsewhere(one: Finished, config: RunConfig, here: Mapping[str, Any]) -> str | None:
     theirs = one.fingerprint
     if theirs is None:
         return "does not tell its machine"
@@ -148,13 +148,13 @@ def _of_other_devices(one: Finished, config: RunConfig, target: Target) -> str |
     return None
 
 
-def _not_modelled(config: RunConfig) -> str | None:
+def _why_not_modelled(config: RunConfig) -> str | None:
     """What the closed forms leave out; a lab is modelled where each rank is a host, on links of one rate."""
     known = seats_of(config) != Seats(layout_of(config).world_size)
     return next(iter(answer.notes(config, known)), None)
 
 
-def _broken(config: RunConfig) -> str | None:
+def _why_illegal(config: RunConfig) -> str | None:
     try:
         problems: list[InputError] = list(rules.problems(config))
     except InputError as error:
@@ -173,14 +173,15 @@ def learned_target(target: Target, runs: Sequence[Finished], here: Fingerprint) 
     known, left_out = counted_runs(runs, target, here)
     groups, contradictions = agreeing(known)
     older = [
-        LeftOut(run.id, f"is older than the {_MOST} newest configurations") for run in _flat(groups[:-_MOST])
+        LeftOut(run.id, f"is older than the {_MOST} newest configurations")
+        for run in _flatten(groups[:-_MOST])
     ]
     left_out += [LeftOut(run.id, str(one)) for one in contradictions for run in one] + older
     groups = groups[-_MOST:]
     able = _of_as_many(target, groups)
     memory_runs, allowance = _memory(known[-_MOST:], target)
     told = Experience(
-        runs=len(_flat(groups)),
+        runs=len(_flatten(groups)),
         configurations=len(groups),
         layouts=len(_layouts(groups)),
         links=tuple(sorted({able.at(group[0].config).links_name for group in groups} - {""})),
@@ -190,7 +191,7 @@ def learned_target(target: Target, runs: Sequence[Finished], here: Fingerprint) 
     )
     found = replace(target, experience=told)
     if told.configurations >= LEAST_CONFIGURATIONS and told.layouts >= LEAST_LAYOUTS:
-        found = _fitted(replace(able, experience=told), measured_runs(groups, able))
+        found = _fit_target(replace(able, experience=told), measured_runs(groups, able))
     else:
         found = replace(found, notes=(*found.notes, _too_few(told)))
     return replace(found, notes=(*found.notes, *_of_left_out(told, contradictions)))
@@ -214,7 +215,7 @@ def _of_as_many(target: Target, groups: Groups) -> Target:
     return replace(target, sharing=replace(target.sharing, most=max(target.sharing.most, most)))
 
 
-def _fitted(target: Target, of: Measured) -> Target:
+def _fit_target(target: Target, of: Measured) -> Target:
     told = target.experience
     assert told is not None
     calibrated = calibrate.calibrate(of, target.calibrated.constants, MEASURED_LIMITS)
@@ -226,14 +227,14 @@ def _fitted(target: Target, of: Measured) -> Target:
     return replace(
         target,
         calibrated=calibrated,
-        unsure=_unsure(calibrated, told.layouts),
+        unsure=_uncertainty(calibrated, told.layouts),
         notes=(note, *(one for one in target.notes if one != BELIEVED_HERE)),
         constants_source=f"fitted to {told.runs:,} finished runs of this machine",
         experience=replace(told, error=error),
     )
 
 
-def _unsure(calibrated: Calibrated, layouts: int) -> float:
+def _uncertainty(calibrated: Calibrated, layouts: int) -> float:
     """What an interval from so few layouts lacks."""
     return (of_few(layouts) - 1) * max(abs(calibrated.low), abs(calibrated.high))
 
@@ -241,7 +242,7 @@ def _unsure(calibrated: Calibrated, layouts: int) -> float:
 def _memory(groups: Groups, target: Target) -> tuple[int, Allowance | None]:
     """Runs that told their peak, and an allowance where these are enough; contradictory times do not matter here."""
     with_peak = [group for group in groups if any(run.trial.peak_bytes for run in group)]
-    count = len([run for run in _flat(with_peak) if run.trial.peak_bytes])
+    count = len([run for run in _flatten(with_peak) if run.trial.peak_bytes])
     if len(with_peak) < allowances.LEAST:
         return count, None
     peaks = [
@@ -262,7 +263,7 @@ def _layouts(groups: Groups) -> list[str]:
     return sorted({layout(group[0].config) for group in groups})
 
 
-def _flat(groups: Groups) -> list[Run]:
+def _flatten(groups: Groups) -> list[Run]:
     return [run for group in groups for run in group]
 
 

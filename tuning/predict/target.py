@@ -246,13 +246,13 @@ def of_cluster(cluster: Cluster, exact: bool = True) -> Target:
     if own is not None:
         notes = (device_constants.note(kinds[0], own), *notes)
         return Target(cluster, own, exact, 0.0, notes, device_constants.FITTED[kinds[0]].source)
-    unseen = tuple(_unseen(name) for name in kinds if name not in calibrate.SHIPPED_ACCELERATORS)
+    unseen = tuple(_unfitted_note(name) for name in kinds if name not in calibrate.SHIPPED_ACCELERATORS)
     return Target(
         cluster, calibrate.shipped_constants(), exact, _UNSEEN if unseen else 0.0, (*unseen, *notes)
     )
 
 
-def _unseen(accelerator: str) -> str:
+def _unfitted_note(accelerator: str) -> str:
     return (
         f"the constants were fitted on {', '.join(calibrate.SHIPPED_ACCELERATORS)}; what kernels reach on "
         f"{accelerator} is believed to be the same share of its peak, give or take a factor of {math.exp(_UNSEEN):.1f}"

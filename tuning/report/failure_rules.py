@@ -92,7 +92,7 @@ def learn(cases: Sequence[Case]) -> list[Rule]:
 
 def _clearest(cases: Sequence[Case]) -> Rule | None:
     failed = _bits([case.failed for case in cases])
-    alone = _covered(cases)
+    alone = _conditions_by_mask(cases)
     pairs: dict[int, tuple[Condition, ...]] = {
         one & other: (first[0], second[0])
         for (one, first), (other, second) in combinations(alone.items(), 2)
@@ -104,7 +104,7 @@ def _clearest(cases: Sequence[Case]) -> Rule | None:
         hits = (mask & failed).bit_count()
         if hits < LEAST_FAILURES:
             return 1.0
-        return _tail(hits, mask.bit_count(), failed.bit_count(), len(cases))
+        return _tail_probability(hits, mask.bit_count(), failed.bit_count(), len(cases))
 
     def order(mask: int) -> tuple[float, float]:
         """Chances below the smallest number are equal: then the share of failures tells."""
@@ -124,7 +124,7 @@ def _clearest(cases: Sequence[Case]) -> Rule | None:
     return Rule(conditions, hits, size, *rest, p, looked_at, same)
 
 
-def _covered(cases: Sequence[Case]) -> dict[int, tuple[Condition, ...]]:
+def _conditions_by_mask(cases: Sequence[Case]) -> dict[int, tuple[Condition, ...]]:
     """For each set of cases, as bits, the conditions that choose it; none that chooses all or nothing."""
     found: dict[int, tuple[Condition, ...]] = {}
     columns: dict[tuple[str, bool], Any] = {}
@@ -133,7 +133,7 @@ def _covered(cases: Sequence[Case]) -> dict[int, tuple[Condition, ...]]:
         known = condition.key, by_size
         if known not in columns:
             columns[known] = _column(cases, condition.key, by_size)
-        mask = _bits(_met(condition, columns[known]))
+        mask = _bits(_match_column(condition, columns[known]))
         if 0 < mask.bit_count() < len(cases):
             found[mask] = (*found.get(mask, ()), condition)
     return found
@@ -147,7 +147,7 @@ def _column(cases: Sequence[Case], key: str, by_size: bool) -> Any:
     return np.array([math.nan if value is _ABSENT else value for value in found], dtype=np.float64)
 
 
-def _met(condition: Condition, column: Any) -> Any:
+def _match_column(condition: Condition, column: Any) -> Any:
     """As :meth:`Condition.holds`, of one setting of all cases: there may be thousands."""
     if condition.sign == "=":
         return [value == condition.value for value in column]
@@ -166,7 +166,7 @@ def _conditions(cases: Sequence[Case]) -> Iterator[Condition]:
         known = {_name(value): value for value in settings}
         values = list(known.values())
         if len(values) > 2 and all(_is_number(value) for value in values):
-            ordered = _spread(sorted(values))
+            ordered = _sample_evenly(sorted(values))
             yield from (Condition(key, ">=", value) for value in ordered[1:])
             yield from (Condition(key, "<=", value) for value in ordered[:-1])
         else:
@@ -178,7 +178,7 @@ def _name(value: Any) -> object:
     return (float, value) if type(value) is float else repr(value)
 
 
-def _spread(ordered: list[Any]) -> list[Any]:
+def _sample_evenly(ordered: list[Any]) -> list[Any]:
     """Some of many values, evenly: a threshold between two trials of thousands says no more than one nearby."""
     if len(ordered) <= MOST_THRESHOLDS:
         return ordered
@@ -194,7 +194,7 @@ def _is_number(value: Any) -> bool:
 def _testable(masks: Sequence[int], failures: int, cases: int) -> int:
     """How many rules could be clear enough at all: a rule of two trials cannot, whatever they do (Tarone 1990)."""
     sizes = [mask.bit_count() for mask in masks]
-    least = sorted(_tail(min(size, failures), size, failures, cases) for size in sizes)
+    least = sorted(_tail_probability(min(size, failures), size, failures, cases) for size in sizes)
     count = 1
     while bisect_right(least, ALPHA / count) > count:
         count += 1
@@ -202,7 +202,7 @@ def _testable(masks: Sequence[int], failures: int, cases: int) -> int:
 
 
 @lru_cache(maxsize=2**16)
-def _tail(hits: int, size: int, failures: int, cases: int) -> float:
+def _tail_probability(hits: int, size: int, failures: int, cases: int) -> float:
     """How likely ``size`` cases drawn from ``cases`` have ``hits`` or more of the ``failures`` (hypergeometric)."""
     most = min(size, failures)
     if cases > EXACT:

@@ -30,12 +30,12 @@ def advice(outcome: str, failed: Sequence[Values]) -> list[str]:
     return [*by_settings, *(ending.advice if ending else ())]
 
 
-def _counted(outcome: str) -> str:
+def _outcome_words(outcome: str) -> str:
     ending = ending_of(outcome)
     return ending.counted if ending else outcome
 
 
-def _memory(failed: Sequence[Values]) -> list[str]:
+def _memory_tips(failed: Sequence[Values]) -> list[str]:
     found = []
     sizes = [values["batch.micro_batch"] for values in failed]
     if min(sizes) > 1:
@@ -51,7 +51,7 @@ def _memory(failed: Sequence[Values]) -> list[str]:
     return [*found, "a smaller model or shorter sequences (model, data.sequence_length)"]
 
 
-def _diverged(failed: Sequence[Values]) -> list[str]:
+def _divergence_tips(failed: Sequence[Values]) -> list[str]:
     rate = min(values["train.learning_rate"] for values in failed)
     found = [f"a lower learning rate (train.learning_rate, {rate:g} here)"]
     if all(values["train.clip_norm"] is None for values in failed):
@@ -63,7 +63,7 @@ def _diverged(failed: Sequence[Values]) -> list[str]:
     return [*found, "other data: text of one letter teaches nothing (data.path)"]
 
 
-def _slow(failed: Sequence[Values]) -> list[str]:
+def _timeout_tips(failed: Sequence[Values]) -> list[str]:
     seconds = max(values["train.timeout_seconds"] for values in failed)
     steps = max(values["train.steps"] for values in failed)
     return [
@@ -72,7 +72,7 @@ def _slow(failed: Sequence[Values]) -> list[str]:
     ]
 
 
-def _hang(failed: Sequence[Values]) -> list[str]:
+def _hang_tips(failed: Sequence[Values]) -> list[str]:
     seconds = max(values["train.step_timeout_seconds"] for values in failed)
     return [
         f"more patience if steps are slow here (train.step_timeout_seconds, {seconds:g} here)",
@@ -82,11 +82,11 @@ def _hang(failed: Sequence[Values]) -> list[str]:
 
 #: What depends on the settings of the trials that failed; an ending itself says the rest.
 _BY_SETTINGS: dict[str, Callable[[Sequence[Values]], list[str]]] = {
-    "oom": _memory,
-    "predicted_oom": _memory,
-    "diverged": _diverged,
-    "timed_out": _slow,
-    "hang": _hang,
+    "oom": _memory_tips,
+    "predicted_oom": _memory_tips,
+    "diverged": _divergence_tips,
+    "timed_out": _timeout_tips,
+    "hang": _hang_tips,
 }
 
 
@@ -138,7 +138,7 @@ def board(state: StudyState, file: StudyFile) -> FailureBoard:
 
 
 def _board(state: StudyState, file: StudyFile) -> FailureBoard:
-    failed = [trial for trial in _ended(state) if trial.outcome not in GOOD]
+    failed = [trial for trial in _ended_trials(state) if trial.outcome not in GOOD]
     tips = _advice(state, file)
     told = [_rule(outcome, rule) for outcome, rule in rules(state, file)]
     return FailureBoard(_endings(failed, state), told, _line(failed, state, tips), tips)
@@ -154,7 +154,7 @@ def rules(state: StudyState, file: StudyFile) -> list[tuple[str, Rule]]:
     found = []
     for outcome in dict.fromkeys(str(trial.outcome) for trial in about if trial.outcome not in GOOD):
         beside = [trial for trial in about if trial.outcome == outcome or _got_going(trial)]
-        cases = [Case(_acting(trial, file), trial.outcome == outcome) for trial in beside]
+        cases = [Case(_active_settings(trial, file), trial.outcome == outcome) for trial in beside]
         found += [(outcome, rule) for rule in failure_rules.learn(cases)]
     return found
 
@@ -168,7 +168,7 @@ def _got_going(trial: Trial) -> bool:
     return trial.outcome in GOOD or trial.steps > 0
 
 
-def _acting(trial: Trial, file: StudyFile) -> dict[str, Any]:
+def _active_settings(trial: Trial, file: StudyFile) -> dict[str, Any]:
     space = file.search_space
     return space.remember("acting", trial.config, lambda point: _acting_of(point, space))
 
@@ -181,7 +181,7 @@ def _endings(failed: Sequence[Trial], state: StudyState) -> list[EndingRow]:
     """The most frequent first."""
     groups: dict[tuple[str, str | None, str], list[Trial]] = {}
     for trial in failed:
-        groups.setdefault((str(trial.outcome), trial.phase, _about(trial)), []).append(trial)
+        groups.setdefault((str(trial.outcome), trial.phase, _failure_scope(trial)), []).append(trial)
     again = {trial.retry_of for trial in state.trials}
     rows = [
         EndingRow(
@@ -199,7 +199,7 @@ def _endings(failed: Sequence[Trial], state: StudyState) -> list[EndingRow]:
     return sorted(rows, key=lambda row: (-row.count, row.trials))
 
 
-def _about(trial: Trial) -> str:
+def _failure_scope(trial: Trial) -> str:
     """What a failure speaks of: the configuration, bad luck until it came again, or something outside."""
     if is_from_outside(trial):
         return "outside"
@@ -228,25 +228,25 @@ def _rule(outcome: str, rule: Rule) -> RuleRow:
 def rule_words(outcome: str, rule: Rule) -> str:
     """``memory.recompute=none and batch.micro_batch >= 4: 7 of 7 ran out of memory; without it 0 of 15``."""
     without = "it" if len(rule.conditions) == 1 else "both"
-    words = f"{rule}: {rule.failed_with} of {rule.trials_with} {_counted(outcome)}"
+    words = f"{rule}: {rule.failed_with} of {rule.trials_with} {_outcome_words(outcome)}"
     words += f"; without {without} {rule.failed_without} of {rule.trials_without}"
     if rule.same:
         words += f" (the same trials: {', '.join(map(str, rule.same))})"
     return words
 
 
-def _ended(state: StudyState) -> list[Trial]:
+def _ended_trials(state: StudyState) -> list[Trial]:
     """All but windows of a confirmation that somebody stopped: they are measured once more, and nothing failed."""
     ended = (trial for trial in state.trials if trial.outcome is not None)
     return [one for one in ended if one.confirms is None or one.outcome != Ending.STOPPED.value]
 
 
 def _line(failed: Sequence[Trial], state: StudyState, tips: Sequence[str]) -> str:
-    ended = _ended(state)
+    ended = _ended_trials(state)
     if not failed:
         return "no trial has failed" if ended else "no trial has ended yet"
     counts = Counter(str(trial.outcome) for trial in failed)
-    parts = ", ".join(f"{count} {_counted(outcome)}" for outcome, count in counts.most_common())
+    parts = ", ".join(f"{count} {_outcome_words(outcome)}" for outcome, count in counts.most_common())
     if len(failed) < len(ended):
         return f"{len(failed)} of {len(ended)} trials failed: {parts}"
     reason, alone = _first_line(_commonest(failed).reason), len(ended) == 1

@@ -105,15 +105,15 @@ def condition_flags(found: Confirmed) -> list[str]:
     """Where arms ran under different conditions: what is claimed of them wants another look."""
     pairs = combinations(found.arms, 2)
     shown = [pair for pair in pairs if found.fastest in pair or found.baseline in pair]
-    return [line for one, other in shown for line in _different(one, other)]
+    return [line for one, other in shown for line in _condition_differences(one, other)]
 
 
-def _different(one: Arm, other: Arm) -> list[str]:
+def _condition_differences(one: Arm, other: Arm) -> list[str]:
     names = (f"trial {one.trial.number}", f"trial {other.trial.number}")
-    return conditions.differences(_known(one), _known(other), names)
+    return conditions.differences(_run_conditions(one), _run_conditions(other), names)
 
 
-def _known(arm: Arm) -> list[dict[str, float]]:
+def _run_conditions(arm: Arm) -> list[dict[str, float]]:
     return [run.conditions for run in arm.again]
 
 
@@ -122,7 +122,7 @@ def _order(found: Confirmed) -> list[tuple[int, int]]:
 
 
 def _arm(arm: Arm, found: Confirmed, file: StudyFile) -> ArmRow:
-    beside = found.between(arm, found.baseline)
+    beside = found.compare_arms(arm, found.baseline)
     ratio, same = beside.ratio, arm is found.baseline
     return ArmRow(
         trial=arm.trial.number,
@@ -173,11 +173,11 @@ def front(state: StudyState, stands: Standing, file: StudyFile) -> list[ParetoPo
 def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> StudyResult:
     """The document of a study: ``result.json``, ``tune --json`` and ``show``."""
     stands, found = leaderboard.standing(state, file), confirmation.confirmation_of(state, file)
-    decision = _decided(found, state, file) if found else None
+    decision = _make_decision(found, state, file) if found else None
     stands = confirmation.with_winner(stands, found)
     compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared, found)
-    best, baseline = _again(found)
+    best, baseline = _remeasured_intervals(found)
     rows = _rows(state, stands, file)
     kept = is_kept(state, stands.baseline, file)
     document = StudyResult(
@@ -193,7 +193,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         best=_entry(Entry, stands.best, file, best),
         baseline=_entry(Entry, stands.baseline, file, baseline),
         gain=gain,
-        recommended=_recommended(stands, gain, file, decision, kept, (best, baseline)),
+        recommended=_recommend(stands, gain, file, decision, kept, (best, baseline)),
         trials=[row for row in rows if isinstance(row, TrialRow)],
         confirmations=[row for row in rows if not isinstance(row, TrialRow)],
         running=controllers.running_trials(state, file) if study_state in HELD else [],
@@ -228,7 +228,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     return replace(document, result_lines=lines, result_line=summary_line.SEPARATOR.join(lines))
 
 
-def _again(found: Confirmed | None) -> tuple[Interval | None, Interval | None]:
+def _remeasured_intervals(found: Confirmed | None) -> tuple[Interval | None, Interval | None]:
     """What the best and the baseline came to when they were measured again. A configuration that ran once has the
     interval of that run, in the result as in the list of trials.
     """
@@ -285,7 +285,7 @@ _COPIED = (
 )  # fmt: skip
 
 
-def _decided(found: Confirmed, state: StudyState, file: StudyFile) -> Decision:
+def _make_decision(found: Confirmed, state: StudyState, file: StudyFile) -> Decision:
     ruled_out = {arm.trial.number for arm in found.arms if not leaderboard.keeps(state, arm.trial, file)}
     return decide(found, file, ruled_out)
 
@@ -374,7 +374,7 @@ def _entry(
     )
 
 
-def _recommended(
+def _recommend(
     stands: Standing,
     gain: Gain | None,
     file: StudyFile,

@@ -16,7 +16,7 @@ from tuning.analysis.scoring import Judged
 from tuning.report.failures import FailureBoard
 from tuning.search.budgets import Budgets
 from tuning.sensitivity.outcomes import Importance
-from tuning.spec.objectives import Aim, aim_named
+from tuning.spec.objectives import Aim, find_aim
 from tuning.spec.sampler_choice import Choice
 from tuning.storage.controllers import ControllerName, RunningTrial
 from tuning.storage.effective_config import InheritedStudy, SteeringEvent
@@ -382,7 +382,7 @@ class StudyResult:
 
     def _aim(self, name: str | None) -> Aim:
         price = (self.price.currency, self.price.per_gpu_hour) if self.price else ("", None)
-        return aim_named(name, self.target_loss, *price)
+        return find_aim(name, self.target_loss, *price)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, numbers and None, ready for JSON."""

@@ -97,7 +97,7 @@ def _nothing(document: StudyResult, state: StudyState) -> str:
 def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     gain, baseline = document.gain, document.baseline
     if gain is None or baseline is None:
-        return _no_gain(state) + _ahead(document)
+        return _no_gain(state) + _lead_words(document)
     file = state.file or {}
     usual = "the command as it is" if file.get("trainer") else _plain(document.ranks, baseline)
     live = file.get("live")
@@ -118,7 +118,7 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     row = next((row for row in document.trials if row.number == baseline.trial), None)
     if gain.verdict != "better" and row and row.broken:
         words += f"; but {baseline.label} is ruled out ({broken(row)})"
-    return words + _how(document, gain, best, live is not None)
+    return words + _comparison_words(document, gain, best, live is not None)
 
 
 def _plain(ranks: int, baseline: Entry) -> str:
@@ -129,7 +129,7 @@ def _plain(ranks: int, baseline: Entry) -> str:
     return "plain data parallel" if alone else f"the baseline ({baseline.label})"
 
 
-def _how(document: StudyResult, gain: Gain, best: Entry, live: bool) -> str:
+def _comparison_words(document: StudyResult, gain: Gain, best: Entry, live: bool) -> str:
     """What was compared, where that is less than rounds of both."""
     if gain.in_turns and document.confirmation_rounds is not None:
         return _SPARED
@@ -146,7 +146,7 @@ _SURE_ALONE = 0.975
 
 def beside(gain: Gain, yardstick: str) -> str:
     """A ratio of which nothing is known but itself."""
-    return f"{signed(gain.ratio)} % compared with {yardstick}"
+    return f"{signed_percent(gain.ratio)} % compared with {yardstick}"
 
 
 def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
@@ -162,10 +162,10 @@ def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
     if gain.verdict == "worse":
         worse = f"{_part(2 - ratio)} % {_WORSE.get(word, 'worse')} than {yardstick}"
         return f"{worse}, 95 % interval {_part(2 - high)} to {_part(2 - low)} %"
-    between = f"95 % interval {signed(low)} to {signed(high)} %"
+    between = f"95 % interval {signed_percent(low)} to {signed_percent(high)} %"
     if gain.verdict == "equal":
         same = f"equal to {yardstick} to within {text(100 * gain.equal_within)} %"
-        return f"{same}: {signed(ratio)} %, {between}"
+        return f"{same}: {signed_percent(ratio)} %, {between}"
     likely = "" if gain.probability is None else f", {100 * gain.probability:.0f} % likely to be {word}"
     if gain.probability is not None and gain.probability >= _SURE_ALONE:
         likely += " (the interval, which holds after every round, is wider than that)"
@@ -197,7 +197,7 @@ def _outlook(document: StudyResult) -> str:
         return f"; {rounds.over}"
     if outlook is None:
         return f"; {len(rounds.order)} windows were too few to tell: raise confirm_repeats"
-    raised = _raised(document, outlook, rounds)
+    raised = _limits_to_raise(document, outlook, rounds)
     how = ", ".join(raised) or (
         "the same command goes on" if interrupted else f"confirm_repeats: {outlook.confirm_repeats}"
     )
@@ -206,7 +206,7 @@ def _outlook(document: StudyResult) -> str:
     return f"; about {_duration(outlook.seconds)} more would decide ({how})"
 
 
-def _raised(document: StudyResult, outlook: Outlook, rounds: ConfirmationRounds) -> list[str]:
+def _limits_to_raise(document: StudyResult, outlook: Outlook, rounds: ConfirmationRounds) -> list[str]:
     """The limits that what is missing would exceed, each with what suffices."""
     found, time = [], document.budget.wall_seconds if document.budget else UNSET
     if outlook.confirm_repeats * len(rounds.arms) > (rounds.allowed or 0.0):
@@ -224,10 +224,10 @@ def _duration(seconds: float) -> str:
 
 def _part(ratio: float) -> str:
     """How far a ratio lies above 1, in per cent."""
-    return signed(ratio).removeprefix("+")
+    return signed_percent(ratio).removeprefix("+")
 
 
-def signed(ratio: float) -> str:
+def signed_percent(ratio: float) -> str:
     """How far a ratio lies above or below 1, in per cent, with its sign."""
     percent = 100 * (ratio - 1)
     return f"{percent:+.0f}" if abs(percent) >= 99.5 else f"{percent:+.1f}"
@@ -287,7 +287,7 @@ def _no_gain(state: StudyState) -> str:
     return f"no gain can be named: the baseline ended as {tried.outcome}{reason}"
 
 
-def _ahead(document: StudyResult) -> str:
+def _lead_words(document: StudyResult) -> str:
     """Where the baseline could not run: what the best is worth beside the others that were measured again."""
     rounds = document.confirmation_rounds
     if not rounds:

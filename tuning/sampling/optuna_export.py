@@ -154,17 +154,17 @@ class Mirror:
                 load_if_exists=True,
             )
             self._place.opened(self._study)
-            self._opened = self._seen(self._storage)
+            self._opened = self._storage_mark(self._storage)
         return self._study
 
     def _is_the_same(self) -> bool:
         """Whether it is what was opened: another controller may have made it anew, or somebody removed it."""
         try:
-            return self._storage is not None and self._seen(self._storage) == self._opened
+            return self._storage is not None and self._storage_mark(self._storage) == self._opened
         except KeyError:  # no study of this name is in the database any more
             return False
 
-    def _seen(self, storage: RDBStorage) -> tuple[object, int]:
+    def _storage_mark(self, storage: RDBStorage) -> tuple[object, int]:
         return self._place.mark(), storage.get_study_id_from_name(self._name)
 
 
@@ -222,7 +222,7 @@ def rebuild(folder: Path, tell: Callable[[str], None] = lambda _: None, most: in
         return "the journal names no study"
     file = study_file.parse(state.file)
     if most is not None and len(state.trials) > most:
-        return _noted(folder, lag(DATABASE, len(state.trials)))
+        return _note_lag(folder, lag(DATABASE, len(state.trials)))
     encoding, notes = Encoding(file.search_space), list[str]()
     with closing(Mirror(folder, encoding, file.aims if file.objectives else ())) as mirror:
         with _turn(folder):
@@ -234,11 +234,11 @@ def rebuild(folder: Path, tell: Callable[[str], None] = lambda _: None, most: in
             return notes[-1]
 
         drain(mirror, lot, tell)
-        notes.append(_noted(folder, mirror.lag))
+        notes.append(_note_lag(folder, mirror.lag))
     return "; ".join(note for note in notes if note)
 
 
-def _noted(folder: Path, lag: str) -> str:
+def _note_lag(folder: Path, lag: str) -> str:
     """Those words, which a study's status has from now on, too, unless somebody runs it."""
     status = StudyStatus.of(folder)
     if status != StudyStatus() and status.optuna_lag != lag and not status.alive:

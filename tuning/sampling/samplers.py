@@ -14,7 +14,7 @@ import optuna
 from optuna.samplers import NSGAIISampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
-from tuning.spec.sampler_choice import population, sampler_named
+from tuning.spec.sampler_choice import find_sampler, population
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -37,7 +37,7 @@ class Evolution(NSGAIISampler):
     def get_trial_generation(self, study: Study, trial: FrozenTrial) -> int:
         """How many generations are full; the same for all draws of one trial."""
         if self._drawing is None or self._drawing[0] != trial.number:
-            self._drawing = trial.number, len(_completed(study)) // self._size
+            self._drawing = trial.number, len(_completed_trials(study)) // self._size
         return self._drawing[1]
 
     def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
@@ -50,14 +50,14 @@ class Evolution(NSGAIISampler):
 
     def get_population(self, study: Study, generation: int) -> list[FrozenTrial]:
         """All that could be selected: that ``generation`` and those before it."""
-        return _completed(study)
+        return _completed_trials(study)
 
     def select_parent(self, study: Study, generation: int) -> list[FrozenTrial]:
         """By rank and crowding distance, within constraints first."""
         return self._elite_population_selection_strategy(study, self.get_population(study, generation))
 
 
-def _completed(study: Study) -> list[FrozenTrial]:
+def _completed_trials(study: Study) -> list[FrozenTrial]:
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
 
@@ -74,7 +74,7 @@ def make(name: str, seed: int, startup_trials: int, trials: int) -> BaseSampler:
     Raises:
         KeyError: there is no sampler of that name.
     """
-    sampler = sampler_named(name)
+    sampler = find_sampler(name)
     if sampler is None:
         raise KeyError(name)
     module, _, function = sampler.build.partition(":")

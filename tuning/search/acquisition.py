@@ -46,7 +46,7 @@ def propose(belief: Belief, seen: Seen) -> Proposal | None:
     promising = left & (fails < HOPELESS)
     pool = np.flatnonzero(promising if promising.any() else left)
     row = int(pool[np.argmax(worth[pool] if promising.any() else -fails[pool])])
-    why = _why(corrected, seen, row, again=not promising.any())
+    why = _reason(corrected, seen, row, again=not promising.any())
     return Proposal(row, float(fails[row]), float(gains[row]), why)
 
 
@@ -106,7 +106,7 @@ def _too_full(belief: Belief, fails: Array, row: int) -> str:
     return f"{fills}probability to fail {fails[row]:.0%}"
 
 
-def _why(corrected: Posterior, seen: Seen, row: int, again: bool) -> str:
+def _reason(corrected: Posterior, seen: Seen, row: int, again: bool) -> str:
     fails = f"probability to fail {corrected.fails[row]:.0%}"
     if again:
         return f"a predicted failure gets a second look: nothing else is left; {fails}"

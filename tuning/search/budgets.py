@@ -109,7 +109,7 @@ class Budgets:
     money: BudgetRow | UnsetType = UNSET
     stopped_by: str | None = None
 
-    def limited(self) -> dict[str, BudgetRow]:
+    def limited_rows(self) -> dict[str, BudgetRow]:
         """Those that have a limit, by name."""
         rows = {name: getattr(self, name) for name in ("trials", "wall_seconds", "gpu_hours", "money")}
         return {name: row for name, row in rows.items() if row and row.limit is not None}
@@ -129,30 +129,32 @@ def budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
     done = len(leaderboard.counted_trials(state))
     uses = {"trials": Use(BudgetRow(done, 0, leaderboard.trials_wanted(state, file)), 1)}
     for name, rate in _kinds(file).items():
-        taken = [_used(name, rate, file, *one) for one in ended]
+        taken = [_trial_use(name, rate, file, *one) for one in ended]
         usual, limit = median(taken) if taken else 0.0, limits.get(name)
         most = math.inf if limit is None else max(0.0, MOST_RESERVED * (limit - usual))
-        kept = times * _kept(state, file, name, rate)
+        kept = times * _confirmation_use(state, file, name, rate)
         uses[name] = Use(BudgetRow(sum(taken), min(kept, most), limit), usual)
     return uses
 
 
-def _used(name: str, rate: float, file: StudyFile, trial: Trial, seconds: float) -> float:
+def _trial_use(name: str, rate: float, file: StudyFile, trial: Trial, seconds: float) -> float:
     """What a trial that takes so many seconds uses of a kind: its ranks count but where it is time that passes."""
     ranks = 1 if name == "wall_seconds" else file.search_space.ranks_of(trial.config)
     return rate * ranks * seconds
 
 
-def _kept(state: StudyState, file: StudyFile, name: str, rate: float) -> float:
+def _confirmation_use(state: StudyState, file: StudyFile, name: str, rate: float) -> float:
     """What whole runs use of those that would be measured again now: the best and the baseline where that is not known
     yet.
     """
     known = confirmation.arms(state, file)
     if known:
-        return sum(_used(name, rate, file, arm, reserve.whole_seconds(state, file, arm)) for arm in known)
+        return sum(
+            _trial_use(name, rate, file, arm, reserve.whole_seconds(state, file, arm)) for arm in known
+        )
     ended = [trial for trial in state.trials if trial.outcome is not None]
     usual = reserve.usual_seconds(state)
-    return 2 * median([_used(name, rate, file, trial, usual) for trial in ended] or [0.0])
+    return 2 * median([_trial_use(name, rate, file, trial, usual) for trial in ended] or [0.0])
 
 
 def used_up(state: StudyState, file: StudyFile, under_way: int = 0) -> str | None:
@@ -166,7 +168,7 @@ def used_up(state: StudyState, file: StudyFile, under_way: int = 0) -> str | Non
     return None
 
 
-def spent(state: StudyState, file: StudyFile) -> bool:
+def is_spent(state: StudyState, file: StudyFile) -> bool:
     """Whether one more trial would exceed a limit of time or money."""
     return any(
         name != "trials" and row.limit is not None and row.used + following > row.limit
@@ -180,7 +182,7 @@ def no_room_again(state: StudyState, file: StudyFile, trials: Sequence[Trial]) -
     length = {trial.number: reserve.window_seconds(state, file, trial) for trial in trials}
     for name, rate in rates.items():
         row = uses[name].row
-        wanted = sum(_used(name, rate, file, trial, length[trial.number]) for trial in trials)
+        wanted = sum(_trial_use(name, rate, file, trial, length[trial.number]) for trial in trials)
         if row.limit is not None and row.used + wanted > row.limit:
             return True
     return False

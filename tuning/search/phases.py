@@ -80,7 +80,7 @@ def open_now(state: StudyState, file: StudyFile) -> Iterator[tuple[str, Mask]]:
     known = phases(state, file)
     leaders = _leaders(state, file, known[0].keys) if known else []
     if leaders:
-        used = _used(state, file)
+        used = _used_share(state, file)
         for place, phase in enumerate(known):
             if used < phase.ends:
                 yield phase.name, _mask(known, place, leaders, space, given)
@@ -97,7 +97,7 @@ def _leaders(state: StudyState, file: StudyFile, keys: tuple[str, ...]) -> list[
     return list(found.values())
 
 
-def _used(state: StudyState, file: StudyFile) -> float:
+def _used_share(state: StudyState, file: StudyFile) -> float:
     """Of the budget that is used most."""
     rows = [use.row for use in budgets.budgets(state, file).values()]
     return max((row.used / (row.limit - row.kept_for_confirmation) for row in rows

@@ -12,7 +12,7 @@ from engine.run.outcome import Ending
 from tuning.analysis import confirmation, leaderboard, live_comparison
 from tuning.analysis.scoring import is_lossy
 from tuning.search import phases
-from tuning.search.budgets import no_room_again, spent, used_up
+from tuning.search.budgets import is_spent, no_room_again, used_up
 from tuning.space.first_tries import Tries, first_tries, fitting_tries, worked_out
 from tuning.space.points import Point, point_key
 from tuning.spec.study_file import StudyFile
@@ -239,7 +239,7 @@ def _retry(state: StudyState, trial: Trial, file: StudyFile) -> Step:
     details = _next_attempt(trial)
     details |= {name: value for name in _OF_A_WINDOW if (value := getattr(trial, name)) is not None}
     point = (
-        trial.config if phase != "baseline" or file.live is None else _as_pinned(state, file, trial.config)
+        trial.config if phase != "baseline" or file.live is None else _apply_pins(state, file, trial.config)
     )
     return Step(phase, "retry", point, f"trial {trial.number} ended as {trial.outcome}", details)
 
@@ -255,7 +255,7 @@ def _ended_for_nothing(state: StudyState, file: StudyFile) -> Trial | None:
     failed = [
         one.number for one in leaderboard.loss_checks(state) if leaderboard.is_ruled_out(state, one, file)
     ]
-    if not failed or spent(state, file):
+    if not failed or is_spent(state, file):
         return None
     space = file.search_space
     open_now = effective_config.of_state(state, space)
@@ -273,11 +273,11 @@ def _ended_for_nothing(state: StudyState, file: StudyFile) -> Trial | None:
     return max(spared, key=lambda trial: trial.value or 0.0, default=None)
 
 
-def _as_pinned(state: StudyState, file: StudyFile, point: Point) -> Point:
+def _apply_pins(state: StudyState, file: StudyFile, point: Point) -> Point:
     """The baseline of a run that goes on has what somebody set by hand within its window."""
     limits = effective_config.of_state(state, file.search_space).by_key
     pinned = {key: limits[key].choices[0] for key in point if key in limits and len(limits[key].choices) == 1}
-    return file.search_space.settled(point | pinned)
+    return file.search_space.canonical_point(point | pinned)
 
 
 def _confirmation(state: StudyState, file: StudyFile) -> Step:

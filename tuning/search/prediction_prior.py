@@ -137,7 +137,7 @@ class Foresight:
         belief = self.belief
         if belief is None:
             return None
-        rows, values = self._seen(state)
+        rows, values = self._measured_rows(state)
         known = set(rows)
         pool = [row for row, point in enumerate(self.points) if row in known or allows(point)]
         place = {row: number for number, row in enumerate(pool)}
@@ -155,7 +155,7 @@ class Foresight:
             return None
         if self.belief is None:
             return budgets.measured_infeasible(state)
-        words = acquisition.gives_up(self.belief, Seen.of(*self._seen(state)))
+        words = acquisition.gives_up(self.belief, Seen.of(*self._measured_rows(state)))
         return budgets.predicted_infeasible(words) if words else None
 
     def hopeless(self, state: StudyState) -> frozenset[str]:
@@ -164,14 +164,14 @@ class Foresight:
         """
         if not self._proposes or self.belief is None:
             return frozenset()
-        skipped = acquisition.skipped_candidates(self.belief, Seen.of(*self._seen(state)))
+        skipped = acquisition.skipped_candidates(self.belief, Seen.of(*self._measured_rows(state)))
         return frozenset(point_key(self.points[row]) for row in skipped)
 
     def document(self, state: StudyState) -> dict[str, Any] | None:
         """How wrong predictions were so far, for the study's document."""
         if not self._proposes:
             return None
-        rows, values = self._seen(state)
+        rows, values = self._measured_rows(state)
         if self.belief is None or not rows:
             return None
         errors = prediction_errors(self.belief, Seen.of(rows, values))._asdict()
@@ -179,11 +179,11 @@ class Foresight:
         counts = {"candidates": len(self.points), "skipped": len(self.hopeless(state))}
         return errors | counts | {"source": self._target.constants_source}
 
-    def _seen(self, state: StudyState) -> tuple[list[int], list[float]]:
+    def _measured_rows(self, state: StudyState) -> tuple[list[int], list[float]]:
         found = [
             (self._rows[key], seconds)
             for trial in state.trials
-            if (key := point_key(self._space.settled(trial.config))) in self._rows
+            if (key := point_key(self._space.canonical_point(trial.config))) in self._rows
             and (seconds := _log_seconds(trial)) is not None
         ]
         return [row for row, _ in found], [seconds for _, seconds in found]

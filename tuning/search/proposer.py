@@ -52,7 +52,7 @@ class Proposer:
         return state.once("file", None, lambda: effective_config.steered_file(self._given, state))
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether nothing was left when the sampler was asked last, and the mask is still the same."""
         return self._exhausted == self._mask
 
@@ -86,7 +86,7 @@ class Proposer:
             self._exhausted = self._mask
             return None
         for phase, mask in phases.open_now(state, file):
-            if (found := self._drawn(state, file, mask)) is not None:
+            if (found := self._draw_point(state, file, mask)) is not None:
                 return replace(found, turned=phase)
         self._exhausted = self._mask
         masked = f"every legal point inside the mask ({self._mask}) was measured"
@@ -97,9 +97,9 @@ class Proposer:
                 self._journal.append("note", text=text)
         return None
 
-    def _drawn(self, state: StudyState, file: StudyFile, mask: Mask) -> Draw | None:
+    def _draw_point(self, state: StudyState, file: StudyFile, mask: Mask) -> Draw | None:
         """What predictions want next inside a mask, else the sampler."""
-        if (foreseen := self._foreseen(state, file, mask)) is not None:
+        if (foreseen := self._predicted_draw(state, file, mask)) is not None:
             return foreseen
         hopeless = self.hopeless()
         return self._index.ask(
@@ -134,7 +134,7 @@ class Proposer:
         """How wrong they were so far; None where they are not asked."""
         return self._foresight.document(self._journal.state) if self._foresight else None
 
-    def _foreseen(self, state: StudyState, file: StudyFile, open_now: Mask) -> Draw | None:
+    def _predicted_draw(self, state: StudyState, file: StudyFile, open_now: Mask) -> Draw | None:
         """What predictions would measure next."""
         if self._foresight is None:
             return None

@@ -48,14 +48,14 @@ def window_seconds(state: StudyState, file: StudyFile, trial: Trial) -> float:
 
 def usual_seconds(state: StudyState) -> float:
     """Of a trial that was not pruned, as far as there is one; 0 before any ended."""
-    return median(_whole(state) or [trial.seconds for trial in _ended(state)] or [0.0])
+    return median(_whole(state) or [trial.seconds for trial in _ended_trials(state)] or [0.0])
 
 
 def _whole(state: StudyState) -> list[float]:
-    return [trial.seconds for trial in _ended(state) if trial.outcome != Ending.PRUNED.value]
+    return [trial.seconds for trial in _ended_trials(state) if trial.outcome != Ending.PRUNED.value]
 
 
-def _ended(state: StudyState) -> list[Trial]:
+def _ended_trials(state: StudyState) -> list[Trial]:
     return [trial for trial in state.trials if trial.outcome is not None and trial.confirms is None]
 
 

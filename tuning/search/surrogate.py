@@ -156,10 +156,10 @@ def posterior(belief: Belief, seen: Seen) -> Posterior:
     """What trials make of a belief. Cost: candidates times trials."""
     fails, shift, nothing = _fails(belief, seen)
     rows, measured = seen.rows[~seen.failed], seen.log_seconds[~seen.failed]
-    near = _alike(belief.features, belief.features[rows])
+    near = _error_correlation(belief.features, belief.features[rows])
     happened, as_slow = (
         _was_slow(belief, rows, measured),
-        _alike(belief.slow_features, belief.slow_features[rows]),
+        _error_correlation(belief.slow_features, belief.slow_features[rows]),
     )
     slow_chance = (_TRIALS * belief.slow_chance + as_slow @ happened) / (_TRIALS + as_slow.sum(axis=1))
     slow_chance = np.where(belief.slow_chance > 0, slow_chance, 0.0)
@@ -238,7 +238,7 @@ def _fails(belief: Belief, seen: Seen) -> tuple[Array, float, float]:
     return 1 - lives @ weights, float(shifts @ weights), float(none @ weights)
 
 
-def _alike(features: Array, others: Array) -> Array:
+def _error_correlation(features: Array, others: Array) -> Array:
     """How much the errors of candidates agree: 1 for the same, falling with their distance."""
     apart = ((features**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)) - 2 * features @ others.T
     return np.asarray(np.exp(-np.maximum(apart, 0.0) / (2 * ALIKE**2)), np.float64)

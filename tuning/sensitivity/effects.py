@@ -123,7 +123,7 @@ def neighbours(state: StudyState, file: StudyFile) -> list[Neighbour]:
     if winner is None:
         return []
     space = file.search_space
-    point = space.settled(winner.config)
+    point = space.canonical_point(winner.config)
     at = _trials_by_point(state, space)
     found = [
         _neighbour(state, file, winner, (knob.key, point.get(knob.key), value), at)
@@ -138,7 +138,7 @@ def _trials_by_point(state: StudyState, space: Space) -> dict[str, list[Trial]]:
     found: dict[str, list[Trial]] = {}
     for trial in state.trials:
         if trial.confirms is None:
-            found.setdefault(point_key(space.settled(trial.config)), []).append(trial)
+            found.setdefault(point_key(space.canonical_point(trial.config)), []).append(trial)
     return found
 
 
@@ -147,19 +147,19 @@ def _steps(knob: Knob, point: Point, at: dict[str, list[Trial]]) -> list[Any]:
     now = point[knob.key]
     if not data.is_number(knob):
         return [choice for choice in knob.choices if choice != now]
-    tried = _tried(knob, point, at) if knob.is_range else set()
+    tried = _tried_values(knob, point, at) if knob.is_range else set()
     (tried_below, tried_above), (below, above) = (
-        _beside(data.ordered_values(knob, [*pool, now]), now) for pool in (tried, knob.grid())
+        _adjacent_values(data.ordered_values(knob, [*pool, now]), now) for pool in (tried, knob.grid())
     )
     return [*(tried_below or below), *(tried_above or above)]
 
 
-def _beside(line: list[Any], now: Any) -> tuple[list[Any], list[Any]]:
+def _adjacent_values(line: list[Any], now: Any) -> tuple[list[Any], list[Any]]:
     place = line.index(now)
     return line[max(0, place - 1) : place], line[place + 1 : place + 2]
 
 
-def _tried(knob: Knob, point: Point, at: dict[str, list[Trial]]) -> set[Any]:
+def _tried_values(knob: Knob, point: Point, at: dict[str, list[Trial]]) -> set[Any]:
     """Values of a range that were tried with everything else as in the point."""
     others = {key: value for key, value in point.items() if key != knob.key}
     trials = (trial for group in at.values() for trial in group if trial.value is not None)
@@ -175,7 +175,9 @@ def _neighbour(
 ) -> Neighbour | None:
     """None where the step leads to the very same run."""
     key, _, value = step
-    made, broken = data.moved_point(file.search_space, file.search_space.settled(winner.config), key, value)
+    made, broken = data.moved_point(
+        file.search_space, file.search_space.canonical_point(winner.config), key, value
+    )
     if made is None:
         return Neighbour(*step, "illegal", reason=broken) if broken else None
     trials = at.get(point_key(made), [])
@@ -197,7 +199,10 @@ def _with_loss(
     """In percent of the winner's value: of the runs that measured both again, if there are some, else of the search's,
     for these are of another time.
     """
-    mine, again = _again(state, winner), [run for trial in others for run in _again(state, trial)]
+    mine, again = (
+        _valid_confirmations(state, winner),
+        [run for trial in others for run in _valid_confirmations(state, trial)],
+    )
     mine, others = (mine, again) if mine and again else ([winner], others)
     if not all(trial.samples for trial in [*mine, *others]):
         return replace(one, loss_percent=100 * (1 - _mean(others) / _mean(mine)))
@@ -205,18 +210,18 @@ def _with_loss(
     found = comparison.compare_runs(base, arm, seed)
     return replace(
         one,
-        loss_percent=_lost(found.ratio.value),
-        low_percent=_lost(found.ratio.low),
-        high_percent=_lost(found.ratio.high),
+        loss_percent=_loss_percent(found.ratio.value),
+        low_percent=_loss_percent(found.ratio.low),
+        high_percent=_loss_percent(found.ratio.high),
         repeated=found.repeated,
     )
 
 
-def _again(state: StudyState, trial: Trial) -> list[Trial]:
+def _valid_confirmations(state: StudyState, trial: Trial) -> list[Trial]:
     return [run for run in leaderboard.confirmations(state, trial) if (run.value or 0.0) > 0]
 
 
-def _lost(ratio: float | None) -> float | None:
+def _loss_percent(ratio: float | None) -> float | None:
     """The winner's value over another's, as percent that the other loses."""
     return None if ratio is None else 100 * (1 - 1 / ratio)
 

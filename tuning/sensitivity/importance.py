@@ -22,11 +22,11 @@ def importance(state: StudyState, space: Space) -> Importance:
     if len(trials) < MINIMUM_TRIALS:
         words = f"needs {MINIMUM_TRIALS} measured trials; there are {len(trials)}"
         return Importance(None, words, len(trials))
-    points = [(_acting(trial.config, space), trial.value or 0.0) for trial in trials]
+    points = [(_active_values(trial.config, space), trial.value or 0.0) for trial in trials]
     return Importance(_shares(points, space), "", len(trials))
 
 
-def _acting(config: Point, space: Space) -> Point:
+def _active_values(config: Point, space: Space) -> Point:
     """A knob counts only where it acts, which PED-ANOVA knows how to weigh."""
     return {
         key: value for key, value in config.items() if key in space.by_key and space.is_active(key, config)
@@ -58,11 +58,13 @@ def as_study(points: list[tuple[Point, float]], space: Space) -> Any:
     kinds = {key: _distribution(space.by_key[key], seen[key]) for key in seen}
     for point, value in points:
         used = {key: kinds[key] for key in point}
-        study.add_trial(_given(optuna.trial.create_trial(value=value, params=point, distributions=used)))
+        study.add_trial(
+            _skip_deepcopy(optuna.trial.create_trial(value=value, params=point, distributions=used))
+        )
     return study
 
 
-def _given(trial: Any) -> Any:
+def _skip_deepcopy(trial: Any) -> Any:
     """Optuna copies each trial that it is given, deeply: thousands take seconds, and these are nobody else's."""
     vars(trial)["__deepcopy__"] = lambda _: trial
     return trial

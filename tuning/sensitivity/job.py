@@ -122,7 +122,7 @@ def outcome(asked: Asked, tell: Tell = lambda *_: None) -> Kept[Fanova | Shap]:
     if kept is not None and (ended == 0 or not kept.found.complete):
         return kept
     raise AnalysisError(
-        f"{NAMES[asked.method]} {_why(asked, ended, last_words)}; nothing of the study is lost"
+        f"{NAMES[asked.method]} {_failure_reason(asked, ended, last_words)}; nothing of the study is lost"
     )
 
 
@@ -168,7 +168,7 @@ def _last_line(errors: IO[bytes]) -> str:
     return lines[-1] if lines else ""
 
 
-def _why(asked: Asked, ended: int | None, last_words: str) -> str:
+def _failure_reason(asked: Asked, ended: int | None, last_words: str) -> str:
     if ended is None:
         return f"had nothing yet after {asked.limit_seconds:g} s; give it longer with --limit SECONDS"
     if ended < 0:

@@ -110,7 +110,7 @@ _GROUPS = TREES // TREES_AT_A_TIME
 def fanova(state: StudyState, space: Space) -> Iterator[Fanova]:
     """The shares after every few trees, or once why they are not known."""
     points = [
-        (_within(data.knobs_at(space, trial), space), math.log(trial.value or 1.0))
+        (_clip_to_ranges(data.knobs_at(space, trial), space), math.log(trial.value or 1.0))
         for trial in data.measured_trials(state)
     ]
     reason = _reason(points)
@@ -129,7 +129,7 @@ def _reason(points: list[tuple[Point, float]]) -> str:
     return "" if len({value for _, value in points}) > 1 else "every trial measured the same"
 
 
-def _within(point: Point, space: Space) -> Point:
+def _clip_to_ranges(point: Point, space: Space) -> Point:
     """A knob at rest may stand outside its range; then the nearer end stands for it."""
     ends = {knob.key: (knob.low, knob.high) for knob in space.knobs if knob.is_range}
     return {
@@ -256,7 +256,7 @@ class Fitted(NamedTuple):
     points: list[Point]
 
 
-def modelled(state: StudyState, file: StudyFile, tell: TellStage) -> Shap:
+def explain_trials(state: StudyState, file: StudyFile, tell: TellStage) -> Shap:
     """What trials' values and failures depend on, and what values that were not measured are predicted to be."""
     space = file.search_space
     tell(0.05, "fitting values")
@@ -331,17 +331,19 @@ def _dependence(fitted: Fitted, space: Space) -> list[PredictedKnob]:
     """The mean prediction at each value of each knob: trials in which it acts, moved there, as far as that is legal."""
     count = len(fitted.points)
     chosen = np.random.default_rng(0).permutation(count)[:_AVERAGED]
-    points = [space.settled(space.point(fitted.points[index])) for index in sorted(chosen)]
+    points = [space.canonical_point(space.point(fitted.points[index])) for index in sorted(chosen)]
     rows = []
     for group in fitted.columns.groups:
         shown = data.ordered_values(group.knob, group.knob.grid() if group.knob.is_range else group.seen)
-        found = ((value, _at(points, group.knob.key, value, space)) for value in shown if group.knows(value))
-        at = [_predicted(value, moved, fitted) for value, moved in found if moved]
+        found = (
+            (value, _points_at(points, group.knob.key, value, space)) for value in shown if group.knows(value)
+        )
+        at = [_predict_value(value, moved, fitted) for value, moved in found if moved]
         rows.append(PredictedKnob(group.knob.key, at))
     return rows
 
 
-def _at(points: Sequence[Point], key: str, value: Any, space: Space) -> list[Point]:
+def _points_at(points: Sequence[Point], key: str, value: Any, space: Space) -> list[Point]:
     acting = (point for point in points if space.is_active(key, point))
     found = (
         point if point[key] == value else data.moved_point(space, point, key, value)[0] for point in acting
@@ -349,7 +351,7 @@ def _at(points: Sequence[Point], key: str, value: Any, space: Space) -> list[Poi
     return [point for point in found if point is not None]
 
 
-def _predicted(value: Any, points: Sequence[Point], fitted: Fitted) -> PredictedValue:
+def _predict_value(value: Any, points: Sequence[Point], fitted: Fitted) -> PredictedValue:
     full = [point for point in points if fitted.columns.know(point)]
     mean = float(np.exp(fitted.found.predict(fitted.columns.of(full))).mean()) if full else None
     return PredictedValue(value, len(full), mean)

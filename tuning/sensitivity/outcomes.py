@@ -48,7 +48,7 @@ class Fanova:
     complete: bool = False
 
     @property
-    def told(self) -> bool:
+    def has_findings(self) -> bool:
         """Whether it says anything of a knob."""
         return self.values is not None
 
@@ -150,7 +150,7 @@ class Shap:
     complete: bool = True
 
     @property
-    def told(self) -> bool:
+    def has_findings(self) -> bool:
         """Whether it says anything of a knob."""
         return self.value.knobs is not None or self.failure.knobs is not None
 

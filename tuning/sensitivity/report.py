@@ -12,7 +12,7 @@ from tuning.sensitivity.effects import KnobRow, Neighbour, dependence, neighbour
 from tuning.sensitivity.job import NAMES, missing_package
 from tuning.sensitivity.outcomes import Answer, Fanova, Importance, PredictedNeighbour, Shap
 from tuning.space.points import Point
-from tuning.spec.objectives import Aim, aim_named
+from tuning.spec.objectives import Aim, find_aim
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState
 from tuning.storage.study_folder import StudyView
@@ -56,7 +56,7 @@ class Sensitivity:
     @property
     def aim(self) -> Aim:
         """What decides the study."""
-        return aim_named(self.objective, self.target_loss)
+        return find_aim(self.objective, self.target_loss)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, numbers and None, ready for JSON."""

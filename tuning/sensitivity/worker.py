@@ -38,10 +38,10 @@ def _fanova(folder: Path, trials: int, state: StudyState, file: StudyFile) -> No
 
 
 def _shap(folder: Path, trials: int, state: StudyState, file: StudyFile) -> None:
-    from tuning.sensitivity.models import modelled
+    from tuning.sensitivity.models import explain_trials
 
     tell(0.0, "starting")
-    job.write(folder, trials, modelled(state, file, tell))
+    job.write(folder, trials, explain_trials(state, file, tell))
     tell(1.0, "done")
 
 

@@ -88,7 +88,7 @@ class Encoding:
 
     def encode(self, point: Point) -> dict[str, Any] | None:
         """What a sampler would have drawn for a point; None if it cannot draw this point."""
-        point = self.space.settled(point)  # an older version may have called it by another name
+        point = self.space.canonical_point(point)  # an older version may have called it by another name
         if self.space.degrees(point) not in self.space.layouts or self.space.outside(point):
             return None
         params = self._encode(point)
@@ -97,7 +97,9 @@ class Encoding:
     def distance(self, one: dict[str, Any], other: dict[str, Any]) -> float:
         """How unlike two draws are, summed over what both have: 1 for another category, else the part of the range."""
         both = (each for each in self.parameters if each.name in one and each.name in other)
-        return sum(_apart(parameter, one[parameter.name], other[parameter.name]) for parameter in both)
+        return sum(
+            _parameter_distance(parameter, one[parameter.name], other[parameter.name]) for parameter in both
+        )
 
     def _encode(self, point: Point) -> dict[str, Any]:
         params: dict[str, Any] = {}
@@ -113,7 +115,7 @@ class Encoding:
         return params
 
 
-def _apart(parameter: Parameter, one: Any, other: Any) -> float:
+def _parameter_distance(parameter: Parameter, one: Any, other: Any) -> float:
     if parameter.kind == "category":
         return float(one != other)
     low, high = parameter.low, parameter.high
@@ -141,7 +143,7 @@ def _is_ordered(knob: Knob) -> bool:
     return numbers and len(knob.choices) >= ORDERED_CHOICES
 
 
-def _ordered(knob: Knob) -> list[Any]:
+def _sorted_choices(knob: Knob) -> list[Any]:
     return sorted(knob.choices, key=_size)
 
 
@@ -166,7 +168,7 @@ def _decode(knob: Knob, params: dict[str, Any]) -> Any:
     if not _varies(knob):
         return knob.choices[0]
     if _is_ordered(knob):
-        return _ordered(knob)[int(params[_parameter(knob).name])]
+        return _sorted_choices(knob)[int(params[_parameter(knob).name])]
     return params[knob.key]
 
 
@@ -176,12 +178,12 @@ def _encode(knob: Knob, value: Any) -> Any:
         low, high = knob.grid()[0], knob.grid()[-1]
         return min(max(value, low), high)
     known = value if value in knob.choices else _nearest(knob, value)
-    return _ordered(knob).index(known) if _is_ordered(knob) else known
+    return _sorted_choices(knob).index(known) if _is_ordered(knob) else known
 
 
 def _nearest(knob: Knob, value: Any) -> Any:
     if not _is_ordered(knob):
         return knob.choices[0]
     if value is None:
-        return _ordered(knob)[-1]
+        return _sorted_choices(knob)[-1]
     return min(knob.choices, key=lambda choice: math.fabs(_size(choice) - value))

@@ -79,7 +79,7 @@ def _of_a_command(space: Space) -> Tries:
     return found
 
 
-def _most_recomputed(values: Collection[str]) -> str:
+def _most_recomputation(values: Collection[str]) -> str:
     return next(value for value in ("full", "selective", *values) if value in values)
 
 
@@ -87,7 +87,7 @@ def _most_recomputed(values: Collection[str]) -> str:
 _SAVING: tuple[tuple[str, Callable[[Collection[Any]], Any], str], ...] = (
     ("batch.micro_batch", min, "the smallest micro-batch"),
     ("parallel.zero_stage", max, "the most sharding"),
-    ("memory.recompute", _most_recomputed, "recomputation"),
+    ("memory.recompute", _most_recomputation, "recomputation"),
 )
 
 

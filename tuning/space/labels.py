@@ -81,10 +81,10 @@ def complexity(points: Points, point: Point) -> int:
     A degree above 1 is an axis. The plain value of a knob is that of plain data parallel (no ZeRO, no
     compression, no recomputation ..), of any other knob the one of the study's base. What does not act does not count.
     """
-    return len(what_is_turned(points, point))
+    return len(turned_keys(points, point))
 
 
-def what_is_turned(points: Points, point: Point) -> list[str]:
+def turned_keys(points: Points, point: Point) -> list[str]:
     """The keys that :func:`complexity` counts."""
     acting = [key for key in point if key != _DERIVED and points.is_active(key, point)]
     return [key for key in acting if point[key] != _plain(points, key)]

@@ -58,18 +58,18 @@ def _run_alike(one: str, other: str, ranks: int, chunks: int, micro_batches: int
     if one == other:
         return True
     few = (ranks, chunks, min(micro_batches, FEW))
-    if _few_listed(one, *few) != _few_listed(other, *few):
+    if _list_few_actions(one, *few) != _list_few_actions(other, *few):
         return False
     whole = (ranks, chunks, micro_batches)
-    return few == whole or _listed(one, *whole) == _listed(other, *whole)
+    return few == whole or _list_actions(one, *whole) == _list_actions(other, *whole)
 
 
 @lru_cache(maxsize=4_096)
-def _few_listed(kind: str, ranks: int, chunks: int, micro_batches: int) -> Listed:
-    return _listed(kind, ranks, chunks, micro_batches)
+def _list_few_actions(kind: str, ranks: int, chunks: int, micro_batches: int) -> Listed:
+    return _list_actions(kind, ranks, chunks, micro_batches)
 
 
-def _listed(kind: str, ranks: int, chunks: int, micro_batches: int) -> Listed:
+def _list_actions(kind: str, ranks: int, chunks: int, micro_batches: int) -> Listed:
     drawn = plan(kind, ranks, chunks, micro_batches)
     return drawn.actions, tuple(drawn.rank_of)
 
@@ -122,14 +122,14 @@ class Points:
         return {knob.key: knob for knob in self.knobs}
 
     @cached_property
-    def _remembered(self) -> dict[tuple[str, int], tuple[Point, Any]]:
+    def _memo(self) -> dict[tuple[str, int], tuple[Point, Any]]:
         return {}
 
     def remember(self, what: str, point: Point, make: Callable[[Point], Result]) -> Result:
         """What ``make`` says of a journaled point, worked out once: its trial is asked about again and again."""
-        known = self._remembered.get((what, id(point)))
+        known = self._memo.get((what, id(point)))
         if known is None:  # the point is kept beside it, so that no other one gets its id
-            known = self._remembered[(what, id(point))] = (point, make(point))
+            known = self._memo[(what, id(point))] = (point, make(point))
         result: Result = known[1]
         return result
 
@@ -165,7 +165,7 @@ class Points:
         grids = itertools.product(*(self.choices(key) for key in self.layout_keys))
         named = (dict(zip(self.layout_keys, degrees, strict=True)) for degrees in grids)
         return tuple(
-            dict.fromkeys(self.degrees(self.placed(values)) for values in named if self.fits(values))
+            dict.fromkeys(self.degrees(self.layout_part(values)) for values in named if self.fits(values))
         )
 
     def choices(self, key: str) -> tuple[Any, ...]:
@@ -202,7 +202,7 @@ class Points:
         known = base | values
         return prod(int(known[key]) for key in WORLD_DEGREES)
 
-    def placed(self, values: Point) -> Point:
+    def layout_part(self, values: Point) -> Point:
         """The layout's part of a point, from degrees; those that are not given stand as in the base."""
         degrees = {key: values.get(key, self.base_values[key]) for key in self.layout_keys}
         return self.rested({"parallel.dp": self.data_parallel(values)} | degrees)
@@ -210,9 +210,9 @@ class Points:
     def point(self, values: Point) -> Point:
         """The canonical point of values; those that are not given stand as in the base, dp follows."""
         free = {knob.key: values.get(knob.key, self.base_values[knob.key]) for knob in self.free_knobs}
-        return self.settled(self.placed(values) | free)
+        return self.canonical_point(self.layout_part(values) | free)
 
-    def settled(self, point: Point) -> Point:
+    def canonical_point(self, point: Point) -> Point:
         """A point with every silent knob at rest, and one name for what has two."""
         rested = self.rested(point)
         now = self.base_values | rested
@@ -276,7 +276,7 @@ class Points:
         left_out = {RANKS, ACCUMULATION, *self.by_word(point)}
         given = {key: value for key, value in point.items() if key not in left_out}
         if ACCUMULATION in point:
-            sizes = (point["parallel.dp"], self._now(point, "batch.micro_batch"), point[ACCUMULATION])
+            sizes = (point["parallel.dp"], self._value_of(point, "batch.micro_batch"), point[ACCUMULATION])
             given["batch.global_batch"] = prod(int(size) for size in sizes)
         elif GLOBAL_BATCH in point:
             given |= equal_text.values(self.base, point[GLOBAL_BATCH])
@@ -290,7 +290,7 @@ class Points:
         """The keys that stand at ``auto``, or as the base has them, for a list each."""
         return [key for key in AUTOMATIC if point.get(key) in (AUTO, GIVEN)]
 
-    def _now(self, point: Point, key: str) -> Any:
+    def _value_of(self, point: Point, key: str) -> Any:
         return point.get(key, self.base_values[key])
 
     def problem(self, point: Point) -> str | None:
@@ -318,7 +318,7 @@ class Points:
             section, _, name = key.rpartition(".")
             sections.setdefault(section, {})[name] = value
         top = sections.pop("", {})
-        changed = {name: _updated(getattr(self.base, name), new) for name, new in sections.items()}
+        changed = {name: _update_section(getattr(self.base, name), new) for name, new in sections.items()}
         return self.base.model_copy(update=changed | top)
 
     def outside(self, point: Point) -> str | None:
@@ -330,6 +330,6 @@ class Points:
         return None
 
 
-def _updated(section: Any, values: dict[str, Any]) -> Any:
+def _update_section(section: Any, values: dict[str, Any]) -> Any:
     """A section with other values; those of a trainer that is not this project's are a plain dictionary."""
     return section | values if isinstance(section, dict) else section.model_copy(update=values)

@@ -25,7 +25,7 @@ Cases = tuple[Point, ...]
 def cases(points: Points) -> Cases:
     """Every layout with the values that decide which other knobs act; none comes twice."""
     named = (dict(zip(points.layout_keys, degrees, strict=True)) for degrees in points.layouts)
-    found = [points.placed(values) for values in named]
+    found = [points.layout_part(values) for values in named]
     for key in (key for key in points.deciding if key in points.by_key):
         found = [case | {key: value} for case in found for value in _values(points, case, key)]
     return tuple(found)
@@ -38,15 +38,15 @@ def count_combinations(points: Points, deciding: Cases) -> int:
 
 def legal(points: Points, deciding: Cases) -> tuple[Point, ...]:
     """Every legal point once."""
-    distinct = {point_key(point): point for point in _all(points, deciding)}
+    distinct = {point_key(point): point for point in _enumerate_points(points, deciding)}
     return tuple(point for point in distinct.values() if points.problem(point) is None)
 
 
-def _all(points: Points, deciding: Cases) -> Iterator[Point]:
+def _enumerate_points(points: Points, deciding: Cases) -> Iterator[Point]:
     for case in deciding:
         others = _others(points, case)
         for values in itertools.product(*others.values()):
-            yield points.settled(case | dict(zip(others, values, strict=True)))
+            yield points.canonical_point(case | dict(zip(others, values, strict=True)))
 
 
 def _others(points: Points, case: Point) -> dict[str, tuple[Any, ...]]:
@@ -168,14 +168,14 @@ class Space(Points):
         return {point_key(point): point for point in self.legal_points}
 
     @cached_property
-    def _known(self) -> dict[tuple[str, int], Any]:
+    def _memo(self) -> dict[tuple[str, int], Any]:
         return {}
 
     def once(self, what: str, count: int, make: Callable[[Space, int], Result]) -> Result:
         """What ``make`` says of this space and a count, worked out once."""
-        if (what, count) not in self._known:
-            self._known[what, count] = make(self, count)
-        result: Result = self._known[what, count]
+        if (what, count) not in self._memo:
+            self._memo[what, count] = make(self, count)
+        result: Result = self._memo[what, count]
         return result
 
     def random_point(

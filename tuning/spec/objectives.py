@@ -76,7 +76,7 @@ KNOWN: dict[Name, Objective] = {
 }  # fmt: skip
 
 
-__all__ = ["Aim", "Name", "aim_named", "check_loss_after", "per_hour", "text"]
+__all__ = ["Aim", "Name", "check_loss_after", "find_aim", "per_hour", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Aim:
         return f"{text(self.shown(value))} {self.unit}"
 
 
-def aim_named(
+def find_aim(
     name: Any, target_loss: float | None = None, currency: str = "", per_gpu_hour: float | None = None
 ) -> Aim:
     """The aim of a study; of one that tells no name, or one that is not known, tokens per second."""

@@ -45,7 +45,7 @@ def names() -> tuple[str, ...]:
     return ("auto", *(sampler.name for sampler in SAMPLERS))
 
 
-def sampler_named(name: str) -> Sampler | None:
+def find_sampler(name: str) -> Sampler | None:
     """None for ``auto``."""
     return next((sampler for sampler in SAMPLERS if sampler.name == name), None)
 
@@ -117,7 +117,7 @@ def check(asked: str, space: Space) -> None:
     Raises:
         InputError: a sampler of ordered numbers with categories in the space, or a sampler without its package.
     """
-    sampler = sampler_named(asked)
+    sampler = find_sampler(asked)
     if sampler is not None and sampler.only_ordered_numbers:
         _check_numbers(asked, space)
     if lack := lacks(asked):
@@ -134,7 +134,7 @@ def _check_numbers(asked: str, space: Space) -> None:
 
 def lacks(asked: str) -> str:
     """What a sampler of Optuna's needs beside it and how to get that; empty where nothing is missing."""
-    sampler = sampler_named(asked)
+    sampler = find_sampler(asked)
     package = None if sampler is None else sampler.package
     if package is None or importlib.util.find_spec(package) is not None:
         return ""

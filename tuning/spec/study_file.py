@@ -110,7 +110,7 @@ class StudyFile(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _spread(cls, given: Any) -> Any:
+    def _expand_terms(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
         return spread(study_of_command(given) if given.get("trainer") else given)
@@ -191,7 +191,7 @@ class StudyFile(Section):
         Raises:
             InputError: this version refuses the space.
         """
-        again = StudyFile.model_validate(self._given())
+        again = StudyFile.model_validate(self._dump_given())
         again._text, again._chosen_before = self._text, space
         _check(again)
         return again
@@ -202,7 +202,7 @@ class StudyFile(Section):
         Raises:
             InputError: it cannot be tuned that way.
         """
-        again = StudyFile.model_validate(self._given() | {"live": {}})
+        again = StudyFile.model_validate(self._dump_given() | {"live": {}})
         _check(again)
         return again
 
@@ -217,7 +217,7 @@ class StudyFile(Section):
         best is measured first.
         """
         assert self.live is not None
-        given = self._given()
+        given = self._dump_given()
         base = json.loads(json.dumps(given.get("base", {})))
         for key, value in leader.items():
             section, _, name = key.partition(".")
@@ -233,7 +233,7 @@ class StudyFile(Section):
             "confirm_runners_up": known.get("confirm_runners_up"),
             "equal_within": known.get("equal_within", EQUAL_WITHIN),
         }
-        again = StudyFile.model_validate(before | self._given())
+        again = StudyFile.model_validate(before | self._dump_given())
         again._text, again._chosen_before = self._text, self._chosen_before
         return again
 
@@ -299,9 +299,9 @@ class StudyFile(Section):
     @property
     def text(self) -> str:
         """The file as it was given."""
-        return self._text if self._text is not None else yaml.safe_dump(self._given(), sort_keys=False)
+        return self._text if self._text is not None else yaml.safe_dump(self._dump_given(), sort_keys=False)
 
-    def _given(self) -> dict[str, Any]:
+    def _dump_given(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_unset=True)
 
     def resolved(self) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def spread(given: dict[str, Any]) -> dict[str, Any]:
             given = given | {old: budget[new]}
     objective = given.get("objective")
     if (budget := _seconds(objective)) is not None:
-        given, objective = _with_seconds(given, _above_zero(_BUDGET, budget)), _named(objective)
+        given, objective = _with_seconds(given, _above_zero(_BUDGET, budget)), _strip_seconds(objective)
         given = given | {"objective": objective}
     if isinstance(objective, list) and objective:
         return _several(given, objective)
@@ -206,10 +206,10 @@ def _seconds(objective: Any) -> Any:
     return next(found, None)
 
 
-def _named(objective: Any) -> Any:
+def _strip_seconds(objective: Any) -> Any:
     """The same without its seconds."""
     if isinstance(objective, list):
-        return [_named(one) for one in objective]
+        return [_strip_seconds(one) for one in objective]
     return _BUDGET if isinstance(objective, dict) and set(objective) == {_BUDGET} else objective
 
 

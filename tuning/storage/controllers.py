@@ -87,7 +87,7 @@ class Crew:
         """Those that live, without this one."""
         return [member for member in self.living() if not same(member, self.me)]
 
-    def told(self) -> list[Member]:
+    def living_rows(self) -> list[Member]:
         """Those that live, for a status: whether each is ``here``, on this folder."""
         return [member | {"here": self._is_here(member)} for member in self.living()]
 
@@ -226,9 +226,9 @@ class StudyStatus:
         if self.state not in HELD:
             return False
         others = [member for member in self.controllers if member.get("here")]
-        return any(self._lives(member) for member in (self.owner, *others))
+        return any(self._is_alive(member) for member in (self.owner, *others))
 
-    def _lives(self, member: Member | None) -> bool:
+    def _is_alive(self, member: Member | None) -> bool:
         if member is not None and member.get("host") != socket.gethostname():
             return time.time() - self.updated_unix < FRESH_SECONDS
         return ownership.alive(member)

@@ -68,9 +68,9 @@ class Narrowed(Space):
     whole: Space
     mask: Mask
 
-    def settled(self, point: Point) -> Point:
+    def canonical_point(self, point: Point) -> Point:
         """As the whole space settles it."""
-        return self.whole.settled(point)
+        return self.whole.canonical_point(point)
 
     def problem(self, point: Point) -> str | None:
         """Why a point cannot run or may not be proposed, or None."""
@@ -142,7 +142,7 @@ def limit(space: Space, key: str, given: Any) -> Knob | None:
             key, beyond[0], f"was not declared ({knob}); `widen {key}={beyond[0]}` opens a successor"
         )
     if is_range(given):
-        return _between(knob, wanted[0], wanted[-1])
+        return _restrict_knob(knob, wanted[0], wanted[-1])
     return Knob(key, wanted)
 
 
@@ -186,7 +186,7 @@ def _value(text: str) -> Any:
         return text.strip()
 
 
-def _between(knob: Knob, low: Any, high: Any) -> Knob:
+def _restrict_knob(knob: Knob, low: Any, high: Any) -> Knob:
     """The part of a knob between two ends, both counted."""
     if not isinstance(low, int | float) or not isinstance(high, int | float) or low > high:
         raise InputError(knob.key, f"{low}{SEPARATOR}{high}", "a range is low..high, the lower end first")

@@ -38,7 +38,7 @@ class FileLock:
 
     def __enter__(self) -> None:
         if self._depth == 0:
-            self._file = _locked(self._path)
+            self._file = _acquire_lock(self._path)
         self._depth += 1
 
     def __exit__(
@@ -49,7 +49,7 @@ class FileLock:
             os.close(self._file)
 
 
-def _locked(path: Path) -> int:
+def _acquire_lock(path: Path) -> int:
     opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
@@ -95,7 +95,7 @@ class Journal:
         Raises:
             UnreachableError: it is not known what others wrote.
         """
-        with self._locked():
+        with self._acquire_lock():
             self._check(self._take_over)
             yield
 
@@ -116,7 +116,7 @@ class Journal:
         os.close(self._file)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _acquire_lock(self) -> Iterator[None]:
         self._check(self._lock.__enter__)
         try:
             yield
@@ -140,7 +140,7 @@ class Journal:
         with self._lock:
             self._read_new()
             if os.fstat(self._file).st_size > self._offset:
-                self._mend()
+                self._repair_tail()
                 self._read_new()
 
     def _read_new(self) -> bool:
@@ -154,7 +154,7 @@ class Journal:
         self._lines += take_text(self.state, whole, self.path.name, self._lines + 1)
         return bool(whole)
 
-    def _mend(self) -> None:
+    def _repair_tail(self) -> None:
         """Cut off a half-written last line, or end a whole one: the next line must begin on its own. Whoever wrote it
         is gone, for we have the lock.
         """
@@ -262,7 +262,7 @@ class _Mark:
         found = os.fstat(file.fileno())
         if (found.st_dev, found.st_ino) != self.file or found.st_size < self.size:
             return False
-        return self.first == _at(file, 0, len(self.first)) and self.last == _at(
+        return self.first == _read_at(file, 0, len(self.first)) and self.last == _read_at(
             file, self.size - len(self.last), len(self.last)
         )
 
@@ -318,7 +318,7 @@ class JournalReader:
 def _next(file: BinaryIO, offset: int) -> bytes:
     """Whole lines from there on, some MB of them; a last one without its end only if nothing of it is missing."""
     wanted = _PIECE_BYTES
-    while len(data := _at(file, offset, wanted)) == wanted and b"\n" not in data:
+    while len(data := _read_at(file, offset, wanted)) == wanted and b"\n" not in data:
         wanted *= 2
     cut = data.rfind(b"\n") + 1
     if cut:
@@ -326,10 +326,12 @@ def _next(file: BinaryIO, offset: int) -> bytes:
     return data if line_in(data) is not None else b""
 
 
-def _at(file: BinaryIO, offset: int, size: int) -> bytes:
+def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     return os.pread(file.fileno(), size, offset)
 
 
 def _mark(file: BinaryIO, size: int) -> _Mark:
     found, length = os.fstat(file.fileno()), min(size, _MARK_BYTES)
-    return _Mark((found.st_dev, found.st_ino), size, _at(file, 0, length), _at(file, size - length, length))
+    return _Mark(
+        (found.st_dev, found.st_ino), size, _read_at(file, 0, length), _read_at(file, size - length, length)
+    )

@@ -207,10 +207,10 @@ class StudyState:
             if kind not in ("lease", "started", "note") and (kind != "proposal" or self._repeats):
                 outdated.add(None)
             try:
-                outdated |= self._about(number)
+                outdated |= self._related_numbers(number)
                 if take:
                     take(line)
-                outdated |= self._about(number)
+                outdated |= self._related_numbers(number)
             except (KeyError, TypeError, ValueError) as error:
                 self.damage += (f"a {kind} line is incomplete ({error!r}) and is left out",)
         self.trials = tuple(self._by_number.values())
@@ -218,14 +218,14 @@ class StudyState:
             for key in outdated:
                 known.pop(key, None)
 
-    def _about(self, number: Any) -> set[int | None]:
+    def _related_numbers(self, number: Any) -> set[int | None]:
         """The trial of a number, the one that it measures again, and the attempt before it."""
         trial = self._by_number.get(number)
         if trial is None:
             return set()
         if trial.confirms is None and trial.retry_of is None:
             return {number}
-        return {number}.union(*(self._about(other) for other in (trial.confirms, trial.retry_of)))
+        return {number}.union(*(self._related_numbers(other) for other in (trial.confirms, trial.retry_of)))
 
     def _take_study(self, line: Line) -> None:
         file, fingerprint = line["file"], line["fingerprint"]

@@ -227,7 +227,7 @@ def _side(view: RunView, first: RunView) -> Side:
     )
 
 
-def _scaled(value: float | None, side: Side) -> float | None:
+def _scale(value: float | None, side: Side) -> float | None:
     return None if value is None or side.factor is None else value * side.factor
 
 
@@ -238,7 +238,7 @@ def _phases(views: Sequence[RunView], sides: Sequence[Side]) -> list[Row]:
         for view in views
     ]
     rows = [
-        Row(name, [_scaled(part.get(name), side) for part, side in zip(parts, sides, strict=True)])
+        Row(name, [_scale(part.get(name), side) for part, side in zip(parts, sides, strict=True)])
         for name in (*PHASES, "between")
     ]
     return [row for row in rows if any(row.seconds)]
@@ -254,7 +254,7 @@ def _collectives(views: Sequence[RunView], sides: Sequence[Side]) -> list[Collec
     for operation, axis in dict.fromkeys(key for one in found for key in one):
         own = [one.get((operation, axis)) for one in found]
         seconds, exposed, size = (
-            [_scaled(getattr(row, name) if row else None, side) for row, side in zip(own, sides, strict=True)]
+            [_scale(getattr(row, name) if row else None, side) for row, side in zip(own, sides, strict=True)]
             for name in ("seconds", "exposed_seconds", "bytes")
         )
         rows.append(CollectiveRow(operation, axis, seconds, exposed, size))

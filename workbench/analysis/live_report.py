@@ -146,14 +146,14 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
     base = _baseline_seconds(windows, result, timeline, levels)
     now, after = _now(config.flat(), result), _end_of_search(windows)
     gain = _gain_of(now, result)
-    untuned = None if base is None else _untuned(timeline, base, levels, after, gain)
+    untuned = None if base is None else _untuned_times(timeline, base, levels, after, gain)
     saved = None if untuned is None else untuned - timeline.seconds - timeline.lost
     tokens = config.batch.global_batch * config.data.sequence_length
     status = RunStatus.of(last)
-    slow = [_saved(row, timeline, base, levels) for row in windows]
+    slow = [_saved_seconds(row, timeline, base, levels) for row in windows]
     measuring, invested = _measuring(result), None
     if saved is not None and result.baseline is not None:
-        invested = _invested(windows, slow, result.baseline.trial) + timeline.undone_seconds
+        invested = _lost_seconds(windows, slow, result.baseline.trial) + timeline.undone_seconds
         invested += _lost_since(after, timeline, saved + timeline.lost) if measuring else 0.0
     kept = None if untuned is None else untuned - timeline.seconds
     turned = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, kept)
@@ -162,7 +162,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
     changes, since = turned, None
     if base is not None and result.state != "running":
         gained = None if gain is None else (gain, _usual(base, levels, after, gain))
-        since = _since(max(after, *(row.step for row in turned[-1:]), 0), result, timeline, base, gained)
+        since = _gain_since(max(after, *(row.step for row in turned[-1:]), 0), result, timeline, base, gained)
         changes = _by_gain(turned, since if gain is not None else None, after)
     total = None if saved is None else float(saved.sum())
     return LiveReport(
@@ -309,7 +309,7 @@ def _gain_of(now: Mapping[str, Any], result: StudyResult) -> Gain | None:
     return result.gain if now == {key: result.best.config.get(key) for key in now} else None
 
 
-def _untuned(timeline: Timeline, base: float, levels: _Levels, after: int, gain: Gain | None) -> Floats:
+def _untuned_times(timeline: Timeline, base: float, levels: _Levels, after: int, gain: Gain | None) -> Floats:
     """Seconds that each step would have taken with the baseline. From the step ``after`` the windows on nobody looks
     how fast the machine is: the run's own steps tell, and the ``gain`` of its values.
     """
@@ -317,7 +317,7 @@ def _untuned(timeline: Timeline, base: float, levels: _Levels, after: int, gain:
     untuned: Floats = base * np.where(early, levels.at(timeline.steps), 1.0)
     if gain is not None:
         own = timeline.seconds[~early]
-        untuned[~early] = own + (gain.ratio - 1) * _gaining(own, _usual(base, levels, after, gain), gain)
+        untuned[~early] = own + (gain.ratio - 1) * _gain_seconds(own, _usual(base, levels, after, gain), gain)
     return untuned
 
 
@@ -326,7 +326,7 @@ def _usual(base: float, levels: _Levels, after: int, gain: Gain) -> float:
     return base * float(levels.at(np.array([after]))[0]) / gain.ratio
 
 
-def _gaining(seconds: Floats, usual: float, gain: Gain) -> Floats:
+def _gain_seconds(seconds: Floats, usual: float, gain: Gain) -> Floats:
     """For which part of these steps a gain counts: in the mean for no more than steps took when it was measured. What
     slows a run down later need not have slowed the baseline as many times.
     """
@@ -334,7 +334,7 @@ def _gaining(seconds: Floats, usual: float, gain: Gain) -> Floats:
     return seconds * (usual / mean) if gain.ratio > 1 and mean > usual else seconds
 
 
-def _since(
+def _gain_since(
     first: int, result: StudyResult, timeline: Timeline, base: float, gained: tuple[Gain, float] | None
 ) -> Since | None:
     """Of the steps from ``first`` on: the study's last turn, one by hand, or of a search that followed. ``gained``: the
@@ -345,7 +345,7 @@ def _since(
         return None
     last = int(timeline.steps[-1]) + 1
     if gained is not None:
-        counted = float(_gaining(seconds, gained[1], gained[0]).sum())
+        counted = float(_gain_seconds(seconds, gained[1], gained[0]).sum())
         saved, *ends = (None if one is None else counted * (one - 1) for one in _three(gained[0]))
         return Since(first, last, saved or 0.0, ends[0], ends[1])
     found, count = mean_interval(seconds), len(seconds)
@@ -380,13 +380,13 @@ def _seconds_of(row: WindowRow, timeline: Timeline) -> float:
     return float(timeline.seconds[inside].sum()) if row.seconds is None else row.seconds
 
 
-def _saved(row: WindowRow, timeline: Timeline, base: float | None, levels: _Levels) -> float | None:
+def _saved_seconds(row: WindowRow, timeline: Timeline, base: float | None, levels: _Levels) -> float | None:
     """An undone window is lost as a whole: its steps count where they were done again."""
     counts = 0 if row.undone else row.end - row.first
     return None if base is None else base * levels.of(row) * counts - _seconds_of(row, timeline)
 
 
-def _invested(windows: Sequence[WindowRow], saved: Sequence[float | None], baseline: int) -> float:
+def _lost_seconds(windows: Sequence[WindowRow], saved: Sequence[float | None], baseline: int) -> float:
     """Seconds lost in slow windows; the baseline's stray about their own mean, which costs nothing. What was undone is
     told by the run, with the baseline's steps that others were compared with.
     """
@@ -423,7 +423,7 @@ def _break_even(timeline: Timeline, saved: Floats | None) -> int | None:
 
 def _curve(timeline: Timeline, tokens: int, saved: Floats | None) -> dict[str, Any]:
     """The run's rate and what was saved, over its steps and at the end of them."""
-    places, seconds = _thinned(len(timeline.steps)), timeline.seconds
+    places, seconds = _group_bounds(len(timeline.steps)), timeline.seconds
     return {
         "tokens_per_second": float(tokens / seconds[-LAST_STEPS:].mean()) if places else None,
         "curve_steps": [int(timeline.steps[end - 1]) for _, end in places],
@@ -432,7 +432,7 @@ def _curve(timeline: Timeline, tokens: int, saved: Floats | None) -> dict[str, A
     }
 
 
-def _thinned(steps: int) -> list[tuple[int, int]]:
+def _group_bounds(steps: int) -> list[tuple[int, int]]:
     """Begin and end of at most ``POINTS`` groups of steps one after the other."""
     ends = np.unique(np.linspace(0, steps, min(steps, POINTS) + 1).astype(int))
     return [(int(a), int(b)) for a, b in itertools.pairwise(ends)]

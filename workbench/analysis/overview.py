@@ -127,11 +127,11 @@ def study_now(view: StudyView, document: StudyDocument) -> StudyNow:
         gain=gain,
         gain_line=_gain_line(result),
         now=[TrialNow(one.number, one.run, labels.get(one.number, "")) for one in under_way],
-        failed=_failed(result),
+        failed=_count_failures(result),
     )
 
 
-def _failed(result: StudyResult) -> int:
+def _count_failures(result: StudyResult) -> int:
     """Trials that ended badly; not one that was tried again, as it is one of those to come."""
     endings = result.failures.endings if result.failures else []
     return len({number for row in endings for number in row.trials} - result.tried_again)

@@ -108,16 +108,16 @@ def of_study(result: StudyResult, file: StudyFile | None, home: Path) -> list[Pi
     )
     keys = [key for key in turned if space.is_active(key, best.config)]
     config = space.config(best.config)
-    found = [_pick(key, result, best, space, _foretold(key, config, space)) for key in keys]
+    found = [_pick(key, result, best, space, _predict_gain(key, config, space)) for key in keys]
     if BLOCK_ACTIONS in best.resolved:
         found.append(_pick(BLOCK_ACTIONS, result, best, space, _plan_foretold(home, best)))
     return found
 
 
 def _pick(key: str, result: StudyResult, best: Entry, space: Space, foretold: Foretold | None) -> Pick:
-    measured = None if key == BLOCK_ACTIONS else _measured(key, result, best, space)
-    baseline = words.NOTHING if result.baseline is None else _said(key, result.baseline, space)
-    return Pick(key, facts_of(key).title, _said(key, best, space), baseline, foretold, measured)
+    measured = None if key == BLOCK_ACTIONS else _compare_with_others(key, result, best, space)
+    baseline = words.NOTHING if result.baseline is None else _value_text(key, result.baseline, space)
+    return Pick(key, facts_of(key).title, _value_text(key, best, space), baseline, foretold, measured)
 
 
 def _value(key: str, row: Entry | Measurement, space: Space) -> Any:
@@ -125,7 +125,7 @@ def _value(key: str, row: Entry | Measurement, space: Space) -> Any:
     return row.resolved.get(key, row.config.get(key, space.base_values.get(key)))
 
 
-def _said(key: str, row: Entry | Measurement, space: Space) -> str:
+def _value_text(key: str, row: Entry | Measurement, space: Space) -> str:
     value = _value(key, row, space)
     if key == BLOCK_ACTIONS:
         return actions(value or [])
@@ -143,7 +143,7 @@ def actions(found: Sequence[str]) -> str:
     return ", ".join(f"{len(list(alike))} {action}" for action, alike in groupby(found))
 
 
-def _measured(key: str, result: StudyResult, best: Entry, space: Space) -> Measured | None:
+def _compare_with_others(key: str, result: StudyResult, best: Entry, space: Space) -> Measured | None:
     own = next((row for row in result.trials if row.number == best.trial), None)
     value = _value(key, best, space)
     others = [
@@ -157,7 +157,7 @@ def _measured(key: str, result: StudyResult, best: Entry, space: Space) -> Measu
     alike = [row for row in others if _differs_in(row, best, space) <= same]
     other: TrialRow = max(alike or others, key=lambda row: row.ranking)
     mine, theirs = (result.aim.words(row.value) for row in (own, other))
-    return Measured(mine, theirs, other.number, _said(key, other, space), bool(alike))
+    return Measured(mine, theirs, other.number, _value_text(key, other, space), bool(alike))
 
 
 def _differs_in(row: TrialRow, best: Entry, space: Space) -> set[str]:
@@ -167,7 +167,7 @@ def _differs_in(row: TrialRow, best: Entry, space: Space) -> set[str]:
     return {key for key in acting if row.config[key] != best.config[key]}
 
 
-def _foretold(key: str, config: RunConfig, space: Space) -> Foretold | None:
+def _predict_gain(key: str, config: RunConfig, space: Space) -> Foretold | None:
     """By formula, of what ``auto`` chooses: beside the base's own value, or what stands there without one."""
     from tuning.predict.placement.automatic import (
         message_seconds,

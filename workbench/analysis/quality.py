@@ -84,7 +84,7 @@ def check(name: str, values: Mapping[str, Any], baseline: Mapping[str, Any]) -> 
         InputError: it is lossy itself, or it learned something else.
     """
     if found := lossy(baseline):
-        raise InputError("--baseline", name, f"is not exact: {_listed(found)}")
+        raise InputError("--baseline", name, f"is not exact: {_settings_text(found)}")
     for key, value in values.items():
         if key.startswith(_SAME) and key not in _MAY_DIFFER and baseline.get(key) != value:
             remedy = (
@@ -96,7 +96,7 @@ def check(name: str, values: Mapping[str, Any], baseline: Mapping[str, Any]) -> 
 def command(home: Path, view: RunView, values: Mapping[str, Any]) -> str:
     """What makes the baseline that is missing."""
     sets = exactly(values, RunConfig().flat())
-    words = " ".join(f"--set {key}={_typed(value)}" for key, value in sets.items())
+    words = " ".join(f"--set {key}={_cli_value(value)}" for key, value in sets.items())
     return f"workbench train {view.folder / run_folder.CONFIG} --home {home} {words}"
 
 
@@ -161,9 +161,9 @@ def _ratio(top: float | None, bottom: float | None) -> float | None:
     return top / bottom if top is not None and bottom else None
 
 
-def _listed(values: Mapping[str, Any]) -> str:
+def _settings_text(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
-def _typed(value: Any) -> str:
+def _cli_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

@@ -26,7 +26,7 @@ def thresholds_of(tree: dict[str, Any] | None, asked: dict[str, Any] | None = No
     return Thresholds(**wanted.profile.thresholds.model_dump())
 
 
-def rejudged(view: RunView, texts: list[str], tree: dict[str, Any] | None) -> RunView:
+def rejudge(view: RunView, texts: list[str], tree: dict[str, Any] | None) -> RunView:
     """The view with its verdicts by ``["bubble=0.1"]``; ``tree`` is its configuration.
 
     A summary of an older version has no findings, so its records are gone through again.

@@ -31,11 +31,11 @@ def export(
     """Write a run's configuration with a script that trains it again; for a study, that of the run it recommends."""
     from workbench.analysis.studies import run_to_export
     from workbench.export import bundle
-    from workbench.export.targets import target_named
+    from workbench.export.targets import find_target
     from workbench.home.resolve import resolve
     from workbench.text.output import emit_json, say
 
-    target = target_named(to)
+    target = find_target(to)
     source = resolve(home, identity)
     run, study, description = run_to_export(home, source)
     if source.kind == "study":

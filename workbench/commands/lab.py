@@ -147,10 +147,10 @@ def words(lab: Lab) -> str:
 
 def _links(lab: Lab) -> list[dict[str, Any]]:
     from engine.launch.lab import registry
-    from engine.launch.lab.build import noted
+    from engine.launch.lab.build import noted_rates
     from engine.launch.lab.links import down_links
 
-    measured, down = noted(lab.links), down_links(lab.links)
+    measured, down = noted_rates(lab.links), down_links(lab.links)
     rows = []
     for link in lab.links:
         rates, traffic = measured.get(link), registry.traffic(link.near)

@@ -79,9 +79,9 @@ def predict(
 ) -> int:
     """Predict a step's time and memory, what limits it, and what would change that; nothing runs."""
     from workbench.home.calibrations import target_of
-    from workbench.home.inputs import parsed
+    from workbench.home.inputs import parse_config
 
-    configuration = parsed(config, [*(sets or []), *(more or [])])
+    configuration = parse_config(config, [*(sets or []), *(more or [])])
     if dry_run:
         return _dry_run(configuration, json)
     from engine.config.layout import layout_of

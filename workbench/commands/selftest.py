@@ -39,9 +39,9 @@ def selftest(
     json: Json = False,
 ) -> int:
     """Check what this machine can do by doing it, and write a folder of evidence to attach to a bug report."""
-    from workbench.selftest.runner import chosen, folder_for
+    from workbench.selftest.runner import folder_for, select_checks
 
-    checks = chosen(only, skip)
+    checks = select_checks(only, skip)
     _check_options(device, ranks)
     folder = folder_for(home, out)
     result = _run(folder, checks, device, ranks, with_host_names)

@@ -106,7 +106,7 @@ def ui(
         page = page_server.start(place, home, log)
         try:
             if not page_server.wait_until_up(place, page):
-                return _failed(log, interruption)
+                return _report_failure(log, interruption)
             return _serve(home, place, page, demo, interruption)
         finally:
             child_process.end(page, _PAGE_SECONDS)
@@ -139,7 +139,7 @@ def _serve(home: Path, place: Place, page: Popen[bytes], demo: bool, interruptio
             print(f"To steer:     {place.link}\nOnly to look: {place.reader_link}", flush=True)
         while page.poll() is None and not interruption.seen:
             time.sleep(_POLL_SECONDS)
-            job = _watched(job, study)
+            job = _check_demo(job, study)
     finally:
         _stop_demo(job, study)
     if interruption.seen:
@@ -158,7 +158,7 @@ def _start_demo(home: Path) -> tuple[str, Job | None]:
     return name, job
 
 
-def _watched(job: Job | None, study: str) -> Job | None:
+def _check_demo(job: Job | None, study: str) -> Job | None:
     """Tell once how the demo study ended; afterwards there is nothing to stop."""
     from workbench.services import jobs
     from workbench.text.output import say
@@ -179,7 +179,7 @@ def _stop_demo(job: Job | None, study: str) -> None:
         jobs.end(job, _PATIENCE_SECONDS)
 
 
-def _failed(log: Path, interruption: Interruption) -> int:
+def _report_failure(log: Path, interruption: Interruption) -> int:
     from workbench.services.jobs import last_lines
     from workbench.text.output import say
 

@@ -201,7 +201,7 @@ def _show_step(target: Target, step: int | None, rank: int | None, call: str | N
 
 def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
     from engine.run import run_folder
-    from workbench.analysis.verdicts import rejudged
+    from workbench.analysis.verdicts import rejudge
     from workbench.figures.cluster.roofline import roofline_note, roofline_of
     from workbench.home import runs
     from workbench.home.remarks import remarks_of
@@ -211,7 +211,7 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
 
     view = with_numbers_so_far(runs.load(folder))
     if thresholds:
-        view = rejudged(view, thresholds, run_folder.read_json(folder / run_folder.CONFIG))
+        view = rejudge(view, thresholds, run_folder.read_json(folder / run_folder.CONFIG))
     reached = roofline_of(view.folder, view.summary)
     if json:
         said = remarks_of(folder).as_dict()

@@ -86,7 +86,7 @@ def tune(
 ) -> int:
     """Search for the fastest configuration. The same command continues a study that was interrupted."""
     beside = [] if side_by_side is None else [f"side_by_side={side_by_side}"]
-    file = _asked(study, command, [*(sets or []), *(more or []), *beside], trials, data)
+    file = _read_study(study, command, [*(sets or []), *(more or []), *beside], trials, data)
     if file.trainer is not None:
         return _tune_command(home, file, json, dry_run, join, storage)
     if dry_run:
@@ -98,7 +98,7 @@ def tune(
     return search_and_report(home, file, json, join, storage)
 
 
-def _asked(
+def _read_study(
     study: Path | None, command: str | None, sets: list[str], trials: int | None, data: str | None
 ) -> StudyFile:
     """The study of a file, or of a command, beside which the first word is a KEY=VALUE."""

@@ -48,7 +48,7 @@ def write(bundle: Bundle, out: Path) -> None:
         raise InputError("--out", str(out), f"cannot be written ({error.strerror}); choose another") from None
 
 
-def zipped(bundle: Bundle) -> bytes:
+def zip_bytes(bundle: Bundle) -> bytes:
     """A bundle as a zip file that unpacks into one folder, with its permissions."""
     memory = io.BytesIO()
     with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as archive:

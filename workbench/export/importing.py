@@ -47,7 +47,7 @@ def read(path: Path, name: str | None = None, ranks: int | None = None,
         InputError: the file cannot be read, is of no trainer that is known, or has something wrong in it.
     """
     text = _text(path)
-    found = _named(name) if name else _recognised(path, text)
+    found = _find_format(name) if name else _detect_format(path, text)
     return of_text(found, text, ranks, sets or {})
 
 
@@ -130,7 +130,7 @@ def _formats() -> list[Format]:
     return [target.format for target in targets.TARGETS if target.format is not None]
 
 
-def _named(name: str) -> Format:
+def _find_format(name: str) -> Format:
     for form in _formats():
         if form.name == name:
             return form
@@ -138,12 +138,12 @@ def _named(name: str) -> Format:
     raise InputError("--from", name, f"unknown; available: {known}")
 
 
-def _recognised(path: Path, text: str) -> Format:
+def _detect_format(path: Path, text: str) -> Format:
     """The format most of whose keys the file has, where its first keys leave no doubt."""
     if (reads := _BY_SUFFIX.get(path.suffix.lower())) is not None:
         reads(text)  # what is wrong with it as such is said first
     if (alone := _ALONE.get(path.suffix.lower())) is not None:
-        return _named(alone)
+        return _find_format(alone)
     best: list[tuple[float, Format]] = []
     for form in _formats():
         try:

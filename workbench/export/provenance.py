@@ -117,7 +117,7 @@ def provenance(found: Source) -> Provenance:
         trial=view.labels.get("trial"),
         is_best_of_study=best is not None and best.run == view.id,
         is_recommended_by_study=recommended is not None and recommended.run == view.id,
-        measured=_measured(view),
+        measured=_measured_numbers(view),
         study_result=None if plain is None else {name: plain.get(name) for name in _STUDY},
         turned=next((trial.config for trial in trials if trial.run == view.id), None),
         continued=resumed_from(view),
@@ -144,7 +144,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "torch": _version("torch"), _PACKAGE: _version(_PACKAGE)}
 
 
-def _measured(view: RunView) -> dict[str, Any] | None:
+def _measured_numbers(view: RunView) -> dict[str, Any] | None:
     if view.summary is None:
         return None
     names = ("measured_steps", "step_seconds", "tokens_per_second", "tokens_per_second_interval",

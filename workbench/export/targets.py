@@ -17,7 +17,7 @@ from workbench.export.formats.automodel import AUTOMODEL
 from workbench.export.formats.deepspeed import DEEPSPEED
 from workbench.export.formats.hf import HF
 from workbench.export.formats.megatron import MEGATRON
-from workbench.export.formats.rendering import facts, rendered
+from workbench.export.formats.rendering import facts, render_format
 from workbench.export.formats.torchtitan import TORCHTITAN
 from workbench.export.mapping import documents
 from workbench.export.mapping.rows import Format
@@ -51,7 +51,7 @@ class Target:
 def _public(form: Format) -> Target:
     """The target of a public trainer."""
     package = documents.known(form.name)["package"].partition(" ")[0]
-    return Target(form.name, form.title, functools.partial(rendered, form), "run.sh", package, form)
+    return Target(form.name, form.title, functools.partial(render_format, form), "run.sh", package, form)
 
 
 TARGETS: tuple[Target, ...] = (
@@ -64,7 +64,7 @@ TARGETS: tuple[Target, ...] = (
 )
 
 
-def target_named(name: str) -> Target:
+def find_target(name: str) -> Target:
     """The target of that name.
 
     Raises:

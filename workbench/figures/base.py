@@ -264,7 +264,7 @@ def _area(drawing: go.Figure, trace: Line, color: str, hover: str, column: int) 
         mode="lines",
         line={"color": color, "width": 1.5},
         fill="tozeroy",
-        fillcolor=faded(color),
+        fillcolor=with_opacity(color),
         hovertemplate=hover,
         row=1,
         col=column,
@@ -277,7 +277,7 @@ def numbers(values: Sequence[float | None]) -> np.ndarray[Any, Any] | list[float
     return np.array(values, dtype=np.float64) if len(values) else []
 
 
-def faded(color: str, opacity: float = 0.18) -> str:
+def with_opacity(color: str, opacity: float = 0.18) -> str:
     """A "#rrggbb" that lets through what is behind it."""
     red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"

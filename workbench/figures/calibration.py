@@ -64,7 +64,7 @@ def groups(shown: Calibration) -> list[tuple[str, int]]:
 def bandwidth_series(shown: Calibration, backend: str, ranks: int) -> BandwidthSeries:
     """The operations of one backend in groups of one size."""
     curves = [curve for curve in shown.of("collective") if (curve.backend, curve.ranks) == (backend, ranks)]
-    return BandwidthSeries(ranks, backend, [_measured(curve) for curve in curves])
+    return BandwidthSeries(ranks, backend, [_curve_series(curve) for curve in curves])
 
 
 def gemm_series(shown: Calibration) -> GemmSeries:
@@ -75,10 +75,10 @@ def gemm_series(shown: Calibration) -> GemmSeries:
     return GemmSeries(unit, [_line(curve, scale) for curve in curves])
 
 
-def _measured(curve: Curve) -> Measured:
+def _curve_series(curve: Curve) -> Measured:
     seen, held_out = _rates(curve, False), _rates(curve, True)
-    sizes = _between([point.size for point in curve.points])
-    return Measured(curve.name, *seen, *held_out, *_fitted(curve, sizes))
+    sizes = _fit_sizes([point.size for point in curve.points])
+    return Measured(curve.name, *seen, *held_out, *_expected_rates(curve, sizes))
 
 
 def _rates(curve: Curve, held_out: bool) -> tuple[list[int], list[float]]:
@@ -87,7 +87,7 @@ def _rates(curve: Curve, held_out: bool) -> tuple[list[int], list[float]]:
     return [size for size, _ in known], [rate for _, rate in known]
 
 
-def _fitted(curve: Curve, sizes: Sequence[float]) -> tuple[list[float], list[float]]:
+def _expected_rates(curve: Curve, sizes: Sequence[float]) -> tuple[list[float], list[float]]:
     segments = curve.fit.segments if curve.fit else ()
     rates = [
         bus_bandwidth(curve.name, round(size), expected_seconds(segments, size), curve.ranks)
@@ -97,7 +97,7 @@ def _fitted(curve: Curve, sizes: Sequence[float]) -> tuple[list[float], list[flo
     return [size for size, _ in known], [rate for _, rate in known]
 
 
-def _between(sizes: Sequence[int]) -> list[float]:
+def _fit_sizes(sizes: Sequence[int]) -> list[float]:
     return np.geomspace(sizes[0], sizes[-1], _FIT_POINTS).tolist() if sizes else []
 
 

@@ -154,7 +154,7 @@ def parallel(trials: Sequence[TrialRow], aim: Aim, letters: Mapping[str, str], s
     values = [aim.shown(row.value) or 0.0 for row in measured]
     low, high = min(values), max(values)
     ranked = sorted(zip(measured, values, strict=True), key=lambda one: one[0].value or 0.0)
-    for row, value in _shown(ranked, set(letters)):
+    for row, value in _select_trials(ranked, set(letters)):
         end = (value - low) / (high - low) if high > low else 0.5
         _trial_line(
             drawing, row, [axis.place(row.config.get(axis.key)) for axis in axes] + [end], value, aim, letters
@@ -253,7 +253,7 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _shown(ranked: Sequence[tuple[TrialRow, float]], runs: set[str]) -> list[tuple[TrialRow, float]]:
+def _select_trials(ranked: Sequence[tuple[TrialRow, float]], runs: set[str]) -> list[tuple[TrialRow, float]]:
     """The compared ones last, so that they lie on top; of very many others an even choice, the best among them."""
     own = [one for one in ranked if one[0].run in runs]
     others = [one for one in ranked if one[0].run not in runs]

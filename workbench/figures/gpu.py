@@ -221,28 +221,28 @@ THROTTLE_COLORS = ("#D55E00", "#E69F00", "#CC79A7", "#F0E442")
 
 def activity(detail: GpuDetail, revision: str = "") -> go.Figure:
     """How busy the GPU and its parts were."""
-    drawing = _drawn("Activity", "%", detail.activity, "%{y:.0f} %", revision)
+    drawing = _draw_lines("Activity", "%", detail.activity, "%{y:.0f} %", revision)
     return drawing.update_yaxes(range=[0, 105]) if detail.activity else drawing
 
 
 def power(detail: GpuDetail, revision: str = "") -> go.Figure:
     """Power, and the limit that the driver keeps."""
-    return _drawn("Power", "W", detail.power, "%{y:,.0f} W", revision)
+    return _draw_lines("Power", "W", detail.power, "%{y:,.0f} W", revision)
 
 
 def memory(detail: GpuDetail, revision: str = "") -> go.Figure:
     """Memory in use, by all processes."""
-    return _drawn("Memory of the GPU", "GiB", detail.memory, "%{y:,.1f} GiB", revision)
+    return _draw_lines("Memory of the GPU", "GiB", detail.memory, "%{y:,.1f} GiB", revision)
 
 
 def temperature(detail: GpuDetail, revision: str = "") -> go.Figure:
     """Temperature, and where the hardware slows down."""
-    return _drawn("Temperature", "°C", detail.temperature, "%{y:.0f} °C", revision)
+    return _draw_lines("Temperature", "°C", detail.temperature, "%{y:.0f} °C", revision)
 
 
 def clocks(detail: GpuDetail, revision: str = "") -> go.Figure:
     """Clocks, with the stretches in which something held them down."""
-    drawing = _drawn("Clocks", "MHz", detail.clocks, "%{y:,.0f} MHz", revision)
+    drawing = _draw_lines("Clocks", "MHz", detail.clocks, "%{y:,.0f} MHz", revision)
     reasons = list(dict.fromkeys(span.reason for span in detail.throttled))
     for number, reason in enumerate(reasons):
         color = THROTTLE_COLORS[number % len(THROTTLE_COLORS)]
@@ -252,10 +252,10 @@ def clocks(detail: GpuDetail, revision: str = "") -> go.Figure:
 
 def traffic(detail: GpuDetail, revision: str = "") -> go.Figure:
     """What went over PCIe and the links between GPUs."""
-    return _drawn("Traffic", "GB/s", detail.traffic, "%{y:,.3g} GB/s", revision)
+    return _draw_lines("Traffic", "GB/s", detail.traffic, "%{y:,.3g} GB/s", revision)
 
 
-def _drawn(title: str, unit: str, lines: Sequence[Line], hover: str, revision: str) -> go.Figure:
+def _draw_lines(title: str, unit: str, lines: Sequence[Line], hover: str, revision: str) -> go.Figure:
     drawing = figure(title, SINCE_START, unit, revision, HEIGHT)
     if not lines:
         return empty(drawing, "this GPU or its driver gives no reading")

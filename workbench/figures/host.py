@@ -26,9 +26,9 @@ from workbench.figures.base import (
     SINCE_START,
     draw_lines,
     empty,
-    faded,
     figure,
     panels,
+    with_opacity,
 )
 from workbench.figures.steps import GIB, RANKS, Line, line, plain
 from workbench.records.columns import Columns
@@ -65,7 +65,7 @@ class LinkUse(NamedTuple):
 def link_uses(seen: Snapshot) -> list[LinkUse]:
     """A row for each interface that carried anything; over the measured steps once the run has a summary."""
     if seen.summary is None:
-        return _lately(seen)
+        return _recent_link_use(seen)
     return [
         _use(
             row.interface,
@@ -78,7 +78,7 @@ def link_uses(seen: Snapshot) -> list[LinkUse]:
     ]
 
 
-def _lately(seen: Snapshot) -> list[LinkUse]:
+def _recent_link_use(seen: Snapshot) -> list[LinkUse]:
     shape, ranks = _shape(seen), seen.status.world_size or 0
     if shape is None or not ranks or ranks % shape.hosts:
         return []
@@ -170,7 +170,7 @@ def core_series(columns: Columns, start_unix: float) -> CoreSeries:
     cores, rows = np.unique(columns["core"][known], return_inverse=True)
     places = np.clip(np.searchsorted(bins, times[known] - start_unix) - 1, 0, len(bins) - 2)
     flat, shape = rows * (len(bins) - 1) + places, (len(cores), len(bins) - 1)
-    busy, weights = _weighed(columns, "busy_fraction")
+    busy, weights = _weighted_readings(columns, "busy_fraction")
     sums = np.bincount(flat, (busy * weights)[known] * 100, minlength=shape[0] * shape[1])
     counts = np.bincount(flat, weights[known], minlength=shape[0] * shape[1])
     means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0).reshape(shape)
@@ -183,7 +183,7 @@ def share_series(processes: Columns, host: Columns, cores: Columns, start_unix: 
     count = len(np.unique(cores.get("core", np.empty(0))))
     if not len(bins) or not count:
         return ShareSeries([])
-    fractions, weights = _weighed(host, "cpu_fraction")
+    fractions, weights = _weighted_readings(host, "cpu_fraction")
     busy = _bin_means(host["time_unix"] - start_unix, fractions * 100, weights, bins)
     lines, rest = [], busy
     for rank in np.unique(processes.get("rank", np.empty(0, dtype=int))):
@@ -201,7 +201,7 @@ def network_series(network: Columns, host: Columns, start_unix: float) -> RateSe
     for name in np.unique(names):
         mine = {field: values[names == name] for field, values in network.items()}
         fields = {f"{name} sent": "sent_bytes", f"{name} received": "received_bytes"}
-        lines += _counted(mine, fields, host, start_unix)
+        lines += _rate_lines(mine, fields, host, start_unix)
     return RateSeries(lines)
 
 
@@ -221,10 +221,10 @@ def interface_series(interfaces: Mapping[int, Columns], start_unix: float, world
 def disk_series(host: Columns, start_unix: float) -> RateSeries:
     """Read and written."""
     fields = {"disk read": "disk_read_bytes", "disk written": "disk_written_bytes"}
-    return RateSeries(_counted(host, fields, host, start_unix))
+    return RateSeries(_rate_lines(host, fields, host, start_unix))
 
 
-def _counted(columns: Columns, fields: Mapping[str, str], host: Columns, start_unix: float) -> list[Line]:
+def _rate_lines(columns: Columns, fields: Mapping[str, str], host: Columns, start_unix: float) -> list[Line]:
     """A line for each counter that moved; the time axis is the host's."""
     bins = edges(host.get("time_unix", np.empty(0)), start_unix)
     lines = []
@@ -245,7 +245,7 @@ def _rates(seconds: Array, counter: Array, bins: Array) -> Array:
     return np.where(grown < 0, np.nan, grown)
 
 
-def _weighed(columns: Columns, field: str) -> tuple[Array, Array]:
+def _weighted_readings(columns: Columns, field: str) -> tuple[Array, Array]:
     """Readings, and how many each stands for: of thinned ones the means that are held beside them."""
     if MEAN + field in columns:
         return columns[MEAN + field], columns[WEIGHT]
@@ -359,7 +359,7 @@ def shares(series: ShareSeries, revision: str = "") -> go.Figure:
             name=trace.name,
             stackgroup="cores",
             line={"color": color, "width": 0.8},
-            fillcolor=faded(color, 0.55),
+            fillcolor=with_opacity(color, 0.55),
             hovertemplate="%{y:.1f} %",
         )
     return drawing.update_yaxes(range=[0, 105])

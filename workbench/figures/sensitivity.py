@@ -167,7 +167,7 @@ def shares(series: ShareSeries, revision: str = "") -> go.Figure:
     title = "Importance of each knob"
     drawing = figure(title, "share, %", "", revision, _height(2 * len(series.names)))
     if not series.names:
-        return empty(drawing, _broken(series.reason))
+        return empty(drawing, _wrap_text(series.reason))
     bars = (
         ("PED-ANOVA: sets the best trials apart", series.pedanova, MEASURED, None),
         ("fANOVA: explains of the spread, alone", series.fanova, PREDICTED, series.fanova_errors),
@@ -190,7 +190,7 @@ def effects(series: EffectSeries, title: str, revision: str = "") -> go.Figure:
     """Bars of mean effects, coloured by the way they go."""
     drawing = figure(title, f"mean effect, {series.unit}", "", revision, _height(len(series.names)))
     if not series.names:
-        return empty(drawing, _broken(series.reason))
+        return empty(drawing, _wrap_text(series.reason))
     for way, (name, color) in _WAYS.items():
         own = [index for index, found in enumerate(series.ways) if found == way]
         if own:
@@ -268,7 +268,7 @@ def _height(bars: int) -> int:
     return max(240, 150 + _BAR_PIXELS * bars)
 
 
-def _broken(text: str, width: int = 44) -> str:
+def _wrap_text(text: str, width: int = 44) -> str:
     lines, line = [], ""
     for word in text.split():
         if line and len(line) + len(word) >= width:

@@ -184,7 +184,7 @@ def rank_series(steps: Mapping[int, Columns]) -> RankSeries:
     written = {rank: columns for rank, columns in sorted(steps.items()) if len(columns.get("step", ()))}
     first = next(iter(written.values()), {})
     if len(written) > RANKS:
-        return RankSeries(_spread(list(written.values())), warmup_until(first))
+        return RankSeries(_spread_lines(list(written.values())), warmup_until(first))
     lines = [
         line(f"rank {rank}", columns["step"], columns["step_seconds"] * MILLI)
         for rank, columns in written.items()
@@ -192,7 +192,7 @@ def rank_series(steps: Mapping[int, Columns]) -> RankSeries:
     return RankSeries(lines, warmup_until(first))
 
 
-def _spread(ranks: Sequence[Columns]) -> list[Line]:
+def _spread_lines(ranks: Sequence[Columns]) -> list[Line]:
     common = common_steps([columns["step"] for columns in ranks])
     seconds = np.stack([c["step_seconds"][rows_of(c["step"], common)] for c in ranks]) * MILLI
     spread = {
@@ -231,21 +231,21 @@ def collective_series(communication: Sequence[CommunicationRow]) -> CollectiveSe
     return CollectiveSeries(
         labels=[f"{row.operation} · {row.axis}" for row in rows],
         calls=[float(row.calls) for row in rows],
-        hidden_milliseconds=[_hidden(row) for row in rows],
-        exposed_milliseconds=[_scaled(row.exposed_seconds, MILLI) for row in rows],
+        hidden_milliseconds=[_hidden_milliseconds(row) for row in rows],
+        exposed_milliseconds=[_scale(row.exposed_seconds, MILLI) for row in rows],
         megabytes=[row.bytes / 1e6 for row in rows],
-        bus_gigabytes_per_second=[_scaled(row.bus_bandwidth, 1e-9) for row in rows],
+        bus_gigabytes_per_second=[_scale(row.bus_bandwidth, 1e-9) for row in rows],
     )
 
 
-def _hidden(row: CommunicationRow) -> float | None:
+def _hidden_milliseconds(row: CommunicationRow) -> float | None:
     # Summaries that older versions wrote still have seconds for messages.
     if row.seconds is None or row.operation in MESSAGES:
         return None
     return max(0.0, row.seconds - (row.exposed_seconds or 0.0)) * MILLI
 
 
-def _scaled(value: float | None, factor: float) -> float | None:
+def _scale(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
@@ -273,7 +273,7 @@ def skew_series(steps: Mapping[int, Columns]) -> SkewSeries:
     """Busy is what a rank computes: forward, backward and optimizer, since ranks that wait end together."""
     written = {rank: columns for rank, columns in sorted(steps.items()) if len(columns.get("step", ()))}
     common = common_steps([columns["step"] for columns in written.values()])
-    common = common[_known(written, common)] if len(written) > 1 else common[:0]
+    common = common[_recorded_mask(written, common)] if len(written) > 1 else common[:0]
     if not len(common):
         return SkewSeries([], [], [])
     busy = np.stack([_busy(columns)[rows_of(columns["step"], common)] for columns in written.values()])
@@ -283,7 +283,7 @@ def skew_series(steps: Mapping[int, Columns]) -> SkewSeries:
     return SkewSeries(common[kept].tolist(), skew[kept].tolist(), ranks[kept].tolist())
 
 
-def _known(ranks: Mapping[int, Columns], common: np.ndarray) -> np.ndarray:
+def _recorded_mask(ranks: Mapping[int, Columns], common: np.ndarray) -> np.ndarray:
     """Which steps every rank recorded in detail."""
     busy = [_busy(columns)[rows_of(columns["step"], common)] for columns in ranks.values()]
     return np.asarray(np.isfinite(busy).all(axis=0))

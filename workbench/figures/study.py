@@ -82,9 +82,9 @@ def trial_series(result: StudyResult) -> TrialSeries:
     for row in result.trials:
         if row.value is not None:
             group = "ruled_out" if row.broken else "lossy" if is_lossy(row.config) else "exact"
-            groups[group].append(_measured(row, aim))
+            groups[group].append(_trial_point(row, aim))
     again = [
-        _measured(replace(row, number=row.confirms or 0), aim)
+        _trial_point(replace(row, number=row.confirms or 0), aim)
         for row in result.confirmations
         if row.value is not None
     ]
@@ -97,8 +97,8 @@ def trial_series(result: StudyResult) -> TrialSeries:
         exact=groups["exact"],
         lossy=groups["lossy"],
         repeated=again,
-        failed=[_marked(row) for row in result.trials if row.failed],
-        running=[_marked(row) for row in result.trials if row.value is None and not row.failed],
+        failed=[_trial_mark(row) for row in result.trials if row.failed],
+        running=[_trial_mark(row) for row in result.trials if row.value is None and not row.failed],
         best_numbers=[number for number, _ in best],
         best_values=[value for _, value in best],
         baseline=aim.shown(result.baseline.value) if result.baseline else None,
@@ -202,7 +202,7 @@ def _floor(values: Sequence[float]) -> float:
     return max(0.0, min(values) - FLOOR_PART * (spread or max(values)))
 
 
-def _measured(row: Measurement, aim: Aim) -> Measured:
+def _trial_point(row: Measurement, aim: Aim) -> Measured:
     value = aim.shown(row.value) or 0.0
     low, high = aim.bounds(row.low, row.high)
     below = value - low if low is not None else 0.0
@@ -210,7 +210,7 @@ def _measured(row: Measurement, aim: Aim) -> Measured:
     return Measured(row.number, value, max(0.0, below), max(0.0, above), row.label)
 
 
-def _marked(row: Measurement) -> Marked:
+def _trial_mark(row: Measurement) -> Marked:
     return Marked(row.number, row.outcome, row.reason or row.label)
 
 
@@ -359,13 +359,13 @@ def _marks(drawing: go.Figure, marks: Sequence[Marked], floor: float, look: dict
         text=[ending_words(mark.outcome) for mark in marks],
         textposition="top center",
         textfont={"size": 11, "color": look["color"]},
-        customdata=[_wrapped(mark.words) for mark in marks],
+        customdata=[_wrap_text(mark.words) for mark in marks],
         hovertemplate="trial %{x}<br>%{customdata}<extra></extra>",
         cliponaxis=False,
     )
 
 
-def _wrapped(text: str, width: int = 70) -> str:
+def _wrap_text(text: str, width: int = 70) -> str:
     lines, line = [], ""
     for word in text.split():
         line, done = (f"{line} {word}".strip(), "") if len(line) + len(word) < width else (word, line)
@@ -378,7 +378,7 @@ def importance(series: ImportanceSeries, name: Callable[[str], str], revision: s
     drawing = figure("Which knobs mattered", "share, %", "", revision, height=380)
     drawing.update_layout(margin_t=40, hovermode="closest")
     if not series.names:
-        return empty(drawing, _wrapped(series.reason, 40))
+        return empty(drawing, _wrap_text(series.reason, 40))
     drawing.add_bar(
         y=[name(key) for key in series.names],
         x=[share * 100 for share in series.shares],

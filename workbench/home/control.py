@@ -109,7 +109,7 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
     if action == commands.SET:
         return checked_values(target.folder, values)
     if action in commands.TURNING:
-        return _tried(target.folder, values)
+        return _turning_arguments(target.folder, values)
     if action == commands.EVALUATE:
         return _nothing(action, values)
     if action in commands.STEPS:
@@ -152,7 +152,7 @@ def _steps(found: dict[str, Any]) -> dict[str, Any]:
     return {} if steps is None else {"steps": steps}
 
 
-def _tried(folder: Path, values: list[str]) -> dict[str, Any]:
+def _turning_arguments(folder: Path, values: list[str]) -> dict[str, Any]:
     """Keys and values, if any, and after how many steps the loss is taken."""
     found = assignments(values)
     steps = _steps(found)
@@ -208,7 +208,7 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         return Reply(None, target.id, action, arguments, False, text)
     sent = study_commands.send(target.folder, action, arguments, by)
     if action in commands.KINDS:
-        return _ordered(target, sent, action, arguments, patience)
+        return _await_ranks(target, sent, action, arguments, patience)
     _wait(lambda: runs.load(target.folder).state == "ended", patience)
     after = runs.load(target.folder)
     text = (
@@ -226,17 +226,17 @@ def _nobody_takes_orders(view: runs.RunView) -> str | None:
     return f"{view.id} cannot be controlled: the process that passes on commands is gone; stop it where it was started"
 
 
-def _ordered(target: Target, sent: str, action: str, arguments: dict[str, Any], patience: float) -> Reply:
+def _await_ranks(target: Target, sent: str, action: str, arguments: dict[str, Any], patience: float) -> Reply:
     ranks = runs.load(target.folder).status.answering
     patience = max(patience, ORDER_SECONDS)
     found = run_orders.wait_for(target.folder, sent, ranks, patience)
     reply = Reply(
         sent, target.id, action, arguments, *run_orders.result_of_order(target.folder, found, ranks)
     )
-    return _traced(target, reply) if action == traces.COMMAND else reply
+    return _with_merged_trace(target, reply) if action == traces.COMMAND else reply
 
 
-def _traced(target: Target, reply: Reply) -> Reply:
+def _with_merged_trace(target: Target, reply: Reply) -> Reply:
     """With the one trace of all ranks, if some have recorded theirs."""
     made = next((trace for trace in traces.of_run(target.folder) if trace.id == reply.id), None)
     if made is None or made.state != "recorded":

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tuning.spec.study_file import StudyFile
 
 
-def inherited(config: RunConfig, run: Path, given: Collection[str]) -> RunConfig:
+def inherit_changes(config: RunConfig, run: Path, given: Collection[str]) -> RunConfig:
     """A configuration that continues ``run``, with what was changed while that one went, and says so.
 
     A key keeps its own value if it is one of ``given``, or differs from what the run began with.
@@ -98,7 +98,7 @@ def tree_of(data: bytes, name: str, field: str) -> dict[str, Any]:
     return tree
 
 
-def parsed(path: Path, sets: list[str]) -> RunConfig:
+def parse_config(path: Path, sets: list[str]) -> RunConfig:
     """A configuration with what is set beside it; its rules, and whether its data is there, are not looked at.
 
     Raises:
@@ -118,7 +118,7 @@ def planned(path: Path, sets: list[str]) -> tuple[RunConfig, int | None]:
     """
     tree = read_tree(path, "config")
     if not {"base", "space", "ranks"} & set(tree):
-        return parsed(path, sets), None
+        return parse_config(path, sets), None
     from tuning.spec import study_file
 
     for key, value in assignments(sets).items():
@@ -286,7 +286,7 @@ def _with_checkpoint(config: RunConfig, given: Collection[str]) -> RunConfig:
     if found is None:
         return config
     config = config.with_values({"train.resume": str(found.folder)})
-    return inherited(config, found.folder.parent.parent, given)
+    return inherit_changes(config, found.folder.parent.parent, given)
 
 
 def _absolute(path: str) -> str:

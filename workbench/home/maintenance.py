@@ -79,7 +79,7 @@ def prune(home: Path, given: Limits, apply: bool, now: float | None = None) -> P
     asked for. Nothing is touched of a run that goes on, and nothing at all unless ``apply`` is true.
     """
     done = Pruned(apply)
-    ended = sorted(_ended(home, given), key=lambda run: run.ended_unix)
+    ended = sorted(_ended_runs(home, given), key=lambda run: run.ended_unix)
     going = _going(ended, given, time.time() if now is None else now)
     for run in ended:
         if run.folder.name in going:
@@ -107,7 +107,7 @@ def result_line(done: Pruned) -> str:
     return line if done.applied else f"{line}; do it with --apply"
 
 
-def _ended(home: Path, given: Limits) -> Iterator[_Ended]:
+def _ended_runs(home: Path, given: Limits) -> Iterator[_Ended]:
     for folder in runs.run_folders(home):
         view = runs.load(folder)
         if view.state != "ended" or compaction.writers_live(view):

@@ -69,7 +69,7 @@ def change_remarks(
         before = remarks_of(folder)
         if missing := sorted(gone - set(before.tags)):
             raise InputError(
-                "--untag", missing[0], f"is no tag of {folder.name}; it has {_named(before.tags)}"
+                "--untag", missing[0], f"is no tag of {folder.name}; it has {_join_tags(before.tags)}"
             )
         tags = tuple(sorted((set(before.tags) - gone) | added))
         if len(tags) > MOST_TAGS:
@@ -162,5 +162,5 @@ def _note(text: str) -> str:
     return note
 
 
-def _named(tags: Iterable[str]) -> str:
+def _join_tags(tags: Iterable[str]) -> str:
     return ", ".join(tags) or "none"

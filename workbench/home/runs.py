@@ -145,7 +145,7 @@ def ending(status: RunStatus) -> tuple[str, str | None, str]:
     outcome, lost = status.outcome, Ending.LOST.value
     if status.state == "ended" or outcome is not None:
         return "ended", (outcome and outcome.ending) or lost, outcome.reason if outcome else ""
-    if _deserted(status):
+    if _is_abandoned(status):
         hang = status.hang or RecordedOutcome(reason=LOST_REASON)
         return "ended", hang.ending or lost, hang.reason
     return status.state or "starting", None, ""
@@ -260,7 +260,7 @@ def _results(view: RunView) -> dict[str, Any]:
     return _EMPTY_RESULTS | {key: value for key, value in found.items() if key not in ours}
 
 
-def _deserted(status: RunStatus) -> bool:
+def _is_abandoned(status: RunStatus) -> bool:
     if "owner" in status.keys:
         return not alive(status.owner)
     return time.time() - (status.created_unix or 0.0) > SIGNING_SECONDS

@@ -203,7 +203,7 @@ class Store:
 
     def lists(self) -> tuple[list[RunRow], list[StudyRow]]:
         """Both, of the same moment."""
-        with self._synced() as index:
+        with self._synced_index() as index:
             runs = [run_now(row) for row in self._runs.rows(index)]
             studies = [study_now(row) for row in self._studies.rows(index)]
         runs.sort(key=_age, reverse=True)
@@ -211,11 +211,11 @@ class Store:
 
     def rebuild(self) -> tuple[int, int]:
         """Make all of the index anew from the folders; the numbers of runs and studies."""
-        with self._synced(anew=True) as index:
+        with self._synced_index(anew=True) as index:
             return len(select(index, RUNS)), len(select(index, STUDIES))
 
     @contextlib.contextmanager
-    def _synced(self, anew: bool = False) -> Iterator[sqlite3.Connection]:
+    def _synced_index(self, anew: bool = False) -> Iterator[sqlite3.Connection]:
         index = self._open(anew)
         try:
             yield index
@@ -234,17 +234,17 @@ class Store:
         except sqlite3.OperationalError as error:
             return self._in_memory(f"{INDEX} cannot be used now ({error}); the folders were read instead")
         except sqlite3.DatabaseError as error:
-            return self._anew(error)
+            return self._replace_broken(error)
 
     def _on_disk(self, anew: bool = False) -> sqlite3.Connection:
         index = sqlite3.connect(self._path, timeout=_LOCK_SECONDS, isolation_level=None)
-        return _prepared(index, self._home, anew)
+        return _sync_index(index, self._home, anew)
 
     def _in_memory(self, note: str | None) -> sqlite3.Connection:
         self.note = note
-        return _prepared(sqlite3.connect(":memory:", isolation_level=None), self._home)
+        return _sync_index(sqlite3.connect(":memory:", isolation_level=None), self._home)
 
-    def _anew(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
+    def _replace_broken(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
         aside = self._path.with_name(f"{INDEX}.broken-{time.time_ns()}")
         try:
             self._path.replace(aside)
@@ -287,15 +287,15 @@ def select(index: sqlite3.Connection, table: Table[Row], keys: Sequence[str] | N
     if keys is not None:
         query += f" WHERE {table.key} IN ({', '.join('?' * len(keys))})"
     found = index.execute(query, keys or ())
-    return [table.row(*map(_decoded, table.columns, values)) for values in found]
+    return [table.row(*map(_decode_value, table.columns, values)) for values in found]
 
 
-def _prepared(index: sqlite3.Connection, home: Path, anew: bool = False) -> sqlite3.Connection:
+def _sync_index(index: sqlite3.Connection, home: Path, anew: bool = False) -> sqlite3.Connection:
     """Make the index agree with the folders, in one transaction: whoever reads it meanwhile sees all of it or what was
     there before.
     """
     try:
-        ready = {table.name: _changes(index, table, folders, anew) for table, folders in _listed(home)}
+        ready = {table.name: _changes(index, table, folders, anew) for table, folders in _table_folders(home)}
         if anew or not _has_tables(index) or any(found.rows or found.gone for found in ready.values()):
             with _writing(index):
                 _write(index, home, ready, anew)
@@ -311,7 +311,7 @@ def _write(index: sqlite3.Connection, home: Path, ready: dict[str, _Changes], an
     """
     if anew or not _has_tables(index):
         _make_tables(index)
-    for table, folders in _listed(home):
+    for table, folders in _table_folders(home):
         found = _changes(index, table, folders, ready=ready[table.name].rows)
         marks = ", ".join("?" * (len(table.columns) + 1))
         index.executemany(f"DELETE FROM {table.name} WHERE {table.key} = ?", found.gone)
@@ -343,7 +343,7 @@ def _make_tables(index: sqlite3.Connection) -> None:
     index.execute(f"PRAGMA user_version = {_VERSION}")
 
 
-def _listed(home: Path) -> list[tuple[Table[Any], list[Path]]]:
+def _table_folders(home: Path) -> list[tuple[Table[Any], list[Path]]]:
     return [(RUNS, list(run_folders(home))), (STUDIES, list_studies(home))]
 
 
@@ -363,7 +363,7 @@ def _changes(
     for folder in folders:
         mark = (folder.name, seen[folder.name])
         if known.get(folder.name) != mark[1]:
-            rows[mark] = (ready or {}).get(mark) or _encoded(table.read(folder))
+            rows[mark] = (ready or {}).get(mark) or _encode_row(table.read(folder))
     return _Changes(rows, [(key,) for key in known.keys() - seen.keys()])
 
 
@@ -378,12 +378,12 @@ def _signature(folder: Path, files: tuple[str, ...]) -> str:
     return " ".join(parts)
 
 
-def _encoded(row: RunRow | StudyRow) -> list[Any]:
+def _encode_row(row: RunRow | StudyRow) -> list[Any]:
     values = [getattr(row, field.name) for field in fields(row)]
     return [json.dumps(value) if isinstance(value, dict | list) else value for value in values]
 
 
-def _decoded(column: str, value: Any) -> Any:
+def _decode_value(column: str, value: Any) -> Any:
     return json.loads(value) if column in _TREES and value is not None else value
 
 

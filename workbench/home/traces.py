@@ -62,12 +62,12 @@ def merge(sources: Sequence[Source], path: Path, each: Path, backend: str, about
         "baseTimeNanoseconds": base_ns,
         "workbench": {**about, "clocks": offsets},
     }
-    with TraceWriter(path, _placed(head, backend, sources[0].rank, len(sources))) as whole:
+    with TraceWriter(path, _with_rank_info(head, backend, sources[0].rank, len(sources))) as whole:
         for source in sources:
             _merge_one(source, whole, each / f"rank-{source.rank}.json.gz", head, backend, len(sources))
 
 
-def _placed(head: Mapping[str, Any], backend: str, rank: int, ranks: int) -> dict[str, Any]:
+def _with_rank_info(head: Mapping[str, Any], backend: str, rank: int, ranks: int) -> dict[str, Any]:
     return {**head, "distributedInfo": {"backend": backend, "rank": rank, "world_size": ranks}}
 
 
@@ -79,7 +79,7 @@ def _merge_one(
     )
     with ExitStack() as stack:
         reader = stack.enter_context(TraceReader(source.path))
-        about = {**_placed(head, backend, source.rank, ranks), "deviceProperties": reader.devices}
+        about = {**_with_rank_info(head, backend, source.rank, ranks), "deviceProperties": reader.devices}
         own = stack.enter_context(TraceWriter(path, about))
         mapped = _Mapped(source, reader, base_ns, ranks)
         for event in mapped.events():

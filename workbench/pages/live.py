@@ -13,8 +13,8 @@ from workbench.pages.navigation import PAGES
 from workbench.pages.run import live_charts, live_header, quality
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import (
+    draw_guarded,
     from_link,
-    guarded,
     home,
     nothing_yet,
     redraw_on_change,
@@ -59,7 +59,7 @@ def _label(name: str, row: RunRow | None) -> str:
 
 
 def _moving(chosen: str) -> None:
-    guarded(lambda: _draw(chosen))
+    draw_guarded(lambda: _draw(chosen))
 
 
 def _draw(chosen: str) -> None:

@@ -12,7 +12,7 @@ from workbench.pages.widgets import trial_table
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import (
     badge,
-    guarded,
+    draw_guarded,
     home,
     nothing_yet,
     run_rows,
@@ -45,7 +45,7 @@ def _old_links() -> None:
 
 
 def _moving() -> None:
-    guarded(_draw)
+    draw_guarded(_draw)
 
 
 def _load(name: str) -> tuple[StudyView, StudyDocument]:
@@ -66,7 +66,7 @@ def _draw() -> None:
     if found.last is not None:
         _study(found.last)
     _problems(found.problems)
-    _where(found)
+    _draw_counts(found)
 
 
 def _study(study: StudyNow) -> None:
@@ -74,8 +74,8 @@ def _study(study: StudyNow) -> None:
     with st.container(border=True, key=key):
         with st.container(horizontal=True, vertical_alignment="center"):
             badge(study.state)
-            st.markdown(f"**{words.escaped(study.name)}**", width="content")
-            st.caption(words.escaped(overview_text.standing(study)), width="content")
+            st.markdown(f"**{words.escape(study.name)}**", width="content")
+            st.caption(words.escape(overview_text.standing(study)), width="content")
         if study.trials_total:
             st.progress(min(1.0, study.trials_done / study.trials_total))
         leader, tried, look = st.columns([2, 2, 1.2])
@@ -84,9 +84,9 @@ def _study(study: StudyNow) -> None:
                 f"Best{' so far' if study.state == 'running' else ''}, {study.unit}",
                 words.number(study.leader_value),
             )
-            st.caption(words.escaped(study.leader or "nothing measured yet"))
+            st.caption(words.escape(study.leader or "nothing measured yet"))
             if study.gain_line:
-                st.caption(words.escaped(f"{study.gain_line[:1].upper()}{study.gain_line[1:]}."))
+                st.caption(words.escape(f"{study.gain_line[:1].upper()}{study.gain_line[1:]}."))
         with tried:
             _now(study)
         with look:
@@ -98,7 +98,7 @@ def _now(study: StudyNow) -> None:
     if study.state != "running":
         st.caption("The search is over; the best is on the left, and why it wins is on the page Tune.")
     elif study.now:
-        st.markdown(words.escaped(overview_text.tried_now(study)))
+        st.markdown(words.escape(overview_text.tried_now(study)))
     else:
         st.caption("The next configuration is being chosen.")
     if study.failed:
@@ -128,8 +128,8 @@ def _run(run: RunNow) -> None:
     with st.container(border=True, key=f"start-run-{run.id}"):
         with st.container(horizontal=True, vertical_alignment="center"):
             badge("running")
-            st.markdown(f"**{words.escaped(run.id)}**", width="content")
-            st.caption(words.escaped(overview_text.run(run)), width="content")
+            st.markdown(f"**{words.escape(run.id)}**", width="content")
+            st.caption(words.escape(overview_text.run(run)), width="content")
             st.page_link(
                 PAGES["Live"],
                 label="Watch it train",
@@ -147,7 +147,7 @@ def _problems(problems: list[Problem]) -> None:
     for problem in problems:
         page, parameter = _LOOK[problem.kind]
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(f":material/error: {words.escaped(problem.text)}", width="stretch")
+            st.markdown(f":material/error: {words.escape(problem.text)}", width="stretch")
             st.page_link(
                 PAGES[page],
                 label=problem.remedy.capitalize(),
@@ -156,9 +156,9 @@ def _problems(problems: list[Problem]) -> None:
             )
 
 
-def _where(found: Overview) -> None:
+def _draw_counts(found: Overview) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="start-where"):
-        st.caption(words.escaped(overview_text.counts(found)), width="content")
+        st.caption(words.escape(overview_text.counts(found)), width="content")
         st.page_link(PAGES["Runs"], label="All of them", icon=":material/list:")
         st.page_link(
             PAGES["Tune"], label="Start a study", icon=":material/add:", query_params={"view": "new"}

@@ -7,7 +7,7 @@ import streamlit as st
 from workbench.pages.study import new, watch
 from workbench.pages.widgets.forms import keep_typed
 from workbench.pages.widgets.heading import heading
-from workbench.pages.widgets.shared import from_link, guarded, study_rows, to_link
+from workbench.pages.widgets.shared import draw_guarded, from_link, study_rows, to_link
 
 WATCH, NEW = "watch", "new"
 VIEWS = {WATCH: ":material/monitoring: Watch", NEW: ":material/add: New study"}
@@ -32,7 +32,7 @@ def page() -> None:
     to_link("view", view or WATCH)
     if view != NEW:
         keep_typed()
-    guarded(new.form if view == NEW else watch.watch)
+    draw_guarded(new.form if view == NEW else watch.watch)
 
 
 def _follow_a_started_study() -> None:

@@ -142,10 +142,10 @@ def ranks_of(records: RunRecords, step: int) -> list[RankStep]:
             phases = {phase: value for phase, value in seconds.items() if value is not None}
             work = sum(phases[phase] for phase in WORK) if phases else None
             found.append(RankStep(rank, hosts.get(rank), row.step_seconds, row.measured, phases, work))
-    return _beside(found)
+    return _add_behind_seconds(found)
 
 
-def _beside(rows: Sequence[RankStep]) -> list[RankStep]:
+def _add_behind_seconds(rows: Sequence[RankStep]) -> list[RankStep]:
     """With how far each is behind the median of the others."""
     known = {row.rank: row.work_seconds for row in rows if row.work_seconds is not None}
     made = []

@@ -234,7 +234,7 @@ class PhaseMeans:
         while int(places.max()) // self.width >= BLOCKS:
             self._sums, self._known, self.width = _pairs(self._sums), _pairs(self._known), 2 * self.width
         blocks = max(int(places.max()) // self.width + 1, self._sums.shape[1])
-        self._sums, self._known = _padded(self._sums, blocks), _padded(self._known, blocks)
+        self._sums, self._known = _pad_blocks(self._sums, blocks), _pad_blocks(self._known, blocks)
         numbers = places[within] // self.width
         for row, name in enumerate(_SPANS):
             values = np.asarray(columns[name], dtype=float)[within]
@@ -266,11 +266,11 @@ class PhaseMeans:
 
 def _pairs(blocks: Array) -> Array:
     return np.asarray(
-        _padded(blocks, blocks.shape[1] + blocks.shape[1] % 2).reshape(len(blocks), -1, 2).sum(axis=2)
+        _pad_blocks(blocks, blocks.shape[1] + blocks.shape[1] % 2).reshape(len(blocks), -1, 2).sum(axis=2)
     )
 
 
-def _padded(blocks: Array, count: int) -> Array:
+def _pad_blocks(blocks: Array, count: int) -> Array:
     return np.pad(blocks, ((0, 0), (0, count - blocks.shape[1])))
 
 
@@ -308,7 +308,7 @@ class KeptSteps:
         later = {}
         for rank, series in self._ranks.items():
             if len(series.columns()["step"]):
-                later[rank] = _part(series.new, _before(series.new["step"], self._done + 1), None)
+                later[rank] = _part(series.new, _count_before(series.new["step"], self._done + 1), None)
         behind = any(not len(rows["step"]) for rows in later.values())
         return {"step": np.empty(0, np.int64)} if behind or not later else slowest_rank(later)
 
@@ -316,24 +316,24 @@ class KeptSteps:
         written = [series.new["step"] for series in self._ranks.values() if series.newest]
         cut = min(int(steps[-NEWEST] if len(steps) >= NEWEST else steps[0]) for steps in written)
         slowest = self._slowest()
-        count = _before(slowest["step"], cut)
+        count = _count_before(slowest["step"], cut)
         self._means[None].add(_part(slowest, 0, count))
         self._done = int(slowest["step"][count - 1]) if count else self._done
         counts, old = {}, {}
         for rank, series in self._ranks.items():
-            counts[rank] = _before(series.new["step"], cut)
+            counts[rank] = _count_before(series.new["step"], cut)
             if series.newest - counts[rank] >= 2 * NEWEST:  # it runs ahead of a rank that stands still
                 counts[rank] = series.newest - NEWEST
             rows = dict(_part(series.new, 0, counts[rank]))
             self._means.setdefault(rank, PhaseMeans()).add(rows)
             old[rank] = joined_records(series.old, rows)
-        kept = self._kept({rank: rows for rank, rows in old.items() if len(rows["step"])})
+        kept = self._steps_to_keep({rank: rows for rank, rows in old.items() if len(rows["step"])})
         for rank, series in self._ranks.items():
             stays = np.isin(old[rank]["step"], kept)
             series.old = {name: values[stays] for name, values in old[rank].items()}
             series.new = {name: values[counts[rank] :].copy() for name, values in series.new.items()}
 
-    def _kept(self, ranks: Mapping[int, Rows]) -> Array:
+    def _steps_to_keep(self, ranks: Mapping[int, Rows]) -> Array:
         """The steps that stay: what a line of a figure has as its lowest and highest, and where warm-up ends."""
         first = min((int(rows["step"].min()) for rows in ranks.values()), default=0)
         last = max((int(rows["step"].max()) for rows in ranks.values()), default=0)
@@ -347,7 +347,7 @@ class KeptSteps:
         return np.unique(np.concatenate(kept))
 
 
-def _before(steps: Array, step: int) -> int:
+def _count_before(steps: Array, step: int) -> int:
     """How many records there are before the first one of this step or a later one."""
     later = np.flatnonzero(steps >= step)
     return int(later[0]) if len(later) else len(steps)

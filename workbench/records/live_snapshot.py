@@ -133,7 +133,7 @@ class _Collectives:
 
     def refresh(self, first_step: int) -> list[Table]:
         kept = [table for table in self.tables if table.column("step")[-1] >= first_step]
-        self.tables = kept + _since(self.tail.read_new(), first_step)
+        self.tables = kept + _recent_part(self.tail.read_new(), first_step)
         return self.tables
 
 
@@ -280,7 +280,7 @@ class LiveRun:
     ) -> list[CommunicationRow]:
         """Rows as in a summary, over the last steps that every rank has ended and recorded in detail."""
         window = last_steps(
-            [_detailed(columns) for columns in steps.values()], recent_steps(config.get("outer"))
+            [_detailed_steps(columns) for columns in steps.values()], recent_steps(config.get("outer"))
         )
         first = int(window[0]) if len(window) else 0
         tables, exposed = list[Table](), list[Column]()
@@ -367,7 +367,7 @@ def last_steps(ranks: Sequence[np.ndarray[Any, Any]], count: int) -> np.ndarray[
     return common_steps(ranks)[-count:]
 
 
-def _detailed(columns: Columns) -> np.ndarray[Any, Any]:
+def _detailed_steps(columns: Columns) -> np.ndarray[Any, Any]:
     """The steps whose phases one rank recorded."""
     if not len(columns.get("step", ())):
         return np.empty(0, np.int64)
@@ -382,7 +382,7 @@ def _waits(columns: Columns, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
     return np.asarray(columns["communication_exposed_seconds"][places])
 
 
-def _since(table: Table, first_step: int) -> list[Table]:
+def _recent_part(table: Table, first_step: int) -> list[Table]:
     """The part of a rank's calls that is recent: those are at its end."""
     recent = table.column("step").filled(-1) >= first_step
     return [table.part(int(recent.argmax()), len(table))] if recent.any() else []

@@ -47,7 +47,7 @@ def run(check: Check, asked: Asked, scratch: Path, should_stop: Callable[[], boo
         return None
     if stopped == "late":
         late = f"took longer than its limit of {check.limit_seconds:.0f} s, and was ended"
-        return _unanswered(late, "", scratch)
+        return _judge_missing_verdict(late, "", scratch)
     return _answer(process.returncode, scratch)
 
 
@@ -87,7 +87,7 @@ def _answer(code: int, scratch: Path) -> Verdict:
     try:
         verdict = msgspec.convert(run_folder.read_json(scratch / ANSWER), Verdict)
     except msgspec.ValidationError:
-        return _died(code, scratch)
+        return _judge_crash(code, scratch)
     full = why_no_room(scratch, RUN_BYTES) if verdict.outcome is Outcome.FAIL else None
     if full is None:
         return verdict
@@ -96,16 +96,16 @@ def _answer(code: int, scratch: Path) -> Verdict:
     return failed(f"{verdict.reason} ({full})", verdict.measured)
 
 
-def _died(code: int, scratch: Path) -> Verdict:
+def _judge_crash(code: int, scratch: Path) -> Verdict:
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     said = _last_line(scratch / OUTPUT)
     died = f"its process died without a verdict: {how}{said}"
     # A page of a file for which there is no block raises SIGBUS; no other signal comes of a full disk.
     by_itself = code >= 0 or code == -signal.SIGBUS
-    return _unanswered(died, said, scratch) if by_itself else failed(died)
+    return _judge_missing_verdict(died, said, scratch) if by_itself else failed(died)
 
 
-def _unanswered(how: str, said: str, scratch: Path) -> Verdict:
+def _judge_missing_verdict(how: str, said: str, scratch: Path) -> Verdict:
     """A disk may have had no room for the verdict, nor for the words that say so."""
     full = why_no_room(scratch, RUN_BYTES if blames_full_disk(said) else VERDICT_BYTES)
     return failed(how) if full is None else not_possible(f"{full}: {how}")

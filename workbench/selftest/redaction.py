@@ -69,7 +69,7 @@ class Scrubber:
         """A text without what is private; without ``addresses`` only those of this machine are taken out, since
         versions can look like those of others.
         """
-        for replaced in (self._assigned, self._known, self._homes, self._gpus):
+        for replaced in (self._hide_assignments, self._hide_known_words, self._hide_homes, self._hide_gpus):
             text = replaced(text)
         return _ADDRESS.sub(_hide_private, text) if addresses and not self._hosts else text
 
@@ -95,7 +95,7 @@ class Scrubber:
                 pass  # half a document is a text like any other
         return self.text(text)
 
-    def _assigned(self, text: str) -> str:
+    def _hide_assignments(self, text: str) -> str:
         def hide(found: re.Match[str]) -> str:
             name, how, _ = found.groups()
             private = name not in CHECKED and (name in self._variables or is_ours(name))
@@ -103,13 +103,13 @@ class Scrubber:
 
         return _ASSIGNED.sub(hide, text)
 
-    def _known(self, text: str) -> str:
+    def _hide_known_words(self, text: str) -> str:
         return self._pattern.sub(lambda found: self._words[found[0]], text) if self._pattern else text
 
-    def _homes(self, text: str) -> str:
+    def _hide_homes(self, text: str) -> str:
         return _HOMES.sub(r"\1/<user>", text)
 
-    def _gpus(self, text: str) -> str:
+    def _hide_gpus(self, text: str) -> str:
         def number(found: re.Match[str]) -> str:
             kind = found[1]
             made = f"{kind}-00000000-0000-0000-0000-{len(self._uuids) + 1:012d}"

@@ -131,6 +131,6 @@ def not_possible(reason: str, measured: dict[str, Number] | None = None) -> Verd
     return Verdict(Outcome.NOT_POSSIBLE, reason, measured or {})
 
 
-def judged(problems: list[str], good: str, measured: dict[str, Number]) -> Verdict:
+def verdict_of(problems: list[str], good: str, measured: dict[str, Number]) -> Verdict:
     """Failed with all problems, passed if there is none."""
     return failed("; ".join(problems), measured) if problems else passed(good, measured)

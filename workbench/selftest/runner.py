@@ -23,7 +23,7 @@ from workbench.selftest.registry import CHECKS, NAMES, Check
 from workbench.selftest.results import FOLDER, Row, Selftest, Verdict, not_possible, save
 
 
-def chosen(only: str | None, skip: str | None) -> tuple[Check, ...]:
+def select_checks(only: str | None, skip: str | None) -> tuple[Check, ...]:
     """The checks that are asked for, in their order.
 
     Raises:
@@ -94,7 +94,7 @@ def _row(
 ) -> tuple[Row | None, dict[str, str]]:
     """How it ended, None if it was stopped; and what of its evidence could not be kept, with the reasons."""
     begun = time.monotonic()
-    verdict, files, lost = _tried(folder, check, asked, scrubber, should_stop)
+    verdict, files, lost = _run_check(folder, check, asked, scrubber, should_stop)
     if verdict is None:
         return None, lost
     seconds = time.monotonic() - begun
@@ -104,7 +104,7 @@ def _row(
     return row, lost
 
 
-def _tried(
+def _run_check(
     folder: Path, check: Check, asked: Asked, scrubber: Scrubber, should_stop: Callable[[], bool]
 ) -> tuple[Verdict | None, list[str], dict[str, str]]:
     """In a scratch folder outside of the evidence: what lies there is not scrubbed yet."""

@@ -36,19 +36,19 @@ def main(scratch: Path) -> None:
 def judge(asked: dict[str, Any], scratch: Path) -> Verdict:
     """Whether it is possible, and what it finds."""
     bench = Bench(asked["device"], asked["ranks"], scratch)
-    missing = imported(asked["needs"])(bench)
+    missing = import_function(asked["needs"])(bench)
     if missing is not None:
         return not_possible(missing)
-    verdict: Verdict = imported(asked["function"])(bench)
+    verdict: Verdict = import_function(asked["function"])(bench)
     return verdict
 
 
 def name_of(function: Any) -> str:
-    """By which :func:`imported` finds it."""
+    """By which :func:`import_function` finds it."""
     return f"{function.__module__}:{function.__qualname__}"
 
 
-def imported(name: str) -> Any:
+def import_function(name: str) -> Any:
     """A function by its module and name."""
     module, _, path = name.partition(":")
     return reduce(getattr, path.split("."), importlib.import_module(module))

@@ -75,7 +75,7 @@ def token_from_environment() -> str:
 
 def reader_token(token: str) -> str:
     """The token of the links that only show, which does not give away the one that it is made from."""
-    return _derived(token, "reader")
+    return _derive_token(token, "reader")
 
 
 def role_of(given: str, token: str) -> Role | None:
@@ -136,27 +136,27 @@ class Door:
 
     def _answer(self, asked: HTTPConnection) -> Role | Response:
         if not _is_one_of(asked.headers.get("host", ""), self._rules.hosts):
-            return _refused(403, "The page does not answer under this name. Allow it with --allow-host NAME.")
+            return _refuse(403, "The page does not answer under this name. Allow it with --allow-host NAME.")
         if not _is_own_origin(asked):
-            return _refused(403, "Another site's page may not ask for this.")
+            return _refuse(403, "Another site's page may not ask for this.")
         if self._rules.token is None or asked.scope["path"] == HEALTH:
             return Role.OWNER
         if asked.scope["type"] == "http" and PARAMETER in asked.query_params:
             return self._let_in(asked, self._rules.token)
-        role = self._known(asked, self._rules.token)
+        role = self._role_of_request(asked, self._rules.token)
         if role is None:
-            return _refused(
+            return _refuse(
                 401, "Open the link that `workbench ui` printed: it has the token that this page asks for."
             )
         if role is Role.READER and asked.scope["type"] == "http" and asked.scope["method"] not in _SAFE:
-            return _refused(403, "This link only shows the page.")
+            return _refuse(403, "This link only shows the page.")
         return role
 
     def _let_in(self, asked: HTTPConnection, token: str) -> Response:
         """The token becomes a cookie, and leaves the address."""
         role = role_of(asked.query_params[PARAMETER], token)
         if role is None:
-            return _refused(
+            return _refuse(
                 403, "The token in this link is not the one of this page: was it started again since?"
             )
         others = [(key, value) for key, value in asked.query_params.multi_items() if key != PARAMETER]
@@ -165,7 +165,7 @@ class Door:
         answer = RedirectResponse(f"{path}?{urlencode(others)}" if others else path, 303)
         answer.set_cookie(
             self._rules.cookie,
-            _derived(_token_of(role, token), "cookie"),
+            _derive_token(_token_of(role, token), "cookie"),
             max_age=_COOKIE_SECONDS,
             httponly=True,
             samesite="lax",
@@ -174,21 +174,21 @@ class Door:
         answer.headers["Cache-Control"] = "no-store"
         return answer
 
-    def _known(self, asked: HTTPConnection, token: str) -> Role | None:
+    def _role_of_request(self, asked: HTTPConnection, token: str) -> Role | None:
         """By the cookie, or by the header that a scraper sends."""
         scheme, _, given = asked.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return role_of(given.strip(), token)
         cookie = asked.cookies.get(self._rules.cookie, "")
         return next(
-            (role for role in Role if _same(cookie, _derived(_token_of(role, token), "cookie"))), None
+            (role for role in Role if _same(cookie, _derive_token(_token_of(role, token), "cookie"))), None
         )
 
 
 def bearer_only(app: Any, token: str) -> Any:
     """A WSGI application that answers only to a token of the page, in ``Authorization: Bearer``."""
 
-    def guarded(environ: MutableMapping[str, Any], start_response: Any) -> Any:
+    def check_token(environ: MutableMapping[str, Any], start_response: Any) -> Any:
         scheme, _, given = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
         if scheme.lower() == "bearer" and role_of(given.strip(), token) is not None:
             return app(environ, start_response)
@@ -196,14 +196,14 @@ def bearer_only(app: Any, token: str) -> Any:
         start_response("401 Unauthorized", headers)
         return [b"Send the token that `workbench metrics` printed as Authorization: Bearer TOKEN.\n"]
 
-    return guarded
+    return check_token
 
 
 def _token_of(role: Role, token: str) -> str:
     return token if role is Role.OWNER else reader_token(token)
 
 
-def _derived(token: str, purpose: str) -> str:
+def _derive_token(token: str, purpose: str) -> str:
     return hmac.new(token.encode(), f"workbench {purpose}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -237,7 +237,7 @@ def _is_own_origin(asked: HTTPConnection) -> bool:
     return urlsplit(origin).netloc.lower() == host.lower()
 
 
-def _refused(status: int, line: str) -> Response:
+def _refuse(status: int, line: str) -> Response:
     page = f"<!doctype html><meta charset=utf-8><title>Workbench</title><h1>{status}</h1><p>{line}</p>\n"
     return HTMLResponse(page, status, headers={"Cache-Control": "no-store"})
 

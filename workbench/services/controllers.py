@@ -50,7 +50,7 @@ class Children:
         """
         fresh = []
         while self._slices:
-            fresh.append(self._started(len(self._processes) + 1, self._slices.pop(0)))
+            fresh.append(self._start_process(len(self._processes) + 1, self._slices.pop(0)))
             self._processes.append(fresh[-1])
         deadline = time.monotonic() + _START_SECONDS
         for process in fresh:
@@ -73,8 +73,8 @@ class Children:
                 )
         self._processes.clear()
 
-    def _started(self, number: int, part: Slice) -> subprocess.Popen[bytes]:
-        given = [str(self._home), self._name, _listed(part.cores), _listed(part.gpus)]
+    def _start_process(self, number: int, part: Slice) -> subprocess.Popen[bytes]:
+        given = [str(self._home), self._name, _join_numbers(part.cores), _join_numbers(part.gpus)]
         with self._log(number).open("ab") as output:
             return child_process.start(  # in its own session: Ctrl-C reaches the parent, which asks once
                 ["-m", "workbench.services.controllers", *given],
@@ -136,7 +136,7 @@ def _has_begun(folder: Path) -> bool:
     return bool(status.running or status.trials_done or status.state != "running")
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _join_numbers(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers)) or "-"
 
 

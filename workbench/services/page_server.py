@@ -93,7 +93,7 @@ def check_free(place: Place) -> None:
         "is taken by another program" if problem.errno == _TAKEN else f"cannot be used ({problem.strerror})"
     )
     free = next(
-        (port for port in _nearby(place.port) if _bind_problem(Place(place.address, port)) is None), None
+        (port for port in _ports_above(place.port) if _bind_problem(Place(place.address, port)) is None), None
     )
     raise InputError("--port", place.port, f"{reason}; give --port {free or 0}")
 
@@ -195,5 +195,5 @@ def _bind_problem(place: Place) -> OSError | None:
     return None
 
 
-def _nearby(port: int) -> range:
+def _ports_above(port: int) -> range:
     return range(port + 1, min(port + 50, _LAST_PORT) + 1)

@@ -26,14 +26,14 @@ def foresight_of(home: Path, file: StudyFile) -> Foresee | None:
     def foresee(space: Space) -> Foresight | None:
         from tuning.search.prediction_prior import Foresight
 
-        target = _target(home, file) if file.simulate is None else _simulated(file)
+        target = _target(home, file) if file.simulate is None else _simulated_target(file)
         proposes = file.simulate is None and not file.turns_learning
         return None if target is None else Foresight(space, target, file.seed, proposes)
 
     return foresee
 
 
-def _simulated(file: StudyFile) -> Target | None:
+def _simulated_target(file: StudyFile) -> Target | None:
     from tuning.predict.target import named_target
 
     return named_target(file.simulate.cluster, None, file.ranks) if file.simulate else None

@@ -23,7 +23,7 @@ from workbench.figures import base, compare, host, steps
 from workbench.figures import study as study_figures
 from workbench.figures.anatomy import lanes
 from workbench.figures.search import live as live_figures
-from workbench.figures.search.downsampling import thinned, thinned_front
+from workbench.figures.search.downsampling import downsample, downsample_front
 from workbench.figures.search.front import front, front_series
 from workbench.home import runs
 from workbench.home.resolve import Target
@@ -175,14 +175,14 @@ def _live_parts(report: LiveReport, place: Place) -> Iterator[str]:
 
 
 def _study_figures(result: StudyResult, place: Place, name: str) -> Iterator[str]:
-    trials = thinned(study_figures.trial_series(result))
+    trials = downsample(study_figures.trial_series(result))
     yield place(study_figures.trials(trials, name, result.aim), f"{result.aim.title}, with intervals")
     if trials.note:
         yield _quiet(trials.note)
     importance = study_figures.importance_series(result.importance or None)
     yield place(study_figures.importance(importance, words.short, name), "Importance of each knob")
     for series in front_series(result):
-        yield place(front(thinned_front(series), name), "Front of the objectives")
+        yield place(front(downsample_front(series), name), "Front of the objectives")
     named = {"best": result.best, "baseline": result.baseline}
     strong = {entry.run: what for what, entry in reversed(named.items()) if entry is not None and entry.run}
     yield place(

@@ -34,11 +34,11 @@ def print_plan(console: Console, found: Planned, record: Record | None = None) -
     console.print(
         _table("Fastest layouts that fit, one for each combination of dp, tp, pp and ZeRO stage", found.best)
     )
-    for line in _placed(found):
+    for line in _placement_lines(found):
         console.print(line, markup=False, soft_wrap=True)
     if found.tight is not None:
         console.print(_tight(found.tight), markup=False, soft_wrap=True)
-    console.print(_table("Layouts that trade time for memory", _thinned(found.pareto)))
+    console.print(_table("Layouts that trade time for memory", _select_evenly(found.pareto)))
     console.print("Why not:")
     for refused in plan_text.why_not(found.families):
         name = f"{refused.axis} {refused.values}:"
@@ -93,7 +93,7 @@ def _cells(row: Forecast) -> Iterator[str]:
     )
 
 
-def _placed(found: Planned) -> Iterator[str]:
+def _placement_lines(found: Planned) -> Iterator[str]:
     """A line for each of the best; nothing where devices are all alike."""
     rows = [(row, where) for row, where in zip(found.best, found.placed, strict=True) if where is not None]
     if rows:
@@ -116,7 +116,7 @@ def _tight(row: Forecast) -> str:
     )
 
 
-def _thinned(rows: Sequence[Forecast]) -> Sequence[Forecast]:
+def _select_evenly(rows: Sequence[Forecast]) -> Sequence[Forecast]:
     """As many as are shown, the ends among them."""
     if len(rows) <= _FRONT:
         return rows

@@ -104,7 +104,7 @@ def _head(console: Console, found: Forecast) -> None:
         "tokens/s": words.number(found.tokens_per_second),
         "MFU": f"{words.percent(found.mfu, 1)} of {found.peak_flops / 1e12:,.5g} TFLOP/s a device",
         "memory": _memory(found),
-        **_outside(found),
+        **_outside_row(found),
         "limits": "; ".join(limit.words for limit in found.limits[:3]),
     }
     for label, told in rows.items():
@@ -121,7 +121,7 @@ def _memory(found: Forecast) -> str:
     )
 
 
-def _outside(found: Forecast) -> dict[str, str]:
+def _outside_row(found: Forecast) -> dict[str, str]:
     """A row for what the allocator does not count; none on a CPU."""
     beside = found.outside
     if not beside.likely:
@@ -227,14 +227,14 @@ def _table(found: DryRun) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for name in ("stage", "ranks"):
         table.add_column(name, no_wrap=True)
-    for name in ("layers", "in flight", "parameters", *_named(found.stages[0], sizes)):
+    for name in ("layers", "in flight", "parameters", *_sizes_by_name(found.stages[0], sizes)):
         table.add_column(name, justify="right", no_wrap=True)
-    for rows in _shown(found):
+    for rows in _stage_rows(found):
         table.add_row(*(_cells(rows, sizes, size) if rows else ["..."]))
     return table
 
 
-def _shown(found: DryRun) -> Iterator[list[Footprint]]:
+def _stage_rows(found: DryRun) -> Iterator[list[Footprint]]:
     """Neighbours that hold the same, in one row each; an empty one in place of many."""
     alike = [list(rows) for _, rows in groupby(found.stages, _what_it_holds)]
     skipped = False
@@ -252,7 +252,7 @@ def _what_it_holds(row: Footprint) -> Footprint:
     return replace(row, stages=(), rank=0)
 
 
-def _named(row: Footprint, sizes: Collection[str]) -> dict[str, int]:
+def _sizes_by_name(row: Footprint, sizes: Collection[str]) -> dict[str, int]:
     named = {
         "weights": row.parameter_bytes,
         "gradients": row.gradient_bytes,
@@ -273,7 +273,7 @@ def _cells(rows: list[Footprint], sizes: Collection[str], unit: int) -> Iterator
     yield f"{first.layers:,}"
     yield f"{first.in_flight:,g}"
     yield words.count(first.parameters)
-    yield from (f"{size / unit:,.2f}" for size in _named(first, sizes).values())
+    yield from (f"{size / unit:,.2f}" for size in _sizes_by_name(first, sizes).values())
 
 
 def _stages(stages: tuple[int, ...]) -> str:

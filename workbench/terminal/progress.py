@@ -174,12 +174,12 @@ class StudyProgress(ProgressBar):
             self._running = news.trial
         elif news.trial is not None:
             self._running = self._running if news.elsewhere else None
-            self._ended(news.trial, news.elsewhere)
+            self._report_trial(news.trial, news.elsewhere)
         if self._windows and (news.state, news.phase) != ("running", "confirm"):
-            self._round_ended()
+            self._report_round()
         self.show(self._doing(news), news.trials_done)
 
-    def _ended(self, trial: Trial, elsewhere: str) -> None:
+    def _report_trial(self, trial: Trial, elsewhere: str) -> None:
         if trial.round is None or trial.value is None:
             self.say(self._line(trial, elsewhere))
         else:
@@ -188,10 +188,10 @@ class StudyProgress(ProgressBar):
     def _window(self, trial: Trial) -> None:
         """Windows are short: a line for each round, once the next one begins."""
         if self._windows and self._windows[-1].round != trial.round:
-            self._round_ended()
+            self._report_round()
         self._windows.append(trial)
 
-    def _round_ended(self) -> None:
+    def _report_round(self) -> None:
         aim, first = self._file.aim, self._windows[0]
         values = ", ".join(f"trial {each.confirms} {aim.words(each.value)}" for each in self._windows)
         self.say(f"measured again, round {(first.round or 0) + 1}: {values}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuning.spec.objectives import KNOWN, aim_named, text
+from tuning.spec.objectives import KNOWN, find_aim, text
 from workbench.analysis import command_report, live_report, picks, winner_explanation
 from workbench.home.store import RunRow, StudyRow
 from workbench.terminal.run import remark_lines
@@ -51,7 +51,7 @@ _UNITS = {objective.unit for objective in KNOWN.values()}
 
 def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
     """One line per run."""
-    said = any(map(_said, rows))
+    said = any(map(_remark_cell, rows))
     titles = ("run", "when", "outcome", "layout", "backend", "step", "tokens/s", "study")
     table = _table(*titles, *(["said"] if said else []))
     for row in rows:
@@ -64,7 +64,7 @@ def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
             words.seconds(row.step_seconds),
             words.number(row.tokens_per_second),
             f"{row.study} #{row.trial}" if row.study else "",
-            *([_said(row)] if said else []),
+            *([_remark_cell(row)] if said else []),
         )
     console.print(table)
     if older:
@@ -73,20 +73,20 @@ def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
 
 def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     """One line per study."""
-    said = any(map(_said, rows))
+    said = any(map(_remark_cell, rows))
     titles = ("study", "changed", "state", "trials", "best", "vs plain dp")
     table = _table(*titles, *(["said"] if said else []))
     for row in rows:
         trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
-        best = aim_named(row.objective).words(row.best_value) if row.best_value else words.NOTHING
+        best = find_aim(row.objective).words(row.best_value) if row.best_value else words.NOTHING
         several = f", {len(row.controllers)} controllers" if len(row.controllers) > 1 else ""
         state = words.ending_words(row.state) + several
         cells = (row.name, words.ago(row.updated_unix), state, trials, best, row.gain_verdict or "")
-        table.add_row(*cells, *([_said(row)] if said else []))
+        table.add_row(*cells, *([_remark_cell(row)] if said else []))
     console.print(table)
 
 
-def _said(row: RunRow | StudyRow) -> str:
+def _remark_cell(row: RunRow | StudyRow) -> str:
     """Tags and the first line of a note, as one cell."""
     from rich.markup import escape
 

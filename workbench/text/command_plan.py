@@ -39,7 +39,7 @@ def plan_lines(file: StudyFile) -> list[str]:
     turned = [f"  {knob.key} = {knob}{_today(file, knob.key)}" for knob in file.knobs]
     return [
         f"study {file.name}: {command.kind.title} on {ranks} rank{'s' * (ranks > 1)}, aims at {file.objective}",
-        f"trial 0, the command as it is: {shown(command.for_trial(file.config.trainer).text)}",
+        f"trial 0, the command as it is: {readable_command(command.for_trial(file.config.trainer).text)}",
         f"then at most {file.trials - 1} others, {train.steps} steps each, {train.warmup} of them warm-up, which turn:",
         *_time(file),
         *turned,
@@ -65,7 +65,7 @@ def _command(file: StudyFile) -> TunedCommand:
     return file.command
 
 
-def shown(text: str) -> str:
+def readable_command(text: str) -> str:
     """For people: each trial has a folder of its own in its run's."""
     return text.replace(FOLDER, "RUN/trainer")
 

@@ -174,7 +174,9 @@ def _span_of(rates: np.ndarray[Any, Any]) -> str:
 
 #: The most devices that are listed as a person types them; of more, runs of them are told.
 _LISTED = 64
-_SUM_HELP = "By formula (Pipette's): it compares orders, and is longer than a step, in which some of it hides."
+_SUM_HELP = (
+    "By formula (Pipette's): it compares orders, and is longer than a step, in which some of it hides."
+)
 
 
 def devices(cluster: Cluster) -> str:
@@ -229,10 +231,10 @@ def alternative_columns(found: Placed) -> list[Column]:
 
 def placement_settings(found: Placed) -> str:
     """Keys and values as ``--set`` takes them; a long order in runs of devices that follow each other."""
-    return " ".join(f"{key}={_listed(values)}" for key, values in found.values.items())
+    return " ".join(f"{key}={_values_text(values)}" for key, values in found.values.items())
 
 
-def _listed(values: Sequence[int]) -> str:
+def _values_text(values: Sequence[int]) -> str:
     if len(values) <= _LISTED:
         return f"[{','.join(map(str, values))}]"
     return f"[{', '.join(_runs(values))}] (--json has the whole list)"

@@ -286,15 +286,15 @@ def missing_reasons(rows: Sequence[CommunicationRow], summary: RunSummary) -> It
 
 def flops(summary: RunSummary) -> str:
     """Work and rate of the model, and the share of the peak or why there is none."""
-    work, rate = _scaled(summary.model_flops_per_step), _scaled(summary.model_flops_per_second)
+    work, rate = _si_number(summary.model_flops_per_step), _si_number(summary.model_flops_per_second)
     if summary.mfu is None:
         return f"{work}FLOP of the model per step, {rate}FLOP/s; no MFU: {summary.mfu_reason}"
     shares = f"MFU {words.percent(summary.mfu, 1)}, HFU {words.percent(summary.hfu, 1)}"
-    peak = f"{_scaled(summary.peak_flops)}FLOP/s a device: {summary.peak_source}"
+    peak = f"{_si_number(summary.peak_flops)}FLOP/s a device: {summary.peak_source}"
     return f"{work}FLOP of the model per step, {rate}FLOP/s; {shares} ({peak})"
 
 
-def _scaled(value: float | None) -> str:
+def _si_number(value: float | None) -> str:
     """A number of operations in front of its unit: "1.43 P", "989.5 T"."""
     if value is None:
         return f"{words.NOTHING} "
@@ -346,7 +346,7 @@ def gpu(row: GpuRow) -> str:
         "tensor cores": words.percent(row.tensor_active),
         "power": f"{words.number(row.power_watts)} W (most {words.number(row.max_power_watts)} W)",
         "temperature": f"{words.number(row.max_temperature_celsius)} °C at most",
-        "clocks throttled by": _throttled(row),
+        "clocks throttled by": _throttle_text(row),
     }
     known = [f"{name} {value}" for name, value in parts.items() if not value.startswith(words.NOTHING)]
     return ", ".join(known) or "no reading"
@@ -365,7 +365,7 @@ def gpu_columns(rows: Sequence[GpuRow], with_hosts: bool) -> list[Column]:
         Column("power at most", [row.max_power_watts for row in rows], WATTS),
         Column("energy", [row.energy_joules for row in rows], KILOJOULES),
         Column("temperature at most", [row.max_temperature_celsius for row in rows], CELSIUS),
-        Column("clocks throttled by", [_throttled(row) for row in rows]),
+        Column("clocks throttled by", [_throttle_text(row) for row in rows]),
         Column("ECC errors, not corrected", [row.ecc_uncorrected for row in rows]),
     ]
 
@@ -376,7 +376,7 @@ def _ranks_on(row: GpuRow) -> str:
     return ", ".join(f"{rank:,}" for rank in row.ranks) or words.NOTHING
 
 
-def _throttled(row: GpuRow) -> str:
+def _throttle_text(row: GpuRow) -> str:
     """ "power cap 75 %, idle 3 %"; a dash if the clocks were free."""
     parts = (f"{reason} {words.percent(share)}" for reason, share in row.throttled.items())
     return ", ".join(parts) or words.NOTHING

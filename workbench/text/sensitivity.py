@@ -23,7 +23,7 @@ def direction(row: KnobEffect) -> str:
 
 def method_outcome(found: Fanova | Shap | None) -> str:
     """What became of a method that has run: a study may be too small for it to say anything."""
-    return "computed" if found is not None and found.told else "tells nothing of these trials"
+    return "computed" if found is not None and found.has_findings else "tells nothing of these trials"
 
 
 def pair(row: PairEffect) -> str:

@@ -173,10 +173,10 @@ def _experts(rows: Sequence[ExpertRow]) -> str:
     if row.rank_load is not None:
         text += f"; the busiest rank of ep has {row.rank_load:.2f} times the mean"
     dropped = sum(row.dropped_fraction for row in rows) / len(rows)
-    return f"{text}; {words.percent(dropped)} of all choices were dropped{_bucketed(rows)}."
+    return f"{text}; {words.percent(dropped)} of all choices were dropped{_bucketing_text(rows)}."
 
 
-def _bucketed(rows: Sequence[ExpertRow]) -> str:
+def _bucketing_text(rows: Sequence[ExpertRow]) -> str:
     known = [row for row in rows if row.sent_fraction is not None]
     if not known:
         return ""
@@ -347,7 +347,7 @@ def _clocks(rows: Sequence[ClockRow]) -> str:
     )
 
 
-def _between(row: GapRow) -> str:
+def _gap_ends(row: GapRow) -> str:
     """What was before and after a gap."""
     if row.after is None and row.before is None:
         return "the whole step"
@@ -360,7 +360,7 @@ def _between(row: GapRow) -> str:
 def longest_gap(row: GapRow) -> str:
     """The costliest gap in one line."""
     return (
-        f"{words.seconds(row.seconds)} a step between {_between(row)}; at most "
+        f"{words.seconds(row.seconds)} a step between {_gap_ends(row)}; at most "
         f"{words.seconds(row.longest_seconds)}, on rank {row.rank} in step {row.step:,}"
     )
 
@@ -370,7 +370,7 @@ def gap_columns(rows: Sequence[GapRow]) -> list[Column]:
     finely = MILLISECONDS._replace(format="%,.3f")
     each = "Mean over ranks and the steps whose spans were kept."
     return [
-        Column("between", [_between(row) for row in rows]),
+        Column("between", [_gap_ends(row) for row in rows]),
         Column("time per step", [row.seconds for row in rows], finely, each),
         Column("longest", [row.longest_seconds for row in rows], finely),
         Column("on rank", [row.rank for row in rows]),

@@ -36,10 +36,10 @@ _ENDED = {
 
 def budget(result: StudyResult) -> str:
     """What is used of each budget that has a limit, and what ended the search; empty if only trials are counted."""
-    limited = result.budget.limited() if result.budget else {}
-    if not result.budget or set(limited) <= {"trials"}:
+    limited_rows = result.budget.limited_rows() if result.budget else {}
+    if not result.budget or set(limited_rows) <= {"trials"}:
         return ""
-    parts = [_used(name, row, result) for name, row in limited.items()]
+    parts = [_budget_text(name, row, result) for name, row in limited_rows.items()]
     ended = _ENDED.get(result.budget.stopped_by or "")
     return "; ".join(parts) + (f"; the search ended: {ended}" if ended else "")
 
@@ -73,7 +73,7 @@ def left_alone_lines(result: StudyResult) -> list[str]:
     return [f"left alone: {', '.join(titles)}: {why}" for why, titles in by_reason.items()]
 
 
-def _used(name: str, row: BudgetRow, result: StudyResult) -> str:
+def _budget_text(name: str, row: BudgetRow, result: StudyResult) -> str:
     used, limit, kept = row.used, row.limit or 0, row.kept_for_confirmation
     if name == "trials":
         return f"{used} of {limit} trials"

@@ -220,11 +220,11 @@ _MARKUP = set("\\*_`[]#$~:<>|!&")
 
 
 def in_badge(text: str) -> str:
-    """As ``escaped``, for a badge: brackets are left, since Streamlit escapes those of a badge itself."""
-    return re.sub(r"\\([\[\]])", r"\1", escaped(text))
+    """As ``escape``, for a badge: brackets are left, since Streamlit escapes those of a badge itself."""
+    return re.sub(r"\\([\[\]])", r"\1", escape(text))
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text of one paragraph that Markdown leaves alone."""
     plain = " ".join(text.split())
     marked = "".join(f"\\{letter}" if letter in _MARKUP else letter for letter in plain)

@@ -20,16 +20,16 @@ class Cast(Method):
         """Average through a narrow copy."""
         parts = self._narrow.split([run.count for run in self._runs])
         for run, narrow in zip(self._runs, parts, strict=True):
-            self._narrowed(values[run.start : run.stop], narrow, values is not flat)
+            self._cast_in_blocks(values[run.start : run.stop], narrow, values is not flat)
         yield self._link.all_reduce(self._narrow)
         for run, narrow in zip(self._runs, parts, strict=True):
             flat[run.start : run.stop].copy_(narrow)
 
     def messages(self) -> list[Message]:
         """Two bytes a value."""
-        return [self._link.reduced(len(self._narrow), 2)]
+        return [self._link.reduce_message(len(self._narrow), 2)]
 
-    def _narrowed(self, values: Tensor, narrow: Tensor, keeps: bool) -> None:
+    def _cast_in_blocks(self, values: Tensor, narrow: Tensor, keeps: bool) -> None:
         """In blocks that stay in a processor's cache."""
         for start, stop in ranges_of(values):
             block, to = values[start:stop], narrow[start:stop]

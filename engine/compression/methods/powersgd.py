@@ -46,7 +46,7 @@ class PowerSgd(Method):
         shapes = [matrices(part.shape) for part, _ in asked]
         self._p = flat.new_zeros(sum(b * n * r for (b, n, _), (_, r) in zip(shapes, asked, strict=True)))
         self._q = flat.new_zeros(sum(b * m * r for (b, _, m), (_, r) in zip(shapes, asked, strict=True)))
-        self._all = list(self._cut(asked))
+        self._all = list(self._slice_factors(asked))
         for one in self._all:
             _begin(one.q, one.part.name, given.draws, known.get(one.part.name))
             known[one.part.name] = one.q
@@ -68,7 +68,7 @@ class PowerSgd(Method):
 
     def messages(self) -> list[Message]:
         """rank * (rows + columns) values a matrix, in fp32."""
-        return [self._link.reduced(len(self._p), 4), self._link.reduced(len(self._q), 4)]
+        return [self._link.reduce_message(len(self._p), 4), self._link.reduce_message(len(self._q), 4)]
 
     def state(self) -> list[MethodState]:
         """Q, with which the next step begins; the same on every rank."""
@@ -76,7 +76,7 @@ class PowerSgd(Method):
             MethodState(one.part, "factor", one.q.view(-1), shape=tuple(one.q.shape)) for one in self._all
         ]
 
-    def _cut(self, asked: list[tuple[Part, int]]) -> Iterator[_Factors]:
+    def _slice_factors(self, asked: list[tuple[Part, int]]) -> Iterator[_Factors]:
         p_at = q_at = 0
         for part, rank in asked:
             batch, rows, columns = shape = matrices(part.shape)
@@ -112,13 +112,13 @@ def low_rank_errors(
     x, ranks = gradient.view(matrices(shape)), [int(value or 0) for value in values]
     whole, wanted = float(sum_of_squares(gradient)), max(ranks) + _OVERSAMPLING
     if min(x.shape[1:]) > 4 * wanted:
-        x = _projected(x, wanted)
+        x = _project(x, wanted)
     squares = torch.linalg.svdvals(x.double()).square_().sum(0).cumsum(0)
     best = [float(squares[min(rank, len(squares)) - 1]) for rank in ranks]
     return [math.sqrt(max(0.0, whole - held)) for held in best]
 
 
-def _projected(x: Tensor, columns: int) -> Tensor:
+def _project(x: Tensor, columns: int) -> Tensor:
     """Q^T x [b, columns, m] with an orthonormal Q [b, n, columns] whose span is about that of x's largest columns."""
     start = torch.randn(x.shape[2], columns, generator=fixed_generator(x), device=x.device)
     basis = torch.linalg.qr(x @ start).Q

@@ -45,7 +45,7 @@ class OneWay(Method):
         link, content, partition = given.link, given.content, given.partition
         self._link, self._index, self._noisy = link, content.index, noisy
         self._each = len(content.flat) // link.size
-        self._stretches = [list(self._cut(rank, partition, codec_of)) for rank in range(link.size)]
+        self._stretches = [list(self._rank_stretches(rank, partition, codec_of)) for rank in range(link.size)]
         self._sizes = [_bytes(stretches) for stretches in self._stretches]
         self._sent = content.flat.new_zeros(sum(self._sizes), dtype=torch.uint8)
         self._received = self._sent.new_empty(link.size * self._sizes[link.rank])
@@ -67,7 +67,7 @@ class OneWay(Method):
         """Each rank's slice to it, whatever it holds; this one's own counts as sent, as in any all-to-all."""
         return [Message("all_to_all", sum(self._sizes))]
 
-    def _cut(self, rank: int, partition: Partition, codec_of: Codecs) -> Iterator[_Stretch]:
+    def _rank_stretches(self, rank: int, partition: Partition, codec_of: Codecs) -> Iterator[_Stretch]:
         first, place = rank * self._each, 0
         for run in partition.runs:
             start, stop = max(run.start, first), min(run.stop, first + self._each)
@@ -143,33 +143,33 @@ class TwoWay(Method):
         """All runs share both messages."""
         noise = self._noise(flat, draws)
         for rank, message in enumerate(self._sent):
-            for one, (start, stop) in self._of(rank):
+            for one, (start, stop) in self._shares_of_rank(rank):
                 one.codec.encode(values[start:stop], one.message(message, stop - start), noise)
         yield self._link.all_to_all(self._received.view(-1), self._sent.view(-1))
         self._sum(noise)
         yield self._link.all_gather(self._received.view(-1), self._average)
         for rank, message in enumerate(self._received):
-            for one, (start, stop) in self._of(rank):
+            for one, (start, stop) in self._shares_of_rank(rank):
                 one.codec.decode(one.message(message, stop - start), flat[start:stop])
 
     def messages(self) -> list[Message]:
         """Each rank's shares to the others, and its average back."""
-        return [self._link.exchanged(self._bytes), self._link.gathered(self._bytes)]
+        return [self._link.exchange_message(self._bytes), self._link.gather_message(self._bytes)]
 
     def state(self) -> list[MethodState]:
         """What was left out of this rank's shares of averages, by parameter."""
-        return [kept for one in self._shares for kept in self._kept(one)] if self._keeps else []
+        return [kept for one in self._shares for kept in self._share_states(one)] if self._keeps else []
 
     def fold(self, memory: Tensor) -> None:
         """An error of the average is as many times as large in one rank's gradient as there are ranks."""
-        for one, (start, stop) in self._of(self._link.rank):
+        for one, (start, stop) in self._shares_of_rank(self._link.rank):
             memory[start:stop].add_(self._mean_of(one, start, stop), alpha=self._link.size)
 
     def _sum(self, noise: Tensor | None) -> None:
         """Average this rank's shares, in the order of ranks, and code them again."""
         if not self._keeps:
             self._mean.zero_()
-        for one, (start, stop) in self._of(self._link.rank):
+        for one, (start, stop) in self._shares_of_rank(self._link.rank):
             mean = self._mean_of(one, start, stop)
             for message in self._received:
                 one.codec.decode(one.message(message, stop - start), mean, share=1 / self._link.size)
@@ -183,13 +183,13 @@ class TwoWay(Method):
         longest = max(count, *(one.codec.length for one in self._shares))
         return torch.rand(longest, generator=draws.own(self._index), device=like.device)
 
-    def _of(self, rank: int) -> Iterator[tuple[_Shares, tuple[int, int]]]:
+    def _shares_of_rank(self, rank: int) -> Iterator[tuple[_Shares, tuple[int, int]]]:
         return ((one, one.of(rank)) for one in self._shares)
 
     def _mean_of(self, one: _Shares, start: int, stop: int) -> Tensor:
         return self._mean[one.first : one.first + stop - start]
 
-    def _kept(self, one: _Shares) -> Iterator[MethodState]:
+    def _share_states(self, one: _Shares) -> Iterator[MethodState]:
         start, stop = one.of(self._link.rank)
         mean = self._mean_of(one, start, stop)
         for part in one.run.parts:

@@ -50,7 +50,7 @@ class TopK(Method):
 
     def messages(self) -> list[Message]:
         """A value and a place for each that is sent."""
-        return [self._link.gathered(self._message.nbytes)]
+        return [self._link.gather_message(self._message.nbytes)]
 
     def _split(self, message: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Values and places of each run."""
@@ -78,7 +78,7 @@ def largest(values: Tensor, count: int, generator: torch.Generator) -> Tensor:
     ]
     candidates = torch.cat(above)
     if len(candidates) < count:
-        return _filled(candidates, count, len(values))
+        return _pad_candidates(candidates, count, len(values))
     return candidates[values[candidates].abs_().topk(count, sorted=False).indices]
 
 
@@ -90,7 +90,7 @@ def _threshold(values: Tensor, count: int, generator: torch.Generator) -> Tensor
     return values[places].abs_().topk(reached, sorted=False).values.min()
 
 
-def _filled(candidates: Tensor, count: int, length: int) -> Tensor:
+def _pad_candidates(candidates: Tensor, count: int, length: int) -> Tensor:
     """Candidates, and the first places that are none."""
     taken = torch.zeros(length, dtype=torch.bool, device=candidates.device)
     taken[candidates] = True
@@ -131,7 +131,7 @@ class RandomK(Method):
 
     def messages(self) -> list[Message]:
         """Values without places."""
-        return [self._link.reduced(len(self._message), 4)]
+        return [self._link.reduce_message(len(self._message), 4)]
 
     def _places(self, generator: torch.Generator) -> list[Tensor]:
         places = []

@@ -26,12 +26,12 @@ def deal(config: RunConfig) -> list[range]:
     ends = [0, *accumulate(batch // config.batch.micro_batch for batch in task_batches(config))]
     tasks = len(ends) - 1
     if not tasks:
-        return _cut(range(config.batch.global_batch // config.batch.micro_batch), dp)
+        return _split_range(range(config.batch.global_batch // config.batch.micro_batch), dp)
     if config.parallel.task_ranks == "proportional":
-        return _cut(range(ends[-1]), dp)
+        return _split_range(range(ends[-1]), dp)
     if dp > tasks:
         each = dp // tasks
-        pieces = [_cut(range(ends[task], ends[task + 1]), each) for task in range(tasks)]
+        pieces = [_split_range(range(ends[task], ends[task + 1]), each) for task in range(tasks)]
         return [one for piece in pieces for one in piece]
     each = tasks // dp
     return [range(ends[rank * each], ends[(rank + 1) * each]) for rank in range(dp)]
@@ -43,7 +43,7 @@ def tasks_of(config: RunConfig, rank: int) -> list[int]:
     return [bisect_right(ends, one) for one in deal(config)[rank]] if ends else []
 
 
-def _cut(whole: range, parts: int) -> list[range]:
+def _split_range(whole: range, parts: int) -> list[range]:
     """As evenly as it goes."""
     size = len(whole)
     return [whole[size * part // parts : size * (part + 1) // parts] for part in range(parts)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.config.compression_methods import METHODS, RANK, one_way, planned
+from engine.config.compression_methods import METHODS, RANK, one_way, planned_methods
 from engine.config.errors import LayoutError
 from engine.config.knobs.expert_rows import format_share, is_bucketed
 from engine.config.layout import layout_of
@@ -18,11 +18,11 @@ def compression_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Every broken rule about compression."""
     method, layout = config.compression.method, layout_of(config)
     yield from _format_problems(config)
-    if config.compression.plan != "none" and method not in planned():
+    if config.compression.plan != "none" and method not in planned_methods():
         remedy = (
             f"method {method} has no value to choose for each layer; set plan to none, or method to one of "
         )
-        yield LayoutError("compression.plan", config.compression.plan, remedy + ", ".join(planned()))
+        yield LayoutError("compression.plan", config.compression.plan, remedy + ", ".join(planned_methods()))
     if method == "none":
         return
     if layout.inner == 1:

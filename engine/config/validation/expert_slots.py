@@ -30,7 +30,7 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
     reasons = {
         f"a model's ranks have no more than {experts} experts; choose fewer slots, or leave it out": slots
         > experts,
-        f"take {slots * size / 2**30:.3g} GiB, and memory.limit_gib is {limit}; {_within(limit, size)}": limit
+        f"take {slots * size / 2**30:.3g} GiB, and memory.limit_gib is {limit}; {_limit_remedy(limit, size)}": limit
         is not None
         and slots * size > limit * 2**30,
         f"are of CPU ranks so far, and {_ON_GPUS.get(config.device)}; set device to cpu, or leave it out": config.device
@@ -52,7 +52,7 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
             yield LayoutError(KEY, slots, remedy)
 
 
-def _within(limit: float | None, size: int) -> str:
+def _limit_remedy(limit: float | None, size: int) -> str:
     """What to do where slots take more than the limit."""
     fitting = int((limit or 0) * 2**30 // size)
     if fitting:

@@ -31,7 +31,7 @@ def document_problems(config: RunConfig) -> Iterator[LayoutError]:
         return
     if not is_decoder(config.model):
         return  # refused with documents of any kind
-    for key, value, why, applies in _refused(config):
+    for key, value, why, applies in _unsupported_settings(config):
         if applies:
             yield LayoutError(key, value, f"{why}, {_WINDOWS}")
     yield from _group_problems(config)
@@ -60,7 +60,7 @@ def _group_problems(config: RunConfig) -> Iterator[LayoutError]:
             return
 
 
-def _refused(config: RunConfig) -> Iterator[tuple[str, object, str, bool]]:
+def _unsupported_settings(config: RunConfig) -> Iterator[tuple[str, object, str, bool]]:
     """Key, value, what to do, and whether it stands in the way."""
     parallel, memory, train = config.parallel, config.memory, config.train
     why = "goes without whole documents"

@@ -54,7 +54,9 @@ def create(home: Path, command: Sequence[str]) -> Path:
     with run_folder.writable(home):
         for part in (RECORDS, LOGS, COMMANDS, SEATS):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        job = ForeignJob(without_secrets(command), str(Path.cwd()), socket.gethostname(), _told(_own()))
+        job = ForeignJob(
+            without_secrets(command), str(Path.cwd()), socket.gethostname(), _recorded_variables(_own())
+        )
         job.write(folder)
         labels = {"purpose": "job"}
         status = {"id": folder.name, "state": "starting", "labels": labels, "created_unix": time.time()}
@@ -93,7 +95,7 @@ def without_secrets(command: Sequence[str]) -> list[str]:
     return told
 
 
-def _told(variables: Mapping[str, str]) -> dict[str, str]:
+def _recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(variables.items())

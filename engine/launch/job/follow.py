@@ -136,7 +136,7 @@ class _Followed:
                     stack.enter_context(shown)
                 while (code := self._process.poll()) is None:
                     self._look()
-                    if signal_name := self._asked():
+                    if signal_name := self._requested_signal():
                         return self._stop(signal_name)
                     self._ranks.wait(_POLL_SECONDS)
                 if code != 0:
@@ -228,7 +228,7 @@ class _Followed:
             with contextlib.suppress(OSError):
                 run_folder.update_job(self._folder, notes=self._notes)
 
-    def _asked(self) -> str:
+    def _requested_signal(self) -> str:
         return self._watcher.asked() or ("SIGINT" if stop_commanded(self._folder) else "")
 
     def _stop(self, name: str) -> int:

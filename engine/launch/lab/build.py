@@ -82,14 +82,14 @@ def join(switch: str, core: str | None, shape: Shape) -> None:
     commands = []
     for island in range(len(shape.islands)):
         ports = [f"{DATA}{host}" for host in shape.hosts_of(island)] + ([f"up{island}"] if core else [])
-        commands += _bridge(f"island{island}") + _enslaved(ports, f"island{island}")
+        commands += _bridge(f"island{island}") + _port_commands(ports, f"island{island}")
         if shape.inside_kbit:
             cards = [f"{INSIDE}{host}" for host in shape.hosts_of(island)]
-            commands += _bridge(f"near{island}") + _enslaved(cards, f"near{island}")
+            commands += _bridge(f"near{island}") + _port_commands(cards, f"near{island}")
     _run(["ip", "-n", switch], commands)
     if core is not None:
         ports = [f"down{island}" for island in range(len(shape.islands))]
-        _run(["ip", "-n", core], _bridge("core") + _enslaved(ports, "core"))
+        _run(["ip", "-n", core], _bridge("core") + _port_commands(ports, "core"))
 
 
 def note(measured: Mapping[Link, Rates]) -> None:
@@ -106,7 +106,7 @@ def note(measured: Mapping[Link, Rates]) -> None:
         )
 
 
-def noted(links: Sequence[Link]) -> dict[Link, Rates]:
+def noted_rates(links: Sequence[Link]) -> dict[Link, Rates]:
     """What was kept of each link; nothing of links that are not there or have no rate."""
     aliases = {
         (namespace, row["ifname"]): row["ifalias"]
@@ -135,7 +135,7 @@ def _bridge(name: str) -> list[str]:
     return [f"link add {name} type bridge", f"link set {name} {_QUIET}", f"link set {name} up"]
 
 
-def _enslaved(ports: Sequence[str], bridge: str) -> list[str]:
+def _port_commands(ports: Sequence[str], bridge: str) -> list[str]:
     return [
         command
         for port in ports

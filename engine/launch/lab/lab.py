@@ -52,7 +52,7 @@ class Lab:
     @property
     def deserted(self) -> bool:
         """Whether it had an owner that is gone."""
-        return not self.kept and _started(self.pid) != self.started
+        return not self.kept and _start_ticks(self.pid) != self.started
 
     @property
     def switch(self) -> str:
@@ -126,10 +126,10 @@ class Lab:
         return f"workbench-lab-{self.pid}-{self.started}-{self.serial}-{self.shape.code()}-{member}"
 
 
-def owned(shape: Shape) -> Lab:
+def for_process(shape: Shape) -> Lab:
     """A new lab of this process, not yet set up."""
     pid = os.getpid()
-    return replace(kept(shape), pid=pid, started=_started(pid), serial=next(_serials))
+    return replace(kept(shape), pid=pid, started=_start_ticks(pid), serial=next(_serials))
 
 
 def kept(shape: Shape) -> Lab:
@@ -137,7 +137,7 @@ def kept(shape: Shape) -> Lab:
     return Lab(shape)
 
 
-def named(namespace: str) -> Lab | None:
+def from_namespace(namespace: str) -> Lab | None:
     """The lab that a namespace belongs to, by its name."""
     match = _NAME.fullmatch(namespace)
     shape = None if match is None else decode(match[4])
@@ -181,7 +181,7 @@ def _has_control(name: str) -> bool:
     return f"{CONTROL}:" in rows
 
 
-def _started(pid: int) -> int:
+def _start_ticks(pid: int) -> int:
     """When a process started, in clock ticks after boot; 0 if it is not running."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -51,13 +51,13 @@ def measure(links: Sequence[Link]) -> dict[Link, Rates]:
     for together in _batches([link for link in links if link.rate_kbit]):
         measured |= _both_ways(together)
     for link in measured:
-        measured[link] = _settled(link, measured[link])
+        measured[link] = _remeasure(link, measured[link])
         if _deviation(link, measured[link]) > TOLERANCE:
             raise LabError(_refusal(link, measured[link]))
     return measured
 
 
-def _settled(link: Link, first: Rates) -> Rates:
+def _remeasure(link: Link, first: Rates) -> Rates:
     """The nearest to the rate of what a link carries, measured again until it is right or always the same.
 
     A busy machine makes a link slower than it is, for a while; a link that is slow is slow every time.
@@ -102,15 +102,15 @@ def _batches(links: Sequence[Link]) -> Iterator[list[Link]]:
 
 def _both_ways(links: Sequence[Link], times_longer: int = 1) -> dict[Link, Rates]:
     try:
-        sent = _carried([_Flow(link, link.near, link.far) for link in links], times_longer)
-        received = _carried([_Flow(link, link.far, link.near) for link in links], times_longer)
+        sent = _measure_flows([_Flow(link, link.near, link.far) for link in links], times_longer)
+        received = _measure_flows([_Flow(link, link.far, link.near) for link in links], times_longer)
     except OSError as error:
         names = ", ".join(link.name for link in links)
         raise LabError(f"the links of lab {names} could not be measured: {error}") from None
     return {link: Rates(*rates) for link, *rates in zip(links, sent, received, strict=True)}
 
 
-def _carried(flows: Sequence[_Flow], times_longer: int) -> list[float]:
+def _measure_flows(flows: Sequence[_Flow], times_longer: int) -> list[float]:
     """10^6 bits per second of whole frames, as the shaper counts them, while all flows are under way."""
     slow = any(flow.link.rate_kbit < _SLOW_KBIT for flow in flows)
     with contextlib.ExitStack() as stack:
@@ -155,7 +155,7 @@ class _Flow:
             traffic = procfs.interfaces(counters.read())[self.source[1]]
             return traffic.sent_bytes - ETHERNET_HEADER_BYTES * traffic.sent_packets
 
-        sender, receiver = self._connected()
+        sender, receiver = self._connect()
         threads = [
             threading.Thread(target=_pour, args=(sender,)),
             threading.Thread(target=_drain, args=(receiver,)),
@@ -174,7 +174,7 @@ class _Flow:
             receiver.close()
             counters.close()
 
-    def _connected(self) -> tuple[socket.socket, socket.socket]:
+    def _connect(self) -> tuple[socket.socket, socket.socket]:
         buffer = max(_MIN_BUFFER_BYTES, int(self.link.rate_kbit * 125 * _BUFFER_SECONDS))
         with netns.inside(self.target[0], lambda: _listener(self.target[1], buffer)) as listener:
             sender = netns.inside(self.source[0], lambda: _connection(listener.getsockname(), buffer))

@@ -32,7 +32,7 @@ class LabRank(NamedTuple):
 
 def standing() -> list[Lab]:
     """Every lab of which at least a part is there, whoever owns it."""
-    labs = {lab.named(path.name) for path in netns.FOLDER.glob("workbench-lab-*")} - {None}
+    labs = {lab.from_namespace(path.name) for path in netns.FOLDER.glob("workbench-lab-*")} - {None}
     return sorted((one for one in labs if one), key=lambda one: (one.pid, one.serial, one.shape.code()))
 
 

@@ -50,7 +50,7 @@ def measure_lab(
         context.set_forkserver_preload(PRELOAD)
         for rank, namespace in enumerate(place.namespaces(shape.hosts)):
             workers.append(_start(context, rank, shape.hosts, str(namespace), place))
-        found = _answer(workers, should_stop, _counted(tell, shape.hosts * (shape.hosts - 1)))
+        found = _answer(workers, should_stop, _setup_counter(tell, shape.hosts * (shape.hosts - 1)))
     finally:
         for worker in workers:
             worker.kill()
@@ -61,7 +61,7 @@ def measure_lab(
     return host_links(shape.code(), names, found, "gloo", time.monotonic() - began)
 
 
-def _counted(tell: Callable[[Progress], None], total: int) -> Callable[[str], None]:
+def _setup_counter(tell: Callable[[Progress], None], total: int) -> Callable[[str], None]:
     """Tells how many ways from host to host were begun before the one that is said now."""
     begun = itertools.count()
     tell(Progress("setting up the lab", 0, total))

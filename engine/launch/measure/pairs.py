@@ -1,8 +1,8 @@
 """What joins each two hosts: ``torchrun --nnodes N --nproc-per-node 1 -m engine.launch.measure.pairs --out FILE``.
 
 One rank on each host. Two at a time send each other messages while all others wait, so that nothing is shared; then
-all hosts of an island send out of it at the same time, which is what its uplink carries. ``workbench calibrate --links``
-does the same on the hosts of a lab.
+all hosts of an island send out of it at the same time, which is what its uplink carries. ``workbench calibrate
+--links`` does the same on the hosts of a lab.
 """
 
 from __future__ import annotations
@@ -84,9 +84,11 @@ def _from_here(me: Member, target: int) -> tuple[float, float]:
     """Seconds before the first byte, and bytes/s of what follows the first quarter of a message: what a shaper lets
     through at once, and what is buffered, does not count.
     """
-    alpha = min(_timed(me, target, 1) for _ in range(_PINGS)) / 2  # other programs only make it longer
+    alpha = (
+        min(_message_seconds(me, target, 1) for _ in range(_PINGS)) / 2
+    )  # other programs only make it longer
     bytes_ = _FIRST_BYTES
-    while _timed(me, target, bytes_) < _LONG_SECONDS and bytes_ < _MOST_BYTES:
+    while _message_seconds(me, target, bytes_) < _LONG_SECONDS and bytes_ < _MOST_BYTES:
         bytes_ *= 4
     rest = [_rest_of(me, target, bytes_) for _ in range(_REPEATS)]
     _announce(me, target, 0)
@@ -95,7 +97,7 @@ def _from_here(me: Member, target: int) -> tuple[float, float]:
 
 def _to_here(me: Member, source: int) -> None:
     """Answer each message, one of fewer bytes than none in two parts, until one of no bytes is announced."""
-    while bytes_ := _announced(me, source):
+    while bytes_ := _receive_announcement(me, source):
         if bytes_ > 0:
             _receive(_buffer(me, bytes_), source)
             _send(_buffer(me, 1), source)
@@ -118,7 +120,7 @@ def _rest_of(me: Member, target: int, bytes_: int) -> float:
     return float(told)
 
 
-def _timed(me: Member, target: int, bytes_: int) -> float:
+def _message_seconds(me: Member, target: int, bytes_: int) -> float:
     """Seconds until a message is there and that is known here."""
     message, answer = _buffer(me, bytes_), _buffer(me, 1)
     _announce(me, target, bytes_)
@@ -145,7 +147,7 @@ def _islands_together(me: Member, rates: list[list[float]], tell: Callable[[str]
         took = 0.0
         for (source, target), bytes_ in zip(flows, sizes, strict=True):
             if me.rank == source:
-                took = _timed(me, target, bytes_)
+                took = _message_seconds(me, target, bytes_)
                 _announce(me, target, 0)
             elif me.rank == target:
                 _to_here(me, source)
@@ -161,7 +163,7 @@ def _announce(me: Member, target: int, bytes_: int) -> None:
     _send(torch.tensor([bytes_], dtype=torch.int64, device=me.device), target)
 
 
-def _announced(me: Member, source: int) -> int:
+def _receive_announcement(me: Member, source: int) -> int:
     told = torch.zeros(1, dtype=torch.int64, device=me.device)
     _receive(told, source)
     return int(told)
@@ -225,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names: list[str] = _all(me, "name", socket.gethostname())
     found = measure(me, lambda what: print(what, file=sys.stderr, flush=True))
     if rank == 0:
-        hosts = _numbered(names)
+        hosts = _unique_names(names)
         links = host_links(key_of(hosts), hosts, found, chosen.backend, time.monotonic() - begin)
         given.out.write_bytes(msgspec.json.format(msgspec.json.encode(links.as_dict())))
         print(f"{links.words()}: {given.out}")
@@ -234,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _numbered(names: list[str]) -> list[str]:
+def _unique_names(names: list[str]) -> list[str]:
     """Names that tell several ranks of one host apart."""
     return [name if names.count(name) == 1 else f"{name}:{place}" for place, name in enumerate(names)]
 

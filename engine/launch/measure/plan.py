@@ -169,7 +169,7 @@ def measure(plan: CurvePlan, timed: Timed, should_stop: Callable[[], bool]) -> t
         StoppedError: ``should_stop`` answered yes.
     """
     deadline = time.monotonic() + plan.seconds
-    asked = _checked(timed, should_stop)
+    asked = _with_stop_check(timed, should_stop)
     tried = _try_out(plan, asked)
     window = min(_LONGEST_WINDOW_SECONDS, plan.seconds / (len(tried) * 2 * _LEAST))
     seconds: dict[Size, list[float]] = {estimate.size: [] for estimate in tried}
@@ -197,7 +197,7 @@ def _try_out(plan: CurvePlan, timed: Timed) -> list[Estimate]:
     return tried
 
 
-def _checked(timed: Timed, should_stop: Callable[[], bool]) -> Timed:
+def _with_stop_check(timed: Timed, should_stop: Callable[[], bool]) -> Timed:
     def ask(size: int, calls: int) -> float:
         if should_stop():
             raise StoppedError

@@ -42,7 +42,7 @@ class Placement:
         token = self.choice % tokens
         return token if self.is_full else token.masked_fill_(self.choice == self.slot.numel(), tokens)
 
-    def filled(self, experts: int) -> Tensor:
+    def filled_slots(self, experts: int) -> Tensor:
         """Slots of each expert that a choice has, int64 [experts]."""
         return (self.choice < self.slot.numel()).view(experts, -1).sum(dim=1)
 
@@ -79,7 +79,7 @@ def place_padded(chosen: Tensor, experts: int, capacity: int, groups: Tensor | N
     return Placement(slot.view(chosen.shape[1], -1), choice[:-1], is_full=False)
 
 
-def spread(tokens: Tensor, placement: Placement) -> Tensor:
+def spread_tokens(tokens: Tensor, placement: Placement) -> Tensor:
     """[tokens, hidden] -> [slots, hidden], zeros in empty slots."""
     return apply(_Spread, tokens, placement)
 

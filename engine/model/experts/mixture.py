@@ -25,7 +25,7 @@ from engine.model.experts.dispatch import (
     grouped_linear,
     place_padded,
     place_sorted,
-    spread,
+    spread_tokens,
 )
 from engine.model.experts.row_buckets import RowBuckets
 from engine.model.experts.slots import ExpertSlots
@@ -258,7 +258,7 @@ class Mixture(nn.Module):
         told = counts if self.text is None else text.counts()
         weights, loss = self._balance(routing.weights, text, told)
         placement, results = self._dispatch(tokens, routing, counts)
-        dropped = None if placement.is_full else counts - placement.filled(self.shape.experts)
+        dropped = None if placement.is_full else counts - placement.filled_slots(self.shape.experts)
         bucketed = None if self.buckets is None else self.buckets.last
         probability = text.probabilities.detach().sum(dim=0) / max(1, len(text.probabilities))
         self.report = MixtureReport(loss, told, dropped, probability, bucketed)
@@ -281,9 +281,9 @@ class Mixture(nn.Module):
         capacity = self.shape.capacity(tokens.shape[0] // ranks)
         if capacity is None:
             placement = place_sorted(routing.chosen)
-            return placement, self._run_sorted(spread(tokens, placement), counts)
+            return placement, self._run_sorted(spread_tokens(tokens, placement), counts)
         placement = place_padded(routing.chosen, self.shape.experts, capacity, groups)
-        slots = spread(tokens, placement).unflatten(0, (self.shape.experts, -1))
+        slots = spread_tokens(tokens, placement).unflatten(0, (self.shape.experts, -1))
         return placement, self.axis.run_padded(slots, self._experts).flatten(0, 1)
 
     def _run_sorted(self, rows: Tensor, counts: Tensor) -> Tensor:

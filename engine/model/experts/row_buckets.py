@@ -67,7 +67,7 @@ def directions(width: int, seed: int) -> Tensor:
 
 
 @torch.no_grad()
-def bucketed(rows: Tensor, counts: Tensor, into: int, turned: Tensor) -> tuple[Buckets, Tensor]:
+def bucket_rows(rows: Tensor, counts: Tensor, into: int, turned: Tensor) -> tuple[Buckets, Tensor]:
     """``rows`` [rows, width] sorted by expert, ``counts`` int64 [experts] of each, in so many buckets (at least as many
     as there are experts that have rows, at most one a row), and the buckets of each expert; ``turned`` are the
     directions.
@@ -159,16 +159,16 @@ class RowBuckets:
         rows and their counts. With ``told`` what became of them is ``last``.
         """
         into = bucket_count(len(rows), len(counts), self.share)
-        buckets, own = bucketed(rows, counts, into, self._turned)
+        buckets, own = bucket_rows(rows, counts, into, self._turned)
         means = apply(_Means, rows, *buckets)
-        self.last = _told(rows.detach(), means.detach(), buckets, counts, own) if told else None
+        self.last = _bucket_statistics(rows.detach(), means.detach(), buckets, counts, own) if told else None
         results = apply(_OfEach, exchange(means, own), *buckets)
         if not self.adds_residual:
             return results
         return apply(_AddDistances, results, rows, 1 / self._parts, *buckets)
 
 
-def _told(rows: Tensor, means: Tensor, buckets: Buckets, counts: Tensor, own: Tensor) -> Tensor:
+def _bucket_statistics(rows: Tensor, means: Tensor, buckets: Buckets, counts: Tensor, own: Tensor) -> Tensor:
     lengths = rows.float().norm(dim=1).clamp_min(1e-30)
     apart = (buckets.distances(rows, means).norm(dim=1) / lengths).double()
     expert = _experts_of(counts, len(rows))

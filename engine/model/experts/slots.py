@@ -122,7 +122,7 @@ class _Expert:
     parts: tuple[Tensor, Tensor, Tensor]
 
     @classmethod
-    def cut(cls, flat: Tensor, width: int, hidden: int) -> _Expert:
+    def from_flat(cls, flat: Tensor, width: int, hidden: int) -> _Expert:
         gate, up, down = flat.split(width * hidden)
         return cls((gate.view(width, hidden), up.view(width, hidden), down.view(hidden, width)))
 
@@ -159,7 +159,7 @@ class ExpertSlots:
         """Gate, up and down of a layer's experts, [experts, out, in] each: their values move home, and what is left of
         them takes no memory. ``home`` of each is what an optimizer updates.
         """
-        self._homes[layer] = tuple(self._moved(layer, place, one) for place, one in enumerate(weights))
+        self._homes[layer] = tuple(self._move_home(layer, place, one) for place, one in enumerate(weights))
         self._cache = ExpertCache(self.count, sorted(self._homes))
         for weight, home in zip(weights, self._homes[layer], strict=True):
             weight.untyped_storage().resize_(0)
@@ -183,7 +183,7 @@ class ExpertSlots:
         out: Tensor = apply(_Slotted, rows, sizes, layer, self, *weights)
         return out.view_as(x)
 
-    def wanted(self, layer: int, sizes: Sequence[int], trains: bool) -> list[Key]:
+    def chosen_experts(self, layer: int, sizes: Sequence[int], trains: bool) -> list[Key]:
         """The experts that the gate has chosen, in order."""
         self._chosen[layer] = [(layer, expert) for expert, size in enumerate(sizes) if size]
         self._cache.chose(layer, self._chosen[layer], trains)
@@ -230,7 +230,7 @@ class ExpertSlots:
     def _fetch(self, key: Key, slot: int) -> Future[None]:
         layer, expert = key
         while len(self._experts) <= slot:
-            self._experts.append(self._made())
+            self._experts.append(self._make_slot())
         sources = [one[expert] for one in self._homes[layer]]
         self.use.fetched_bytes += self.slot_bytes
         targets = self._experts[slot].parts
@@ -241,17 +241,17 @@ class ExpertSlots:
 
         return self._lane.submit(copy, self.slot_bytes)
 
-    def _made(self) -> _Expert:
+    def _make_slot(self) -> _Expert:
         gate = next(iter(self._homes.values()))[0]
         width, hidden = gate.shape[1:]
-        return _Expert.cut(torch.empty(3 * width * hidden, dtype=gate.dtype), width, hidden)
+        return _Expert.from_flat(torch.empty(3 * width * hidden, dtype=gate.dtype), width, hidden)
 
     def _settle(self) -> None:
         for coming in self._coming.values():
             coming.result()
         self._coming.clear()
 
-    def _moved(self, layer: int, place: int, weight: nn.Parameter) -> Tensor:
+    def _move_home(self, layer: int, place: int, weight: nn.Parameter) -> Tensor:
         values = weight.detach()
         if self.home == "host":
             return values.clone()
@@ -276,7 +276,7 @@ class _Slotted(torch.autograd.Function):
     def forward(
         ctx: Any, rows: Tensor, sizes: list[int], layer: int, slots: ExpertSlots, *weights: nn.Parameter
     ) -> Tensor:
-        chosen, width = slots.wanted(layer, sizes, ctx.needs_input_grad[0]), weights[0].shape[1]
+        chosen, width = slots.chosen_experts(layer, sizes, ctx.needs_input_grad[0]), weights[0].shape[1]
         gates, ups = rows.new_empty(len(rows), width), rows.new_empty(len(rows), width)
         out = torch.empty_like(rows)
         parts = [one.split(sizes) for one in (rows, gates, ups, out)]

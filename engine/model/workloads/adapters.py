@@ -139,7 +139,7 @@ class SideDecoder(Decoder):
 
     def _through(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor) -> Tensor:
         steps = [functools.partial(block, rotary=self.rotary) for block in blocks]
-        out: Tensor = self.side(without_gradients(self._entered, steps, x))
+        out: Tensor = self.side(without_gradients(self._embed, steps, x))
         return out
 
 

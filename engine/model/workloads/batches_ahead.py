@@ -78,9 +78,9 @@ class BatchesAhead:
         self._thread.shutdown()
 
     def _begin(self, batch: _Batch) -> Future[_Pair]:
-        return self._thread.submit(self._timed, lambda: self._samples.training(*batch))
+        return self._thread.submit(self._time_making, lambda: self._samples.training(*batch))
 
-    def _timed(self, make: Callable[[], _Pair]) -> _Pair:
+    def _time_making(self, make: Callable[[], _Pair]) -> _Pair:
         began = time.perf_counter()
         try:
             return make()

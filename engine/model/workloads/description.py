@@ -29,7 +29,7 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
     _check_all_used(blueprint, parts)
     _check_step(blueprint)
     sizes = _sizes(blueprint, parts)
-    flops, reason = _counted(blueprint, list(parts.values()))
+    flops, reason = _count_flops(blueprint, list(parts.values()))
     return WorkloadFacts(
         name=workload.name or config.model.workload,
         blocks=len(workload.blocks),
@@ -139,7 +139,7 @@ def _sizes(blueprint: ListedBlueprint, parts: dict[str, nn.Module]) -> dict[str,
     return {sharing.name(name): shape for name, shape in own.items()}
 
 
-def _counted(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | None, str]:
+def _count_flops(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | None, str]:
     """FLOPs of forward and backward of one sample, or why there are none.
 
     Raises:

@@ -103,13 +103,13 @@ class MaskedWindows:
 
     def training(self, first: int, count: int) -> tuple[Tokens, Tokens]:
         """Tokens with masks, and the targets: the bytes that were there, or ``IGNORED``; int64 [count, length]."""
-        return self._masked(self.corpus.training(first, count)[:, :-1], first)
+        return self._mask_windows(self.corpus.training(first, count)[:, :-1], first)
 
     def validation(self, first: int, count: int) -> tuple[Tokens, Tokens]:
         """The same of held-out text."""
-        return self._masked(self.corpus.validation(first, count)[:, :-1], _HELD_OUT + first)
+        return self._mask_windows(self.corpus.validation(first, count)[:, :-1], _HELD_OUT + first)
 
-    def _masked(self, windows: Tokens, first: int) -> tuple[Tokens, Tokens]:
+    def _mask_windows(self, windows: Tokens, first: int) -> tuple[Tokens, Tokens]:
         inputs, targets = windows.copy(), np.full_like(windows, IGNORED)
         for row in range(len(windows)):
             drawn = np.random.default_rng([self.seed, first + row])

@@ -30,10 +30,10 @@ def open_blueprint(config: RunConfig, alone: Axes) -> Blueprint:
     """
     if config.model.workload == DECODER:
         return DecoderBlueprint(config)
-    return ListedBlueprint(_checked(config, _made(config)), config, alone)
+    return ListedBlueprint(_check_workload(config, _call_factory(config)), config, alone)
 
 
-def _made(config: RunConfig) -> object:
+def _call_factory(config: RunConfig) -> object:
     factory, options, name = _factory(config.model.workload), config.model.options, config.model.workload
     try:
         return factory(**options)
@@ -48,7 +48,7 @@ def _made(config: RunConfig) -> object:
         raise InputError(FIELD, name, f"its factory ends the program ({error})") from error
 
 
-def _checked(config: RunConfig, made: object) -> Workload:
+def _check_workload(config: RunConfig, made: object) -> Workload:
     spec = config.model.workload
     if not isinstance(made, Workload):
         kind = type(made).__name__
@@ -77,7 +77,7 @@ def _factory(spec: str) -> Any:
     """The function that ``MODULE:NAME`` or ``FILE.py:NAME`` names."""
     where, _, name = f"{SHIPPED[spec]}:workload".rpartition(":") if spec in SHIPPED else spec.rpartition(":")
     try:
-        module = _from_file(Path(where)) if where.endswith(".py") else _imported(where)
+        module = _from_file(Path(where)) if where.endswith(".py") else _import_module(where)
     except InputError:
         raise
     except Exception as error:
@@ -95,7 +95,7 @@ def _factory(spec: str) -> Any:
     return factory
 
 
-def _imported(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     """A module of what is installed, or of the folder that the command was started in."""
     here = str(Path.cwd())
     if here not in sys.path:

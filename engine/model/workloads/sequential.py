@@ -51,7 +51,7 @@ class ListedStage(Stage):
     ) -> None:
         super().__init__()
         self.axes, self.tp, self._bf16, self._is_last = axes, axes.tensor, bf16, built.is_last
-        self._told = _told(workload, axes)
+        self._axes_arguments = _axes_arguments(workload, axes)
         self._loss, self._metric = workload.loss, workload.metric
         self.first, self.last = built.first, built.last
         self.blocks = nn.ModuleDict({str(number): block for number, block in built.blocks.items()})
@@ -86,13 +86,13 @@ class ListedStage(Stage):
         with self._precision():
             steps = [self._step(*pair) for pair in zip(self.blocks.values(), self._forgets, strict=True)]
             if self.side is not None:
-                x = self._beside(self.side, x)
+                x = self._run_side(self.side, x)
             elif self.offload is not None and torch.is_grad_enabled():
                 x = self.offload.run(
-                    steps, self._entered(x), None
+                    steps, self._run_first(x), None
                 )  # with no name here, or it could not leave
             else:
-                x = self._entered(x)
+                x = self._run_first(x)
                 for step in steps:
                     x = step(x, None)
             x = x if self.last is None else self.last(x)
@@ -100,17 +100,17 @@ class ListedStage(Stage):
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         with self._precision():
-            return self._loss(output, targets, *self._told)
+            return self._loss(output, targets, *self._axes_arguments)
 
     def metric(self, output: Tensor, targets: Tensor) -> Tensor | None:
-        return None if self._metric is None else self._metric(output, targets, *self._told)
+        return None if self._metric is None else self._metric(output, targets, *self._axes_arguments)
 
-    def _entered(self, x: Tensor) -> Tensor:
+    def _run_first(self, x: Tensor) -> Tensor:
         return x if self.first is None else self.first(x)
 
-    def _beside(self, side: SideNetwork, x: Tensor) -> Tensor:
+    def _run_side(self, side: SideNetwork, x: Tensor) -> Tensor:
         """Mixers have places first."""
-        given = without_gradients(self._entered, list(self.blocks.values()), x)
+        given = without_gradients(self._run_first, list(self.blocks.values()), x)
         out: Tensor = side(one.transpose(0, 1) for one in given)
         return out.transpose(0, 1)
 
@@ -205,7 +205,7 @@ class ListedBlueprint:
 
     def loss_on_meta(self, output: Tensor, targets: Tensor) -> Tensor:
         """Of the whole model."""
-        return self.workload.loss(output, targets, *_told(self.workload, self.alone))
+        return self.workload.loss(output, targets, *_axes_arguments(self.workload, self.alone))
 
     def inputs_on_meta(self, count: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets like those of so many samples."""
@@ -242,7 +242,7 @@ class ListedBlueprint:
             with torch.device("meta" if on_meta else "cpu"), torch.random.fork_rng(devices=[]):
                 # Blocks that are to be one start from the same values.
                 torch.manual_seed(_seed(self.sharing.name(f"{name}.").rstrip("."), self.config.train.seed))
-                module = build(*_told(self.workload, axes))
+                module = build(*_axes_arguments(self.workload, axes))
         except Exception as error:
             raise InputError(FIELD, spec, f"{name} cannot be built: {exception_line(error)}") from error
         if not isinstance(module, nn.Module):
@@ -318,7 +318,7 @@ class Tensors:
         return inputs[:, places], targets[:, places]
 
 
-def _told(workload: Workload, axes: Axes) -> tuple[Axes, ...]:
+def _axes_arguments(workload: Workload, axes: Axes) -> tuple[Axes, ...]:
     """What parts are built from, and losses taken with, beside their own."""
     return (axes,) if workload.splits else ()
 

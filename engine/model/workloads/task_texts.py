@@ -24,13 +24,13 @@ class TaskTexts:
 
     def training(self, first: int, count: int) -> Tokens:
         """Windows ``first`` .. ``first + count`` of the endless training order: int64 [count, length + 1]."""
-        return self._drawn(first, count, Corpus.training)
+        return self._draw_windows(first, count, Corpus.training)
 
     def validation(self, first: int, count: int) -> Tokens:
         """The same of held-out windows; a task's start again when there are too few."""
-        return self._drawn(first, count, Corpus.validation)
+        return self._draw_windows(first, count, Corpus.validation)
 
-    def _drawn(self, first: int, count: int, draw: Callable[[Corpus, int, int], Tokens]) -> Tokens:
+    def _draw_windows(self, first: int, count: int, draw: Callable[[Corpus, int, int], Tokens]) -> Tokens:
         """Consecutive windows of one task are read at once."""
         ends = list(accumulate(self.batches))
         places = [divmod(position, ends[-1]) for position in range(first, first + count)]

@@ -94,13 +94,13 @@ class Windows:
 
     def training(self, first: int, count: int) -> tuple[Tensor, Tensor]:
         """Tokens and the ones that follow them, int64 [count, sequence / cp]."""
-        return self._at(self.corpus.training(first, count))
+        return self._inputs_and_targets(self.corpus.training(first, count))
 
     def validation(self, first: int, count: int) -> tuple[Tensor, Tensor]:
         """The same of held-out text."""
-        return self._at(self.corpus.validation(first, count))
+        return self._inputs_and_targets(self.corpus.validation(first, count))
 
-    def _at(self, windows: Tokens) -> tuple[Tensor, Tensor]:
+    def _inputs_and_targets(self, windows: Tokens) -> tuple[Tensor, Tensor]:
         tokens = torch.from_numpy(windows)
         return tokens[:, self.positions], tokens[:, self.positions + 1]
 

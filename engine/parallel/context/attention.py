@@ -33,7 +33,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor 
     if takes_groups(query.device.type, query.dtype):
         return F.scaled_dot_product_attention(query, key, value, visible, is_causal=causal, enable_gqa=True)
     query = fold(query, kv_heads)
-    key, value = (spread(fold(x, kv_heads), query) for x in (key, value))
+    key, value = (expand_heads(fold(x, kv_heads), query) for x in (key, value))
     if visible is not None:
         visible = visible.repeat_interleave(kv_heads, 0)
     mixed = F.scaled_dot_product_attention(query, key, value, visible, is_causal=causal)
@@ -55,7 +55,7 @@ def fold(x: Tensor, kv_heads: int) -> Tensor:
     return folded
 
 
-def spread(x: Tensor, query: Tensor) -> Tensor:
+def expand_heads(x: Tensor, query: Tensor) -> Tensor:
     """One key head [n, 1, keys, head_dim] as many times as there are query heads; a view."""
     return x.expand(-1, query.shape[1], -1, -1)
 
@@ -85,7 +85,7 @@ class BlockKernel(NamedTuple):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
         """Result [n, group, queries, head_dim] and log-sum-exp [n, group, queries]."""
         if not self.grouped:
-            key, value = spread(key, query), spread(value, query)
+            key, value = expand_heads(key, query), expand_heads(value, query)
         return self.forward(query, key, value, causal)
 
     def gradients(
@@ -100,7 +100,7 @@ class BlockKernel(NamedTuple):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Parts of the gradients of query, key and value; those of a shared key head are summed, in fp32."""
         if not self.grouped:
-            key, value = spread(key, query), spread(value, query)
+            key, value = expand_heads(key, query), expand_heads(value, query)
         of_query, of_key, of_value = self.backward(gradient, query, key, value, out, log_sum, causal)
         if self.grouped:
             return of_query, of_key, of_value
@@ -123,7 +123,7 @@ def block_kernel(query: Tensor, key: Tensor) -> BlockKernel:
             SDPAParams(query, key, key, None, 0.0, True, True)
         ):
             return CUDA_FLASH
-        spread_key = spread(key, query)
+        spread_key = expand_heads(key, query)
         if can_use_efficient_attention(SDPAParams(query, spread_key, spread_key, None, 0.0, True, False)):
             return CUDA_EFFICIENT
     return MATMUL

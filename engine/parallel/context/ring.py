@@ -78,7 +78,7 @@ def _pass_on(channel: Channel, x: Tensor) -> Hop:
     return start_hop(channel, x, after, torch.empty_like(x), before)
 
 
-def _around(channel: Channel, home: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _ring_blocks(channel: Channel, home: Tensor) -> Iterator[tuple[int, Tensor]]:
     """(rank it comes from, its block), own block first; the next one is under way while the caller computes."""
     block = home
     for step in range(channel.size):
@@ -115,7 +115,7 @@ class _Ring(torch.autograd.Function):
         kernel = kernel or block_kernel(query, home[0])
         out: Tensor
         log_sum: Tensor
-        for source, (keys, values) in _around(channel, home):
+        for source, (keys, values) in _ring_blocks(channel, home):
             rows, columns, causal = visible(channel.rank, source, chunk)
             mine = query[:, :, rows], keys[:, :, columns], values[:, :, columns]
             block_out, block_log_sum = kernel.attend(*mine, causal)
@@ -156,7 +156,7 @@ def _ring_gradients(
     of_query: Tensor
     of_home: Tensor
     hop: Hop | None = None
-    for source, (keys, values) in _around(channel, home):
+    for source, (keys, values) in _ring_blocks(channel, home):
         rows, columns, causal = visible(channel.rank, source, chunk)
         mine = gradient[:, :, rows], query[:, :, rows], keys[:, :, columns], values[:, :, columns]
         parts = kernel.gradients(*mine, out[:, :, rows], log_sum[:, :, rows], causal)

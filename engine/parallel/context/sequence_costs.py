@@ -43,13 +43,13 @@ class SequenceCosts:
             computed += self.token_bytes * length * (degree - 1) / degree**2 / self.bandwidth[degree]
         return computed * self.factors.get(degree, 1.0)
 
-    def fixed(self, degree: int) -> float:
+    def base_seconds(self, degree: int) -> float:
         """Seconds of a micro-batch whatever is in it."""
         return (self.fixed_seconds + self.latency.get(degree, 0.0)) * self.factors.get(degree, 1.0)
 
     def group(self, lengths: Iterable[int], degree: int) -> float:
         """Seconds of a group with these documents."""
-        return self.fixed(degree) + sum(self.document(length, degree) for length in lengths)
+        return self.base_seconds(degree) + sum(self.document(length, degree) for length in lengths)
 
     def as_document(self) -> dict[str, Any]:
         """Plain values, for records."""

@@ -23,7 +23,7 @@ from engine.config.run_config import RunConfig
 from engine.model.decoder import Decoder
 from engine.parallel.context.axis import DocumentAttention
 from engine.parallel.context.sequence_costs import SequenceCosts
-from profilers.collectives.recorder import unrecorded
+from profilers.collectives.recorder import pause_recording
 
 #: The most tokens a rank is measured with.
 _MOST_TOKENS = 1024
@@ -104,7 +104,7 @@ def _seconds(rank: RankContext, model: Decoder, degree: int, count: int, length:
     one before, after one that is thrown away.
     """
     found = []
-    with unrecorded():
+    with pause_recording():
         for repeat in range(_REPEATS + 1):
             tokens = _begin(rank, model, degree, count, length - repeat * _shorter(degree, count, length))
             _meet(rank)
@@ -158,7 +158,7 @@ def _means(rank: RankContext, mine: list[float]) -> list[float]:
     """Over ranks: of the same numbers in the same order on each."""
     if rank.groups.data is None:
         return mine
-    with unrecorded():
+    with pause_recording():
         row = torch.tensor([mine], dtype=torch.float64, device=rank.device)
         rows = host_values.numbers(Channel(rank.groups.data, rank.device).all_gather(row))
     return [sum(of) / len(of) for of in zip(*rows, strict=True)]

@@ -211,7 +211,7 @@ def _dealt(
     lengths: Sequence[int], order: Sequence[int], degrees: Sequence[int], capacity: int, costs: SequenceCosts
 ) -> list[SequenceGroup] | None:
     documents = [list[int]() for _ in degrees]
-    seconds = [costs.fixed(degree) for degree in degrees]
+    seconds = [costs.base_seconds(degree) for degree in degrees]
     room = [degree * capacity for degree in degrees]
     for one in order:
         length = lengths[one]
@@ -282,7 +282,10 @@ def _solve(
     for group, degree in enumerate(groups):
         own, used = range(group * wide, (group + 1) * wide), uses + group
         of = [costs.document(length, degree) / bound for length, _ in buckets]
-        times = dict(zip(own, of, strict=True)) | {used: costs.fixed(degree) / bound, variables - 1: -1.0}
+        times = dict(zip(own, of, strict=True)) | {
+            used: costs.base_seconds(degree) / bound,
+            variables - 1: -1.0,
+        }
         constrain(times, -math.inf, 0)
         tokens: dict[int, float] = dict(zip(own, (float(length) for length, _ in buckets), strict=True))
         constrain(tokens | {used: -float(degree * ranks.capacity)}, -math.inf, 0)

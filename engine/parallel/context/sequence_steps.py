@@ -138,7 +138,7 @@ class DocumentSteps:
         """The next step is over documents ``first`` to ``first + count`` of the training order."""
         numbers = self._documents.training(first, count)
         began = time.monotonic()
-        plan = self._by_hand(numbers) if self._store is None else self._told(self._store, first, count)
+        plan = self._by_hand(numbers) if self._store is None else self._share_plan(self._store, first, count)
         self._batch = Batch(numbers, plan, self._tokens(numbers), time.monotonic() - began)
 
     def run(self) -> float:
@@ -212,17 +212,19 @@ class DocumentSteps:
         """The same on every rank."""
         return plan_documents(list(map(self._documents.length, numbers)), self._ranks, self._formula, 0.0)
 
-    def _told(self, store: RankStore, first: int, count: int) -> SequencePlan:
+    def _share_plan(self, store: RankStore, first: int, count: int) -> SequencePlan:
         """What rank 0 found, which then begins with the batch behind this one."""
         self._turn += 1
-        costs = self._learned(store)
-        told = store.broadcast(f"{self._turn}.plan", lambda: self._found(first, count, costs).as_document())
+        costs = self._learn_costs(store)
+        told = store.broadcast(
+            f"{self._turn}.plan", lambda: self._take_plan(first, count, costs).as_document()
+        )
         if self._thread is not None:
             ahead = first + count, count
             self._ahead = ahead, self._thread.submit(self._program, *ahead, costs)
         return SequencePlan.of_document(told)
 
-    def _learned(self, store: RankStore) -> SequenceCosts:
+    def _learn_costs(self, store: RankStore) -> SequenceCosts:
         """On rank 0, corrected by what all ranks' groups took in the last step."""
         if self._factors is None:
             store.forget()
@@ -235,7 +237,7 @@ class DocumentSteps:
             self._factors.learn(ranks, dict(self.last_plan.factors))
         return replace(self._costs, factors=self._factors.next())
 
-    def _found(self, first: int, count: int, costs: SequenceCosts) -> SequencePlan:
+    def _take_plan(self, first: int, count: int, costs: SequenceCosts) -> SequencePlan:
         """The plan made ahead, unless the run came to another batch."""
         if self._ahead is not None and self._ahead[0] == (first, count):
             return self._ahead[1].result()

@@ -55,7 +55,7 @@ def error_memories(
 ) -> list[ReplicaMemory]:
     """One bucket's error memory, which is another one on each rank, and what a method keeps beside it."""
     errors = compressor.memory(content)
-    memories = [_kept(one, owner) for one in compressor.state(content)]
+    memories = [_replica_memory(one, owner) for one in compressor.state(content)]
     if errors is None:
         return memories
     place, size = owner.ranks
@@ -69,7 +69,7 @@ def error_memories(
     ]
 
 
-def _kept(one: MethodState, owner: MemoryOwner) -> ReplicaMemory:
+def _replica_memory(one: MethodState, owner: MemoryOwner) -> ReplicaMemory:
     """A slice belongs to elements of the parameter; a factor to the part of it that the rank holds."""
     name, lies = (
         f"{one.part.name}.{one.kind}{owner.over_tp(one.part.name)}",
@@ -213,7 +213,7 @@ class AveragedParameters:
     def pieces(self) -> list[Piece]:
         """What this rank updates; the same objects at every call."""
         if not self._pieces:
-            self._pieces = self._cut()
+            self._pieces = self._make_pieces()
             self._values.clear()
         return self._pieces
 
@@ -283,7 +283,7 @@ class AveragedParameters:
         self._masters.write_back()
         for slots in {id(one): one for one in map(slots_of, self.shared.named.values()) if one}.values():
             slots.forget()
-        self._spread()
+        self._send_values()
 
     def drain(self) -> None:
         """Wait for all that is under way."""
@@ -300,7 +300,7 @@ class AveragedParameters:
                 for bucket in self.buckets.buckets:
                     channel.all_reduce(bucket.flat)
 
-    def _cut(self) -> list[Piece]:
+    def _make_pieces(self) -> list[Piece]:
         """Every parameter as a whole."""
         pieces = []
         for name, parameter in self.shared.named.items():
@@ -316,7 +316,7 @@ class AveragedParameters:
         """Where it is: buckets may be dealt anew."""
         return lambda: self.buckets.averages[parameter]
 
-    def _spread(self) -> None:
+    def _send_values(self) -> None:
         """Other ranks need no values of this one."""
 
     def _padding(self) -> int:
@@ -355,13 +355,13 @@ class AveragedParameters:
         self._see(bucket)
         if self.compressor is None:
             return
-        content, views = self.contents[bucket.index], self._trained(bucket)
+        content, views = self.contents[bucket.index], self._trained_gradients(bucket)
         if views and not self._needs_slices and self.compressor.sends_all(content):
             yield from self.compressor.average(views)
         else:
             yield from self.compressor.reduce(content)
 
-    def _trained(self, bucket: Bucket) -> list[Tensor]:
+    def _trained_gradients(self, bucket: Bucket) -> list[Tensor]:
         """The gradient of what this step trains of a bucket's parameters; empty if that is all of them."""
         parts = [trained_part(parameter) for parameter in bucket.parameters]
         if not any(parts):

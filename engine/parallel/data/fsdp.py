@@ -131,7 +131,7 @@ class FullyShardedReplica:
     def pieces(self) -> list[Piece]:
         """This rank's slices; AdamW on DTensors does more work for the same bits."""
         if not self._pieces:
-            self._pieces = self._cut() + self._rest.pieces()
+            self._pieces = self._make_pieces() + self._rest.pieces()
         return self._pieces
 
     def waves(self) -> list[Wave]:
@@ -213,7 +213,7 @@ class FullyShardedReplica:
                 config.overlap.fused_gathers,
             )
 
-    def _cut(self) -> list[Piece]:
+    def _make_pieces(self) -> list[Piece]:
         pieces = []
         for name, parameter in self.model.named().items():
             if parameter in self._whole:

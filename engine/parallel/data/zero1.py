@@ -90,7 +90,7 @@ class SlicedParameters(AveragedParameters):
         """Of what several stages share, the forward of none but one would wait for it."""
         return config.overlap.gather_with_optimizer and not self.shared.at_end
 
-    def _cut(self) -> list[Piece]:
+    def _make_pieces(self) -> list[Piece]:
         """The part of each parameter that lies in this rank's slice of its bucket."""
         both = zip(self.buckets.averaged, self._weights, strict=True)
         self._pieces_by_bucket = [self._pieces_of(bucket, weights) for bucket, weights in both]

@@ -17,7 +17,7 @@ from engine.comm import host_values
 from engine.comm.channel import Group, all_gather_single, reduce_scatter_single
 from engine.comm.gloo_exchange import Exchange
 from profilers import torch_private
-from profilers.collectives.recorder import active_recorder, unrecorded
+from profilers.collectives.recorder import active_recorder, pause_recording
 from profilers.collectives.wire_bytes import EXCHANGE
 from profilers.steps.timer import Issued, StepTimer
 from profilers.steps.wait_sampler import waits_here
@@ -92,7 +92,7 @@ class Link:
         """torch's own record would be of the step in which the call began, where its end is not known yet."""
         recorder = active_recorder()
         begin = None if recorder is None else recorder.mark()
-        with unrecorded():
+        with pause_recording():
             work = start()
         if recorder is None:
             return Call(work, lambda: None)

@@ -132,7 +132,7 @@ def visible(driver: GpuSource) -> list[int | None]:
         return [] if len(set(parts)) < len(parts) else [None] * len(parts)
     by_name = asked.startswith("GPU-")
     uuids = [str(driver.identity(gpu)["uuid"]) if by_name else "" for gpu in range(count)]
-    return _whole(driver, _shown(asked, uuids))
+    return _whole(driver, _shown_positions(asked, uuids))
 
 
 def names(driver: GpuSource) -> list[str]:
@@ -166,7 +166,7 @@ def only(numbers: Sequence[int]) -> dict[str, str | None]:
         driver.close()
 
 
-def _shown(asked: str, uuids: Sequence[str]) -> list[int]:
+def _shown_positions(asked: str, uuids: Sequence[str]) -> list[int]:
     """Positions that a list of numbers, or of UUIDs, shows of devices with these UUIDs."""
     parts = asked.split(",")
     if asked.startswith("GPU-"):
@@ -203,11 +203,11 @@ def _visible_amd(driver: AmdSmi) -> list[int]:
     uuids = [str(driver.identity(gpu)["uuid"]) for gpu in range(driver.device_count)]
     shown = _in_order_of_hip(driver)
     if (asked := os.environ.get(_ROCR)) is not None:
-        shown = _filtered(asked, shown, uuids)
+        shown = _select_tokens(asked, shown, uuids)
     asked = os.environ.get(_HIP, os.environ.get(_CUDA))
     if asked is None:
         return shown
-    return [shown[place] for place in _shown(asked, [uuids[gpu] for gpu in shown])]
+    return [shown[place] for place in _shown_positions(asked, [uuids[gpu] for gpu in shown])]
 
 
 def _in_order_of_hip(driver: AmdSmi) -> list[int]:
@@ -215,7 +215,7 @@ def _in_order_of_hip(driver: AmdSmi) -> list[int]:
     return sorted(range(len(numbers)), key=numbers.__getitem__)
 
 
-def _filtered(asked: str, order: Sequence[int], uuids: Sequence[str]) -> list[int]:
+def _select_tokens(asked: str, order: Sequence[int], uuids: Sequence[str]) -> list[int]:
     """Numbers or beginnings of UUIDs; the first that fits none, several, or one that was named before ends the list."""
     shown: list[int] = []
     for token in (part.strip().lower() for part in asked.split(",")):

@@ -17,7 +17,7 @@ from engine.comm.channel import Channel
 from engine.comm.signatures import BROADCAST, PARTIAL, Signature, bytes_between, split
 from engine.config.sections import Lab
 from engine.launch.pool import RankHosts
-from engine.parallel.collectives import boxed
+from engine.parallel.collectives import redistribute
 from tests.support.engine.lab import counted, needs_lab
 from tests.support.ranks import on_ranks, on_ranks_of
 
@@ -60,7 +60,7 @@ def moved(rank: int) -> list[tuple[Tensor, Tensor]]:
     found = []
     for source, target in TRANSITIONS:
         x = part(whole(0), source, rank, ranks).requires_grad_()
-        out = boxed(x, source, target, channel)
+        out = redistribute(x, source, target, channel)
         out.backward(part(whole(1), target.of_gradient, rank, ranks))
         assert x.grad is not None
         found.append((out.detach().clone(), x.grad))

@@ -56,7 +56,7 @@ class Double:
             flat[run.start : run.stop].copy_(wide)
 
     def messages(self) -> list[Message]:
-        return [self._link.reduced(len(self._wide), 8)]
+        return [self._link.reduce_message(len(self._wide), 8)]
 
     def state(self) -> list[MethodState]:
         return []

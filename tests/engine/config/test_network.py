@@ -55,9 +55,9 @@ def test_hosts_are_counted_through_and_ranks_that_follow_each_other_share_one() 
     ],
 )
 def test_a_namespaces_name_tells_the_lab(one: Shape) -> None:
-    made = lab.owned(one)
+    made = lab.for_process(one)
     names = [made.switch, *made.namespaces, *([made.core] if made.core else [])]
-    assert [lab.named(name) for name in names] == [made] * len(names)
+    assert [lab.from_namespace(name) for name in names] == [made] * len(names)
     assert len(set(names)) == one.hosts + 1 + (len(one.islands) > 1)
 
 
@@ -67,14 +67,14 @@ def test_the_longest_name_is_a_name_of_a_file() -> None:
         Shape(islands, (10_000_000,) * MAX_ISLANDS, 10_000_000, 10_000_000), 4_194_304, 10**10, 999
     )
     assert len(largest.switch) <= 255
-    assert lab.named(largest.switch) == largest
+    assert lab.from_namespace(largest.switch) == largest
 
 
 @pytest.mark.parametrize(
     "name", ["workbench-lab-1-2-3-2-switch", "workbench-lab-1-2-3-x-0", "other", "workbench-lab-1-2-3-2x0+-0"]
 )
 def test_other_names_are_nobodys(name: str) -> None:
-    assert lab.named(name) is None
+    assert lab.from_namespace(name) is None
 
 
 @pytest.mark.parametrize(

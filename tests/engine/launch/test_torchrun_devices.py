@@ -104,7 +104,7 @@ def test_a_run_of_a_lab_goes_elsewhere_without_the_names_of_its_interfaces(
     of_four: dict[str, Any] = {"parallel": {"dp": 4}, "batch": {"global_batch": 4, "micro_batch": 1}}
     lab = {"islands": [2, 2], "inside_mbit": 400.0}
     file.write_text(json.dumps(of_four | {"lab": lab, "network": {"inside": "data"}}), encoding="utf-8")
-    assert torchrun._checked(file).network == Network()
+    assert torchrun._load_config(file).network == Network()
     named = {"inside": "lo", "island_devices": 2}
     file.write_text(json.dumps(of_four | {"network": named}), encoding="utf-8")
-    assert torchrun._checked(file).network == Network(**named)
+    assert torchrun._load_config(file).network == Network(**named)

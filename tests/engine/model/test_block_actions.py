@@ -89,9 +89,9 @@ def test_no_mix_changes_a_number(tmp_path: Path, precision: str) -> None:
 class _Slow(ThreadCopies):
     """Holds what it copies for longer than a block computes."""
 
-    def _taken(self, tensors: list[Tensor]) -> list[Tensor]:
+    def _copy_all(self, tensors: list[Tensor]) -> list[Tensor]:
         time.sleep(0.1)
-        return super()._taken(tensors)
+        return super()._copy_all(tensors)
 
 
 def test_copies_that_take_longer_than_blocks_hold_no_more_than_planned(tmp_path: Path) -> None:

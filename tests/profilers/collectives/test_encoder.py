@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profilers.collectives.encoder import Kind, Span, Timed, until_noticed
+from profilers.collectives.encoder import Kind, Span, Timed, extend_to_noticed
 from tests.support.approximate import about
 
 KIND = Kind(("all_reduce", None, None, 8, None, None))
@@ -16,7 +16,7 @@ def noticed(
     calls: list[Timed], *waits: tuple[float, float, list[Span]]
 ) -> list[tuple[float | None, float | None]]:
     """Seconds and exposed seconds of each call."""
-    until_noticed(calls, waits)
+    extend_to_noticed(calls, waits)
     return [(one.seconds, one.exposed) for one in calls]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine.config.run_config import RunConfig, parse
 from tests.support.trainers.environments import OF_FORMAT, ROOT, made, require, variables
-from workbench.export.targets import target_named
+from workbench.export.targets import find_target
 
 LIMIT_SECONDS, GRACE_SECONDS = 300.0, 60.0
 
@@ -27,7 +27,7 @@ def small(ranks: int, **values: Any) -> RunConfig:
 def trained(name: str, config: RunConfig, folder: Path, *words: str, **given: str) -> list[dict[str, Any]]:
     """What each rank told: world, wrapper, steps, losses, and values of the largest parameter here and in all."""
     require(name)
-    form = target_named(name).format
+    form = find_target(name).format
     assert form is not None
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / form.file

@@ -278,7 +278,7 @@ def test_a_tie_in_memory_goes_to_the_simplest() -> None:
 
 def test_what_is_simple() -> None:
     assert labels.complexity(SPACE, PLAIN) == 0
-    assert labels.what_is_turned(SPACE, WIDE) == ["parallel.tp", "batch.micro_batch"]
+    assert labels.turned_keys(SPACE, WIDE) == ["parallel.tp", "batch.micro_batch"]
     assert labels.complexity(SPACE, DEEP) == 3
 
 

@@ -16,7 +16,7 @@ from profilers.model.run_summary import RunSummary
 from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import scoring
 from tuning.report.study_result import StudyResult
-from tuning.spec.objectives import Aim, aim_named
+from tuning.spec.objectives import Aim, find_aim
 from tuning.spec.study_file import StudyFile
 from tuning.spec.terms import LossGuard
 from tuning.storage import study_folder
@@ -160,7 +160,7 @@ def test_a_study_finds_what_reaches_a_loss_soonest(folder: Path) -> None:
     found = run_study(file, folder, Machine(losses=losses))
     assert (found["objective"], found["target_loss"]) == ("time_to_loss", 2.5)
     assert found["best"]["config"]["compression.method"] == "fp16"
-    aim = aim_named(found["objective"], found["target_loss"])
+    aim = find_aim(found["objective"], found["target_loss"])
     best, baseline = (aim.shown(found[name]["value"]) for name in ("best", "baseline"))
     assert best is not None and baseline is not None and best < baseline
     assert found["gain"]["verdict"] == "better"

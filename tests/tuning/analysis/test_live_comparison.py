@@ -138,7 +138,7 @@ def test_a_window_without_a_chain_counts_at_the_level_of_its_time(tmp_path: Path
 
 
 def lossy() -> StudyFile:
-    base: dict[str, Any] = live_study()._given()["base"]
+    base: dict[str, Any] = live_study()._dump_given()["base"]
     space = {"compression.method": ["none", "int8"]}
     guard = {"threshold": 0.05, "min_steps": 1}
     return live_study(base=base, space=space, confirm_repeats=8, loss_guard=guard)

@@ -12,7 +12,7 @@ from tuning.report.failure_rules import Case, learn
     ("hits", "size", "failures", "cases"), [(9, 20, 60, 280), (3, 3, 40, 290), (40, 41, 45, 250)]
 )
 def test_chances_of_many_trials_are_those_of_few(hits: int, size: int, failures: int, cases: int) -> None:
-    exact = failure_rules._tail(hits, size, failures, cases)
+    exact = failure_rules._tail_probability(hits, size, failures, cases)
     most = min(size, failures)
     assert failure_rules._long_tail(hits, most, size, failures, cases) == pytest.approx(exact, rel=1e-9)
 

@@ -13,7 +13,7 @@ from tests.support.studies.weighed import asked
 from tests.tuning.analysis.test_confirmation import searched, trial, wild
 from tuning.analysis import confirmation
 from tuning.analysis.comparison import compare, compare_runs, student
-from tuning.search.budgets import budgets, document, spent, used_up
+from tuning.search.budgets import budgets, document, is_spent, used_up
 from tuning.search.policy import next_step
 from tuning.spec import study_file
 from tuning.storage.state import StudyState, Trial
@@ -130,7 +130,7 @@ def test_the_confirmation_ends_with_the_budget_of_time() -> None:
         again = trial(number, step.point, 1000.0 * (1 + wild(number)), confirms, **told)
         state, windows = replace(state, trials=(*state.trials, again)), windows + 1
     assert windows == 4
-    assert spent(state, file)
+    assert is_spent(state, file)
     more = confirmed_study(trials=2, budget_seconds=80.0)
     assert next_step(state, more, exhausted=True).phase == "confirm"
 

@@ -12,7 +12,7 @@ from tuning.sensitivity import data
 from tuning.sensitivity.data import columns
 from tuning.sensitivity.effects import Neighbour, dependence, neighbours
 from tuning.sensitivity.importance import importance
-from tuning.sensitivity.models import fanova, modelled
+from tuning.sensitivity.models import explain_trials, fanova
 from tuning.sensitivity.outcomes import Explained, Shap
 from tuning.storage.state import StudyState
 
@@ -22,7 +22,7 @@ SPACE = FILE.search_space
 
 @functools.cache
 def said(worth: Any = known.value, count: int = known.EVERY, spread: float = known.NOISE) -> Shap:
-    return modelled(known.state(count, worth, spread), FILE, lambda *_: None)
+    return explain_trials(known.state(count, worth, spread), FILE, lambda *_: None)
 
 
 def effects(part: Explained) -> dict[str, float]:
@@ -148,7 +148,7 @@ def test_a_neighbour_that_was_not_measured_is_told_apart() -> None:
     without = known.fold([line for line in lines if line.get("number") not in target.trials])
     again = by_step(neighbours(without, FILE))["memory.recompute", "full"]
     assert (again.stands, again.loss_percent, again.trials) == ("unknown", None, ())
-    predicted = modelled(without, FILE, lambda *_: None)
+    predicted = explain_trials(without, FILE, lambda *_: None)
     (row,) = [row for row in predicted.neighbours if row.key == "memory.recompute"]
     assert row.low_percent < 30 < row.high_percent
     assert row.failure_chance < 0.3

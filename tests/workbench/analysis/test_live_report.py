@@ -23,12 +23,12 @@ from workbench.analysis.live_report import (
     Since,
     WindowRow,
     _gain_of,
-    _invested,
+    _gain_since,
     _Levels,
+    _lost_seconds,
     _lost_since,
-    _saved,
-    _since,
-    _untuned,
+    _saved_seconds,
+    _untuned_times,
     _windows,
     _with_baseline_s,
     since_words,
@@ -36,7 +36,7 @@ from workbench.analysis.live_report import (
 )
 from workbench.analysis.live_timeline import AGAIN, Timeline, Turned, changes_of, timeline_of
 from workbench.figures.search import live as figures
-from workbench.pages.study.live import _beside
+from workbench.pages.study.live import _leader_ratio_text
 
 
 def row(trial: int, confirms: int | None = None) -> WindowRow:
@@ -46,10 +46,10 @@ def row(trial: int, confirms: int | None = None) -> WindowRow:
 def test_windows_of_the_baseline_cost_nothing() -> None:
     windows = [row(0), row(1), row(2), row(3), row(4, confirms=0), row(5, confirms=2)]
     saved = [-3.0, 5.0, -1.0, None, -7.0, -0.5]
-    assert _invested(windows, saved, baseline=0) == pytest.approx(1.5)
-    assert _invested(windows[:1], saved[:1], baseline=0) == 0.0
+    assert _lost_seconds(windows, saved, baseline=0) == pytest.approx(1.5)
+    assert _lost_seconds(windows[:1], saved[:1], baseline=0) == 0.0
     undone = [replace(row(1), undone=True)]
-    assert _invested(undone, [-2.0], baseline=0) == 0.0, "the run tells what was undone"
+    assert _lost_seconds(undone, [-2.0], baseline=0) == 0.0, "the run tells what was undone"
 
 
 def test_what_the_window_under_way_has_lost_is_invested_already() -> None:
@@ -89,7 +89,7 @@ def test_a_window_tells_how_it_did_beside_the_leader_and_what_settled(tmp_path: 
     assert (found.leader_ratio, found.leader_ratio_low, found.leader_ratio_high) == (1.25, 1.1, 1.4)
     assert (found.leader_level, found.settling_steps, found.first, found.end) == (1.1, 3, 4, 16)
     assert found.over_baseline == 1.0, "it is the baseline, whatever its level says"
-    assert _beside(found) == "1.25 x (1.10 to 1.40)" and _beside(row(0)) == ""
+    assert _leader_ratio_text(found) == "1.25 x (1.10 to 1.40)" and _leader_ratio_text(row(0)) == ""
 
 
 def test_what_a_machine_that_becomes_faster_saves_is_not_the_tuners() -> None:
@@ -101,11 +101,11 @@ def test_what_a_machine_that_becomes_faster_saves_is_not_the_tuners() -> None:
     timeline = Timeline(steps, seconds, np.zeros(40))
     levels = _Levels(windows)
     assert levels.at(steps)[[0, 5, 25, 39]] == pytest.approx([1.0, 1.0, 0.5, 0.5])
-    assert _saved(windows[1], timeline, 1.0, levels) == pytest.approx(0.0)
+    assert _saved_seconds(windows[1], timeline, 1.0, levels) == pytest.approx(0.0)
     equal, better = Gain(1.0, 0.9, 1.1, "undecided"), Gain(2.0, 1.5, 3.0, "better")
-    assert _untuned(timeline, 1.0, levels, 30, equal)[30:] == pytest.approx(seconds[30:])
-    assert _untuned(timeline, 2.0, levels, 30, better)[30:] == pytest.approx(2 * seconds[30:])
-    assert _untuned(timeline, 1.0, levels, 30, None)[30:] == pytest.approx(1.0)
+    assert _untuned_times(timeline, 1.0, levels, 30, equal)[30:] == pytest.approx(seconds[30:])
+    assert _untuned_times(timeline, 2.0, levels, 30, better)[30:] == pytest.approx(2 * seconds[30:])
+    assert _untuned_times(timeline, 1.0, levels, 30, None)[30:] == pytest.approx(1.0)
 
 
 def test_what_slows_a_run_down_after_the_search_saves_nothing() -> None:
@@ -113,10 +113,10 @@ def test_what_slows_a_run_down_after_the_search_saves_nothing() -> None:
     steps = np.arange(30)
     timeline = Timeline(steps, np.where(steps < 20, 1.0, 4.0), np.zeros(30))
     triple, worse = Gain(3.0, 2.5, 3.5, "better"), Gain(0.5, 0.4, 0.6, "worse")
-    saved = _untuned(timeline, 3.0, _Levels([]), 10, triple) - timeline.seconds
+    saved = _untuned_times(timeline, 3.0, _Levels([]), 10, triple) - timeline.seconds
     assert saved[:20].sum() == pytest.approx(10 * 2.0 + saved[10:20].sum())
     assert saved[10:].sum() == pytest.approx(20 * 2.0)
-    lost = _untuned(timeline, 0.5, _Levels([]), 10, worse) - timeline.seconds
+    lost = _untuned_times(timeline, 0.5, _Levels([]), 10, worse) - timeline.seconds
     assert lost[10:] == pytest.approx(-timeline.seconds[10:] / 2), "what is lost is lost with every step"
 
 
@@ -124,7 +124,7 @@ def test_what_the_last_values_brought_is_by_the_gain_that_is_told(tmp_path: Path
     file = live_study(confirm_repeats=0, trials=2)
     result = run_study(file, tmp_path / STUDIES / file.name, Beside())
     timeline = Timeline(np.arange(10), np.full(10, 0.5), np.zeros(10))
-    found = _since(4, result, timeline, 1.0, (Gain(2.0, 1.5, None, "better"), 0.5))
+    found = _gain_since(4, result, timeline, 1.0, (Gain(2.0, 1.5, None, "better"), 0.5))
     assert found == Since(4, 10, pytest.approx(3.0), pytest.approx(1.5), None)
     assert _gain_of(dict(result.best.config), result) == result.gain if result.best else False
     assert _gain_of(dict(result.trials[0].config) | {"batch.micro_batch": 99}, result) is None

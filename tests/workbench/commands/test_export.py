@@ -22,7 +22,7 @@ from engine.session import Session
 from tests.support.runs import execute, small
 from tests.workbench.conftest import Furnished, Run
 from workbench.export import bundle, torchrun
-from workbench.export.targets import target_named
+from workbench.export.targets import find_target
 from workbench.export.torchrun import note
 from workbench.home import runs
 
@@ -81,7 +81,7 @@ def test_another_model_says_what_it_needs_and_which_targets_know_it(
     refused = "model.workload='.*: is a model of this project's engine.* export it to torchrun, slurm or k8s"
     for name in ("hf", "megatron", "deepspeed"):
         with pytest.raises(InputError, match=refused):
-            target_named(name).render(runs.load(folder), None)
+            find_target(name).render(runs.load(folder), None)
 
 
 def test_the_script_sets_what_the_run_asked_for(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_download_unpacks_to_the_same(furnished: Furnished, tmp_path: Path) -> None:
     made = torchrun.render(runs.load(run_named(furnished, "-a7e2")))
-    with zipfile.ZipFile(io.BytesIO(bundle.zipped(made))) as archive:
+    with zipfile.ZipFile(io.BytesIO(bundle.zip_bytes(made))) as archive:
         assert {
             name.partition("/")[2]: archive.read(name).decode() for name in archive.namelist()
         } == made.files

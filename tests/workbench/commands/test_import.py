@@ -26,7 +26,7 @@ def test_it_is_recognised_and_written(command: Run, file: Path, tmp_path: Path) 
     done = command("import", file, "--ranks", "2", "--out", out)
     assert done.code == 0, done
     assert "hf, 2 ranks" in done.out
-    config = inputs.parsed(out, [])
+    config = inputs.parse_config(out, [])
     assert (config.parallel.dp, config.batch.micro_batch, config.batch.global_batch) == (2, 4, 24)
     assert (config.train.steps, config.train.learning_rate, config.train.seed) == (7, 3e-4, 9)
     assert (config.precision, config.train.clip_norm) == ("bf16", None)

@@ -38,7 +38,7 @@ def test_what_cannot_be_attached_to_is_refused(own_home: Furnished, command: Run
 
 def test_what_takes_several_controllers_is_refused(command: Run, tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
-    file.write_text(yaml.safe_dump(live_study()._given()), encoding="utf-8")
+    file.write_text(yaml.safe_dump(live_study()._dump_given()), encoding="utf-8")
     command("tune", "--live", file, "--join").refused("join", "one controller turns it")
     command("tune", file, "--storage", "postgresql://a@localhost/b").refused("storage", "leave it out")
 
@@ -81,7 +81,7 @@ def test_where_conditions_change_it_looks_again_on_the_same_run(
     monkeypatch.setattr(exploitation, "drift_words", lambda seconds, share: told.pop() if told else "")
     monkeypatch.setattr(exploitation, "LOOK_SECONDS", 0.2)
     file = tmp_path / "study.yaml"
-    tree = live_study(trials=2, live={"steps": 260, "checkpoint_every": 20})._given()
+    tree = live_study(trials=2, live={"steps": 260, "checkpoint_every": 20})._dump_given()
     file.write_text(yaml.safe_dump(tree), encoding="utf-8")
     done = command("tune", "--live", file, "--json")
     assert done.code == 0, done

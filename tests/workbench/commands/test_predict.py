@@ -14,7 +14,7 @@ from tests.support.engine import calibrations
 from tests.workbench.conftest import Run
 from tuning.predict import target
 from tuning.predict.forecast import forecasts
-from workbench.home.inputs import parsed
+from workbench.home.inputs import parse_config
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "train.yaml"
 LARGE = (
@@ -181,7 +181,7 @@ def test_finished_runs_of_this_machine_count(command: Run, home: Path) -> None:
     here = replace(here, sharing=replace(here.sharing, most=2))
     for layout in ({"parallel.dp": 2}, {"parallel.tp": 2}, {}):
         for micro in (1, 2, 4):
-            config = parsed(EXAMPLE, ["device=cpu"]).with_values({**layout, "batch.micro_batch": micro})
+            config = parse_config(EXAMPLE, ["device=cpu"]).with_values({**layout, "batch.micro_batch": micro})
             finished_run(home, config, 1.5 * forecasts([config], here)[0].step_seconds.median)
     after = command("predict", EXAMPLE, "--home", home, "--json").document
     told = after["experience"]

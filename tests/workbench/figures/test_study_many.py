@@ -48,13 +48,13 @@ def document(count: int, seed: int) -> StudyResult:
 
 def test_a_short_study_is_drawn_as_it_is() -> None:
     series = trial_series(document(downsampling.WHOLE - 3, 1))
-    assert downsampling.thinned(series) is series
+    assert downsampling.downsample(series) is series
 
 
 @pytest.mark.parametrize("count", [700, 3_000, 10_000])
 def test_a_long_study_keeps_its_best_its_worst_and_its_newest(count: int) -> None:
     whole = trial_series(document(count, count))
-    few = downsampling.thinned(whole)
+    few = downsampling.downsample(whole)
     for kind in ("exact", "lossy"):
         points, drawn = getattr(whole, kind), getattr(few, kind)
         assert set(drawn) <= set(points)
@@ -69,7 +69,7 @@ def test_a_long_study_keeps_its_best_its_worst_and_its_newest(count: int) -> Non
 
 def test_failures_of_a_group_are_counted_in_one_mark() -> None:
     whole = trial_series(document(5_000, 3))
-    few = downsampling.thinned(whole)
+    few = downsampling.downsample(whole)
     told = [int(mark.words.split()[0]) for mark in few.failed if " of trials " in mark.words]
     alone = [mark for mark in few.failed if " of trials " not in mark.words]
     assert sum(told) + len(alone) == len(whole.failed)
@@ -78,7 +78,7 @@ def test_failures_of_a_group_are_counted_in_one_mark() -> None:
 
 def test_the_best_so_far_rises_at_the_same_trials() -> None:
     whole = trial_series(document(3_000, 4))
-    few = downsampling.thinned(whole)
+    few = downsampling.downsample(whole)
     line = dict(zip(few.best_numbers, few.best_values, strict=True))
     now = None
     for number, value in zip(whole.best_numbers, whole.best_values, strict=True):
@@ -90,12 +90,12 @@ def test_a_front_is_drawn_whole_and_what_it_beats_on_a_grid() -> None:
     random = Random(5)
     places = [Place(n, random.random(), random.random(), (0.0, 0.0), (0.0, 0.0), "") for n in range(4_000)]
     series = FrontSeries(Aim(), Aim(), places[:20], places[20:], [], places[0])
-    few = downsampling.thinned_front(series)
+    few = downsampling.downsample_front(series)
     assert few.front == series.front
     assert set(few.beaten) <= set(series.beaten)
     assert len(few.beaten) <= downsampling.CELLS**2
     assert "3,980" in few.note
-    assert downsampling.thinned_front(series._replace(beaten=places[:9])).note == ""
+    assert downsampling.downsample_front(series._replace(beaten=places[:9])).note == ""
 
 
 def test_a_table_shows_some_and_says_which() -> None:

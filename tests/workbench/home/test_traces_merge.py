@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from profilers.trace.lanes import Span, spread
+from profilers.trace.lanes import Span, assign_lanes
 from tests.support.workbench import chrome_traces
 from workbench.home.traces import Source, merge
 
@@ -136,7 +136,7 @@ def test_a_rank_with_kernels_gets_none_of_ours(tmp_path: Path) -> None:
 
 
 def test_spans_that_overlap_go_to_as_few_lanes_as_they_can() -> None:
-    made = spread(
+    made = assign_lanes(
         [Span("", name, start, 2.0, {}) for name, start in (("b", 1.0), ("a", 0.0), ("c", 2.0), ("d", 3.0))]
     )
     assert [[span.name for span in lane] for lane in made] == [["a", "c"], ["b", "d"]]

@@ -228,7 +228,7 @@ def test_a_study_leaves_as_one_file_and_comes_back(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_home(home)
-    file = transfer.packed("quickstart")
+    file = transfer.pack_study("quickstart")
     monkeypatch.setenv("WORKBENCH_HOME", str(tmp_path / "elsewhere"))
     app = visit("runs")
     app.get("file_uploader")[0].set_value(("q.study.zip", file, "application/zip"))

@@ -40,7 +40,7 @@ class Allowance:
         """Seconds after which a trial that has the least steps ends."""
         return self.whole / LENGTHS
 
-    def spent(self, seconds: float, steps: int) -> str:
+    def why_spent(self, seconds: float, steps: int) -> str:
         """Why a trial with so many steps after so many seconds is through; empty if it is not."""
         if steps < self.least or seconds < self.share:
             return ""
@@ -59,12 +59,12 @@ class Allowance:
             took = f"takes about {length:.0f} s for {self.least} steps, {first:.0f} of them to the first"
         more = "more than" if first is None else "at least"
         remedy = (
-            f"no trial fits in beside the command as it is, which {took}; give {more} {_rounded(3 * length)}, "
-            f"with a confirmation {_rounded(LENGTHS * length)}"
+            f"no trial fits in beside the command as it is, which {took}; give {more} {_to_tens(3 * length)}, "
+            f"with a confirmation {_to_tens(LENGTHS * length)}"
         )
         return InputError(FIELD, self.whole, remedy)
 
 
-def _rounded(seconds: float) -> int:
+def _to_tens(seconds: float) -> int:
     """Up to whole tens."""
     return 10 * math.ceil(seconds / 10)

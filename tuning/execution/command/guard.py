@@ -55,7 +55,7 @@ class Guard:
         asked = self._kill_at is not None
         if not asked and self._code == 0:
             _write(2, OVER)
-        left = [] if asked else self._left()
+        left = [] if asked else self._surviving_processes()
         self._kill_all()
         tell(exit=self._code, left=left)
 
@@ -86,7 +86,7 @@ class Guard:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGTERM)
 
-    def _left(self) -> list[str]:
+    def _surviving_processes(self) -> list[str]:
         """The names of processes that go on though the trainer's own ended."""
         until = time.monotonic() + _GRACE_SECONDS
         while self._any_child():
@@ -117,10 +117,10 @@ def _write(descriptor: int, text: bytes) -> None:
 def _descendants() -> list[psutil.Process]:
     """All processes below this one that are not over."""
     found = psutil.Process().children(recursive=True)
-    return [process for process in found if _lives(process)]
+    return [process for process in found if _is_alive(process)]
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:

@@ -130,13 +130,13 @@ class Processes:
             self._guard.stdin.write(f"{text}\n".encode())
             self._guard.stdin.flush()
 
-    def _told(self) -> dict[str, Any]:
+    def _read_message(self) -> dict[str, Any]:
         assert self._guard.stdout is not None
         line = self._guard.stdout.readline()
         return json.loads(line) if line.endswith(b"\n") else {}
 
     def _check_started(self, command: Invocation) -> None:
-        told = self._told()
+        told = self._read_message()
         if "started" in told:
             return
         self._ended.set()
@@ -148,7 +148,7 @@ class Processes:
         raise InputError(FIELD, command.words[0], remedy)
 
     def _hear_guard(self) -> None:
-        told = self._told()
+        told = self._read_message()
         self._exit = Exit(told.get("exit"), tuple(told.get("left", ())))
         if not told:  # it was killed: by its mark what it watched over is found
             _kill_marked(self._mark)

@@ -34,7 +34,7 @@ class JsonLines:
         """What was told since the last look."""
         found = []
         for path in self._paths():
-            found += self._of(path)
+            found += self._new_readings(path)
         return found
 
     def _paths(self) -> list[Path]:
@@ -43,7 +43,7 @@ class JsonLines:
         except (NotImplementedError, ValueError):  # an absolute one
             return [path for path in (Path(self._pattern),) if path.is_file()]
 
-    def _of(self, path: Path) -> list[Timed]:
+    def _new_readings(self, path: Path) -> list[Timed]:
         try:
             with path.open("rb") as file:
                 if file.seek(0, 2) < self._read.get(path, 0):

@@ -171,17 +171,17 @@ class Trial:
             if not deaf and self._take(processes):
                 heard = time.monotonic()
             deaf = over  # steps of somebody who went on in the background are none of the trainer's
-            through = self._allowance.spent(time.monotonic() - began, self.steps)
+            through = self._allowance.why_spent(time.monotonic() - began, self.steps)
             if not over and (through or self.steps >= self._config.train.steps):
                 ranks.look(processes, now=True)  # a short trial is over before the next look
                 processes.stop(PATIENCE_SECONDS)
                 return RunOutcome(Ending.COMPLETED, through)
             if end is not None:
-                return self._ended(end, killed_before)
-            if (early := self._asked(should_stop())) is not None:
+                return self._exit_outcome(end, killed_before)
+            if (early := self._early_outcome(should_stop())) is not None:
                 processes.stop(PATIENCE_SECONDS)
                 return early
-            if (late := self._late(began, heard, ranks)) is not None:
+            if (late := self._overdue_outcome(began, heard, ranks)) is not None:
                 processes.stop(PATIENCE_SECONDS)
                 return late
             ranks.look(processes)
@@ -219,14 +219,14 @@ class Trial:
         self._page.enter_state(0, self.steps, "forward")
         self.steps += 1
 
-    def _asked(self, answer: StopAnswer) -> RunOutcome | None:
+    def _early_outcome(self, answer: StopAnswer) -> RunOutcome | None:
         if isinstance(answer, EarlyEnd):
             return RunOutcome(answer.ending, answer.reason)
         if answer or stop_commanded(self._folder):
             return RunOutcome(Ending.STOPPED, "stopped on request")
         return None
 
-    def _late(self, began: float, heard: float, ranks: _Ranks) -> RunOutcome | None:
+    def _overdue_outcome(self, began: float, heard: float, ranks: _Ranks) -> RunOutcome | None:
         train, now = self._config.train, time.monotonic()
         patience = train.step_timeout_seconds * (1.0 if self.steps else STARTING)
         last = tuple(self._tail)[-verdict.KEPT_LINES :]
@@ -246,17 +246,17 @@ class Trial:
             return RunOutcome(Ending.TIMED_OUT, words, None, None, last)
         return None
 
-    def _ended(self, end: Exit, killed_before: int) -> RunOutcome:
+    def _exit_outcome(self, end: Exit, killed_before: int) -> RunOutcome:
         """Of a trainer that ended by itself; one that was nearly through counts."""
         train = self._config.train
         least = train.warmup + max(3, (train.steps - train.warmup) // 2)
         if end.code == 0 and self.steps >= least:
             return RunOutcome(Ending.COMPLETED, f"the trainer ended by itself after {self.steps} steps")
 
-        def killed(pid: int | None) -> bool:
+        def was_killed_for_memory(pid: int | None) -> bool:
             return kernel.count() > killed_before if pid is None else kernel.was_killed(pid, killed_before)
 
-        return verdict.ended(end, list(self._tail), self.steps, killed)
+        return verdict.ended(end, list(self._tail), self.steps, was_killed_for_memory)
 
     def _note_ranks(self, found: int, missing: Mapping[int, str]) -> None:
         if found > self.ranks:  # a launcher that nobody here knows

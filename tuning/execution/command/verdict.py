@@ -48,11 +48,11 @@ def ended(
     cause = next((line.strip() for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
     if cause or (code == -signal.SIGKILL and killed_for_memory(pid)):
         words = f"the trainer ran out of memory: {cause}" if cause else _KERNEL
-        return RunOutcome(Ending.OOM, _cut(words), rank, None, last)
+        return RunOutcome(Ending.OOM, _shorten(words), rank, None, last)
     where = f", after {steps} steps" if steps else ", before its first step"
     said = refusal(lines)
     if said and not steps:
-        return RunOutcome(Ending.ILLEGAL, _cut(f"the trainer refuses: {said}"), rank, None, last)
+        return RunOutcome(Ending.ILLEGAL, _shorten(f"the trainer refuses: {said}"), rank, None, last)
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         who = "the trainer" if rank is None else f"rank {rank}"
@@ -70,7 +70,7 @@ def ended(
             True,
         )
     words = f"the trainer ended with exit code {code}{where}" + (f": {error}" if error else "")
-    return RunOutcome(ending, _cut(words), rank, None, last)
+    return RunOutcome(ending, _shorten(words), rank, None, last)
 
 
 def stands_still(words: str, lines: Sequence[str], rank: int | None) -> RunOutcome:
@@ -80,7 +80,7 @@ def stands_still(words: str, lines: Sequence[str], rank: int | None) -> RunOutco
     last = tuple(lines[-KEPT_LINES:])
     cause = next((line.strip() for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
     if cause:
-        return RunOutcome(Ending.OOM, _cut(f"the trainer ran out of memory: {cause}"), rank, None, last)
+        return RunOutcome(Ending.OOM, _shorten(f"the trainer ran out of memory: {cause}"), rank, None, last)
     return RunOutcome(Ending.HANG, words, rank, None, last)
 
 
@@ -128,5 +128,5 @@ def _kind(words: str) -> str:
     return words.partition(":")[0].rpartition(".")[2].strip()
 
 
-def _cut(words: str, most: int = 400) -> str:
+def _shorten(words: str, most: int = 400) -> str:
     return words if len(words) <= most else f"{words[:most]} ..."

@@ -101,7 +101,7 @@ class Bridge:
                 where = f"in {self._place / TOLD}"
                 return RunOutcome(
                     Ending.HANG,
-                    f"the trainer told nothing for {self._trainer.silent_seconds:g} s {where}{self._at}",
+                    f"the trainer told nothing for {self._trainer.silent_seconds:g} s {where}{self._when}",
                 )
             self._take_command()
             time.sleep(_POLL_SECONDS)
@@ -114,7 +114,7 @@ class Bridge:
         self._progress.close()
 
     @property
-    def _at(self) -> str:
+    def _when(self) -> str:
         return f", after step {self._step:,}" if self._step >= 0 else ", before its first step"
 
     def _end(self) -> Exit | None:
@@ -138,7 +138,7 @@ class Bridge:
         else:
             words = f"the trainer ended with exit code {code}"
         return RunOutcome(
-            Ending.CRASHED, f"{words}{self._at}; what it printed is in {self._folder.name}/{LOG}"
+            Ending.CRASHED, f"{words}{self._when}; what it printed is in {self._folder.name}/{LOG}"
         )
 
     def _let_end(self) -> None:
@@ -165,7 +165,7 @@ class Bridge:
             if command.command not in commands.BETWEEN:
                 continue
             try:
-                after = self._checked(command)
+                after = self._config_after(command)
             except InputError as problem:
                 self._answer(command, self._step + 1, problem=str(problem))
                 continue
@@ -177,7 +177,7 @@ class Bridge:
             self._want(after)
             return
 
-    def _checked(self, command: Command) -> RunConfig:
+    def _config_after(self, command: Command) -> RunConfig:
         if command.command != commands.SET:
             raise InputError(command.command, None, _NOT_SET)
         return live_changes.changed_config(self._config, command.arguments)
@@ -210,7 +210,7 @@ class Bridge:
                 self.ranks = int(told.get("ranks") or 1)
                 note_ranks(self._folder, self._config, self.ranks)
                 values = {f"trainer.{name}": one for name, one in told["values"].items()}
-                self._turned(self._config.with_values(values), "the trainer, as it began", 0)
+                self._record_change(self._config.with_values(values), "the trainer, as it began", 0)
             case "step":
                 self._note_step(told)
             case "turned" | "refused":
@@ -252,11 +252,11 @@ class Bridge:
             self._answer(asked.command, step, problem=f"the trainer refuses: {told['why']}")
             return
         changes = live_changes.changes(self._config, asked.after)
-        self._turned(asked.after, asked.command.by, step, asked.command.id)
+        self._record_change(asked.after, asked.command.by, step, asked.command.id)
         words = ", ".join(f"{one.key} {one.old} -> {one.new}" for one in changes)
         self._answer(asked.command, step, note=f"{words} from step {step:,} on")
 
-    def _turned(self, after: RunConfig, by: str, step: int, order: str = "") -> None:
+    def _record_change(self, after: RunConfig, by: str, step: int, order: str = "") -> None:
         changes, self._config = live_changes.changes(self._config, after), after
         if not changes:
             return

@@ -181,9 +181,9 @@ class Leader:
         who = "leader right before" if whose is None else "baseline on the same steps"
         return f"slower than the {who}, {found.ratio.high:.2f} of its rate at the most"
 
-    def paid(self, seconds: float, steps: int, level: float) -> None:
-        """See :meth:`Worth.paid`."""
-        self._worth.paid(seconds, steps, level)
+    def note_cost(self, seconds: float, steps: int, level: float) -> None:
+        """See :meth:`Worth.note_cost`."""
+        self._worth.note_cost(seconds, steps, level)
 
     def check_enough(self, left: int) -> None:
         """EnoughError where too few steps are ``left`` for what another window is likely to bring."""

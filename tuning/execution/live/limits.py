@@ -43,7 +43,7 @@ class Ledger:
             return None
         live, now = self._live, stretch.first + stretch.steps
         recent = [each for each in self._windows if each[0].first + each[0].steps > now - live.over_steps]
-        lost = sum(max(0.0, self._lost(*each)) for each in (*recent, (stretch, undone, self.level)))
+        lost = sum(max(0.0, self._lost_seconds(*each)) for each in (*recent, (stretch, undone, self.level)))
         allowed = live.max_slowdown * live.over_steps * self._baseline * self.level
         if lost <= allowed:
             return None
@@ -53,7 +53,7 @@ class Ledger:
             f"{allowed:.2f} s are allowed",
         )
 
-    def _lost(self, stretch: Stretch, undone: bool, level: float) -> float:
+    def _lost_seconds(self, stretch: Stretch, undone: bool, level: float) -> float:
         return stretch.seconds - (0 if undone else stretch.steps) * level * (self._baseline or 0.0)
 
 

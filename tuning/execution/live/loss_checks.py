@@ -58,7 +58,7 @@ class LossChecks:
 
     def due(self, step: int, end: int) -> int:
         """How many steps to check now, before this ``step`` of a run of ``end`` steps; 0: none."""
-        left = self._allowed(end) - sum(one.steps for one in self.done)
+        left = self._allowed_steps(end) - sum(one.steps for one in self.done)
         affordable = int(left / LEAST_STEPS)
         if not self.share or affordable < 1:
             return 0
@@ -73,7 +73,7 @@ class LossChecks:
         steps = min(wanted, int(left), self.most)
         return steps if steps >= LEAST_STEPS and step + 2 * steps <= end else 0
 
-    def _allowed(self, end: int) -> float:
+    def _allowed_steps(self, end: int) -> float:
         """Steps of the baseline that all checks together may take."""
         rest = max(0, end - self.since)
         gain = rest * max(0.0, self.ratio - 1)

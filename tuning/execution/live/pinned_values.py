@@ -34,13 +34,13 @@ class ByHand:
     @property
     def beside(self) -> dict[str, Any]:
         """What holds of keys that the study does not search: its trials run with them."""
-        searched = self._searched()
+        searched = self._searched_keys()
         return {key: value for key, value in self.values.items() if key not in searched}
 
     @property
-    def undeclared(self) -> dict[str, Any]:
+    def undeclared_values(self) -> dict[str, Any]:
         """What holds of keys that the study searches, but not this value: it could not pin them."""
-        refused, searched = dict[str, Any](), self._searched()
+        refused, searched = dict[str, Any](), self._searched_keys()
         for answer in self._journal.look().answers.values():
             if answer.command == "pin" and answer.by == BY:
                 refused |= {} if answer.accepted else answer.arguments
@@ -48,7 +48,7 @@ class ByHand:
             key: value for key, value in self.values.items() if key in searched and refused.get(key) == value
         }
 
-    def _searched(self) -> set[str]:
+    def _searched_keys(self) -> set[str]:
         return {key for trial in self._journal.look().trials for key in trial.config}
 
     @property

@@ -104,11 +104,11 @@ class Starter:
         """
         if self._run is None:
             with self._starting():  # a run that somebody who is gone was starting notes itself
-                self._run = self._found()
+                self._run = self._find_run()
         outcome = self._run.outcome() if self._run else None
         self._seen_going |= self._run is not None and outcome is None
         if self._run is None or (outcome is not None and self._may_go_on(outcome.ending, outcome.reason)):
-            self._run, self._seen_going = self._started(self._run, self._safe() or first), True
+            self._run, self._seen_going = self._start_run(self._run, self._safe() or first), True
         return self._run
 
     @property
@@ -152,7 +152,7 @@ class Starter:
     @property
     def current(self) -> OngoingRun | None:
         """The run as far as one is known."""
-        return self._run or self._found()
+        return self._run or self._find_run()
 
     @property
     def study(self) -> Path:
@@ -173,7 +173,7 @@ class Starter:
         while run.outcome() is None:
             time.sleep(_POLL_SECONDS)
 
-    def _found(self) -> OngoingRun | None:
+    def _find_run(self) -> OngoingRun | None:
         if self._attached:
             with run_folder.writable(self._home):
                 note_run(self._folder, self._attached)
@@ -192,7 +192,7 @@ class Starter:
             raise OverError(f"the run ended: {reason or ending.value}")
         return True
 
-    def _started(self, before: OngoingRun | None, config: RunConfig) -> OngoingRun:
+    def _start_run(self, before: OngoingRun | None, config: RunConfig) -> OngoingRun:
         if before is not None:
             before.wait_for_ranks()
         if (tried := self.trying) is not None:  # nobody knows what these steps lost
@@ -208,10 +208,10 @@ class Starter:
         }
         if config.checkpoint.every_steps is None and self._live.trainer is None:
             values["checkpoint.every_steps"] = self._live.checkpoint_every
-        if before is not None and (saved := _checkpointed(self._home, self._folder)) is not None:
+        if before is not None and (saved := _checkpointed_run(self._home, self._folder)) is not None:
             values["train.resume"] = str(saved)
         with self._starting() as lock:
-            run = self._launched(config.with_values(values), lock)
+            run = self._launch_run(config.with_values(values), lock)
         return OngoingRun(self._home / run)
 
     def _note(self, **changes: Any) -> None:
@@ -230,7 +230,7 @@ class Starter:
         finally:
             os.close(lock)
 
-    def _launched(self, config: RunConfig, lock: int) -> str:
+    def _launch_run(self, config: RunConfig, lock: int) -> str:
         """The name of a run that begins, in a process that outlives this one and has noted it in the study's folder."""
         labels = {"live": self._name, "purpose": "train"}
         others = self._live.trainer
@@ -253,6 +253,6 @@ class Starter:
         return said
 
 
-def _checkpointed(home: Path, folder: Path) -> Path | None:
+def _checkpointed_run(home: Path, folder: Path) -> Path | None:
     """The newest run of a study that has a whole checkpoint."""
     return next((home / run for run in reversed(runs_of(folder)) if last_of(home / run) is not None), None)

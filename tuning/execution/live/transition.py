@@ -88,7 +88,7 @@ class Approach:
         """The baseline as it has to be measured before this window; None if there is no need."""
         if self._baseline is None or not self._is_judged(config) or self._is_baseline(config):
             return None
-        if self._refers(run, config.train.steps):
+        if self._is_reference(run, config.train.steps):
             return None
         return self._baseline.with_values({"train.steps": config.train.steps})
 
@@ -121,7 +121,7 @@ class Approach:
         known = self._reference
         if known is None or not judged or not self._is_judged(config) or self._is_baseline(config):
             return None
-        return known.first if self._refers(run, config.train.steps) else None
+        return known.first if self._is_reference(run, config.train.steps) else None
 
     def goes_back(self, run: OngoingRun, config: RunConfig, judged: bool, first: int) -> bool:
         """Whether :meth:`turn` undoes by itself what the run does since the copy that it kept before this step."""
@@ -194,7 +194,7 @@ class Approach:
     def _is_baseline(self, config: RunConfig) -> bool:
         return self._baseline is not None and not live_values(self._baseline, config)
 
-    def _refers(self, run: OngoingRun, steps: int) -> bool:
+    def _is_reference(self, run: OngoingRun, steps: int) -> bool:
         found = self._reference
         return found is not None and (found.run, found.steps) == (run.id, steps) and found.loss is not None
 

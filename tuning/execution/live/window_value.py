@@ -72,7 +72,7 @@ class Worth:
         """What was measured of this one says nothing of what can be reached."""
         self._arms.pop(name, None)
 
-    def paid(self, seconds: float, steps: int, level: float = 1.0) -> None:
+    def note_cost(self, seconds: float, steps: int, level: float = 1.0) -> None:
         """A window of the search took the run so long, which came so many ``steps`` further meanwhile: fewer than none
         where it went back.
         """
@@ -124,7 +124,7 @@ class Worth:
         if len(self._arms) < KNOWN or not self._prices:
             return ""
         leader, known = self._leader.seconds, [math.log(arm.seconds) for arm in self._arms.values()]
-        gain = _expected(fmean(known) - math.log(leader), stdev(known)) * left * leader
+        gain = _expected_improvement(fmean(known) - math.log(leader), stdev(known)) * left * leader
         price = fmean(self._prices)
         if price <= gain:
             return ""
@@ -170,10 +170,12 @@ def _distinct(one: Arm, other: Arm) -> list[Arm]:
 
 def _regret(leader: Arm, other: Arm) -> float:
     """By what share the other is expected to be faster, where it is."""
-    return _expected(math.log(other.seconds / leader.seconds), math.hypot(leader.error, other.error))
+    return _expected_improvement(
+        math.log(other.seconds / leader.seconds), math.hypot(leader.error, other.error)
+    )
 
 
-def _expected(mean: float, error: float) -> float:
+def _expected_improvement(mean: float, error: float) -> float:
     """What is below zero of a normal variable, on average."""
     if not error:
         return max(0.0, -mean)

@@ -133,7 +133,7 @@ class LiveWindows:
         before = self._leader_steps(run, config, labels, should_stop)
         level = self._leader.level(before)
         self._ledger.level = level or self._ledger.level
-        began, outcome = self._referred(run, config, labels, should_stop, before)
+        began, outcome = self._measure_with_reference(run, config, labels, should_stop, before)
         if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, began):
             self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), began, config)
             raise OverError(_OVER)
@@ -144,15 +144,15 @@ class LiveWindows:
         if outcome.good and labels.get("purpose") == BASELINE:
             self._first = int(labels["trial"])
         if outcome.good and began.undone and (known := self._approach.beside(config)):
-            outcome, summary = self._held(folder, known[1], [], outcome, summary, known[0])
+            outcome, summary = self._compare_with_leader(folder, known[1], [], outcome, summary, known[0])
         elif outcome.good and before and summary.step_samples:
             turns_back = needs_after(before, summary.step_samples)
             after = self._leader_steps(run, config, labels, should_stop) if turns_back else []
-            outcome, summary = self._held(folder, before, after, outcome, summary)
+            outcome, summary = self._compare_with_leader(folder, before, after, outcome, summary)
         self._seen = (config, summary) if outcome.good else self._seen
         self._rank(config, summary, labels)
         if labels.get("purpose") in _SEARCHING:
-            self._leader.paid(time.monotonic() - since, run.step - step, summary.leader_level or 1.0)
+            self._leader.note_cost(time.monotonic() - since, run.step - step, summary.leader_level or 1.0)
         return outcome, summary
 
     def _rank(self, config: RunConfig, summary: RunSummary, labels: dict[str, str]) -> None:
@@ -163,14 +163,14 @@ class LiveWindows:
         if purpose == CHECK and spoilt:
             self._leader.rule_out(config)
 
-    def _held_beside(self, config: RunConfig, labels: dict[str, str]) -> RunConfig | None:
+    def _leader_for(self, config: RunConfig, labels: dict[str, str]) -> RunConfig | None:
         """Whom a window is held beside: the fastest exact one; None of those that are compared otherwise. A lossy one
         is beside the baseline on the same steps, and leaders that are measured again take turns.
         """
         leader = self._fastest
         if leader is None or labels.get("purpose") in (CONFIRM, BASELINE) or is_lossy(config.flat()):
             return None
-        return leader if live_values(leader, config) and not self._turned_back(leader) else None
+        return leader if live_values(leader, config) and not self._overridden_keys(leader) else None
 
     def _leader_steps(
         self, run: OngoingRun, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop
@@ -179,7 +179,7 @@ class LiveWindows:
         within bounds, or more. They cost the run nothing, which has no better values; those after the window before are
         these already.
         """
-        leader = self._held_beside(config, labels)
+        leader = self._leader_for(config, labels)
         if leader is None:
             self._leading = None
             return []
@@ -190,14 +190,14 @@ class LiveWindows:
             if len(found) >= half:
                 return found
         short = leader.with_values({"train.steps": least_steps(leader, 0) + half})
-        began, outcome = self._measured(run, short, labels | {"purpose": CONFIRM}, should_stop)
+        began, outcome = self._measure_values(run, short, labels | {"purpose": CONFIRM}, should_stop)
         if outcome.ending is not Ending.COMPLETED:
             return []
         self._leading = began.first
         self._ledger.note(run.stretch(began.first))
         return run.step_seconds(began.first)
 
-    def _held(
+    def _compare_with_leader(
         self,
         folder: Path,
         before: list[float],
@@ -227,7 +227,7 @@ class LiveWindows:
         run = self._starter.run(config)
         try:
             run.settle()
-            self._undo_tried(run, config, labels.get("purpose") != CONFIRM, _by(labels))
+            self._undo_tried(run, config, labels.get("purpose") != CONFIRM, _author(labels))
         except UnansweredError:
             return self._starter.run(config)
         return run
@@ -251,26 +251,26 @@ class LiveWindows:
         if values:
             self._hand.hold(values)
             self._leading = None
-            if (leader := self._fastest) is not None and self._turned_back(leader):
+            if (leader := self._fastest) is not None and self._overridden_keys(leader):
                 self._leader.forget()
 
     def _check_held(self, config: RunConfig) -> None:
         """OverError where a leader has another value than somebody gave the run by hand."""
-        if others := self._turned_back(config):
+        if others := self._overridden_keys(config):
             raise OverError(f"{others} was set by hand; leaders with other values are not measured again")
 
     def _check_undeclared(self) -> None:
         """OverError where somebody gave a searched key a value that the study does not have: no trial can have it."""
-        if values := self._hand.undeclared:
+        if values := self._hand.undeclared_values:
             words = ", ".join(f"{key}={value}" for key, value in values.items())
             raise OverError(f"{words} was set by hand, which the study does not search")
 
-    def _turned_back(self, config: RunConfig) -> str:
+    def _overridden_keys(self, config: RunConfig) -> str:
         """What was set by hand and would have another value."""
         flat = config.flat()
         return ", ".join(key for key, value in self._hand.values.items() if flat.get(key) != value)
 
-    def _referred(
+    def _measure_with_reference(
         self,
         run: OngoingRun,
         config: RunConfig,
@@ -281,7 +281,7 @@ class LiveWindows:
         """A window, after one of the baseline if its loss is to be compared with that."""
         baseline = None if labels.get("purpose") == CONFIRM else self._approach.needs_reference(run, config)
         if baseline is not None:
-            began, outcome = self._measured(run, baseline, labels, should_stop)
+            began, outcome = self._measure_values(run, baseline, labels, should_stop)
             self._approach.judge(run, baseline, began)
             now = self._leader.level(run.step_seconds(began.first), baseline)
             self._ledger.level = now or self._ledger.level
@@ -289,7 +289,7 @@ class LiveWindows:
             self._on_copy = []  # what earlier windows did lies before the new copy, and stays
             if outcome.ending is not Ending.COMPLETED or not self._is_whole(run, baseline, began):
                 return began, outcome
-        return self._measured(run, config, labels, should_stop, before)
+        return self._measure_values(run, config, labels, should_stop, before)
 
     def _end(
         self,
@@ -400,7 +400,7 @@ class LiveWindows:
         """Whether somebody asked the study for something, and nobody answered."""
         return self._hand.asks
 
-    def _measured(
+    def _measure_values(
         self,
         run: OngoingRun,
         config: RunConfig,
@@ -410,7 +410,7 @@ class LiveWindows:
     ) -> tuple[Begun, RunOutcome]:
         """Turn the run to a window's values, and wait until it has the steps that its trial asks for."""
         began, self._leading = Begun(run.step), None
-        if others := self._turned_back(config):  # a trial that was proposed before, or is tried again
+        if others := self._overridden_keys(config):  # a trial that was proposed before, or is tried again
             return began, RunOutcome(Ending.ILLEGAL, f"{others} was set by hand meanwhile, and stays")
         if self._seen is not None and (why := lacking(*self._seen, config)):
             return began, RunOutcome(Ending.ILLEGAL, why)  # to find out would cost the run
@@ -418,19 +418,21 @@ class LiveWindows:
         try:
             if (first := self._approach.tries(run, config, judged)) is not None:
                 self._starter.note_trying(Trying(run.id, first, tuple(one.name for one in self._on_copy)))
-            turned = self._approach.turn(run, config, _by(labels), judged)
+            turned = self._approach.turn(run, config, _author(labels), judged)
             self._given = config
             began = turned or Begun(max(self._next, run.step + 1))
             purpose = labels.get("purpose")
             around = self._approach.beside(config) or (None, before)
             raced = around if self._races and purpose not in (CONFIRM, CHECK, BASELINE) else None
-            return began, self._waited(run, config, began, should_stop, raced, may_cost=purpose == CHECK)
+            return began, self._wait_for_end(
+                run, config, began, should_stop, raced, may_cost=purpose == CHECK
+            )
         except UnansweredError as problem:  # says nothing of the configuration: the run's own ending does
             return began, run.outcome() or RunOutcome(Ending.STOPPED, str(problem))
         except InputError as problem:
             return began, run.outcome() or RunOutcome(Ending.ILLEGAL, str(problem))
 
-    def _waited(
+    def _wait_for_end(
         self,
         run: OngoingRun,
         config: RunConfig,
@@ -483,5 +485,5 @@ class LiveWindows:
         )
 
 
-def _by(labels: dict[str, str]) -> str:
+def _author(labels: dict[str, str]) -> str:
     return f"{BY_STUDY}{labels['study']}, trial {labels['trial']}"

@@ -158,7 +158,7 @@ def build(file: ClusterFile, find: Finder, folder: Path, nodes: int | None = Non
     if len(groups) > 1 and file.across is None:
         raise InputError(f"{file.name}.across", None, "is missing: give the link that joins the groups")
     across = _link(f"{file.name}.across", file.across) if file.across else None
-    measured = _measured(folder / file.measured) if file.measured else ()
+    measured = _read_bandwidths(folder / file.measured) if file.measured else ()
     links = host_links.from_file(folder / file.links) if file.links else None
     count = sum(group.nodes for group in groups)
     if links is not None and len(links.hosts) != count:
@@ -180,7 +180,7 @@ def _group(where: str, part: Nodes, accelerator: Accelerator, nodes: int | None)
     if count is None:
         raise InputError(f"{where}.nodes", None, "is missing: give the number of nodes")
     alone = part.devices_per_node == 1 and count > 1
-    between = _between(f"{where}.between", part) if count > 1 else None
+    between = _link_between(f"{where}.between", part) if count > 1 else None
     inside = between if alone and between else _link(f"{where}.inside", part.inside)
     pairs = _link(f"{where}.pairs", part.pairs) if part.pairs else None
     return Group(count, part.devices_per_node, accelerator, inside, between or inside, part.network, pairs)
@@ -192,14 +192,14 @@ def _link(where: str, wire: Wire) -> Link:
     return Link(wire.alpha_seconds or 0.0, wire.bytes_per_second)
 
 
-def _between(where: str, part: Nodes) -> Link:
+def _link_between(where: str, part: Nodes) -> Link:
     rate = part.between.bytes_per_second_per_node
     if rate is None:
         raise InputError(f"{where}.bytes_per_second_per_node", None, NO_SOURCE)
     return Link(part.between.alpha_seconds or 0.0, rate / part.devices_per_node)
 
 
-def _measured(path: Path) -> tuple[Measured, ...]:
+def _read_bandwidths(path: Path) -> tuple[Measured, ...]:
     """Bandwidths by number of nodes, from a CSV with ``collective``, ``nodes`` and ``bandwidth_gb_s``."""
     sheet = read(path)
     names = [_OPERATIONS.get(str(name), str(name)) for name in sheet.texts("collective")]

@@ -43,13 +43,13 @@ class Sheet:
 
     def numbers(self, name: str, unit: float = 1.0) -> NDArray[Any]:
         """A column of numbers, each times ``unit``; NaN where nothing stands."""
-        return np.array(self._each(name, _number), dtype=np.float64) * unit
+        return np.array(self._convert_column(name, _number), dtype=np.float64) * unit
 
     def whole(self, name: str) -> NDArray[Any]:
         """A column of whole numbers, none of which is missing."""
-        return np.array(self._each(name, int), dtype=np.int64)
+        return np.array(self._convert_column(name, int), dtype=np.int64)
 
-    def coded(self, name: str, meanings: Mapping[str, str] | Mapping[str, int]) -> NDArray[Any]:
+    def decode_column(self, name: str, meanings: Mapping[str, str] | Mapping[str, int]) -> NDArray[Any]:
         """A column of words, each as what it means."""
         words = [str(word) for word in self.texts(name)]
         for number, word in enumerate(words, 1):
@@ -58,7 +58,7 @@ class Sheet:
                 raise InputError(where, word, f"give one of {', '.join(meanings)}")
         return np.array([meanings[word] for word in words])
 
-    def _each(self, name: str, convert: Callable[[str], float]) -> list[float]:
+    def _convert_column(self, name: str, convert: Callable[[str], float]) -> list[float]:
         values = []
         for number, text in enumerate(self.texts(name), 1):
             try:

@@ -43,7 +43,7 @@ def cluster(calibration: Calibration) -> Cluster:
         raise InputError("calibration.gemm", None, _MISSING)
     device = gemms[0].device
     chip = _accelerator(calibration, ranks, device)
-    inside = _inside(calibration, ranks)
+    inside = _inside_link(calibration, ranks)
     backends = {curve.backend for curve in calibration.of("collective")}
     return Cluster(
         name=calibration.fingerprint.id,
@@ -57,9 +57,9 @@ def cluster(calibration: Calibration) -> Cluster:
 
 
 def _accelerator(calibration: Calibration, ranks: int, device: str) -> Accelerator:
-    rates = {curve.name: peak for curve in _of(calibration, "gemm", ranks) if (peak := curve.peak)}
+    rates = {curve.name: peak for curve in _curves(calibration, "gemm", ranks) if (peak := curve.peak)}
     bandwidth = max(
-        (peak for curve in _of(calibration, "memory", ranks) if (peak := curve.peak)), default=None
+        (peak for curve in _curves(calibration, "memory", ranks) if (peak := curve.peak)), default=None
     )
     if not rates or bandwidth is None:
         raise InputError(f"calibration.{'memory' if rates else 'gemm'}", None, _MISSING)
@@ -85,7 +85,7 @@ def _memory(calibration: Calibration, ranks: int, device: str) -> int:
     return int(float(told[0].removesuffix(" GiB")) * _GIB)
 
 
-def _inside(calibration: Calibration, ranks: int) -> Link:
+def _inside_link(calibration: Calibration, ranks: int) -> Link:
     if ranks == 1:
         return _loop(calibration)
     sends = [curve for curve in calibration.of("collective") if curve.name == "send" and curve.fit]
@@ -117,12 +117,12 @@ def _largest(segments: tuple[Segment, ...]) -> Link:
 
 
 def _copies(calibration: Calibration, ranks: int) -> Iterator[tuple[str, Link]]:
-    for curve in _of(calibration, "transfer", ranks):
+    for curve in _curves(calibration, "transfer", ranks):
         if curve.fit and curve.fit.segments[-1].bytes_per_second:
             yield curve.name, _largest(curve.fit.segments)
 
 
-def _of(calibration: Calibration, kind: Kind, ranks: int) -> list[Curve]:
+def _curves(calibration: Calibration, kind: Kind, ranks: int) -> list[Curve]:
     return [curve for curve in calibration.of(kind) if curve.ranks == ranks]
 
 
@@ -174,8 +174,8 @@ class Sharing:
 
 def sharing_of(calibration: Calibration, ranks: int) -> Sharing:
     """What was measured of a rank alone; ``ranks`` are the most that were measured."""
-    alone = dict(_alone(calibration, "gemm"))
-    memory = [rate for _, rate in _alone(calibration, "memory")]
+    alone = dict(_single_rank_peaks(calibration, "gemm"))
+    memory = [rate for _, rate in _single_rank_peaks(calibration, "memory")]
     return Sharing(ranks, alone | ({_MEMORY: max(memory)} if memory else {}))
 
 
@@ -187,7 +187,7 @@ def seats_of(config: RunConfig, ranks: int | None = None) -> Seats:
     return Seats(ranks, payload_rate(lab.rate_mbit))
 
 
-def _alone(calibration: Calibration, kind: Kind) -> list[tuple[str, float]]:
+def _single_rank_peaks(calibration: Calibration, kind: Kind) -> list[tuple[str, float]]:
     curves = [curve for curve in calibration.of(kind) if curve.ranks == 1]
     return [(curve.name, peak) for curve in curves if (peak := curve.peak)]
 

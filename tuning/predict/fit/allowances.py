@@ -75,7 +75,7 @@ def fitted_allowance(peaks: Peaks, on_cpu: bool) -> _Held:
     """Robust, and held near what is believed."""
 
     def left(held: _Held) -> Array:
-        return np.log(_predicted(peaks.counted, held, on_cpu) / peaks.measured)
+        return np.log(_predict_peaks(peaks.counted, held, on_cpu) / peaks.measured)
 
     free = _FREE if on_cpu else {"scale": _FREE["scale"]}
     return fit(left, _Held(ON_CPU.context_bytes, 1 + WORKSPACE_SHARE), free).constants
@@ -90,9 +90,9 @@ def left_out_error(peaks: Peaks, on_cpu: bool) -> float:
     for name in np.unique(groups):
         out = groups == name
         held = fitted_allowance(Peaks(*(column[~out] for column in peaks)), on_cpu)
-        left[out] = np.log(_predicted(peaks.counted[out], held, on_cpu) / peaks.measured[out])
+        left[out] = np.log(_predict_peaks(peaks.counted[out], held, on_cpu) / peaks.measured[out])
     return max(_LEAST_ERROR, float(np.percentile(np.abs(left), _PERCENTILE)))
 
 
-def _predicted(counted: Array, held: _Held, on_cpu: bool) -> Array:
+def _predict_peaks(counted: Array, held: _Held, on_cpu: bool) -> Array:
     return counted * held.scale + (held.context_bytes if on_cpu else 0.0)

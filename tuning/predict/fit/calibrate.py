@@ -71,7 +71,7 @@ class Calibrated:
 
     def outside(self, cases: Cases) -> Array:
         """Doublings by which each configuration is out of the measured range, of all features together."""
-        away = [self._away(cases, name) for name in self.ranges]
+        away = [self._distance_outside(cases, name) for name in self.ranges]
         return np.sum(away, axis=0) if away else np.zeros(len(cases))
 
     def beyond(self, cases: Cases) -> list[str]:
@@ -80,7 +80,7 @@ class Calibrated:
         return [
             f"{name} {float(getattr(first, name)[0]):,g} was measured from {low:,g} to {high:,g}"
             for name, (low, high) in self.ranges.items()
-            if self._away(first, name)[0] > 0
+            if self._distance_outside(first, name)[0] > 0
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Calibrated:
         ranges = {name: (float(low), float(high)) for name, (low, high) in data["ranges"].items()}
         return cls(**{**data, "constants": Constants(**data["constants"]), "ranges": ranges})
 
-    def _away(self, cases: Cases, name: str) -> Array:
+    def _distance_outside(self, cases: Cases, name: str) -> Array:
         low, high = np.log2(self.ranges[name])
         at = np.log2(getattr(cases, name))
         away: Array = np.maximum(np.maximum(low - at, at - high), 0.0)

@@ -140,14 +140,14 @@ def finished_runs(folders: Iterable[Path], kept: Path | None = None) -> list[Fin
     fresh: dict[str, list[Any]] = {}
     found = list[Finished | None]()
     for folder in folders:
-        one, fresh[folder.name] = _known(folder, known.get(folder.name))
+        one, fresh[folder.name] = _load_cached(folder, known.get(folder.name))
         found.append(one)
     if kept and fresh != known:
         _write(kept, fresh)
     return [one for one in found if one is not None]
 
 
-def _known(folder: Path, entry: list[Any] | None) -> tuple[Finished | None, list[Any]]:
+def _load_cached(folder: Path, entry: list[Any] | None) -> tuple[Finished | None, list[Any]]:
     """A run, and what is to be kept of it: its files' mark and what they told."""
     mark = _mark(folder)
     if entry and entry[0] == mark:

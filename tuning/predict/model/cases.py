@@ -248,7 +248,7 @@ def _row(config: RunConfig) -> dict[str, float]:
         **_sizes(config, shape),
         **_layout(config),
         **_bytes(config),
-        **_replicated(config),
+        **_replication_fields(config),
         "micro_batch": config.batch.micro_batch,
         "micro_batches": accumulation(config),
         "recompute": _RECOMPUTE[config.memory.recompute],
@@ -312,7 +312,7 @@ _ALL_SPLIT = {
 }
 
 
-def _replicated(config: RunConfig) -> dict[str, float]:
+def _replication_fields(config: RunConfig) -> dict[str, float]:
     parts, tp = config.parallel.tp_replicated or (), config.parallel.tp
     if not parts:
         return _ALL_SPLIT

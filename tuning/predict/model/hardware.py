@@ -126,13 +126,13 @@ class Cluster:
         """What joins two devices."""
         group, node = self.node_of(one)
         if (group, node) == self.node_of(other):
-            return self._inside(self.groups[group], one, other)
+            return self._inside_link(self.groups[group], one, other)
         if group == self.node_of(other)[0]:
             return self.groups[group].between
         assert self.across is not None, f"no link joins the groups of cluster {self.name}"
         return self.across
 
-    def _inside(self, group: Group, one: int, other: int) -> Link:
+    def _inside_link(self, group: Group, one: int, other: int) -> Link:
         first = sum(before.size for before in self.groups[: self.group_of(one)])
         paired = (one - first) % group.devices // 2 == (other - first) % group.devices // 2
         return group.pairs if paired and group.pairs else group.inside

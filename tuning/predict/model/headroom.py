@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from engine.footprint.device_overhead import Outside, asked, of_layout, outside_allocator
+from engine.footprint.device_overhead import Outside, nccl_settings, of_layout, outside_allocator
 from tuning.predict.model.cases import Array, Cases
 
 GIB = 2**30
@@ -97,10 +97,10 @@ def room(counted: Array, limit: float, allowance: Allowance = ON_GPU, beside: Be
     low, high = low + beside.low, high + beside.high
     deviation = np.log(high / median) / HALF_OF_90_PERCENT
     beyond = np.log(limit / median) / deviation
-    return Room(median, low, high, _tail(beyond))
+    return Room(median, low, high, _tail_probability(beyond))
 
 
-def _tail(away: Array) -> Array:
+def _tail_probability(away: Array) -> Array:
     """Probability that a normal value is so many standard deviations above its mean, or more."""
     from scipy.special import ndtr  # takes 0.2 s to load, and most commands predict nothing
 
@@ -130,7 +130,7 @@ def outside_of_cases(cases: Cases, base: RunConfig, on_cpu: bool) -> Beside:
         return NOTHING
     columns = np.stack([cases.dp, cases.tp, cases.pp, cases.zero_stage], axis=1).astype(np.int64)
     kinds, which = np.unique(columns, axis=0, return_inverse=True)
-    layout, wanted = layout_of(base), asked(base)
+    layout, wanted = layout_of(base), nccl_settings(base)
     names = ("dp", "tp", "pp", "zero_stage")
     layouts = [replace(layout, **dict(zip(names, kind, strict=True))) for kind in kinds.tolist()]
     found = outside_columns([of_layout(one, wanted) for one in layouts])

@@ -89,7 +89,7 @@ def _in_longer(cases: Cases, longer: Array, flying: Array, turn: Array) -> Array
 def _bytes(cases: Cases, place: Place) -> Array:
     narrow = _narrow(cases)
     whole = _sets(cases, place) * _block(cases) + _root(cases, place) + place.is_last * cases.hidden
-    kept, updated = _kept(cases, place, whole), _updated(cases, place, whole)
+    kept, updated = _kept_elements(cases, place, whole), _updated_elements(cases, place, whole)
     sums_whole = (cases.zero_stage < 2) | ((cases.micro_batches > 1) & (cases.reduce_every_micro_batch == 0))
     steady = kept * np.where(narrow, 2, _FP32) + _FP32 * np.where(sums_whole, whole, kept)
     steady = steady + _FP32 * updated * np.where(narrow, 3, 2)
@@ -136,13 +136,13 @@ def _norms(cases: Cases, place: Place) -> Array:
     return np.where(cases.value_bytes < _FP32, left, 0.0)
 
 
-def _kept(cases: Cases, place: Place, whole: Array) -> Array:
+def _kept_elements(cases: Cases, place: Place, whole: Array) -> Array:
     norms = _norms(cases, place)
     return np.where(cases.zero_stage >= 2, (whole - norms) / (cases.dp * cases.cp) + norms, whole)
 
 
-def _updated(cases: Cases, place: Place, whole: Array) -> Array:
-    return np.where(cases.zero_stage == 1, whole / (cases.dp * cases.cp), _kept(cases, place, whole))
+def _updated_elements(cases: Cases, place: Place, whole: Array) -> Array:
+    return np.where(cases.zero_stage == 1, whole / (cases.dp * cases.cp), _kept_elements(cases, place, whole))
 
 
 def _activations(cases: Cases, place: Place) -> Array:
@@ -202,10 +202,14 @@ def _buffers(cases: Cases, place: Place) -> Array:
         biggest = np.maximum(biggest, has * _split(cases, whole) * cases.vocabulary * cases.hidden)
     bucket = np.maximum(_BUCKET_BYTES, _FP32 * biggest) / ranks
     first = np.where((cases.zero_stage == 1) & (ranks > 1), bucket, 0.0)
-    return place.neighbours * message + first + np.where(cases.zero_stage >= 2, _gathered(cases, place), 0.0)
+    return (
+        place.neighbours * message
+        + first
+        + np.where(cases.zero_stage >= 2, _gathered_bytes(cases, place), 0.0)
+    )
 
 
-def _gathered(cases: Cases, place: Place) -> Array:
+def _gathered_bytes(cases: Cases, place: Place) -> Array:
     """ZeRO 3 gathers a block beside what is outside of blocks, ZeRO 2 all; then a message more, and fp32 gradients."""
     norms = np.where(cases.value_bytes < _FP32, cases.hidden, 0.0)
     block = _block(cases) - 2 * norms

@@ -76,12 +76,14 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
     ahead = compute.forward(cases, device, constants)
     back, again = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
     pair = _tensor_parallel(cases, links, constants)
-    waits = [_exposed(cases, pair, one, constants) for one in (ahead, back, again)]
+    waits = [_exposed_seconds(cases, pair, one, constants) for one in (ahead, back, again)]
     waits[2] = np.where(cases.recompute == FULL, waits[2], 0.0)
     tensor = waits[0] + waits[1] + waits[2]
-    held = _held(cases, constants)
-    lifted = _lifted(back, waits[1], held) + _lifted(again, waits[2], np.where(again.floor > 0, held, 0.0))
-    launches = _lifted(ahead, waits[0], held) + lifted
+    held = _host_stall(cases, constants)
+    lifted = _launch_overhead(back, waits[1], held) + _launch_overhead(
+        again, waits[2], np.where(again.floor > 0, held, 0.0)
+    )
+    launches = _launch_overhead(ahead, waits[0], held) + lifted
     context = _context_parallel(cases, ahead, links, constants)
     block = ahead.device + back.device + again.device + launches + tensor + context
     whole_head = 3 * head_seconds(cases, device, constants)
@@ -89,7 +91,7 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
     turns = cases.micro_batches * (1 + constants.spread * np.log2(np.maximum(cases.world, 1)))
     backwards = layers * (back.device + again.device + lifted + waits[1] + waits[2])
     through = cases.layers * block + whole_head
-    averaged = _averaged(cases, backwards, layers * block + head, links, constants)
+    averaged = _averaging_seconds(cases, backwards, layers * block + head, links, constants)
     return Breakdown(
         products=turns * layers * (ahead.products + back.products),
         attention=turns * layers * (ahead.attention + back.attention),
@@ -97,7 +99,7 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
         launches=turns * layers * launches,
         recomputation=turns * layers * again.device,
         head=turns * head,
-        tensor_parallel=turns * layers * tensor + _replicated(cases, links, constants),
+        tensor_parallel=turns * layers * tensor + _replicated_seconds(cases, links, constants),
         context_parallel=turns * layers * context,
         messages=_messages(cases, links, constants),
         bubble=(through - layers * block - head) / cases.chunks * cases.bubble_scale,
@@ -111,14 +113,14 @@ def block_seconds(cases: Cases, device: Device, constants: Constants) -> tuple[A
     """Of one micro-batch in one block, without messages: forward, and backward with what it computes again."""
     ahead = compute.forward(cases, device, constants)
     back, again = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
-    forward, *both = (one.device + _lifted(one) for one in (ahead, back, again))
+    forward, *both = (one.device + _launch_overhead(one) for one in (ahead, back, again))
     return forward, both[0] + both[1]
 
 
 def head_seconds(cases: Cases, device: Device, constants: Constants) -> Array:
     """Of one micro-batch's forward through the head, which takes the host as many launches as a block."""
     floor = compute.forward(cases, device, constants).floor
-    return _floored(compute.head_forward(cases, device, constants), floor)
+    return _apply_floor(compute.head_forward(cases, device, constants), floor)
 
 
 def _slowest(cases: Cases, block: Array, head: Array) -> tuple[Array, Array]:
@@ -156,19 +158,19 @@ def updated_elements(cases: Cases) -> Array:
     return rank_elements(cases) / np.where(cases.zero_stage >= 1, cases.dp * cases.cp, 1.0)
 
 
-def _lifted(block: BlockSeconds, messages: float | Array = 0.0, held: float | Array = 0.0) -> Array:
+def _launch_overhead(block: BlockSeconds, messages: float | Array = 0.0, held: float | Array = 0.0) -> Array:
     """What the host's floor adds to the time of what waits in the device's queue: kernels, and ``messages`` too."""
     device = block.device + messages
-    return _floored(device, block.floor + held) - device
+    return _apply_floor(device, block.floor + held) - device
 
 
-def _held(cases: Cases, constants: Constants) -> Array:
+def _host_stall(cases: Cases, constants: Constants) -> Array:
     """What a host is held up by the two collectives of a pass, one after the other, beside messages between nodes."""
     each = constants.piped_seconds * cases.tp * network.far_hops(cases)
     return np.where(cases.tp > 1, 2 * each, 0.0)
 
 
-def _floored(device: Array, floor: Array) -> Array:
+def _apply_floor(device: Array, floor: Array) -> Array:
     """Seconds of what the device computes while the host launches it."""
     larger: Array = (device**_SOFT + floor**_SOFT) ** (1 / _SOFT)
     return larger
@@ -186,7 +188,7 @@ def _tensor_parallel(cases: Cases, links: Links, constants: Constants) -> Array:
     return 2 * each * cases.tensor_share
 
 
-def _replicated(cases: Cases, links: Links, constants: Constants) -> Array:
+def _replicated_seconds(cases: Cases, links: Links, constants: Constants) -> Array:
     """The sum over tp of gradients of matrices that all its ranks have, once a step; of slices where ZeRO made some."""
     group = network.reach(cases, cases.tp, np.ones(len(cases)))
     slices = np.where(cases.zero_stage >= 1, cases.dp * cases.cp, 1.0)
@@ -195,7 +197,7 @@ def _replicated(cases: Cases, links: Links, constants: Constants) -> Array:
     return np.where(elements > 0, summed, 0.0)
 
 
-def _exposed(cases: Cases, messages: Array, block: BlockSeconds, constants: Constants) -> Array:
+def _exposed_seconds(cases: Cases, messages: Array, block: BlockSeconds, constants: Constants) -> Array:
     """What products do not hide of tp's messages, where they are sent piece by piece beside them."""
     room = np.where(cases.tensor_beside > 0, constants.tensor_hidden_share * block.products, 0.0)
     return np.maximum(messages - room, 0.0)
@@ -241,7 +243,9 @@ def _summed_over_stages(cases: Cases, links: Links, constants: Constants) -> Arr
     return np.where(blocks > 0, of_layers, 0.0) + np.where(ends > 0, of_ends, 0.0)
 
 
-def _averaged(cases: Cases, backwards: Array, turn: Array, links: Links, constants: Constants) -> Array:
+def _averaging_seconds(
+    cases: Cases, backwards: Array, turn: Array, links: Links, constants: Constants
+) -> Array:
     """Gradients at every step; or weights once in a round, waited for or beside the next one (arXiv 2401.16265)."""
     once = _data_parallel(cases, backwards, turn, links, constants)
     group = network.reach(cases, cases.dp * cases.cp, cases.tp)

@@ -77,7 +77,7 @@ def _layers(config: RunConfig) -> list[int] | None:
     stages = config.parallel.pp
     if stages == 1 or config.schedule.chunks > 1 or stages > (layers := resolve(config.model).layers):
         return None
-    dealt = list(_dealt(layers, stages, _head(config)))
+    dealt = list(_cached_split(layers, stages, _head(config)))
     return None if dealt == [len(own) for own in layers_of_stages(layers, stages)] else dealt
 
 
@@ -107,7 +107,7 @@ def message_seconds(config: RunConfig) -> float | None:
     return float(costs(np.array([list(order)]))[0])
 
 
-def _replicated(config: RunConfig) -> list[str] | None:
+def _replicated_parts(config: RunConfig) -> list[str] | None:
     """By what is sent, over whatever links; how much memory is left is asked elsewhere."""
     found = best(config)
     return None if found is None or not found.parts else list(found.parts)
@@ -116,10 +116,10 @@ def _replicated(config: RunConfig) -> list[str] | None:
 _FOUND: dict[str, Callable[[RunConfig], list[int] | list[str] | None]] = {
     PLACEMENT: _order,
     "schedule.stage_layers": _layers,
-    "parallel.tp_replicated": _replicated,
+    "parallel.tp_replicated": _replicated_parts,
 }
 
 
 @lru_cache(maxsize=4096)
-def _dealt(layers: int, stages: int, head: float) -> tuple[int, ...]:
+def _cached_split(layers: int, stages: int, head: float) -> tuple[int, ...]:
     return split_layers(layers, [1.0] * stages, [0.0] * (stages - 1) + [head])

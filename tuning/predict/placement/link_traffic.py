@@ -43,13 +43,13 @@ def _gradients(config: RunConfig) -> dict[str, Stream]:
     whose gradients are summed from copy to copy.
     """
     parallel, layout = config.parallel, layout_of(config)
-    elements = _largest_stage(config) / parallel.tp + _replicated(config) * (1 - 1 / parallel.tp)
+    elements = _largest_stage(config) / parallel.tp + _replicated_elements(config) * (1 - 1 / parallel.tp)
     found = dict[str, Stream]()
     if config.model.experts is not None:
         experts = _Experts.of(config)
         elements += experts.instead / parallel.tp
-        found["edp"] = _averaged(config, experts.elements / parallel.ep / parallel.tp)
-    found["dp"] = _averaged(config, elements)
+        found["edp"] = _data_parallel_stream(config, experts.elements / parallel.ep / parallel.tp)
+    found["dp"] = _data_parallel_stream(config, elements)
     if 1 < layout.shard < layout.inner:
         found["shard"] = found.pop("dp")
         scatters = accumulation(config) if parallel.reduce_every_micro_batch else 1
@@ -57,7 +57,7 @@ def _gradients(config: RunConfig) -> dict[str, Stream]:
     return found
 
 
-def _averaged(config: RunConfig, elements: float) -> Stream:
+def _data_parallel_stream(config: RunConfig, elements: float) -> Stream:
     """So many elements of a rank, in one kind of group. ZeRO 0 sums gradients, ZeRO 1 and 2 scatter them and gather
     weights, ZeRO 3 gathers twice a micro-batch.
     """
@@ -101,7 +101,7 @@ def _largest_stage(config: RunConfig) -> int:
     return max(sizes)
 
 
-def _replicated(config: RunConfig) -> float:
+def _replicated_elements(config: RunConfig) -> float:
     """Parameters that every rank of tp has, of the fullest place of the pipeline."""
     shape, parts, sharing = (
         resolve(config.model),
@@ -131,7 +131,7 @@ def _activations(config: RunConfig) -> Stream:
         pairs += gathered / 2
     turns, bytes_ = accumulation(config), sizes.element * sizes.hidden
     copies = layout_of(config).inner if parallel.zero_stage else 1
-    pairs += _FP32 * _replicated(config) / copies / bytes_ / turns
+    pairs += _FP32 * _replicated_elements(config) / copies / bytes_ / turns
     return Stream(bytes_, pairs * turns)
 
 

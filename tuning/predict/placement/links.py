@@ -133,9 +133,9 @@ def of_hosts(
     each = np.array(measured.bytes_per_second)
     rates = np.where(near, bytes_per_second, each[on[:, None], on])
     of_device = islands[on]
-    shared = [Shared(_where(on, host), float(each[host].max())) for host in sorted(set(hosts))]
+    shared = [Shared(_indices_of(on, host), float(each[host].max())) for host in sorted(set(hosts))]
     shared += [
-        Shared(_where(of_device, island), rate)
+        Shared(_indices_of(of_device, island), rate)
         for island, rate in enumerate(measured.island_bytes_per_second)
         if rate is not None
     ]
@@ -158,8 +158,8 @@ def of_lab(shape: Shape, ranks: int, inside: Link, payload: float = 1448 / 1514)
     rates = np.minimum(own[:, None], own)
     rates = np.where(islands[:, None] == islands, rates, np.minimum(rates, rate(shape.between_kbit)))
     rates = np.where(hosts[:, None] == hosts, inside.bytes_per_second, rates)
-    kbit = {_where(hosts, host): shape.rate_kbit(host) for host in range(shape.hosts)}
-    kbit |= {_where(islands, island): shape.between_kbit for island in range(len(shape.islands))}
+    kbit = {_indices_of(hosts, host): shape.rate_kbit(host) for host in range(shape.hosts)}
+    kbit |= {_indices_of(islands, island): shape.between_kbit for island in range(len(shape.islands))}
     shared = tuple(Shared(devices, rate(own)) for devices, own in kbit.items() if own)
     alpha = np.full_like(rates, inside.alpha_seconds)
     found = Links(alpha, rates, tuple(hosts.tolist()), tuple(islands.tolist()), shared)
@@ -209,5 +209,5 @@ def measured(
     return Links(np.full_like(rates, alpha_seconds), rates, told["nodes"], told["islands"])
 
 
-def _where(values: Ints, wanted: int) -> tuple[int, ...]:
+def _indices_of(values: Ints, wanted: int) -> tuple[int, ...]:
     return tuple(np.flatnonzero(values == wanted).tolist())

@@ -136,7 +136,7 @@ def many(configs: Sequence[RunConfig], target: Target, limit_seconds: float) -> 
     """Of several configurations of one size, ``limit_seconds`` at most for the search of all of them together."""
     found, known = list[Placed | None](), dict[str, Links]()
     for config in configs:
-        where = _where(config, target)
+        where = _network_words(config, target)
         if where is None:
             found.append(None)
             continue
@@ -145,7 +145,7 @@ def many(configs: Sequence[RunConfig], target: Target, limit_seconds: float) -> 
     return found
 
 
-def _where(config: RunConfig, target: Target) -> str | None:
+def _network_words(config: RunConfig, target: Target) -> str | None:
     """The uneven network that ranks are on, in words."""
     cluster, shape = target.cluster, shape_of(config.lab)
     if cluster.host_links is not None:
@@ -167,7 +167,7 @@ def uneven_links(config: RunConfig, target: Target) -> Links | None:
     it all.
     """
     measured = target.cluster.host_links is not None
-    in_lab = len(target.cluster.groups) == 1 and _where(config, target) is not None
+    in_lab = len(target.cluster.groups) == 1 and _network_words(config, target) is not None
     return links_of(config, target) if measured or in_lab else None
 
 
@@ -195,7 +195,7 @@ def _place(config: RunConfig, target: Target, links: Links, where: str, limit_se
     in_order = place(layout, links, volumes, work, permute=False)
     found = place(layout, links, volumes, work, limit_seconds=limit_seconds)
     asked, ways = config.parallel.placement, list[tuple[dict[str, float], Placement, Layers]]()
-    for layers in (None, *dict.fromkeys(_dealt(config, one, work) for one in (in_order, found))):
+    for layers in (None, *dict.fromkeys(_better_split(config, one, work) for one in (in_order, found))):
         for one in (in_order, found):
             ways.append((_seconds(config, links, work, one.devices, layers), one, layers))
     least = min(sum(seconds.values()) for seconds, _, _ in ways)
@@ -230,7 +230,7 @@ def _seconds(
     return {name: float(each[0]) for name, each in parts.items()} | {"compute": compute}
 
 
-def _dealt(config: RunConfig, found: Placement, work: Work) -> Layers:
+def _better_split(config: RunConfig, found: Placement, work: Work) -> Layers:
     """Layers of each stage, where devices differ, there is one stage a rank, and other layers are legal and better."""
     layers, pp = found.stage_layers, config.parallel.pp
     if pp == 1 or config.schedule.chunks > 1 or len(set(work.layer_seconds)) == 1 or layers is None:

@@ -151,11 +151,11 @@ def anneal(
         spent = 0.0 if limit_seconds is None else (time.monotonic() - begun) / limit_seconds
         if spent >= 1:
             break
-        moved = [_moved(order, random) for order in at]
+        moved = [_random_neighbour(order, random) for order in at]
         new = costs(np.array(moved))
         tried, temperature = tried + chains, scale * HOT * (COLD / HOT) ** max(step / steps, spent)
         for chain in range(chains):
-            if _accepted(float(new[chain] - now[chain]), temperature, random):
+            if _accept_move(float(new[chain] - now[chain]), temperature, random):
                 at[chain], now[chain] = moved[chain], new[chain]
         best = _better(best, at, now)
     return best._replace(tried=tried)
@@ -166,13 +166,13 @@ def _better(best: Found, orders: list[list[int]], costs: Floats) -> Found:
     return Found(tuple(orders[least]), float(costs[least]), 0) if costs[least] < best.cost else best
 
 
-def _accepted(difference: float, temperature: float, random: Random) -> bool:
+def _accept_move(difference: float, temperature: float, random: Random) -> bool:
     if difference <= 0 or temperature <= 0:
         return difference <= 0
     return random.random() < math.exp(-difference / temperature)
 
 
-def _moved(order: list[int], random: Random) -> list[int]:
+def _random_neighbour(order: list[int], random: Random) -> list[int]:
     """A segment reversed, one place put elsewhere, two swapped, a segment put elsewhere, or that and reversed."""
     kind = random.randrange(5)
     first, last = sorted(random.sample(range(len(order) + 1), 2))
@@ -257,9 +257,9 @@ def place(
     in_order = tuple(range(links.devices))
     best: tuple[tuple[int, ...], Method] = in_order, "rank order"
     if permute:
-        best = _chosen(layout, links, costs, seed, steps, limit_seconds)
+        best = _choose_order(layout, links, costs, seed, steps, limit_seconds)
     devices, method = best
-    across = _across(layout, links, devices)
+    across = _crossing_words(layout, links, devices)
     return Placement(
         devices,
         _parts(costs, devices),
@@ -271,7 +271,7 @@ def place(
     )
 
 
-def _chosen(
+def _choose_order(
     layout: Layout, links: Links, costs: Costs, seed: int, steps: int, limit_seconds: float | None
 ) -> tuple[tuple[int, ...], Method]:
     """The simplest order that none beats by much. The search begins with the best that leaves nodes whole: to look for
@@ -285,7 +285,7 @@ def _chosen(
         if found.min() < least * (1 - _WORTH):
             best, least = (orders[int(found.argmin())], method), float(found.min())
             start = best[0] if len(_blocks(links.nodes, best[0])) == whole else start
-    devices, method = _searched(links, costs, start, seed, steps, limit_seconds)
+    devices, method = _search_orders(links, costs, start, seed, steps, limit_seconds)
     return (devices, method) if _cost(costs, devices) < least * (1 - _WORTH) else best
 
 
@@ -296,7 +296,7 @@ def _simple(layout: Layout, links: Links) -> Iterator[tuple[Method, list[tuple[i
     yield "nested axes", [one.devices for one in nested_orders(layout)]
 
 
-def _searched(
+def _search_orders(
     links: Links, costs: Costs, start: Sequence[int], seed: int, steps: int, limit_seconds: float | None
 ) -> tuple[tuple[int, ...], Method]:
     blocks = _blocks(links.nodes, start)
@@ -342,7 +342,7 @@ def _reason(costs: Costs, devices: tuple[int, ...], method: Method, across: str)
     return f"{gain} ({1e3 * now:,.1f} ms a step){across and f'; {across}'}" + ("" if across else ".")
 
 
-def _across(layout: Layout, links: Links, devices: tuple[int, ...]) -> str:
+def _crossing_words(layout: Layout, links: Links, devices: tuple[int, ...]) -> str:
     """Axes whose groups cross islands, and the stages that would fit on them; empty where there is one island."""
     if len(set(links.islands)) == 1:
         return ""

@@ -84,7 +84,7 @@ def _of_axis(known: _All, axis: str) -> Iterator[Family]:
         rows = np.flatnonzero(column == value)
         name = RECOMPUTE[value] if axis == "recompute" else str(value)
         if len(rows):
-            yield _found(known, axis, name, rows)
+            yield _compare_family(known, axis, name, rows)
         else:
             yield Family(axis, name, 0, "illegal", _illegal(known.space, axis, value))
 
@@ -99,7 +99,7 @@ def _values(space: Space, axis: str) -> list[int]:
     }.get(axis, degrees)
 
 
-def _found(known: _All, axis: str, name: str, rows: NDArray[np.intp]) -> Family:
+def _compare_family(known: _All, axis: str, name: str, rows: NDArray[np.intp]) -> Family:
     """Of a family with layouts: its fastest one beside the fastest of all."""
     seconds = known.safe_seconds
     own, best = int(rows[np.argmin(seconds[rows])]), int(np.argmin(seconds))

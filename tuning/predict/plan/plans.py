@@ -129,7 +129,7 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
     order = np.argsort(looked.seconds, kind="stable")
     safe = order[looked.safe[order]]
     chosen = _distinct(looked, safe, top)
-    tight = _tight(looked, order, chosen)
+    tight = _risky_layouts(looked, order, chosen)
     front = _front(looked, safe)
     found = forecasts(_configs(space, looked, [*chosen, *front, *tight]), target)
     best = found[: len(chosen)]
@@ -186,7 +186,7 @@ def _distinct(looked: Looked, safe: NDArray[np.intp], top: int) -> list[int]:
     return [int(one) for one in safe[np.sort(first)][:top]]
 
 
-def _tight(looked: Looked, order: NDArray[np.intp], chosen: list[int]) -> list[int]:
+def _risky_layouts(looked: Looked, order: NDArray[np.intp], chosen: list[int]) -> list[int]:
     """The fastest that may fit but is not safe, if it is faster than the best."""
     most = looked.seconds[chosen[0]] if chosen else np.inf
     may = ~looked.safe & (looked.probability < _HOPELESS) & (looked.seconds < most)

@@ -60,7 +60,7 @@ def record_of(runs: Sequence[Finished], target: Target, here: Fingerprint) -> Re
         return Record([], len(counted.left_out), "no run of this home that ran to its end can be predicted")
     predicted = [forecasts([group[0].trial.config], target.at(group[0].trial.config))[0] for group in groups]
     rows = [
-        _held([run.id for run in group], [run.trial.seconds for run in group], forecast)
+        _compare_runs([run.id for run in group], [run.trial.seconds for run in group], forecast)
         for group, forecast in zip(groups, predicted, strict=True)
     ]
     return Record(sorted(rows, key=lambda row: max(row.runs), reverse=True), len(counted.left_out))
@@ -70,13 +70,13 @@ def _most(target: Target) -> int:
     return max(target.cluster.size, target.sharing.most if target.sharing else 0)
 
 
-def _held(runs: list[str], seconds: list[float], forecast: Forecast) -> Held:
+def _compare_runs(runs: list[str], seconds: list[float], forecast: Forecast) -> Held:
     measured, predicted = sum(seconds) / len(seconds), forecast.step_seconds
     config = forecast.config
     return Held(
         runs=sorted(runs, reverse=True),
         layout=layout_of(config).as_dict(),
-        values=turned(config),
+        values=plan_values(config),
         measured_seconds=measured,
         predicted_seconds=predicted.median,
         low_seconds=predicted.low,
@@ -86,7 +86,7 @@ def _held(runs: list[str], seconds: list[float], forecast: Forecast) -> Held:
     )
 
 
-def turned(config: RunConfig) -> dict[str, Any]:
+def plan_values(config: RunConfig) -> dict[str, Any]:
     """What a plan turns beside the degrees, and what it is asked for: a layout that ran is found again by these."""
     return {
         "model.preset": config.model.preset,
@@ -102,6 +102,6 @@ def turned(config: RunConfig) -> dict[str, Any]:
 
 def measured_of(record: Record, forecast: Forecast) -> Held | None:
     """The runs that had the configuration of a planned layout; None if there are none."""
-    layout, values = layout_of(forecast.config).as_dict(), turned(forecast.config)
+    layout, values = layout_of(forecast.config).as_dict(), plan_values(forecast.config)
     same: Mapping[str, Any] = {"layout": layout, "values": values}
     return next((row for row in record.rows if {"layout": row.layout, "values": row.values} == same), None)

@@ -71,7 +71,7 @@ def why_not(config: RunConfig, target: Target) -> WhyNot:
     own = None if problems else forecasts([config], target)[0]
     best, reason = _best(config, target, layout.world_size)
     slower = own.step_seconds.median / best.step_seconds.median - 1 if own and best else None
-    terms = tuple(_lost(own, best)) if own and best else ()
+    terms = tuple(_slower_terms(own, best)) if own and best else ()
     return WhyNot(layout.as_dict(), problems, own, best, reason, slower, terms)
 
 
@@ -90,7 +90,7 @@ def _best(config: RunConfig, target: Target, ranks: int) -> tuple[Forecast | Non
     return found, None if found else "no layout of as many ranks and this batch fits safely"
 
 
-def _lost(own: Forecast, best: Forecast) -> list[Lost]:
+def _slower_terms(own: Forecast, best: Forecast) -> list[Lost]:
     """Terms that take longer; none where the configuration is as fast as the best."""
     if own.step_seconds.median <= best.step_seconds.median:
         return []

@@ -172,7 +172,7 @@ class EventLoop:
                 self._begin(place, at, op, now)
                 return
             if op.code == Code.START:
-                self._come(place, at, op, now)
+                self._call_collective(place, at, op, now)
             elif not self._joins(place, at, op, now):
                 return
             self._at[place] = at + 1
@@ -233,7 +233,7 @@ class EventLoop:
         if self._wanting.pop(key, None) == source and self._waits[source] == _REGISTER:
             self._go_on(source, now)
 
-    def _come(self, place: int, at: int, op: Op, now: float) -> None:
+    def _call_collective(self, place: int, at: int, op: Op, now: float) -> None:
         """Call a collective; where all have called it, those that wait are told its end."""
         assert op.call is not None
         meeting = self._meetings.come(op.call, place, at, now)
@@ -249,7 +249,7 @@ class EventLoop:
         if place not in self._joining:
             self._joining[place] = now
             if op.code == Code.MEET:
-                self._come(place, at, op, now)
+                self._call_collective(place, at, op, now)
         called = self._started.get((place, op.tag), [])
         for meeting in called:
             if meeting.end is None:
@@ -267,11 +267,11 @@ class EventLoop:
     def _check_end(self) -> None:
         left = [place for place, at in enumerate(self._at) if at < len(self._ops[place])]
         if left:
-            told = "; ".join(self._told(place) for place in left[:4])
+            told = "; ".join(self._describe_wait(place) for place in left[:4])
             more = f"; and {len(left) - 4:,} more places" if len(left) > 4 else ""
             raise DeadlockError(f"deadlock in the {self._step.plan.kind} plan: {told}{more}")
 
-    def _told(self, place: int) -> str:
+    def _describe_wait(self, place: int) -> str:
         rank, replica = divmod(place, self._step.replicas)
         op = self._ops[place][self._at[place]]
         what = str(self._step.plan.actions[rank][op.action]) if op.action >= 0 else "the end of the step"

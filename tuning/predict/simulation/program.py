@@ -93,10 +93,10 @@ class _Part:
 
     def ops(self) -> list[Op]:
         """In order."""
-        found = list(self._outside(self._sent.before))
+        found = list(self._convert_items(self._sent.before))
         for place, action in enumerate(self._step.plan.actions[self._rank]):
             found += self._action(place, action)
-        return found + list(self._outside(self._sent.after))
+        return found + list(self._convert_items(self._sent.after))
 
     def _action(self, place: int, action: Action) -> Iterator[Op]:
         """Work up to each collective; what places have among themselves is part of the work."""
@@ -107,7 +107,7 @@ class _Part:
         done, inner = 0.0 if shares else share, list[Inner]()
         for item in items:
             if isinstance(item, Collective) and item.tag in joined:
-                yield from self._outside((item,))
+                yield from self._convert_items((item,))
                 continue
             done += share * isinstance(item, Collective)
             if isinstance(item, Collective) and item.among.is_own:
@@ -116,11 +116,11 @@ class _Part:
                 continue
             if done:
                 yield Op(Code.WORK, done, place, phase=phase, inner=tuple(inner))
-            yield from self._outside((item,))
+            yield from self._convert_items((item,))
             done, inner = share * isinstance(item, Join), []
         yield Op(Code.WORK, done, place, phase=phase, inner=tuple(inner))
 
-    def _outside(self, items: Items) -> Iterator[Op]:
+    def _convert_items(self, items: Items) -> Iterator[Op]:
         for item in items:
             if isinstance(item, Pause):
                 yield Op(Code.WORK, item.seconds, phase=item.phase)

@@ -147,7 +147,7 @@ def write_run(
     folder = run_folder.create(home, config, {SIMULATED: cluster, **(labels or {})})
     with run_folder.writable(home):
         note_start(folder, config, simulated.machine.cluster)
-        _write(folder, config, _played(simulated, steps))
+        _write(folder, config, _simulate_steps(simulated, steps))
     outcome = RunOutcome(Ending.COMPLETED, f"simulated on a model of {cluster}")
     return folder.name, finish(folder, config, SIMULATED, outcome)
 
@@ -167,7 +167,7 @@ def note_start(folder: Path, config: RunConfig, cluster: Cluster) -> None:
     )
 
 
-def _played(simulated: Simulated, steps: int) -> list[Simulated]:
+def _simulate_steps(simulated: Simulated, steps: int) -> list[Simulated]:
     """As many steps; without jitter they are all alike."""
     machine, found = simulated.machine, [simulated]
     for number in range(1, steps):

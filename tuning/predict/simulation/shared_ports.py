@@ -57,7 +57,7 @@ class SharedPorts(Ports):
     def link(self, one: int, other: int) -> Link:
         """What joins two devices, for one message at a time."""
         sources, targets = np.array([one]), np.array([other])
-        return self._reached(sources, targets, np.array([False]))
+        return self._slowest_link(sources, targets, np.array([False]))
 
     def slowest(self, devices: Sequence[int]) -> Link:
         """The link of a ring through devices, in their order, that takes longest for many bytes."""
@@ -74,7 +74,7 @@ class SharedPorts(Ports):
         each, ring = blocks[0].size, blocks.shape[2]
         near = self._links.on_one_island(blocks).reshape(-1).repeat(ring)
         own = np.isin(np.arange(self._places), list(places)).repeat(each)
-        return self._reached(blocks.ravel(), np.roll(blocks, -1, axis=2).ravel(), near, own)
+        return self._slowest_link(blocks.ravel(), np.roll(blocks, -1, axis=2).ravel(), near, own)
 
     def meeting(self, places: Sequence[int], ranks: int = 1) -> tuple[Link, tuple[int, ...], float]:
         """The link of rings through places, all of whose ranks send at once, and the ports that they keep. A ring has
@@ -87,10 +87,13 @@ class SharedPorts(Ports):
         inside = all(self.same_node(int(rings[0, 0]), int(one)) for one in rings.ravel())
         near = self._links.on_one_island(rings)
         held = dict.fromkeys(
-            port for one in places for second in set(near.tolist()) for port in self._own(one, inside, second)
+            port
+            for one in places
+            for second in set(near.tolist())
+            for port in self._island_ports(one, inside, second)
         )
         hops = rings.ravel(), np.roll(rings, -1, axis=1).ravel(), near.repeat(rings.shape[1])
-        held |= dict.fromkeys(port for port, _, _ in self._crossed(*hops))
+        held |= dict.fromkeys(port for port, _, _ in self._crossed_ports(*hops))
         return self._ring(rings), tuple(held), 1.0
 
     def ports(self, place: int, inside: bool) -> tuple[int, int]:
@@ -98,7 +101,7 @@ class SharedPorts(Ports):
         first = 4 * place + (0 if inside else 2)
         return first, first + 1
 
-    def _own(self, place: int, inside: bool, near: bool) -> tuple[int, int]:
+    def _island_ports(self, place: int, inside: bool, near: bool) -> tuple[int, int]:
         """The same, of what groups on one island have, if that is near."""
         if inside or not near or self._links.inside is None:
             return self.ports(place, inside)
@@ -110,9 +113,9 @@ class SharedPorts(Ports):
         if rings.shape[1] == 1:
             return Link(0.0, float("inf"))
         near = self._links.on_one_island(rings).repeat(rings.shape[1])
-        return self._reached(rings.ravel(), np.roll(rings, -1, axis=1).ravel(), near)
+        return self._slowest_link(rings.ravel(), np.roll(rings, -1, axis=1).ravel(), near)
 
-    def _reached(self, sources: Ints, targets: Ints, near: Bools, own: Bools | None = None) -> Link:
+    def _slowest_link(self, sources: Ints, targets: Ints, near: Bools, own: Bools | None = None) -> Link:
         """What the slowest of messages that go at the same time reaches, or of the ``own`` ones of them; of groups on
         one island, where ``near``.
         """
@@ -127,15 +130,19 @@ class SharedPorts(Ports):
         inside = self.same_node(self.device(source), self.device(target))
         pipeline = range(source % self._replicas, self._places, self._replicas)
         near = self._links.on_one_island(np.array([self.devices(one) for one in pipeline]).T)
-        whole = self._reached(sources, targets, near)
+        whole = self._slowest_link(sources, targets, near)
         shared = tuple(
-            (port, count / one.bytes_per_second) for port, one, count in self._crossed(sources, targets, near)
+            (port, count / one.bytes_per_second)
+            for port, one, count in self._crossed_ports(sources, targets, near)
         )
         second = bool(near.all())
-        out, into = self._own(source, inside, second)[0], self._own(target, inside, second)[1]
+        out, into = (
+            self._island_ports(source, inside, second)[0],
+            self._island_ports(target, inside, second)[1],
+        )
         return Route(whole.alpha_seconds, 1.0 / whole.bytes_per_second, out, into, shared)
 
-    def _crossed(self, sources: Ints, targets: Ints, near: Bools) -> list[tuple[int, Shared, int]]:
+    def _crossed_ports(self, sources: Ints, targets: Ints, near: Bools) -> list[tuple[int, Shared, int]]:
         """Shared ports that messages go through: number, link and how many go through at once."""
         found, has_second = [], self._links.inside is not None
         for number, (one, second) in enumerate(self._on_the_way):

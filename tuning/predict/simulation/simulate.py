@@ -49,7 +49,7 @@ def simulate_config(config: RunConfig, target: Target, jitter: float = 0.0, seed
     update = float(compute.update(cases, updated_elements(cases), device, constants)[0])
     backend = "gloo" if target.on_cpu else "nccl"
     step = step_of(config, stage_costs(config, target), update, backend=backend)
-    reached = _reached(target.cluster, constants)
+    reached = _effective_cluster(target.cluster, constants)
     order, links = config.parallel.placement, uneven_links(config, replace(target, cluster=reached))
     return simulate(
         step, Machine(reached, None if order is None else tuple(order), jitter=jitter, seed=seed, links=links)
@@ -73,7 +73,7 @@ def stage_costs(config: RunConfig, target: Target) -> list[Costs]:
     return costs
 
 
-def _reached(cluster: Cluster, constants: Constants) -> Cluster:
+def _effective_cluster(cluster: Cluster, constants: Constants) -> Cluster:
     """The cluster with what its links reach of their figures."""
     groups = tuple(_group(group, constants) for group in cluster.groups)
     across = cluster.across and _link(cluster.across, constants.between_share, constants.between_seconds)
@@ -113,7 +113,7 @@ def step_of(
     per_rank = layout.world_size // layout.pp
     size = Wire(config).message("send").bytes or 0
     sent = tuple(
-        _sent(
+        _convert_traffic(
             traffic_of(pipeline, place * per_rank, backend),
             _Converter(layout, price),
             _of_rank(optimizer_seconds, place),
@@ -160,7 +160,7 @@ def _of_rank(seconds: Sequence[float] | float, place: int) -> float:
     return float(seconds) if isinstance(seconds, int | float) else seconds[place]
 
 
-def _sent(known: Traffic, convert: _Converter, optimizer_seconds: float) -> Sent:
+def _convert_traffic(known: Traffic, convert: _Converter, optimizer_seconds: float) -> Sent:
     before, actions, after = list[Item](), list[Items](), list[Item]()
     for section in known.sections:
         items = convert.items(section)
@@ -195,11 +195,11 @@ class _Converter:
         """Without messages between stages, which follow from the plan."""
         known = self._known.get(section.items)
         if known is None:
-            found = [item for item in section.items if isinstance(item, Join) or self._stays(item)]
+            found = [item for item in section.items if isinstance(item, Join) or self._is_collective(item)]
             known = self._known[section.items] = tuple(map(self._item, found))
         return known
 
-    def _stays(self, call: Call) -> bool:
+    def _is_collective(self, call: Call) -> bool:
         return call.axis != "pp" or call.operation not in _MESSAGES
 
     def _item(self, item: Call | Join) -> Item:

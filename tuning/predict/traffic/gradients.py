@@ -44,10 +44,10 @@ def dealt(parameters: Sequence[Parameter], bucket_mb: float, padding: int = 1) -
         if not found or BYTES[FLOAT32] * together > bucket_mb * MIB:
             found.append([])
         found[-1].append(one)
-    return [Bucket(tuple(members), _padded(members, padding)) for members in found]
+    return [Bucket(tuple(members), _padded_elements(members, padding)) for members in found]
 
 
-def _padded(members: Sequence[Parameter], padding: int) -> int:
+def _padded_elements(members: Sequence[Parameter], padding: int) -> int:
     return -(-sum(one.elements for one in members) // padding) * padding
 
 
@@ -119,7 +119,7 @@ class Filling:
         if self.shared.at_end:
             return []
         self.ready.add(name)
-        return self._sent(lambda bucket: all(one.name in self.ready for one in bucket.members))
+        return self._send_buckets(lambda bucket: all(one.name in self.ready for one in bucket.members))
 
     def finish(self, delayed: bool = False) -> list[Call]:
         """What is left; of ``delayed`` gradients, which are averaged beside the next step, what comes before that."""
@@ -127,9 +127,9 @@ class Filling:
 
     def send(self) -> list[Call]:
         """All that was not sent."""
-        return self._sent(lambda _: True)
+        return self._send_buckets(lambda _: True)
 
-    def _sent(self, full: Callable[[Bucket], bool]) -> list[Call]:
+    def _send_buckets(self, full: Callable[[Bucket], bool]) -> list[Call]:
         calls = list[Call]()
         while self.shared.sends and self.next < len(self.shared.buckets):
             if not full(self.shared.buckets[self.next]):
@@ -211,8 +211,8 @@ class Units:
 
     def before_forward(self, name: int) -> Iterator[Item]:
         """A unit's forward begins."""
-        yield from self._arrived(name)
-        for other in self._ahead(name):
+        yield from self._await_unit(name)
+        for other in self._next_blocks(name):
             yield from self._gather(other)
 
     def after_forward(self, name: int) -> None:
@@ -226,8 +226,8 @@ class Units:
 
     def before_backward(self, name: int) -> Iterator[Item]:
         """A unit's backward begins."""
-        yield from self._arrived(name)
-        behind = self._behind(name)
+        yield from self._await_unit(name)
+        behind = self._previous_blocks(name)
         for other in behind:
             yield from self._gather(other)
         unit = self._units.get(name)
@@ -247,7 +247,10 @@ class Units:
         if last or policy.always_reduces:
             yield self._reduction(unit)
         if last and policy.copies > 1:
-            elements = sum(one.padded(policy.layout.shard) for one in unit.parameters) // policy.layout.shard
+            elements = (
+                sum(one.padded_elements(policy.layout.shard) for one in unit.parameters)
+                // policy.layout.shard
+            )
             size = BYTES[FLOAT32] * elements
             yield Call("all_reduce", "dp_replicate", FLOAT32, policy.copies, size)
 
@@ -258,7 +261,7 @@ class Units:
             unit.forwards.clear()
             unit.under_way = False
 
-    def _arrived(self, name: int) -> Iterator[Item]:
+    def _await_unit(self, name: int) -> Iterator[Item]:
         yield from self._gather(name)
         unit = self._units.get(name)
         if unit is not None and unit.under_way:
@@ -271,7 +274,7 @@ class Units:
         if unit is None or unit.gathered or unit.under_way:
             return
         unit.under_way = True
-        sizes = [one.padded(ranks) for one in unit.parameters]
+        sizes = [one.padded_elements(ranks) for one in unit.parameters]
         for elements in [sum(sizes)] if self._policy.fused else sizes:
             size = BYTES[self._policy.dtype] * elements
             call = Call("all_gather", self._policy.axis, self._policy.dtype, ranks, size)
@@ -279,15 +282,15 @@ class Units:
 
     def _reduction(self, unit: Unit) -> Call:
         ranks = self._policy.layout.shard
-        size = BYTES[FLOAT32] * sum(one.padded(ranks) for one in unit.parameters)
+        size = BYTES[FLOAT32] * sum(one.padded_elements(ranks) for one in unit.parameters)
         call = Call("reduce_scatter", self._policy.axis, FLOAT32, ranks, size)
         return call.beside(REDUCTIONS) if self._policy.reduces_beside else call
 
-    def _ahead(self, name: int) -> range:
+    def _next_blocks(self, name: int) -> range:
         """Blocks that a unit names in forward: those after it."""
         return range(name + 1, min(self._layers, name + 1 + self._policy.prefetch))
 
-    def _behind(self, name: int) -> range:
+    def _previous_blocks(self, name: int) -> range:
         """In backward: those before it."""
         end = self._layers if name == ROOT else name
         return range(end - 1, max(-1, end - 1 - self._policy.prefetch), -1)

@@ -58,7 +58,7 @@ class Parameter(NamedTuple):
         each = -(-self.shape[0] // ranks)
         return max(0, min(each, self.shape[0] - rank * each)) * (self.elements // self.shape[0])
 
-    def padded(self, ranks: int) -> int:
+    def padded_elements(self, ranks: int) -> int:
         """Values of the slices of all ranks, which are equally long."""
         return -(-self.shape[0] // ranks) * ranks * (self.elements // self.shape[0])
 
@@ -234,8 +234,8 @@ class Layers:
     def _attention(self, place: int, recompute: Recompute) -> list[Piece]:
         regathers, shape = self._regathers and recompute != "full", self.wire.sizes.shape
         columns = self._columns(place, "query_key_value", ("query", "key", "value"), regathers)
-        there = self._turned("query_key_value", shape.head_dim * (shape.heads + 2 * shape.kv_heads))
-        home = self._turned("attention_output", shape.hidden)
+        there = self._exchange_slices("query_key_value", shape.head_dim * (shape.heads + 2 * shape.kv_heads))
+        home = self._exchange_slices("attention_output", shape.hidden)
         alone = self.late or self._is_whole("attention_output")
         mixed = self._context(recompute == "selective" and alone)
         rows = self._rows(place, "attention_output", "output")
@@ -245,7 +245,7 @@ class Layers:
             rows = [ready, scatter]
         return [_ready(f"{place}.attention_norm"), columns, there, mixed, home, *rows]
 
-    def _turned(self, matrices: str, width: int) -> Piece:
+    def _exchange_slices(self, matrices: str, width: int) -> Piece:
         """Slices of the sequence and heads, of an activation so wide, exchanged where matrices know slices alone."""
         call = self.wire.turned(width) if self._is_whole(matrices) else ()
         return Piece(call, call)
@@ -282,11 +282,11 @@ class Layers:
             Piece(wire.tp("all_gather"), wire.tp("reduce_scatter")),
             _ready(f"{place}.router"),
             Piece(wire.balance()),
-            *self._exchanged(Piece(backward=tuple(map(Ready, names)))),
+            *self._exchange_tokens(Piece(backward=tuple(map(Ready, names)))),
             Piece(wire.tp("reduce_scatter"), wire.tp("all_gather")),
         ]
 
-    def _exchanged(self, experts: Piece) -> list[Piece]:
+    def _exchange_tokens(self, experts: Piece) -> list[Piece]:
         """What a rank has is known; what comes from others to its experts is not, without a capacity."""
         wire = self.wire
         if wire.layout.ep == 1:

@@ -132,7 +132,7 @@ class RankStep:
 
     def sections(self) -> Iterator[Section]:
         """In order."""
-        yield Section("before", tuple(self._before()))
+        yield Section("before", tuple(self._opening_calls()))
         yield Section("open", tuple(self._post.open()))
         actions = self._plan.actions[self._place]
         completing = _completing(actions)
@@ -147,12 +147,12 @@ class RankStep:
         found, needed, made = list[Item](), self._plan.wanted(action), self._plan.given(action)
         if needed is not None:
             found += self._post.take(needed)
-        found += self._computed(action, last)
+        found += self._action_items(action, last)
         if made is not None:
             found += self._post.give(*made)
         return sent_only(found)
 
-    def _computed(self, action: Action, last: bool) -> list[Item]:
+    def _action_items(self, action: Action, last: bool) -> list[Item]:
         """Without sharding, all micro-batches of a stage send alike but the last one."""
         stage, key = self._stages[action.stage], (action.stage, action.work, last)
         if stage.shards:
@@ -167,10 +167,10 @@ class RankStep:
             same = len(ahead) == 2 and (ahead[0].stage, ahead[0].work) == (ahead[1].stage, ahead[1].work)
             self._stages[ahead[0].stage].keep_gathered(same)
 
-    def _before(self) -> Iterator[Call]:
+    def _opening_calls(self) -> Iterator[Call]:
         """New weights, the last bucket first, and delayed gradients, which the step before has sent."""
         if self._config.overlap.gather_with_optimizer:
-            for one in self._shared:
+            for one in self._shared_groups:
                 for index in reversed(range(len(one.buckets))) if one.sliced and not one.at_end else ():
                     yield one.gathering(index).beside(ARRIVING)
         for stage in self._stages.values():
@@ -188,20 +188,24 @@ class RankStep:
                 self._config.train.optimizer
             ].whole_sums:  # the lengths of each and of its direction
                 yield Call(
-                    "all_reduce", norm[0], FLOAT64, norm[1], 2 * BYTES[FLOAT64] * self._counted(norm[0])
+                    "all_reduce",
+                    norm[0],
+                    FLOAT64,
+                    norm[1],
+                    2 * BYTES[FLOAT64] * self._count_parameters(norm[0]),
                 )
-        for one in self._shared:
+        for one in self._shared_groups:
             if one.sliced and (one.at_end or not self._config.overlap.gather_with_optimizer):
                 for index in range(len(one.buckets)):
                     yield one.gathering(index)
 
-    def _counted(self, axis: str) -> int:
+    def _count_parameters(self, axis: str) -> int:
         """Parameters of all ranks of the norm's group: of the whole model, or of this rank's stages."""
         parts = self._own if axis == "tp" else self._parts
         return len({_known_as(part, one) for part in parts for one in parameters_of(self._config, part)})
 
     @property
-    def _shared(self) -> list[Shared]:
+    def _shared_groups(self) -> list[Shared]:
         return [one for stage in self._stages.values() for one in stage.shared]
 
 

@@ -39,7 +39,7 @@ class Stage:
         self.parameters = parameters_of(self._config, part)
         self._at_end = list(at_end)
         self.shards = self._layout.zero_stage >= 2 and self._layout.shard > 1
-        self.shared = list(self._shared())
+        self.shared = list(self._shared_groups())
         self._filling = [Filling(one) for one in self.shared]
         rest = [one for one in self.parameters if not self._is_whole(one)]
         policy = Policy.of(self._config, wire.batches)
@@ -48,13 +48,13 @@ class Stage:
 
     def forward(self) -> Iterator[Item]:
         """One micro-batch's; nothing of it depends on which, but under ZeRO 2 and 3."""
-        yield from self._begun(ROOT, forward=True)
+        yield from self._begin_unit(ROOT, forward=True)
         yield from onward(self._first)
         for place, block in enumerate(self._blocks):
-            yield from self._begun(self._unit_from(place), forward=True)
+            yield from self._begin_unit(self._unit_from(place), forward=True)
             yield from block.forward
-            self._ended(self._unit_to(place))
-        self._ended(ROOT)
+            self._end_unit(self._unit_to(place))
+        self._end_unit(ROOT)
         yield from onward(self._last)
 
     def backward(self, last: bool) -> Iterator[Item]:
@@ -63,23 +63,23 @@ class Stage:
         Without a head the last block's output is the stage's: then that block's hooks come first.
         """
         if self._last:
-            yield from self._begun(ROOT)
-            yield from self._noted(back(self._last), last)
+            yield from self._begin_unit(ROOT)
+            yield from self._fill_buckets(back(self._last), last)
         for place in reversed(range(self._part.layers)):
-            yield from self._begun(self._unit_to(place))
+            yield from self._begin_unit(self._unit_to(place))
             if not self._last and place == self._part.layers - 1:
-                yield from self._begun(ROOT)
-            yield from self._noted(self._blocks[place].backward, last)
-            yield from self._scattered(self._unit_from(place), last)
-        yield from self._noted(back(self._first), last)
-        yield from self._scattered(ROOT, last)
+                yield from self._begin_unit(ROOT)
+            yield from self._fill_buckets(self._blocks[place].backward, last)
+            yield from self._scatter_unit(self._unit_from(place), last)
+        yield from self._fill_buckets(back(self._first), last)
+        yield from self._scatter_unit(ROOT, last)
         if last and self._units is not None:
             self._units.forget()
 
     def weights(self, last: bool) -> Iterator[Item]:
         """Gradients of matrices; the ``last`` fill buckets."""
         late = [Ready(one.name) for one in reversed(self.parameters) if one.late]
-        return self._noted(late, last)
+        return self._fill_buckets(late, last)
 
     def keep_gathered(self, keep: bool) -> None:
         """Sharded parameters stay from one micro-batch to the next."""
@@ -132,19 +132,19 @@ class Stage:
             if stages and split:
                 yield Call("all_reduce", "pp", FLOAT32, stages, BYTES[FLOAT32] * elements)
 
-    def _begun(self, name: int | None, forward: bool = False) -> Iterator[Item]:
+    def _begin_unit(self, name: int | None, forward: bool = False) -> Iterator[Item]:
         if self._units is None or name is None:
             return iter(())
         return self._units.before_forward(name) if forward else self._units.before_backward(name)
 
-    def _ended(self, name: int | None) -> None:
+    def _end_unit(self, name: int | None) -> None:
         if self._units is not None and name is not None:
             self._units.after_forward(name)
 
-    def _scattered(self, name: int | None, last: bool) -> Iterator[Item]:
+    def _scatter_unit(self, name: int | None, last: bool) -> Iterator[Item]:
         return iter(()) if self._units is None or name is None else self._units.after_backward(name, last)
 
-    def _noted(self, items: Iterable[Item], last: bool) -> Iterator[Item]:
+    def _fill_buckets(self, items: Iterable[Item], last: bool) -> Iterator[Item]:
         """Complete gradients let their buckets go."""
         armed = last and not self._config.overlap.delay
         for item in items:
@@ -158,36 +158,38 @@ class Stage:
         """Whether ZeRO 2 and 3 leave every rank a copy."""
         return one.wide and self._config.precision == "bf16"
 
-    def _shared(self) -> Iterator[Shared]:
+    def _shared_groups(self) -> Iterator[Shared]:
         """All parameters, under ep the experts apart; with sharding those that are left whole."""
         layout, axis = self._layout, self._wire.data_axis
         if layout.zero_stage >= 2:
             ranks = layout.inner if self.shards else 1
             whole = [one for one in self.parameters if not self.shards or self._is_whole(one)]
             at_end = [one for one in whole if self._is_whole(one) and waits(one, self._holders, False)]
-            yield from self._bucketed([one for one in whole if one not in at_end], axis, ranks, 0)
+            yield from self._bucket_parameters([one for one in whole if one not in at_end], axis, ranks, 0)
             yield from self._sets_of(at_end, axis, ranks, 0)
             return
         late, ep = splits(self._config), layout.ep
         during = [one for one in self.parameters if not (one.alone or waits(one, self._holders, late))]
-        yield from self._bucketed([one for one in self.parameters if one.alone], axis, 1, 0)
+        yield from self._bucket_parameters([one for one in self.parameters if one.alone], axis, 1, 0)
         data, experts = (
             (axis, layout.inner, self._data_rank),
             ("edp", layout.inner // ep, self._data_rank // ep),
         )
-        yield from self._bucketed([one for one in during if not _apart(one, ep)], *data)
-        yield from self._bucketed([one for one in during if _apart(one, ep)], *experts)
-        yield from self._sets_of([one for one in self._at_end if not _apart(one, ep)], *data)
-        yield from self._sets_of([one for one in self._at_end if _apart(one, ep)], *experts)
+        yield from self._bucket_parameters([one for one in during if not _in_expert_group(one, ep)], *data)
+        yield from self._bucket_parameters([one for one in during if _in_expert_group(one, ep)], *experts)
+        yield from self._sets_of([one for one in self._at_end if not _in_expert_group(one, ep)], *data)
+        yield from self._sets_of([one for one in self._at_end if _in_expert_group(one, ep)], *experts)
 
     def _sets_of(self, found: list[Parameter], axis: str, ranks: int, rank: int) -> Iterator[Shared]:
         """What is complete at the end of a step only."""
         for shared, members in sorted(_by_set(found).items()):
             stages = len(self._holders.meeting(shared)) or 1
-            for one in self._bucketed(members, axis, ranks, rank):
+            for one in self._bucket_parameters(members, axis, ranks, rank):
                 yield replace(one, at_end=True, stages=stages)
 
-    def _bucketed(self, found: list[Parameter], axis: str, ranks: int, rank: int) -> Iterator[Shared]:
+    def _bucket_parameters(
+        self, found: list[Parameter], axis: str, ranks: int, rank: int
+    ) -> Iterator[Shared]:
         sliced = self._layout.zero_stage == 1 and ranks > 1
         narrow = self._config.memory.parameters == "bf16" and self._layout.zero_stage < 2
         if found:
@@ -200,7 +202,7 @@ def waits(one: Parameter, holders: Holders, late: bool) -> bool:
     return bool(one.shared) and (late or len(holders.stages(one.shared)) > 1)
 
 
-def _apart(one: Parameter, ep: int) -> bool:
+def _in_expert_group(one: Parameter, ep: int) -> bool:
     return one.expert and ep > 1
 
 

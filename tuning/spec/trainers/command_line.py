@@ -48,11 +48,11 @@ def parse(text: str, directory: Path) -> Invocation:
         words = words[1:] if words[0] == "export" else words
         if not all(map(_VARIABLE.fullmatch, words)):
             raise InputError(FIELD, text, _several(line))
-        variables |= _taken(words)
+        variables |= _take_variables(words)
     words = _words(last, variables, text)
     if words[:1] == ["env"] and len(words) > 1 and _VARIABLE.fullmatch(words[1]):
         words = words[1:]
-    variables |= _taken(words)
+    variables |= _take_variables(words)
     if not words:
         raise InputError(FIELD, text, "is empty; give the command that starts your trainer")
     invocation = Invocation(tuple(words), directory, variables)
@@ -72,7 +72,7 @@ def _several(line: str) -> str:
 
 def _lines(text: str, given: str) -> list[str]:
     """The commands of a text, which may go on in lines that begin no other; at least one."""
-    shown = _unquoted(text, given)
+    shown = _mask_quotes(text, given)
     found, begin = [""], 0
     for end in (*(place for place, mark in enumerate(shown) if mark == "\n"), len(text)):
         # What is a comment is blank there.
@@ -90,7 +90,7 @@ def _lines(text: str, given: str) -> list[str]:
     return found
 
 
-def _unquoted(text: str, given: str) -> str:
+def _mask_quotes(text: str, given: str) -> str:
     """As long as the text: what is quoted or escaped is _QUOTED, but for what counts in double quotes; comments are
     _COMMENT.
     """
@@ -129,7 +129,7 @@ def _marks(text: str, given: str) -> Iterator[str]:
 
 
 def _words(line: str, known: dict[str, str], given: str) -> list[str]:
-    shown = _unquoted(line, given)
+    shown = _mask_quotes(line, given)
     if found := _NEEDS_SHELL.search(shown):
         remedy = f"has {found[0]}, and runs without a shell; put it into a script and give: bash SCRIPT"
         raise InputError(FIELD, given, remedy)
@@ -147,7 +147,7 @@ def _words(line: str, known: dict[str, str], given: str) -> list[str]:
     return [str(Path(word).expanduser()) if word.startswith("~/") else word for word in words]
 
 
-def _taken(words: list[str]) -> dict[str, str]:
+def _take_variables(words: list[str]) -> dict[str, str]:
     """The variables at the beginning, which are taken from the words."""
     found = {}
     while words and _VARIABLE.fullmatch(words[0]):
@@ -180,7 +180,7 @@ def _check(command: Invocation, text: str) -> None:
 
 def _hosts(command: Invocation) -> Iterator[tuple[str, int]]:
     flags = [(flag, command.number(flag)) for flag in _HOSTS]
-    if command.by_slurm:
+    if command.is_slurm_launch:
         flags += [(flag, command.launcher.number(flag)) for flag in ("--nodes", "-N")]
     machines = command.launch_settings.get("num_machines")
     flags.append(("num_machines", machines if isinstance(machines, int) else None))

@@ -91,7 +91,7 @@ DEEPSPEED = TrainerKind(
     "deepspeed",
     "DeepSpeed",
     knows=lambda command: (
-        command.by_deepspeed
+        command.is_deepspeed_launch
         or command.has("--deepspeed_config")
         or command.has("--deepspeed")
         or "deepspeed.initialize" in command.script

@@ -58,13 +58,13 @@ def _whole_accumulation(today: Invocation, values: Mapping[str, Value]) -> str:
     return "" if whole % size == 0 else f"a step has {whole} sequences of each rank, no multiple of {size}"
 
 
-def _by_deepspeed(command: Invocation) -> bool:
+def _uses_deepspeed(command: Invocation) -> bool:
     """Whether DeepSpeed shards and averages; its file may be named in the JSON file of arguments."""
     named = zero_file(command) is not None or bool(_hf_value(command, "deepspeed", ""))
-    return named or _spread_by(command) == "DEEPSPEED"
+    return named or _distributed_type(command) == "DEEPSPEED"
 
 
-def _spread_by(command: Invocation) -> str:
+def _distributed_type(command: Invocation) -> str:
     """Who shards and averages as the settings of accelerate's launcher say; a trainer's own say nothing of it then."""
     return str(command.launch_settings.get("distributed_type") or "")
 
@@ -92,7 +92,7 @@ def _fsdp_refusal(today: Invocation, values: Mapping[str, Value]) -> str:
 
 
 def _averages_itself(command: Invocation) -> bool:
-    return not _by_deepspeed(command) and _spread_by(command) not in _SHARDED
+    return not _uses_deepspeed(command) and _distributed_type(command) not in _SHARDED
 
 
 def _offered_fsdp(command: Invocation, cores: int) -> list[bool]:

@@ -140,7 +140,7 @@ class Invocation:
 
     def naming(self, places: Mapping[str, str]) -> tuple[str, ...]:
         """Its words with other names of files, also as the value of an option."""
-        return tuple(_renamed(word, places) for word in self.words)
+        return tuple(_rename_path(word, places) for word in self.words)
 
     @property
     def json_argument(self) -> str | None:
@@ -167,13 +167,13 @@ class Invocation:
         return (named and "launch" in words) or "accelerate.commands.launch" in words
 
     @property
-    def by_deepspeed(self) -> bool:
+    def is_deepspeed_launch(self) -> bool:
         """Whether DeepSpeed's launcher starts it."""
         words = self.launcher.words
         return any(word.rpartition("/")[2] == "deepspeed" or word.startswith("deepspeed.l") for word in words)
 
     @property
-    def by_slurm(self) -> bool:
+    def is_slurm_launch(self) -> bool:
         """Whether Slurm starts its ranks."""
         return any(word.rpartition("/")[2] == "srun" for word in self.launcher.words)
 
@@ -198,7 +198,7 @@ class Invocation:
         return "" if self.started.endswith(_SCRIPTS) else self.started
 
     @property
-    def by_shell(self) -> bool:
+    def is_shell(self) -> bool:
         """Whether a script of a shell starts the trainer."""
         return self.started.endswith(".sh")
 
@@ -207,7 +207,7 @@ class Invocation:
         nobody says; None if there is no such thing.
         """
         found = self.variables.get(name) or os.environ.get(name)
-        if found or not self.by_shell:
+        if found or not self.is_shell:
             return found
         usual = re.search(_USUAL.format(name=name), self.script, re.MULTILINE)
         return usual["value"] or None if usual else None
@@ -242,13 +242,13 @@ class Invocation:
     def text(self) -> str:
         """The command as one types it, without what stands in files."""
         before = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
-        return " ".join([*before, *(_quoted(word) for word in self.words)])
+        return " ".join([*before, *(_quote_word(word) for word in self.words)])
 
     def _place(self, flag: str) -> int | None:
         """The last one counts, as it does for those who read options."""
-        wanted = _alike(flag)
+        wanted = _normalize_flag(flag)
         for place, word in reversed(list(enumerate(self.words))):
-            if _alike(word.partition("=")[0]) == wanted and (word.startswith("-") or "=" in word):
+            if _normalize_flag(word.partition("=")[0]) == wanted and (word.startswith("-") or "=" in word):
                 return place
         return None
 
@@ -308,16 +308,16 @@ def read(text: str) -> bool | int | float | str:
     return text
 
 
-def _quoted(word: str) -> str:
+def _quote_word(word: str) -> str:
     return word if word in MACROS or FOLDER in word else shlex.quote(word)
 
 
-def _renamed(word: str, places: Mapping[str, str]) -> str:
+def _rename_path(word: str, places: Mapping[str, str]) -> str:
     option, equals, value = word.partition("=")
     return f"{option}={places[value]}" if equals and value in places else places.get(word, word)
 
 
-def _alike(flag: str) -> str:
+def _normalize_flag(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_").replace(".", "_")
 
 
@@ -335,20 +335,20 @@ def _ranks(command: Invocation) -> int:
             return int(value)
         if value in ("gpu", "auto", "cpu"):
             return _devices(command, value)
-    return _unsaid(command)
+    return _default_ranks(command)
 
 
-def _unsaid(command: Invocation) -> int:
+def _default_ranks(command: Invocation) -> int:
     """Where no option says it."""
     asked = command.launch_settings.get("num_processes")
     if isinstance(asked, int) and asked > 0:
         return asked
-    if command.by_shell and (starts := _STARTS.search(command.script)):
+    if command.is_shell and (starts := _STARTS.search(command.script)):
         count = starts["count"] or command.variable(starts["name"]) or ""
         return int(count) if count.isdigit() and int(count) else 1
-    if command.by_shell and command.variables.get("NGPU", "").isdigit():  # torchtitan's, from another folder
+    if command.is_shell and command.variables.get("NGPU", "").isdigit():  # torchtitan's, from another folder
         return max(1, int(command.variables["NGPU"]))
-    if command.by_deepspeed:
+    if command.is_deepspeed_launch:
         included = command.launcher.value("--include")
         return len(_slots(included)) if included else _devices(command, "gpu")
     return 1

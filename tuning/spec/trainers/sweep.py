@@ -74,7 +74,7 @@ def study_of_sweep(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
         else:
             fixed[short] = values[0]
     command = _command(tree)
-    found = {"name": _study_name(tree, name), **_metric(tree), **_method(tree, turned), **_early(tree)}
+    found = {"name": _study_name(tree, name), **_metric(tree), **_method(tree, turned), **_racing_keys(tree)}
     if not turned:
         raise InputError(
             _MARK, ", ".join(options), "has one value each; give values, or min and max, to turn some"
@@ -130,11 +130,11 @@ def _command(tree: Mapping[str, Any]) -> str:
         if _CODE.search(word):
             remedy = "has code for a shell in it, and no shell runs a sweep; write what it comes to"
             raise InputError("command", word, remedy)
-        words += [word] if word in MACROS else [_MACRO.sub(lambda found: _replaced(found[1], tree), word)]
+        words += [word] if word in MACROS else [_MACRO.sub(lambda found: _macro_value(found[1], tree), word)]
     return " ".join(word if word in MACROS else shlex.quote(word) for word in words if word)
 
 
-def _replaced(macro: str, tree: Mapping[str, Any]) -> str:
+def _macro_value(macro: str, tree: Mapping[str, Any]) -> str:
     """What a macro stands for that has nothing to do with values."""
     if macro == "program":
         program = tree.get("program")
@@ -195,7 +195,7 @@ def _method(tree: Mapping[str, Any], turned: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def _early(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _racing_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Trials end early by this project's own races, whatever a sweep calls it."""
     given = tree.get("early_terminate")
     if given is None:

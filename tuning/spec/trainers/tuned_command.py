@@ -214,7 +214,7 @@ def _nothing(tuned: TunedCommand) -> str:
     named = (word.rpartition("=")[2] for word in tuned.today.words if word.endswith(".json"))
     unread = next((word for word in named if tuned.today.document(word) is None), None)
     why = f" ({unread} cannot be read here as a JSON object)" if unread else ""
-    if tuned.today.by_shell:
+    if tuned.today.is_shell:
         why = f" (what it starts stands in {tuned.today.started}: give that command itself)"
     return (
         f"is missing, and nothing is known to turn in {tuned.kind.title}{why}; name options of your command, such as "

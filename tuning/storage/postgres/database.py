@@ -67,7 +67,7 @@ def address(given: str) -> Address:
     except ValueError:
         known = False
     if not known:
-        raise InputError("storage", _hidden(given), f"is no address of a database; give {_EXAMPLE}")
+        raise InputError("storage", _hide_password(given), f"is no address of a database; give {_EXAMPLE}")
     query = parse_qsl(parts.query)
     secrets = [parts.password or "", *(value for name, value in query if name == "password")]
     place = parts.netloc.rpartition("@")
@@ -80,7 +80,7 @@ def address(given: str) -> Address:
     return Address(url, shown, tuple(sorted(both, key=len, reverse=True)))
 
 
-def _hidden(given: str) -> str:
+def _hide_password(given: str) -> str:
     """What was given, up to where a password may begin."""
     return given.partition(":")[0][:20] + (":..." if ":" in given else "")
 
@@ -140,7 +140,7 @@ class Database:
         Raises:
             UnreachableError: it does not answer; what was written may or may not be there.
         """
-        connection = self._connected()
+        connection = self._open_connection()
         rows: list[tuple[Any, ...]] = []
         try:
             with connection.transaction():
@@ -148,7 +148,7 @@ class Database:
                     cursor = connection.execute(statement.encode(), values)
                     rows = cursor.fetchall() if cursor.description else []
         except (self._driver.OperationalError, self._driver.InterfaceError) as error:
-            raise self._lost(error) from None
+            raise self._note_failure(error) from None
         return rows
 
     def ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -175,7 +175,7 @@ class Database:
             self._connection.close()
         self._connection = None
 
-    def _connected(self) -> psycopg.Connection:
+    def _open_connection(self) -> psycopg.Connection:
         if self._connection is None:
             if self.pinned or self._closed or time.monotonic() < self._next_try:
                 raise UnreachableError(self._reason)
@@ -184,11 +184,11 @@ class Database:
                 url, name = self.address.url, "workbench"
                 self._connection = self._driver.connect(url, autocommit=True, application_name=name, **known)
             except self._driver.Error as error:
-                raise self._lost(error) from None
+                raise self._note_failure(error) from None
             self._since, self._wait = time.monotonic(), FIRST_WAIT_SECONDS
         return self._connection
 
-    def _lost(self, error: Exception) -> UnreachableError:
+    def _note_failure(self, error: Exception) -> UnreachableError:
         """After an error: wait a little longer each time before it is tried again."""
         self._drop()
         self._next_try = time.monotonic() + self._wait

@@ -12,7 +12,7 @@ from typing import Any
 from engine.config.errors import InputError
 from workbench.export.mapping import documents
 from workbench.export.mapping.launch import Launch
-from workbench.export.mapping.losses import completed
+from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
     Format,
@@ -107,7 +107,7 @@ def _degrees(document: Document, ranks: int) -> dict[str, Any]:
     return found
 
 
-def _alone(values: Values) -> bool:
+def _uses_deepspeed(values: Values) -> bool:
     """Whether ranks are DeepSpeed's, whose launcher says nothing of compilation."""
     return _stage(values) == 1 and ranks_of(values) > 1
 
@@ -120,7 +120,7 @@ def _offloading(values: Values) -> Document:
     return {f"{_FSDP}offload_params": True} if _stage(values) and ranks_of(values) > 1 else {}
 
 
-def _offloaded(document: Document, ranks: int) -> dict[str, Any]:
+def _offload_of(document: Document, ranks: int) -> dict[str, Any]:
     given = (document.get(f"{_FSDP}offload_params"), document.get(f"{_DEEPSPEED}offload_optimizer_device"))
     return {"memory.offload": "optimizer" if str(given[0]).lower() == "true" or given[1] == "cpu" else "none"}
 
@@ -129,7 +129,7 @@ def _under_fsdp(values: Values) -> bool:
     return _stage(values) >= 2 and ranks_of(values) > 1
 
 
-def _recomputed(document: Document, ranks: int) -> dict[str, Any]:
+def _recompute_of(document: Document, ranks: int) -> dict[str, Any]:
     on = str(document.get(f"{_FSDP}activation_checkpointing", False)).lower() == "true"
     return {"memory.recompute": "full" if on else "none"}
 
@@ -144,7 +144,7 @@ if (( NNODES > 1 )); then
 fi
 exec accelerate launch --config_file "$HERE/accelerate.yaml" "${where[@]}" "$@\""""
 
-ROWS = completed((
+ROWS = add_common_rows((
     Row("parallel.dp", Level.EXPRESSED, ("num_processes", "num_machines", "machine_rank"),
         "num_processes is the number of ranks",
         write=lambda values: {"num_machines": 1, "machine_rank": 0, "num_processes": ranks_of(values)},
@@ -166,11 +166,11 @@ ROWS = completed((
         "whole layers, under FSDP2 alone", "else call the model's gradient_checkpointing_enable()",
         write=lambda values: {f"{_FSDP}activation_checkpointing": True}
         if values["memory.recompute"] == "full" and _under_fsdp(values) else {},
-        read=_recomputed,
+        read=_recompute_of,
         can=lambda values: values["memory.recompute"] == "none"
         or (values["memory.recompute"] == "full" and _under_fsdp(values))),
     Row("memory.offload", Level.EXPRESSED, (f"{_FSDP}offload_params", f"{_DEEPSPEED}offload_optimizer_device"),
-        "optimizer, where ranks share it; activations have no key", write=_offloading, read=_offloaded,
+        "optimizer, where ranks share it; activations have no key", write=_offloading, read=_offload_of,
         can=lambda values: values["memory.offload"] == "none"
         or (values["memory.offload"] == "optimizer" and _stage(values) > 0 and ranks_of(values) > 1)),
     Row("precision", Level.EXPRESSED, ("mixed_precision",),
@@ -179,10 +179,10 @@ ROWS = completed((
     Row("compile", Level.EXPRESSED, ("dynamo_config.dynamo_backend",), "not beside DeepSpeed (stage 1)",
         "call torch.compile on the model",
         write=lambda values: {"dynamo_config.dynamo_backend": "INDUCTOR"}
-        if values["compile"] and not _alone(values) else {},
+        if values["compile"] and not _uses_deepspeed(values) else {},
         read=lambda document, ranks: {
             "compile": str(document.get("dynamo_config.dynamo_backend", "NO")).upper() == "INDUCTOR"},
-        can=lambda values: not (values["compile"] and _alone(values))),
+        can=lambda values: not (values["compile"] and _uses_deepspeed(values))),
     Row("device", Level.NOT, ("use_cpu",), "ranks that its launcher starts with use_cpu train alone",
         "export ACCELERATE_USE_CPU=true, and start the script with torchrun",
         can=lambda values: values["device"] == "auto"),

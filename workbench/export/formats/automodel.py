@@ -11,14 +11,14 @@ from typing import Any
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import Launch, by_torchrun
-from workbench.export.mapping.losses import completed
+from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
     Format,
     Level,
     Row,
     Values,
-    converted,
+    converted_row,
     only,
     same,
 )
@@ -36,15 +36,15 @@ _SIZES = ("tp_size", "pp_size", "cp_size", "ep_size", "dp_size", "dp_replicate_s
 def _fsdp(values: Values) -> bool:
     """Whether it is FSDP2: DistributedDataParallel knows no other degree."""
     splits = any(values.get(f"parallel.{name}", 1) > 1 for name in ("tp", "pp", "cp", "ep"))
-    return splits or _wanted(values) > 0
+    return splits or _zero_stage(values) > 0
 
 
-def _wanted(values: Values) -> int:
+def _zero_stage(values: Values) -> int:
     return int(values.get("parallel.zero_stage", 0))
 
 
 def _stage(values: Values) -> int:
-    return max(2, _wanted(values)) if _fsdp(values) else 0
+    return max(2, _zero_stage(values)) if _fsdp(values) else 0
 
 
 def _strategy(values: Values) -> Document:
@@ -91,15 +91,15 @@ def _pipeline(values: Values) -> Document:
     pp = int(values["parallel.pp"])
     if pp == 1:
         return {}
-    kind = values["schedule.kind"] if _known(values) else "1f1b"
-    chunks = int(values.get("schedule.chunks", 1)) if _known(values) else 1
+    kind = values["schedule.kind"] if _supports_schedule(values) else "1f1b"
+    chunks = int(values.get("schedule.chunks", 1)) if _supports_schedule(values) else 1
     found: Document = {f"{_D}pp_size": pp, f"{_PIPE}pp_schedule": _SCHEDULES[kind],
                        f"{_PIPE}pp_microbatch_size": values["batch.micro_batch"]}  # fmt: skip
     layers = int(values["model.layers"]) // (pp * chunks)
     return found | ({f"{_PIPE}layers_per_stage": layers} if chunks > 1 else {})
 
 
-def _known(values: Values) -> bool:
+def _supports_schedule(values: Values) -> bool:
     chunks = values.get("schedule.chunks", 1)
     even = int(values["model.layers"]) % (int(values["parallel.pp"]) * chunks) == 0
     kind = values.get("schedule.kind")
@@ -124,7 +124,7 @@ def _recomputes(values: Values) -> Document:
     return {f"{_D}activation_checkpointing": "selective" if kind == "selective" else kind == "full"}
 
 
-def _recomputed(document: Document, ranks: int) -> dict[str, Any]:
+def _recompute_of(document: Document, ranks: int) -> dict[str, Any]:
     kind = document.get(f"{_D}activation_checkpointing", False)
     return {"memory.recompute": kind if kind == "selective" else "full" if kind in (True, "full") else "none"}
 
@@ -194,7 +194,7 @@ print(yaml.safe_dump({**recipe, **merged}))
 MERGE
 """
 
-ROWS = completed((
+ROWS = add_common_rows((
     Row("parallel.dp", Level.EXPRESSED, (f"{_D}dp_size",), "the ranks that tp, pp and cp leave",
         write=lambda values: {f"{_D}dp_size": values["parallel.dp"]},
         read=lambda document, ranks: {"parallel.dp": _dp(document, ranks)}),
@@ -225,7 +225,7 @@ ROWS = completed((
         "1f1b, gpipe, and interleaved where layers divide", "others become 1f1b",
         read=lambda document, ranks: {"schedule.kind": {there.lower(): here for here, there in _SCHEDULES.items()}.get(
             str(document[f"{_PIPE}pp_schedule"]).lower(), "1f1b")} if document.get(f"{_PIPE}pp_schedule") else {},
-        can=_known),
+        can=_supports_schedule),
     Row("schedule.chunks", Level.EQUIVALENT, (f"{_PIPE}layers_per_stage",),
         "as layers of a stage, which a file without the model does not turn back", "say it beside an import",
         can=lambda values: values["schedule.chunks"] == 1),
@@ -235,7 +235,7 @@ ROWS = completed((
         read=lambda document, ranks: {"overlap.bucket_mb": float(document[f"{_D}bucket_cap_mb"])}
         if document.get(f"{_D}bucket_cap_mb") else {},
         can=lambda values: values["overlap.bucket_mb"] == 25 or not _fsdp(values)),
-    Row("memory.recompute", Level.EXPRESSED, (f"{_D}activation_checkpointing",), write=_recomputes, read=_recomputed),
+    Row("memory.recompute", Level.EXPRESSED, (f"{_D}activation_checkpointing",), write=_recomputes, read=_recompute_of),
     Row("memory.offload", Level.EXPRESSED, (f"{_D}offload_policy.pin_memory",), "optimizer, under FSDP2 alone",
         write=lambda values: {f"{_D}offload_policy.pin_memory": True}
         if values["memory.offload"] in ("optimizer", "both") and _fsdp(values) else {},
@@ -258,7 +258,7 @@ ROWS = completed((
     Row("train.learning_rate_schedule", Level.EXPRESSED, (f"{_L}lr_decay_style",), "over max_steps",
         write=_schedule, read=_read_schedule, can=learning.kind_arrives),
     Row("train.learning_rate_floor", Level.EXPRESSED, (f"{_L}min_lr",), "as a rate", can=learning.whole_floor),
-    converted("train.clip_norm", "clip_grad_norm.max_norm", lambda norm: norm or _UNREACHED,
+    converted_row("train.clip_norm", "clip_grad_norm.max_norm", lambda norm: norm or _UNREACHED,
               lambda norm: norm if norm < _UNREACHED else None),
     Row("train.validate_every", Level.EXPRESSED, (f"{_S}val_every_steps",),
         write=lambda values: {f"{_S}val_every_steps": values["train.validate_every"]}

@@ -12,7 +12,7 @@ from typing import Any
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import of_a_script
-from workbench.export.mapping.losses import completed
+from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import Document, Format, Level, Row, Values, accumulation_of
 
 _ZERO, _ADAM, _RISE = "zero_optimization.", "optimizer.params.", "scheduler.params."
@@ -47,7 +47,7 @@ def _stage(values: Values) -> int:
     return int(values.get("parallel.zero_stage", 0))
 
 
-def _known(values: Values) -> frozenset[str]:
+def _usable_degrees(values: Values) -> frozenset[str]:
     """Ulysses deals whole heads to the ranks of cp; a model that has too few for it goes without."""
     heads = (int(values[f"model.{name}"]) // int(values["parallel.tp"]) for name in ("heads", "kv_heads"))
     return frozenset({"tp", "cp"} if all(one % values["parallel.cp"] == 0 for one in heads) else {"tp"})
@@ -190,23 +190,23 @@ def _bucket(document: Document, ranks: int) -> dict[str, Any]:
     return {"overlap.bucket_mb": given * _BYTES / _MIB}
 
 
-def _sent(document: Document, ranks: int) -> dict[str, Any]:
+def _read_compression(document: Document, ranks: int) -> dict[str, Any]:
     method, whole = document.get("communication_data_type"), not document.get(f"{_ZERO}stage")
     return {"compression.method": method} if method in _SENT and whole and ranks > 1 else {}
 
 
-def _given(key: str, setting: str) -> Any:
+def _read_key(key: str, setting: str) -> Any:
     return lambda document, ranks: {setting: document[key]} if document.get(key) is not None else {}
 
 
-ROWS = completed((
+ROWS = add_common_rows((
     Row("parallel.dp", Level.EXPRESSED, ("run.sh",), "the ranks that tp and cp leave", read=_degrees),
     Row("parallel.tp", Level.EQUIVALENT, (_TP,), "AutoTP splits the linear layers of models that it knows",
         write=lambda values: {_TP: values["parallel.tp"]} if values["parallel.tp"] > 1 else {}),
     Row("parallel.cp", Level.EXPRESSED, (_CP,), "Ulysses",
         write=lambda values: {_CP: values["parallel.cp"]} if values["parallel.cp"] > 1 else {}),
     Row("parallel.cp_method", Level.EQUIVALENT, (_CP,), "always Ulysses; a ring has no key", "measure with ulysses",
-        can=lambda values: (values["parallel.cp_method"] == "ulysses") == ("cp" in _known(values))),
+        can=lambda values: (values["parallel.cp_method"] == "ulysses") == ("cp" in _usable_degrees(values))),
     Row("parallel.zero_stage", Level.EXPRESSED, (f"{_ZERO}stage", f"{_ZERO}overlap_comm"), write=_zero,
         read=lambda document, ranks: {"parallel.zero_stage": document.get(f"{_ZERO}stage", 0)}),
     Row("parallel.reduce_every_micro_batch", Level.EQUIVALENT, (f"{_ZERO}stage",),
@@ -231,7 +231,7 @@ ROWS = completed((
         "export to hf, whose gradient_hook.py is for DistributedDataParallel",
         write=lambda values: {"communication_data_type": values["compression.method"]}
         if values.get("compression.method") in _SENT and not _stage(values) else {},
-        read=_sent,
+        read=_read_compression,
         can=lambda values: values["compression.method"] == "none"
         or (values["compression.method"] in _SENT and not _stage(values))),
     Row("compression.weights", Level.EQUIVALENT, (f"{_ZERO}zero_quantized_weights",), "ZeRO++, of stage 3 alone",
@@ -254,10 +254,10 @@ ROWS = completed((
     Row("train.steps", Level.EQUIVALENT, (f"{_RISE}total_num_steps",), "of a learning rate that falls",
         "stop after as many in the training script", always=True),
     Row("train.learning_rate", Level.EXPRESSED, (f"{_ADAM}lr",), write=_optimizer,
-        read=_given(f"{_ADAM}lr", "train.learning_rate")),
+        read=_read_key(f"{_ADAM}lr", "train.learning_rate")),
     Row("train.weight_decay", Level.EQUIVALENT, (f"{_ADAM}weight_decay",),
         "norms decay, too, unless the script groups them",
-        read=_given(f"{_ADAM}weight_decay", "train.weight_decay")),
+        read=_read_key(f"{_ADAM}weight_decay", "train.weight_decay")),
     Row("train.optimizer", Level.EQUIVALENT,
         ("optimizer.type", f"{_ADAM}torch_adam", f"{_ADAM}max_coeff", f"{_ADAM}min_coeff",
          "zero_allow_untested_optimizer"),
@@ -265,7 +265,7 @@ ROWS = completed((
         read=_read_optimizer, can=lambda values: values["train.optimizer"] in ("adamw", "sgd") or _lamb(values)),
     Row("train.beta1", Level.EXPRESSED, (f"{_ADAM}betas",)),
     Row("train.beta2", Level.EXPRESSED, (f"{_ADAM}betas",)),
-    Row("train.epsilon", Level.EXPRESSED, (f"{_ADAM}eps",), read=_given(f"{_ADAM}eps", "train.epsilon")),
+    Row("train.epsilon", Level.EXPRESSED, (f"{_ADAM}eps",), read=_read_key(f"{_ADAM}eps", "train.epsilon")),
     Row("train.momentum", Level.EXPRESSED, (f"{_ADAM}momentum",), "of SGD",
         can=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
     Row("train.learning_rate_warmup", Level.EQUIVALENT,
@@ -312,7 +312,7 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
     yield from documents.positive(document, "train_batch_size", "train_micro_batch_size_per_gpu",
                                   "gradient_accumulation_steps", _CP)  # fmt: skip
     stage = document.get(f"{_ZERO}stage", 0)
-    yield from _untested(document)
+    yield from _check_optimizer(document)
     name = str(document.get("optimizer.type", "")).lower()
     if name in ("onebitadam", "zerooneadam", "onebitlamb") and stage > 1:
         yield InputError(
@@ -328,7 +328,7 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
     yield from _batch_product(document, ranks)
 
 
-def _untested(document: Document) -> Iterator[InputError]:
+def _check_optimizer(document: Document) -> Iterator[InputError]:
     """It is refused as training starts."""
     allowed = document.get("zero_allow_untested_optimizer") is True
     if document.get("optimizer.type") == SGD and document.get(f"{_ZERO}stage", 0) and not allowed:
@@ -370,7 +370,7 @@ DEEPSPEED = Format(
     title="DeepSpeed: its JSON file",
     file="ds_config.json",
     rows=ROWS,
-    degrees=_known,
+    degrees=_usable_degrees,
     text=documents.json_text,
     document=_read,
     problems=problems,

@@ -11,7 +11,7 @@ from typing import Any
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import of_a_script
-from workbench.export.mapping.losses import completed
+from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
     Format,
@@ -19,7 +19,7 @@ from workbench.export.mapping.rows import (
     Row,
     Values,
     accumulation_of,
-    converted,
+    converted_row,
     only,
     same,
 )
@@ -62,7 +62,7 @@ def _recomputing(values: Values) -> Document:
     return {"fsdp_config.activation_checkpointing" if _stage(values) else "gradient_checkpointing": True}
 
 
-def _recomputed(document: Document, ranks: int) -> dict[str, Any]:
+def _recompute_of(document: Document, ranks: int) -> dict[str, Any]:
     keys = ("fsdp_config.activation_checkpointing", "gradient_checkpointing", "activation_checkpointing")
     return {"memory.recompute": "full" if any(document.get(key) for key in keys) else "none"}
 
@@ -152,7 +152,7 @@ def _offloading(values: Values) -> Document:
     return {"fsdp_config.cpu_offload": True} if wanted else {}
 
 
-ROWS = completed((
+ROWS = add_common_rows((
     Row("parallel.dp", Level.EXPRESSED, ("run.sh",), "is the number of ranks",
         read=lambda document, ranks: {"parallel.dp": ranks} if ranks else {},
         can=lambda values: True),
@@ -178,7 +178,7 @@ ROWS = completed((
     Row("memory.recompute", Level.EXPRESSED, ("gradient_checkpointing", "fsdp_config.activation_checkpointing",
                                               "activation_checkpointing"),
         "whole layers; selective recomputation has no key", "selective: none or full, measured",
-        write=_recomputing, read=_recomputed, can=lambda values: values["memory.recompute"] != "selective"),
+        write=_recomputing, read=_recompute_of, can=lambda values: values["memory.recompute"] != "selective"),
     Row("memory.offload", Level.EXPRESSED, ("fsdp_config.cpu_offload",),
         "optimizer, under FSDP alone; activations have no key",
         write=_offloading,
@@ -188,7 +188,7 @@ ROWS = completed((
     Row("precision", Level.EXPRESSED, ("bf16",),
         write=lambda values: {"bf16": True} if values["precision"] == "bf16" else {},
         read=lambda document, ranks: {"precision": "bf16" if document.get("bf16") else "fp32"}),
-    converted("compile", "torch_compile", bool, bool),
+    converted_row("compile", "torch_compile", bool, bool),
     Row("device", Level.EXPRESSED, ("use_cpu",), "without it a GPU is used where there is one",
         write=lambda values: {"use_cpu": True} if values["device"] == "cpu" else {},
         read=lambda document, ranks: {"device": "cpu"} if document.get("use_cpu") else {},
@@ -217,7 +217,7 @@ ROWS = completed((
     Row("train.momentum", Level.EXPRESSED, ("optim_args",), "of SGD",
         can=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
     same("train.weight_decay", "weight_decay"),
-    converted("train.clip_norm", "max_grad_norm", lambda norm: norm or 0.0, lambda norm: norm or None),
+    converted_row("train.clip_norm", "max_grad_norm", lambda norm: norm or 0.0, lambda norm: norm or None),
     Row("train.validate_every", Level.EXPRESSED, ("eval_strategy", "eval_steps"), write=_evaluating,
         read=_whole("eval_steps", "eval_strategy", "train.validate_every")),
     Row("checkpoint.every_steps", Level.EXPRESSED, ("save_strategy", "save_steps"), write=_saving,

@@ -14,7 +14,7 @@ from engine.config.layout import layers_of_stages
 from workbench.export.formats.megatron_arguments import RANKS, read, text
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import Launch, by_torchrun
-from workbench.export.mapping.losses import completed
+from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
     Format,
@@ -22,7 +22,7 @@ from workbench.export.mapping.rows import (
     Row,
     Values,
     accumulation_of,
-    converted,
+    converted_row,
     lost,
     only,
     same,
@@ -63,7 +63,7 @@ def _interleaves(values: Values) -> bool:
     return pp > 1 and wanted and accumulation_of(values) % pp == 0
 
 
-def _dealt(values: Values) -> list[int]:
+def _layers_per_stage(values: Values) -> list[int]:
     """Layers of each stage."""
     given = values.get("schedule.stage_layers") if _arrive(values) else None
     return [len(one) for one in layers_of_stages(int(values["model.layers"]), _stages(values), given)]
@@ -75,7 +75,7 @@ def _arrive(values: Values) -> bool:
 
 
 def _pipeline(values: Values) -> Document:
-    pp, dealt = values["parallel.pp"], _dealt(values)
+    pp, dealt = values["parallel.pp"], _layers_per_stage(values)
     if pp == 1:
         return {}
     if len(set(dealt)) > 1:
@@ -89,7 +89,7 @@ def _read_pipeline(document: Document, ranks: int) -> dict[str, Any]:
     found: dict[str, Any] = {"parallel.pp": pp}
     chunks = int(document.get(_VIRTUAL) or 1)
     if pp > 1 and layout:
-        counts = [stage.count("t") for stage in _unfolded(str(layout)).split("|")]
+        counts = [stage.count("t") for stage in _expand_layout(str(layout)).split("|")]
         chunks = max(1, len(counts) // pp)
         even = [len(one) for one in layers_of_stages(sum(counts), len(counts))]
         found |= {} if counts == even else {"schedule.stage_layers": counts}
@@ -100,7 +100,7 @@ def _read_pipeline(document: Document, ranks: int) -> dict[str, Any]:
     return found
 
 
-def _unfolded(layout: str) -> str:
+def _expand_layout(layout: str) -> str:
     """``t*3`` and ``(tt|)*2`` written out."""
     whole = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), layout.replace(",", ""))
     return re.sub(r"([a-zA-Z])\*(\d+)", lambda found: found[1] * int(found[2]), whole)
@@ -160,7 +160,7 @@ def _recomputing(values: Values) -> Document:
     return {"--recompute-granularity": "selective"} if kind == "selective" else {}
 
 
-def _recomputed(document: Document, ranks: int) -> dict[str, Any]:
+def _recompute_of(document: Document, ranks: int) -> dict[str, Any]:
     kind = document.get("--recompute-granularity") or (
         "selective" if document.get("--recompute-activations") else "none"
     )
@@ -299,7 +299,7 @@ read -r -d '' -a arguments < <(tr '\\n' ' ' <"$HERE/megatron.args"; printf '\\0'
 """
 
 _UNTIED = "--untie-embeddings-and-output-weights"
-ROWS = completed((
+ROWS = add_common_rows((
     same("model.layers", "--num-layers"),
     same("model.hidden", "--hidden-size"),
     Row("model.heads", Level.EXPRESSED, ("--num-attention-heads",), write=_sizes, read=_read_sizes),
@@ -364,7 +364,7 @@ ROWS = completed((
     _flag("overlap.gather_with_optimizer", "--overlap-param-gather", "gathers beside the next forward",
           lambda values: _stage(values) == 1),
     Row("memory.recompute", Level.EXPRESSED, ("--recompute-granularity", "--recompute-method", "--recompute-num-layers",
-                                              "--recompute-activations"), write=_recomputing, read=_recomputed),
+                                              "--recompute-activations"), write=_recomputing, read=_recompute_of),
     Row("memory.recompute_layers", Level.EXPRESSED, ("--recompute-method", "--recompute-num-layers"),
         "of full recomputation", "selective recomputes in all layers",
         can=lambda values: values["memory.recompute_layers"] is None or values["memory.recompute"] == "full"),
@@ -398,7 +398,7 @@ ROWS = completed((
     Row("train.momentum", Level.EXPRESSED, ("--sgd-momentum", "--muon-momentum"),
         can=lambda values: values["train.optimizer"] == "sgd" or _muon(values) or values["train.momentum"] == 0.9),
     same("train.weight_decay", "--weight-decay"),
-    converted("train.clip_norm", "--clip-grad", lambda norm: norm or 0.0, lambda norm: norm or None),
+    converted_row("train.clip_norm", "--clip-grad", lambda norm: norm or 0.0, lambda norm: norm or None),
     same("train.validation_batches", "--eval-iters"),
     Row("train.validate_every", Level.EXPRESSED, ("--eval-interval",),
         write=lambda values: {"--eval-interval": values["train.validate_every"]}

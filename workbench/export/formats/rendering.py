@@ -33,7 +33,7 @@ The configuration that run `{run}` trained{of_study}, for {title}.
 """
 
 
-def rendered(form: Format, view: RunView, study: StudyDocument | None = None) -> Bundle:
+def render_format(form: Format, view: RunView, study: StudyDocument | None = None) -> Bundle:
     """The files of a run's export; nothing is written.
 
     Raises:

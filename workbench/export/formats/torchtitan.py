@@ -13,7 +13,7 @@ from typing import Any
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import Launch, by_torchrun
-from workbench.export.mapping.losses import completed
+from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
     Format,
@@ -21,7 +21,7 @@ from workbench.export.mapping.rows import (
     Row,
     Values,
     accumulation_of,
-    converted,
+    converted_row,
     lost,
     only,
     same,
@@ -105,7 +105,7 @@ def _even(values: Values) -> bool:
     return int(values["model.layers"]) % (int(values["parallel.pp"]) * _chunks(values)) == 0
 
 
-def _known(values: Values) -> bool:
+def _supports_schedule(values: Values) -> bool:
     """Whether its schedule has what it needs: micro-batches in whole groups, and stages that are alike."""
     if values.get("schedule.kind") not in _SCHEDULES:
         return False
@@ -118,8 +118,8 @@ def _pipeline(values: Values) -> Document:
     pp = int(values["parallel.pp"])
     if pp == 1:
         return {}
-    chunks = _chunks(values) if _known(values) else 1
-    kind = _SCHEDULES[values["schedule.kind"]] if _known(values) else "1F1B"
+    chunks = _chunks(values) if _supports_schedule(values) else 1
+    kind = _SCHEDULES[values["schedule.kind"]] if _supports_schedule(values) else "1F1B"
     found: Document = {f"{_P}pipeline_parallel_degree": pp, f"{_PIPE}schedule": kind,
                        f"{_PIPE}first_stage_less_layers": 0, f"{_PIPE}last_stage_less_layers": 0,
                        f"{_PIPE}microbatch_size": values["batch.micro_batch"],
@@ -187,7 +187,7 @@ def _shares(values: Values) -> bool:
     return _stage(values) > 0
 
 
-ROWS = completed((
+ROWS = add_common_rows((
     Row("data.sequence_length", Level.EXPRESSED, (f"{_T}seq_len",),
         write=lambda values: {f"{_T}seq_len": values["data.sequence_length"]},
         read=lambda document, ranks: {"data.sequence_length": document[f"{_T}seq_len"]}),
@@ -210,7 +210,8 @@ ROWS = completed((
         "of a pipeline the second, and the first is all that a rank accumulates", write=_batch, read=_read_batch),
     Row("batch.global_batch", Level.EXPRESSED, (f"{_T}global_batch_size",)),
     Row("schedule.kind", Level.EXPRESSED, (f"{_PIPE}schedule",),
-        "1f1b, gpipe, and interleaved where layers and micro-batches divide", "others become 1f1b", can=_known),
+        "1f1b, gpipe, and interleaved where layers and micro-batches divide", "others become 1f1b",
+        can=_supports_schedule),
     Row("schedule.chunks", Level.EQUIVALENT, (f"{_PIPE}layers_per_stage", f"{_PIPE}first_stage_less_layers",
                                               f"{_PIPE}last_stage_less_layers"),
         "as layers of a stage, which a file without the model does not turn back", "say it beside an import",
@@ -232,10 +233,11 @@ ROWS = completed((
         read=lambda document, ranks: {
             "precision": "bf16" if document[f"{_T}mixed_precision_param"] == "bfloat16" else "fp32"}),
     lost("memory.parameters", "its bf16 weights have no fp32 copy", "measure with fp32 weights"),
-    converted("compile", "compile.enable", bool, bool),
+    converted_row("compile", "compile.enable", bool, bool),
     same("train.steps", f"{_T}steps"),
     same("train.seed", "debug.seed"),
-    converted("train.clip_norm", f"{_T}max_norm", lambda norm: norm or 1e9, lambda norm: norm if norm < 1e9 else None),
+    converted_row("train.clip_norm", f"{_T}max_norm", lambda norm: norm or 1e9,
+                  lambda norm: norm if norm < 1e9 else None),
     Row("train.learning_rate", Level.EXPRESSED, ("optimizer.lr",),
         write=lambda values: {"optimizer.lr": values["train.learning_rate"],
                               "optimizer.betas": [values.get("train.beta1", 0.9), values.get("train.beta2", 0.999)],
@@ -313,7 +315,7 @@ def read(source: str) -> Document:
     found = Document()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and (key := _path(node.targets[0])):
-            found |= _assigned(key, node.value)
+            found |= _read_assignment(key, node.value)
     if not found:
         raise InputError(
             "file", None, "sets nothing; give a recipe with lines such as config.training.steps = 100"
@@ -337,7 +339,7 @@ def _path(node: ast.expr) -> str:
     return ".".join(reversed(parts)) if isinstance(node, ast.Name) else ""
 
 
-def _assigned(key: str, value: ast.expr) -> Document:
+def _read_assignment(key: str, value: ast.expr) -> Document:
     if isinstance(value, ast.Call):
         called = _path(value.func) or getattr(value.func, "id", "")
         name = ast.unparse(value.func)

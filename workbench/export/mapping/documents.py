@@ -28,7 +28,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def nested(document: Document) -> dict[str, Any]:
+def nest_keys(document: Document) -> dict[str, Any]:
     """Dotted keys as dictionaries in each other."""
     tree: dict[str, Any] = {}
     for key, value in document.items():
@@ -51,12 +51,12 @@ def flat(tree: dict[str, Any], prefix: str = "") -> Document:
 
 def json_text(document: Document) -> str:
     """A document as an indented JSON file."""
-    return json.dumps(nested(document), indent=2) + "\n"
+    return json.dumps(nest_keys(document), indent=2) + "\n"
 
 
 def yaml_text(document: Document) -> str:
     """A document as a YAML file."""
-    return yaml.safe_dump(nested(document), sort_keys=False)
+    return yaml.safe_dump(nest_keys(document), sort_keys=False)
 
 
 def read_json(text: str) -> Document:

@@ -113,10 +113,10 @@ def _gradient(config: RunConfig) -> str:
         # torch's needs a few steps of whole gradients first, at least two with its default of error feedback.
         words["start"] = max(2, asked.start_step)
         return _TORCH.format(imports=_POWERSGD[0], register=_POWERSGD[1].format(**words), **words)
-    return _OWN.format(settings=_told(asked) or "it has no settings", **words)
+    return _OWN.format(settings=_settings_text(asked) or "it has no settings", **words)
 
 
-def _told(asked: Compression) -> str:
+def _settings_text(asked: Compression) -> str:
     """The settings that act with its method."""
     method = METHODS[asked.method]
     values = {name: getattr(asked, name) for name in Compression.model_fields if method.has(name)}

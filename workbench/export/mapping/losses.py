@@ -1,7 +1,7 @@
 """Settings that most public trainers have no key for: why, and what to do about it.
 
-A format's own rows come first; ``completed`` adds these for what they do not name. A setting that nobody names is a
-technique of this project's engine: it is lost wherever it does not stand as it usually does.
+A format's own rows come first; ``add_common_rows`` adds these for what they do not name. A setting that nobody names is
+a technique of this project's engine: it is lost wherever it does not stand as it usually does.
 """
 
 from __future__ import annotations
@@ -136,17 +136,17 @@ _NAMED: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def unnamed(rows: Iterable[Row]) -> tuple[Row, ...]:
+def uncovered_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Rows of the settings of a run that none of these is about."""
     named = tuple(rows)
     others = (setting for setting in RunConfig().flat() if not any(row.covers(setting) for row in named))
     return tuple(lost(setting, _SEARCHED) for setting in others)
 
 
-COMMON: tuple[Row, ...] = (*_NAMED, *unnamed(_NAMED))
+COMMON: tuple[Row, ...] = (*_NAMED, *uncovered_rows(_NAMED))
 
 
-def completed(rows: Iterable[Row]) -> tuple[Row, ...]:
+def add_common_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
     """A format's rows, then those of ``COMMON`` about settings that it does not name itself."""
     own = tuple(rows)
     named = {row.setting for row in own}

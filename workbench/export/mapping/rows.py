@@ -85,7 +85,7 @@ class Row:
 
 def same(setting: str, key: str, why: str = "", can: Callable[[Values], bool] | None = None) -> Row:
     """A row whose key takes the setting's value as it is."""
-    return converted(setting, key, lambda value: value, lambda value: value, why=why, can=can)
+    return converted_row(setting, key, lambda value: value, lambda value: value, why=why, can=can)
 
 
 def same_read(setting: str, key: str) -> Row:
@@ -97,7 +97,7 @@ def same_read(setting: str, key: str) -> Row:
     return Row(setting, Level.EXPRESSED, (key,), read=read)
 
 
-def converted(
+def converted_row(
     setting: str,
     key: str,
     there: Callable[[Any], Any],
@@ -179,7 +179,7 @@ class Format:
     def written(self, config: RunConfig) -> Document:
         """The document of a configuration."""
         values = settings_of(config)
-        values = folded(values, self.degrees(values))
+        values = fold_degrees(values, self.degrees(values))
         document = dict(self.constants)
         for row in self.rows:
             document |= row.write(values)
@@ -294,7 +294,7 @@ def only(*degrees: str) -> Callable[[Values], frozenset[str]]:
     return lambda values: known
 
 
-def folded(values: Values, degrees: frozenset[str]) -> dict[str, Any]:
+def fold_degrees(values: Values, degrees: frozenset[str]) -> dict[str, Any]:
     """The same ranks without the degrees that a format does not know: they are data parallel, and a step has as many
     sequences as before, to the nearest whole micro-batch of each rank.
     """
@@ -315,7 +315,7 @@ def folded(values: Values, degrees: frozenset[str]) -> dict[str, Any]:
 
 
 def _folding(values: Values, degrees: frozenset[str], told: set[str]) -> Iterator[Loss]:
-    after = folded(values, degrees)
+    after = fold_degrees(values, degrees)
     for setting in ("parallel.dp", "batch.global_batch"):
         if after[setting] != values[setting] and setting not in told:
             why = (

@@ -49,9 +49,9 @@ class Metric(NamedTuple):
 
     def known(self) -> Metric:
         """Only the steps of which every rank knows it."""
-        return self._of(np.asarray(np.isfinite(self.seconds).all(axis=0)))
+        return self._select_steps(np.asarray(np.isfinite(self.seconds).all(axis=0)))
 
-    def _of(self, wanted: Array) -> Metric:
+    def _select_steps(self, wanted: Array) -> Metric:
         return self._replace(
             steps=self.steps[wanted], seconds=self.seconds[:, wanted], measured=self.measured[wanted]
         )
@@ -98,7 +98,7 @@ def metric_of(steps: Mapping[int, Columns], name: str, measured: bool = False) -
     first = next(iter(written))
     wanted = np.asarray(written[first]["measured"][places[first]], dtype=bool)
     found = Metric(name, list(written), common, np.asarray(seconds, dtype=float), wanted)
-    return found._of(wanted) if measured else found
+    return found._select_steps(wanted) if measured else found
 
 
 def rows_by_host(ranks: Sequence[int], hosts: Mapping[int, str]) -> dict[str, list[int]]:

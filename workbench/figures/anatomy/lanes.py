@@ -150,13 +150,13 @@ def _few(bars: list[LaneBar], length: float) -> list[LaneBar]:
     """At most ``MOST_BARS``: the finer the gaps that are still drawn, the more bars there are."""
     finest, found = length / _FINEST, bars
     while len(found) > MOST_BARS:
-        found, finest = _merged(bars, finest), 2 * finest
+        found, finest = _merge_bars(bars, finest), 2 * finest
         if finest > 4 * length:
             return sorted(found, key=lambda bar: -bar.length)[:MOST_BARS]
     return found
 
 
-def _merged(bars: Iterable[LaneBar], gap: float) -> list[LaneBar]:
+def _merge_bars(bars: Iterable[LaneBar], gap: float) -> list[LaneBar]:
     """Bars of one lane and name that end less than ``gap`` before the next begins, as one."""
     last: dict[tuple[int, str, str], int] = {}
     made: list[LaneBar] = []

@@ -256,7 +256,7 @@ def measured_actions(records: RunRecords, step: int, pipeline: Sequence[int]) ->
     return found
 
 
-def timed(series: TimedSeries, longest: float, revision: str = "") -> go.Figure:
+def draw_timed(series: TimedSeries, longest: float, revision: str = "") -> go.Figure:
     """The same on an axis of milliseconds up to ``longest``, so that drawings below each other compare."""
     height = 110 + 30 * series.ranks
     share = f"bubble {100 * series.bubble_fraction:.0f} %, {series.milliseconds:,.1f} ms"

@@ -102,7 +102,7 @@ def roofline(
     config: RunConfig, summary: RunSummary, found: Calibration | None, reason: str | None
 ) -> RooflineSeries:
     """``found`` is the calibration that a run refers to; without one there is no roof, and ``reason`` says why."""
-    sent = [one for row in summary.communication if (one := _sent(row)) is not None]
+    sent = [one for row in summary.communication if (one := _collective_point(row)) is not None]
     if found is not None and config.model.experts is not None:
         found, reason = None, "how many rows each expert gets is not known, so its products have no size"
     device = None
@@ -117,10 +117,10 @@ def roofline(
     products = products_of(config, peak, bandwidth)
     flops = sum(one.flops * one.times for one in products)
     moved = sum(one.bytes_ * one.times for one in products)
-    return RooflineSeries(peak, bandwidth, products, flops / moved, _reached(summary), sent)
+    return RooflineSeries(peak, bandwidth, products, flops / moved, _achieved_flops(summary), sent)
 
 
-def _reached(summary: RunSummary) -> float | None:
+def _achieved_flops(summary: RunSummary) -> float | None:
     """Hardware FLOPs of a rank and step over its forward and backward."""
     seconds = summary.phases.get("forward", 0.0) + summary.phases.get("backward", 0.0)
     if not seconds or summary.hardware_flops_per_step is None or not summary.world_size:
@@ -150,7 +150,7 @@ def products_of(config: RunConfig, peak: float, bandwidth: float) -> list[Produc
     return [product(*one) for one in widths]
 
 
-def _sent(row: CommunicationRow) -> Sent | None:
+def _collective_point(row: CommunicationRow) -> Sent | None:
     """None of messages, whose time is not known."""
     if row.bus_bandwidth is None or not row.calls or not row.seconds:
         return None

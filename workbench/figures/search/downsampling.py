@@ -20,7 +20,7 @@ CELLS = 30
 Point = TypeVar("Point", Measured, Marked)
 
 
-def thinned(series: TrialSeries) -> TrialSeries:
+def downsample(series: TrialSeries) -> TrialSeries:
     """Of each group of trials in a row the best, the middle one and the worst of their kind, and all of the newest;
     failures of a group as one mark that counts them. The line of the best so far is whole.
     """
@@ -34,7 +34,7 @@ def thinned(series: TrialSeries) -> TrialSeries:
     exact, lossy, ruled_out = (
         _extremes(kind, size, first_new) for kind in (series.exact, series.lossy, series.ruled_out)
     )
-    failed = _counted(series.failed, size, first_new)
+    failed = _group_failures(series.failed, size, first_new)
     drawn = sum(len(kind) for kind in (exact, lossy, series.repeated, ruled_out)) + len(failed)
     numbers, values = _steps(series.best_numbers, series.best_values)
     return series._replace(
@@ -60,14 +60,14 @@ def _extremes(points: Sequence[Measured], size: int, first_new: int) -> list[Mea
     return found
 
 
-def _counted(marks: Sequence[Marked], size: int, first_new: int) -> list[Marked]:
+def _group_failures(marks: Sequence[Marked], size: int, first_new: int) -> list[Marked]:
     found: list[Marked] = []
     for fresh, group in _groups(marks, size, first_new):
-        found += group if fresh or len(group) == 1 else [_together(group)]
+        found += group if fresh or len(group) == 1 else [_merge_marks(group)]
     return found
 
 
-def _together(group: Sequence[Marked]) -> Marked:
+def _merge_marks(group: Sequence[Marked]) -> Marked:
     """One mark for several, where the last of them stands."""
     counts = Counter(mark.outcome for mark in group).most_common()
     said = ", ".join(f"{count} {words.ending_words(outcome)}" for outcome, count in counts)
@@ -97,7 +97,7 @@ def _steps(numbers: Sequence[int], values: Sequence[float]) -> tuple[list[int], 
     return [numbers[place] for place in kept], [values[place] for place in kept]
 
 
-def thinned_front(series: FrontSeries) -> FrontSeries:
+def downsample_front(series: FrontSeries) -> FrontSeries:
     """All of the front, and of the points that are beaten or ruled out one in each cell of a grid."""
     count = len(series.beaten) + len(series.ruled_out)
     if count <= WHOLE:

@@ -67,13 +67,13 @@ def _may_win(row: TrialRow) -> bool:
 
 
 def _place(row: TrialRow, across: Aim, upwards: Aim) -> Place | None:
-    x, y = (_shown(row.measures.get(aim.name) or {}, aim) for aim in (across, upwards))
+    x, y = (_value_with_error(row.measures.get(aim.name) or {}, aim) for aim in (across, upwards))
     if row.value is None or x is None or y is None:
         return None
     return Place(row.number, x[0], y[0], x[1], y[1], row.label)
 
 
-def _shown(measure: Mapping[str, Any], aim: Aim) -> tuple[float, tuple[float, float]] | None:
+def _value_with_error(measure: Mapping[str, Any], aim: Aim) -> tuple[float, tuple[float, float]] | None:
     value, low, high = (aim.in_unit(measure.get(name)) for name in ("value", "low", "high"))
     if value is None:
         return None

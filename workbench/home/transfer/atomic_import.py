@@ -71,19 +71,19 @@ def finish(home: Path) -> None:
     """End what an import began that was killed: move what was certain, remove what was not. Never raises."""
     imports = home / IMPORTS
     with contextlib.suppress(OSError):
-        if not imports.is_dir() or not _left(imports):
+        if not imports.is_dir() or not _leftovers(imports):
             return
         with (imports / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held: an import goes on, and ends it itself
             _finish(home)
 
 
-def _left(imports: Path) -> list[Path]:
+def _leftovers(imports: Path) -> list[Path]:
     return [path for path in imports.iterdir() if path.name.startswith((_NEW, _READY))]
 
 
 def _finish(home: Path) -> None:
-    for path in _left(home / IMPORTS):
+    for path in _leftovers(home / IMPORTS):
         if path.name.startswith(_READY):
             _move(home, path)
         else:

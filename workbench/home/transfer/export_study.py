@@ -62,7 +62,7 @@ def lines(
     found += [
         f"study {one.study}: what this one inherited of it is in its journal" for one in state.inherited
     ]
-    waiting = _unanswered(home / study_folder.STUDIES / studies[-1], state)
+    waiting = _count_unanswered(home / study_folder.STUDIES / studies[-1], state)
     return (*found, *([f"{waiting} commands that nobody has answered yet"] if waiting else []))
 
 
@@ -102,7 +102,7 @@ def _bytes(home: Path, runs: list[str], parts: tuple[str, ...]) -> int:
     return found
 
 
-def _unanswered(folder: Path, state: StudyState) -> int:
+def _count_unanswered(folder: Path, state: StudyState) -> int:
     waiting = (folder / run_folder.COMMANDS).glob("*.json")
     return sum(1 for path in waiting if path.stem not in state.answers)
 

@@ -101,7 +101,7 @@ def unpack(home: Path, path: Path, name: str | None = None) -> Unpacked:
     Raises:
         InputError: the file is damaged, of a newer format or none of ours; the name is taken; the home is full.
     """
-    with _opened(path) as archive:
+    with _open_archive(path) as archive:
         manifest = _manifest(archive, path)
         names = rename.names_for(manifest.studies, name)
         _check_free(home, names)
@@ -131,7 +131,7 @@ def unpack(home: Path, path: Path, name: str | None = None) -> Unpacked:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         archive = zipfile.ZipFile(path)
     except OSError as error:

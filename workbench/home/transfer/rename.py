@@ -43,10 +43,10 @@ def lines(data: bytes) -> Iterator[Line]:
 
 def renamed_journal(data: bytes, names: Names) -> bytes:
     """The journal as it would be had the study had its new name; what cannot be read stays as it is."""
-    return b"\n".join(_renamed(piece, names) for piece in data.split(b"\n"))
+    return b"\n".join(_rename_line(piece, names) for piece in data.split(b"\n"))
 
 
-def _renamed(piece: bytes, names: Names) -> bytes:
+def _rename_line(piece: bytes, names: Names) -> bytes:
     line = line_in(piece)
     change = _CHANGES.get(line["kind"]) if line else None
     if line is None or change is None:
@@ -121,12 +121,12 @@ def settle_run(folder: Path) -> None:
 
 def rename_study(folder: Path, names: Names) -> None:
     """Its name wherever it is written, and that of the folder."""
-    _change(folder / study_folder.STUDY, lambda tree: _named(tree, names, "name"))
+    _change(folder / study_folder.STUDY, lambda tree: _rename(tree, names, "name"))
     _change(
-        folder / study_folder.RESULT, lambda tree: _named(tree, names, "study", "continued_in", "continues")
+        folder / study_folder.RESULT, lambda tree: _rename(tree, names, "study", "continued_in", "continues")
     )
     _change(
-        folder / run_folder.STATUS, lambda tree: _named(tree, names, "study", "continued_in", "continues")
+        folder / run_folder.STATUS, lambda tree: _rename(tree, names, "study", "continued_in", "continues")
     )
     journal = folder / study_folder.JOURNAL
     journal.write_bytes(renamed_journal(journal.read_bytes(), names))
@@ -140,7 +140,7 @@ def rename_run(folder: Path, names: Names) -> None:
     """The study that a run says it belongs to."""
     _change(
         folder / run_folder.STATUS,
-        lambda tree: tree | {"labels": _named(tree.get("labels") or {}, names, "study")},
+        lambda tree: tree | {"labels": _rename(tree.get("labels") or {}, names, "study")},
     )
 
 
@@ -152,7 +152,7 @@ def given_as(text: str, names: Names) -> str:
         return text
     if not isinstance(tree, dict):
         return text
-    wanted = _named(tree, names, "name")
+    wanted = _rename(tree, names, "name")
     written = _NAME_LINE.sub(f"name: {wanted.get('name')}", text, count=1)
     try:
         if yaml.load(written, StrictLoader) == wanted:
@@ -168,11 +168,11 @@ def _change(path: Path, change: Any) -> None:
         run_folder.write_json(path, change(found))
 
 
-def _named(tree: dict[str, Any], names: Names, *keys: str) -> dict[str, Any]:
-    return tree | {key: _mapped(tree[key], names) for key in keys if key in tree}
+def _rename(tree: dict[str, Any], names: Names, *keys: str) -> dict[str, Any]:
+    return tree | {key: _map_value(tree[key], names) for key in keys if key in tree}
 
 
-def _mapped(value: Any, names: Names) -> Any:
+def _map_value(value: Any, names: Names) -> Any:
     if isinstance(value, list):
-        return [_mapped(each, names) for each in value]
+        return [_map_value(each, names) for each in value]
     return names.get(value, value) if isinstance(value, str) else value

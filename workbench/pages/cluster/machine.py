@@ -16,7 +16,7 @@ from workbench.home.calibrations import found_here, island_lines, segments, size
 from workbench.pages.cluster import measurement_jobs
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import guarded, home, table
+from workbench.pages.widgets.shared import draw_guarded, home, table
 from workbench.selftest import results
 from workbench.selftest.results import Row, Selftest
 from workbench.text import words
@@ -34,7 +34,7 @@ _NAMES = {"cpu": "processor", "memory_gib": "memory, GiB", "gpus": "GPUs", "nccl
 def page() -> None:
     """The calibration that holds here; else the newest one and what changed; else what to do."""
     heading("Machine", "What this machine reaches, as measured on real ranks.")
-    guarded(_draw)
+    draw_guarded(_draw)
 
 
 def _draw() -> None:
@@ -74,7 +74,7 @@ def _state(stored: store.Found, shown: Calibration) -> None:
         if not shown.complete:
             st.badge("interrupted", icon=":material/stop_circle:", color="gray")
     if stored.reason:
-        st.warning(words.escaped(stored.reason), icon=":material/warning:")
+        st.warning(words.escape(stored.reason), icon=":material/warning:")
 
 
 def _calibration_charts(shown: Calibration) -> None:
@@ -156,7 +156,7 @@ def _host_links() -> None:
             "Two hosts share an island where the link between them carries at least half of the best that either has."
         )
         for line in island_lines(links):
-            st.caption(f":material/hub: {words.escaped(line)}")
+            st.caption(f":material/hub: {words.escape(line)}")
 
 
 def _selftest() -> None:
@@ -207,7 +207,7 @@ def _checks(rows: list[Row]) -> None:
     columns = {
         "check": [row.title for row in rows],
         "outcome": [_OUTCOMES.get(row.outcome, row.outcome) for row in rows],
-        "reason": [words.escaped(row.reason) for row in rows],
+        "reason": [words.escape(row.reason) for row in rows],
         "seconds": [f"{row.seconds:,.1f}" for row in rows],
     }
     with st.container(key="machine-selftest"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from workbench.pages.widgets.shared import button_pressed, guarded, home, run_rows
+from workbench.pages.widgets.shared import button_pressed, draw_guarded, home, run_rows
 from workbench.selftest.results import RANKS
 from workbench.services import jobs
 from workbench.services.jobs import Job
@@ -29,9 +29,9 @@ def calibrate() -> None:
         st.fragment(_watch, run_every=WATCH_SECONDS)("calibrate")
         return
     with st.expander("Calibrate this machine", icon=":material/straighten:", key="machine-calibrate"):
-        guarded(_calibrate_form)
+        draw_guarded(_calibrate_form)
         if job is not None and (problem := _problem(job)):
-            st.error(words.escaped(problem), icon=":material/error:")
+            st.error(words.escape(problem), icon=":material/error:")
 
 
 def _calibrate_form() -> None:
@@ -92,7 +92,7 @@ def doctor() -> None:
         return
     label = "Examine this machine" if job is None else "Examine again"
     if button_pressed(st.button, label, "machine-doctor", icon=":material/stethoscope:"):
-        guarded(_start_doctor)
+        draw_guarded(_start_doctor)
     if job is not None:
         _checks(job)
 
@@ -105,16 +105,16 @@ def _start_doctor() -> None:
 def _checks(job: Job) -> None:
     found = _document(job)
     if found is None:
-        st.error(words.escaped(jobs.last_error(job)), icon=":material/error:")
+        st.error(words.escape(jobs.last_error(job)), icon=":material/error:")
         return
     checks = found["checks"]
     with st.container(key="machine-doctor-checks"):
         st.table(
             {
                 "status": [_STATUS.get(check["status"], check["status"]) for check in checks],
-                "what": [words.escaped(check["name"]) for check in checks],
-                "found": [words.escaped(str(check["value"])) for check in checks],
-                "why": [words.escaped(check["why"]) for check in checks],
+                "what": [words.escape(check["name"]) for check in checks],
+                "found": [words.escape(str(check["value"])) for check in checks],
+                "why": [words.escape(check["why"]) for check in checks],
             },
             border="horizontal",
             hide_index=True,
@@ -140,9 +140,9 @@ def selftest() -> None:
             st.button, "Run the selftest", "machine-selftest-start", icon=":material/checklist:"
         )
     if clicked:
-        guarded(lambda: _start_selftest(ranks))
+        draw_guarded(lambda: _start_selftest(ranks))
     if job is not None and (problem := _problem(job)):
-        st.error(words.escaped(problem), icon=":material/error:")
+        st.error(words.escape(problem), icon=":material/error:")
 
 
 def _start_selftest(ranks: int) -> None:

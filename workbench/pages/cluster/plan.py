@@ -27,7 +27,7 @@ from workbench.home.calibrations import target_of
 from workbench.pages.cluster import schedules
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import guarded, home, number_table, table
+from workbench.pages.widgets.shared import draw_guarded, home, number_table, table
 from workbench.text import plan as plan_text
 from workbench.text import words
 
@@ -65,8 +65,8 @@ def page() -> None:
         "The best layouts of a model on a cluster that you need not have.",
     )
     asked = _form()
-    guarded(lambda: _answer(asked))
-    guarded(schedules.draw)
+    draw_guarded(lambda: _answer(asked))
+    draw_guarded(schedules.draw)
 
 
 def _form() -> Asked:
@@ -97,7 +97,7 @@ def _choice(label: str, name: str, options: list[str], first: str, about: str) -
     linked = st.query_params.get(name, first)
     if linked not in options:
         st.warning(
-            words.escaped(f"{label} {linked} in the link is not known here."), icon=":material/link_off:"
+            words.escape(f"{label} {linked} in the link is not known here."), icon=":material/link_off:"
         )
         linked = first
     key = f"plan-{name}"
@@ -121,7 +121,7 @@ def _to_link(name: str, key: str) -> None:
 
 
 @st.cache_data(ttl=600, max_entries=16, show_spinner="Looking through all legal layouts ...")
-def _planned(asked: Asked, home_folder: Path) -> Planned:
+def _compute_plan(asked: Asked, home_folder: Path) -> Planned:
     target = _target(asked, home_folder)
     values: dict[str, Any] = {
         "model.preset": asked.model,
@@ -152,14 +152,14 @@ def _record(home_folder: Path) -> Record:
 
 
 def _answer(asked: Asked) -> None:
-    planned = _planned(asked, home())
+    planned = _compute_plan(asked, home())
     record = _record(home()) if asked.cluster == HERE else None
     cluster = planned.target.cluster
     said = (
         f"{asked.model} on {plan_text.devices(cluster)}, "
         f"{planned.config.precision}: {planned.looked_at:,} legal layouts, {planned.safe:,} fit safely."
     )
-    st.caption(words.escaped(said))
+    st.caption(words.escape(said))
     if not planned.best:
         st.warning(
             "No layout fits safely: use more nodes or a smaller model.",
@@ -172,7 +172,7 @@ def _answer(asked: Asked) -> None:
     if planned.best:
         _place(planned)
     if record is not None:
-        _held(record)
+        _draw_track_record(record)
     _command(asked, _precision(planned.target))
 
 
@@ -191,7 +191,7 @@ def _others(planned: Planned) -> None:
             st.markdown("**Layouts that trade time for memory**")
             number_table(plan_text.layout_columns(planned.pareto, None), "plan-pareto")
         for note in planned.notes:
-            st.caption(f":material/info: {words.escaped(note)}")
+            st.caption(f":material/info: {words.escape(note)}")
 
 
 def _place(planned: Planned) -> None:
@@ -221,7 +221,7 @@ def _orders(placed: Placed) -> None:
     """Where devices or links differ: which order of the ranks is best, and what others come to."""
     st.markdown(
         "\n".join(
-            f"- {words.escaped(line.strip())}" for line in plan_text.placement_lines(placed, orders=False)
+            f"- {words.escape(line.strip())}" for line in plan_text.placement_lines(placed, orders=False)
         )
     )
     if len(placed.alternatives) > 1:
@@ -247,14 +247,14 @@ def _maps(row: Forecast, found: TrafficMap, axis: str) -> None:
         chart(
             placement.link_matrix(links, axis), "plan-links", f"Bytes of {axis} from node to node in a step"
         )
-    st.caption(f":material/cable: {words.escaped(plan_text.traffic(found))}")
+    st.caption(f":material/cable: {words.escape(plan_text.traffic(found))}")
     if said := plan_text.signatures(row.config, best_on(row.config, row.target)):
-        st.caption(f":material/grid_on: {words.escaped(said)}")
+        st.caption(f":material/grid_on: {words.escape(said)}")
 
 
-def _held(record: Record) -> None:
+def _draw_track_record(record: Record) -> None:
     st.header("Predicted against measured", anchor=False, divider=True)
-    st.caption(words.escaped(plan_text.track_record_line(record)), help=plan_text.HELD)
+    st.caption(words.escape(plan_text.track_record_line(record)), help=plan_text.HELD)
     if record.rows:
         number_table(plan_text.held_columns(record.rows), "plan-held")
 

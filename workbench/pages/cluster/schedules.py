@@ -18,7 +18,7 @@ from engine.schedules.actions import Costs, Plan, Work
 from engine.schedules.simulate import simulate
 from engine.schedules.skip_pipe import relative_sizes
 from tuning.predict.simulation.simulate import simulate_config
-from workbench.figures.anatomy.schedule import Timed, TimedSeries, measured_actions, timed, timed_series
+from workbench.figures.anatomy.schedule import Timed, TimedSeries, draw_timed, measured_actions, timed_series
 from workbench.home.calibrations import target_of
 from workbench.pages.run.settings import MOST_ACTIONS
 from workbench.pages.widgets.plotly_chart import chart
@@ -53,29 +53,29 @@ def _schedules(run: str) -> None:
         st.caption("The configuration of this run cannot be read.")
         return
     chosen, skips = plan_of(config), skips_of(config)
-    measured, step = _measured(run, config, chosen)
+    measured, step = _measured_series(run, config, chosen)
     if measured is None or len(measured.bars) > MOST_ACTIONS:
         st.caption(
             "No schedule to draw: no step of this run has a record of every action of its first pipeline, or there are "
             "too many actions."
         )
         return
-    simulated = _simulated(config, chosen)
+    simulated = _simulated_series(config, chosen)
     series = [
-        _planned(chosen, measured, relative_sizes(chosen, skips.layers) if skips else ()),
+        _planned_series(chosen, measured, relative_sizes(chosen, skips.layers) if skips else ()),
         *([simulated] if isinstance(simulated, TimedSeries) else []),
         measured,
     ]
     longest = max(one.milliseconds for one in series)
     for place, one in enumerate(series):
         chart(
-            timed(one, longest, f"{run}-{place}"),
+            draw_timed(one, longest, f"{run}-{place}"),
             f"plan-schedule-{place}",
             f"{one.title}: actions of each rank",
         )
     st.caption(f":material/schedule: Step {step:,} of {run}.", help=HELP)
     if isinstance(simulated, str):
-        st.caption(f":material/info: Not simulated: {words.escaped(simulated)}.")
+        st.caption(f":material/info: Not simulated: {words.escape(simulated)}.")
 
 
 def _config(tree: Mapping[str, Any]) -> RunConfig | None:
@@ -85,7 +85,7 @@ def _config(tree: Mapping[str, Any]) -> RunConfig | None:
         return None
 
 
-def _measured(run: str, config: RunConfig, chosen: Plan) -> tuple[TimedSeries | None, int]:
+def _measured_series(run: str, config: RunConfig, chosen: Plan) -> tuple[TimedSeries | None, int]:
     """Of the step in the middle of those whose actions were recorded."""
     records = archive.records(Path(home()) / run / run_folder.RECORDS)
     pipeline = layout_of(config).groups("pp")[0]
@@ -97,7 +97,7 @@ def _measured(run: str, config: RunConfig, chosen: Plan) -> tuple[TimedSeries | 
     return (timed_series("Measured", chosen, actions), step) if actions else (None, step)
 
 
-def _planned(chosen: Plan, measured: TimedSeries, sizes: Sequence[float] = ()) -> TimedSeries:
+def _planned_series(chosen: Plan, measured: TimedSeries, sizes: Sequence[float] = ()) -> TimedSeries:
     """At the median of what was measured of each kind of work, in seconds; of stages of several ``sizes``, of one of
     size 1.
     """
@@ -118,7 +118,7 @@ def _planned(chosen: Plan, measured: TimedSeries, sizes: Sequence[float] = ()) -
     return timed_series("Planned", chosen, actions)
 
 
-def _simulated(config: RunConfig, chosen: Plan) -> TimedSeries | str:
+def _simulated_series(config: RunConfig, chosen: Plan) -> TimedSeries | str:
     """Of this machine; or why it cannot be."""
     try:
         target = target_of(home(), None, None, layout_of(config).world_size).at(config)

@@ -16,7 +16,7 @@ from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
     MOST_OPTIONS,
-    guarded,
+    draw_guarded,
     home,
     nothing_yet,
     number_table,
@@ -43,22 +43,22 @@ def page() -> None:
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
     offered = [row.id for row in rows if row.purpose != "confirm"]  # a window is compared by a link to it
-    chosen = _chosen(offered, {row.id: _label(row.id, row.study, row.trial) for row in rows})
+    chosen = _choose_runs(offered, {row.id: _label(row.id, row.study, row.trial) for row in rows})
     if len(chosen) < FEWEST:
         st.info("Choose at least two runs.", icon=":material/compare_arrows:")
         return
-    guarded(lambda: _draw(chosen))
+    draw_guarded(lambda: _draw(chosen))
 
 
 def _label(run: str, study: str | None, trial: str | None) -> str:
     return run if study is None else f"{study} trial {trial} · {run}"
 
 
-def _chosen(ids: list[str], labels: dict[str, str]) -> list[str]:
+def _choose_runs(ids: list[str], labels: dict[str, str]) -> list[str]:
     """From the address once, afterwards from the chooser; what is gone is said, not dropped in silence."""
     linked = st.query_params.get(IDS, "")
     if linked != st.session_state.get("compare-linked"):
-        found, gone = _resolved([part for part in linked.split(",") if part][:MOST])
+        found, gone = _resolve_runs([part for part in linked.split(",") if part][:MOST])
         st.session_state["compare-ids"], st.session_state["compare-gone"] = found, gone
         st.session_state["compare-linked"] = linked
     known = dict.fromkeys([*st.session_state.get("compare-ids", []), *ids[:MOST_OPTIONS]])
@@ -73,12 +73,12 @@ def _chosen(ids: list[str], labels: dict[str, str]) -> list[str]:
         format_func=lambda run: labels.get(run, run),
     )
     for line in st.session_state.get("compare-gone", []):
-        st.warning(words.escaped(line), icon=":material/link_off:")
+        st.warning(words.escape(line), icon=":material/link_off:")
     st.session_state["compare-linked"] = st.query_params[IDS] = ",".join(chosen)
     return list(chosen)
 
 
-def _resolved(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+def _resolve_runs(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     """The runs that a link names, and a line for each that is not there."""
     found: list[str] = []
     gone: list[str] = []
@@ -91,22 +91,22 @@ def _resolved(texts: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 @st.cache_data(ttl=_FRESH_SECONDS, show_spinner="Comparing", max_entries=16)
-def _compared(home_folder: str, ids: tuple[str, ...]) -> Comparison:
+def _compare_runs(home_folder: str, ids: tuple[str, ...]) -> Comparison:
     del home_folder
     views = [runs.with_numbers_so_far(runs.load(home() / run)) for run in ids]
     return compare.compare(home(), views)
 
 
 def _draw(chosen: Sequence[str]) -> None:
-    compared = _compared(str(home()), tuple(chosen))
+    compared = _compare_runs(str(home()), tuple(chosen))
     letters = compare_text.names(compared)
     table(compare_text.overview(compared), "compare-overview", _OVERVIEW)
     for note in compared.notes:
-        st.caption(f":material/info: {words.escaped(note[:1].upper() + note[1:])}.")
+        st.caption(f":material/info: {words.escape(note[:1].upper() + note[1:])}.")
     st.header("Is it real?", anchor=False)
     for pair in compared.pairs:
         icon = {"better": "trending_up", "worse": "trending_down", "equal": "equal"}.get(pair.verdict, "help")
-        st.markdown(f":material/{icon}: {words.escaped(compare_text.pair(pair, letters))}")
+        st.markdown(f":material/{icon}: {words.escape(compare_text.pair(pair, letters))}")
     st.header("What differs in the configuration", anchor=False)
     if compared.differences:
         table(compare_text.differences(compared), "compare-differences")

@@ -15,8 +15,8 @@ from workbench.home import resolve
 from workbench.home.resolve import Target
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import (
+    draw_guarded,
     from_link,
-    guarded,
     home,
     metrics,
     nothing_yet,
@@ -55,7 +55,7 @@ def page() -> None:
         titles = {target.name: target.title for target in targets.TARGETS}
         target = st.selectbox("Target", list(titles), key="target", width=200, help=_target_titles(titles))
     to_link("export", chosen)
-    guarded(lambda: _offer(chosen, target))
+    draw_guarded(lambda: _offer(chosen, target))
 
 
 def _target_titles(titles: dict[str, str]) -> str:
@@ -74,14 +74,14 @@ def _names() -> dict[str, str]:
 
 def _offer(chosen: str, target: str) -> None:
     resolved = resolve.resolve(home(), chosen)
-    description, exported = _rendered(resolved, target)
+    description, exported = _render_export(resolved, target)
     if resolved.kind == "study":
         st.caption(f":material/emoji_events: From study {resolved.id}: {description}.")
     _provenance(json.loads(exported.files.get(PROVENANCE, "{}")))
-    _losses(exported, targets.target_named(target))
+    _losses(exported, targets.find_target(target))
     st.download_button(
         "Download as zip",
-        bundle.zipped(exported),
+        bundle.zip_bytes(exported),
         file_name=f"{exported.name}-{target}.zip",
         mime="application/zip",
         key="download",
@@ -94,12 +94,12 @@ def _offer(chosen: str, target: str) -> None:
         st.code(f"workbench export {resolved.id} --to {target} --out {exported.name}", language="bash")
 
 
-def _rendered(resolved: Target, target: str) -> tuple[str, Bundle]:
+def _render_export(resolved: Target, target: str) -> tuple[str, Bundle]:
     """Which run of a study it is, and its files; of a large study worked out once until something changes."""
 
     def make(document: StudyDocument | None = None) -> tuple[str, Bundle]:
         run, study, description = run_to_export(home(), resolved, document)
-        return description, targets.target_named(target).render(run, study)
+        return description, targets.find_target(target).render(run, study)
 
     if resolved.kind == "run":
         return make()

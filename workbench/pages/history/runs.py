@@ -19,8 +19,8 @@ from workbench.pages.widgets.shared import (
     MOST_OPTIONS,
     answer_of_click,
     compare_link,
+    draw_guarded,
     from_link,
-    guarded,
     home,
     nothing_yet,
     redraw_on_change,
@@ -87,7 +87,7 @@ def page() -> None:
         _omission_note(matches)
     chosen = _run_chooser([line.id for line in matches])
     kind = next(line.kind for line in lines if line.id == chosen)
-    guarded(lambda: study_details.details(chosen) if kind == "study" else details.details(chosen))
+    draw_guarded(lambda: study_details.details(chosen) if kind == "study" else details.details(chosen))
 
 
 def _asked_for_one(ids: list[str]) -> bool:
@@ -166,7 +166,7 @@ def _matching_lines(lines: list[Line]) -> list[Line]:
         )
         known = sorted({tag for line in lines for tag in line.tags})
         tags = known and st.pills(
-            "Tag", known, selection_mode="multi", key="tags", bind="query-params", format_func=words.escaped
+            "Tag", known, selection_mode="multi", key="tags", bind="query-params", format_func=words.escape
         )
     return [line for line in lines if matches(line, text or "", kind or KINDS[0], wanted, tags)]
 

@@ -29,7 +29,7 @@ from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.home.traces import Trace
 from workbench.pages.navigation import PAGES
-from workbench.pages.widgets.shared import button_pressed, guarded, home, table
+from workbench.pages.widgets.shared import button_pressed, draw_guarded, home, table
 from workbench.services import jobs
 from workbench.services.study_of_run import PREFIX, study_of_run
 from workbench.text import words
@@ -51,7 +51,7 @@ def draw_commands(view: RunView) -> None:
 
 
 def _draw_commands(run_id: str, going: bool) -> None:
-    guarded(lambda: _command_parts(home() / run_id, going))
+    draw_guarded(lambda: _command_parts(home() / run_id, going))
 
 
 def _command_parts(folder: Path, going: bool) -> None:
@@ -119,7 +119,7 @@ def draw_trace(view: RunView) -> None:
 
 
 def _draw_trace(run_id: str, going: bool, shown: frozenset[str]) -> None:
-    guarded(lambda: _trace_parts(home() / run_id, going, shown))
+    draw_guarded(lambda: _trace_parts(home() / run_id, going, shown))
 
 
 def _trace_parts(folder: Path, going: bool, shown: frozenset[str]) -> None:
@@ -176,7 +176,7 @@ def _finished_trace(folder: Path, trace: Trace) -> None:
         else:
             st.markdown("**Nothing was recorded**")
         for problem in trace.problems:
-            st.caption(f":material/warning: {words.escaped(problem)}.")
+            st.caption(f":material/warning: {words.escape(problem)}.")
 
 
 def _files(folder: Path, trace: Trace, first: int) -> None:
@@ -186,7 +186,7 @@ def _files(folder: Path, trace: Trace, first: int) -> None:
     try:
         path = _merged_file(folder, trace)
     except traces.MergeError as error:
-        title.caption(f":material/warning: {words.escaped(str(error))}")
+        title.caption(f":material/warning: {words.escape(str(error))}")
         return
     if path is None:
         seconds = time.monotonic() - _merging()[1][trace.files[0]].since
@@ -242,7 +242,7 @@ def draw_live_settings(view: RunView) -> None:
 
 
 def _draw(run_id: str, going: bool) -> None:
-    guarded(lambda: _live_parts(home() / run_id, going))
+    draw_guarded(lambda: _live_parts(home() / run_id, going))
 
 
 def _live_parts(folder: Path, going: bool) -> None:
@@ -274,7 +274,7 @@ def _form(folder: Path) -> None:
     _ask(folder)
     run, refused = st.session_state.get(_REFUSED, ("", ""))
     if run == folder.name:  # stays until something else is sent: this part is drawn again each second
-        st.error(words.escaped(refused), icon=":material/error:")
+        st.error(words.escape(refused), icon=":material/error:")
 
 
 def _ask(folder: Path) -> None:

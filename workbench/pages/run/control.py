@@ -52,18 +52,18 @@ def start_run() -> None:
             height=120,
             width=420,
         )
-        config, problem = _checked(chosen, text or "")
+        config, problem = _check_config(chosen, text or "")
         if config is None:
             wrong_value(problem)
         else:
-            st.caption(f":material/check: Legal: {words.escaped(_meaning(config))}.")
+            st.caption(f":material/check: Legal: {words.escape(_meaning(config))}.")
         look = {"icon": ":material/play_arrow:", "type": "primary", "disabled": config is None}
         if button_pressed(st.button, "Start", "run-new-start", **look) and config is not None:
             _start(config)
             st.rerun()
 
 
-def _checked(chosen: str, text: str) -> tuple[RunConfig | None, str]:
+def _check_config(chosen: str, text: str) -> tuple[RunConfig | None, str]:
     """By all rules that hold before ranks start; the values go into a file, never into a command."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     try:
@@ -183,7 +183,7 @@ def pruning() -> None:
     if job is None:
         return
     if job.alive:
-        st.fragment(_until_ended, run_every=1.0)(job.id)
+        st.fragment(_watch_job, run_every=1.0)(job.id)
         return
     st.session_state.pop(PRUNING)
     lines = jobs.last_lines(job.log) or ["it ended without any output"]
@@ -192,7 +192,7 @@ def pruning() -> None:
     st.rerun()
 
 
-def _until_ended(job_id: str) -> None:
+def _watch_job(job_id: str) -> None:
     st.caption(":material/hourglass_top: Old records are being removed.")
     job = _job(job_id)
     if job is None or not job.alive:

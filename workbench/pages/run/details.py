@@ -82,7 +82,7 @@ def _headline(view: RunView) -> None:
         badge(view.outcome or view.state)
         st.markdown(f"**`{view.id}`**", width="content")
         if study:
-            name = words.escaped(f"{study} · trial {view.labels.get('trial', '?')}")
+            name = words.escape(f"{study} · trial {view.labels.get('trial', '?')}")
             st.page_link(PAGES["Tune"], label=name, icon=":material/tune:", query_params={"study": study})
         st.badge(words.layout(view.layout), icon=":material/grid_view:", color="blue")
         backend_note(view.status.backend, view.status.backend_reason)
@@ -103,7 +103,7 @@ def _ending(view: RunView) -> None:
     ending = f"**{words.ending_words(view.outcome)}**" + (f" ({place})" if place else "")
     color, icon = words.look(view.outcome or "")
     show = st.error if color == "red" else st.warning if color == "orange" else st.info
-    show(f"{ending}: {words.escaped(view.reason or '—')}", icon=icon)
+    show(f"{ending}: {words.escape(view.reason or '—')}", icon=icon)
     if view.last_lines:
         st.code("\n".join(view.last_lines), language=None)
 
@@ -146,7 +146,7 @@ def _roofline(view: RunView, _: Snapshot, summary: RunSummary) -> None:
         st.caption("Nothing was measured that could be compared with this machine's calibration.")
         return
     chart(roofline.draw(series, view.id), "run-roofline", "Products on the roofline, and collectives by size")
-    st.caption(f":material/info: {words.escaped(roofline.roofline_note(series))}", help=roofline.HELP)
+    st.caption(f":material/info: {words.escape(roofline.roofline_note(series))}", help=roofline.HELP)
 
 
 def _held_out(summary: RunSummary) -> str:
@@ -160,7 +160,7 @@ def _step_time(view: RunView, records: Snapshot, summary: RunSummary) -> None:
     run_steps.draw_steps(records, summary, view.changes)
     if summary.batches_ahead:
         told = step.batches_ahead(summary.batches_ahead)
-        st.caption(f":material/dataset: Batches: {words.escaped(told)}.")
+        st.caption(f":material/dataset: Batches: {words.escape(told)}.")
     settings.draw_schedule(records.config)
 
 
@@ -195,7 +195,7 @@ def _loss_and_memory(view: RunView, records: Snapshot, summary: RunSummary) -> N
 def _checkpoints(summary: RunSummary) -> None:
     """Where the run came from, what was saved and what that cost."""
     for label, text in run_text.checkpoint_lines(summary):
-        st.caption(f":material/save: {words.escaped(f'{label.capitalize()}: {text}.')}")
+        st.caption(f":material/save: {words.escape(f'{label.capitalize()}: {text}.')}")
     if summary.checkpoints:
         st.markdown("**Checkpoints**")
         number_table(run_text.checkpoint_columns(summary.checkpoints), "run-checkpoint-table")

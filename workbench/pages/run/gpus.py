@@ -31,7 +31,7 @@ def draw(snapshot: Snapshot, summary: RunSummary) -> None:
     numbers = gpu.gpus(snapshot.gpu)
     if not numbers:
         reason = summary.gpus_reason or f"no GPU: {why_no_gpu(snapshot.launcher_events)}"
-        st.caption(f":material/memory: {words.escaped(reason)}")
+        st.caption(f":material/memory: {words.escape(reason)}")
         return
     read_by = gpu.source(snapshot.launcher_events)
     if read_by.names:

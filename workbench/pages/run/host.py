@@ -38,7 +38,7 @@ def draw_host(snapshot: Snapshot, networks: Sequence[NetworkRow]) -> None:
         chart(host.interfaces(lines, snapshot.id), "run-interfaces", "Network of the ranks' own interfaces")
         links(snapshot)
     if networks:
-        told = words.escaped(step.networks(networks))
+        told = words.escape(step.networks(networks))
         st.caption(f":material/lan: What groups send over, by where their members are: {told}.")
     for event in snapshot.launcher_events:
         if event.kind == "readings_missing":

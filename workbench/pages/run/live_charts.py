@@ -111,16 +111,16 @@ def _machine(snapshot: Snapshot) -> None:
         )
         gpu_troubles(snapshot)
     else:
-        why = words.escaped(why_no_gpu(snapshot.launcher_events))
+        why = words.escape(why_no_gpu(snapshot.launcher_events))
         st.caption(f":material/memory: No GPU readings: {why}")
     for problem in snapshot.problems:
-        st.caption(f":material/warning: {words.escaped(problem)}")
+        st.caption(f":material/warning: {words.escape(problem)}")
 
 
 def gpu_troubles(snapshot: Snapshot) -> None:
     """When the driver did not answer for a GPU, and whether it did again."""
     for line in machine.troubles(snapshot.launcher_events):
-        st.caption(f":material/warning: {words.escaped(line)}.")
+        st.caption(f":material/warning: {words.escape(line)}.")
 
 
 def why_no_gpu(events: Sequence[Event]) -> str:

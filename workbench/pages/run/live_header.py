@@ -36,7 +36,7 @@ def header(snapshot: Snapshot, state: str, ending: str | None) -> None:
         _links(snapshot, goes_on=snapshot.running and ending is None)
     outcome = snapshot.status.outcome or snapshot.status.hang
     if outcome is not None and outcome.reason:
-        st.warning(words.escaped(outcome.reason), icon=words.look(ending or "hang")[1])
+        st.warning(words.escape(outcome.reason), icon=words.look(ending or "hang")[1])
     slowest = slowest_rank(snapshot.steps)
     metrics(_numbers(snapshot, slowest, snapshot.running and ending is None), "live-numbers")
     done, wanted = _steps(snapshot, slowest)
@@ -58,12 +58,12 @@ def _links(snapshot: Snapshot, *, goes_on: bool) -> None:
     for label, (section, icon) in places.items():
         query = {"id": snapshot.id} | ({"section": section} if section else {})
         st.page_link(PAGES["Runs"], label=label, icon=f":material/{icon}:", query_params=query)
-    if (step := _last_detailed(snapshot)) is not None:
+    if (step := _last_detailed_step(snapshot)) is not None:
         query = {"run": snapshot.id, "step": str(step)}
         st.page_link(PAGES["Steps"], label="Last step", icon=":material/grid_on:", query_params=query)
 
 
-def _last_detailed(snapshot: Snapshot) -> int | None:
+def _last_detailed_step(snapshot: Snapshot) -> int | None:
     """The last step that all ranks have recorded in detail."""
     written = [columns for columns in snapshot.steps.values() if len(columns.get("step", ()))]
     detailed = [columns["step"][np.isfinite(columns["communication_exposed_seconds"])] for columns in written]
@@ -84,7 +84,7 @@ def findings(summary: RunSummary | None) -> None:
     st.caption(f":material/lightbulb: Bottlenecks over {steps}: {', '.join(names)}.")
     for episode in summary.episodes:
         if episode.goes_on:
-            st.warning(words.escaped(run_text.episode(episode)), icon=":material/person_alert:")
+            st.warning(words.escape(run_text.episode(episode)), icon=":material/person_alert:")
 
 
 def _labels(snapshot: Snapshot) -> None:

@@ -96,7 +96,7 @@ def _baseline_comparison(run: str, state: str) -> None:
     try:
         comparison = _report(home(), run, state)
     except InputError as problem:  # it was changed meanwhile
-        st.caption(words.escaped(str(problem)))
+        st.caption(words.escape(str(problem)))
         return
     st.markdown("**Quality compared with the exact baseline**")
     for line in quality_text.lines(comparison):

@@ -44,8 +44,8 @@ def draw(run: str, summary: RunSummary, config: Mapping[str, Any]) -> None:
     rated, verdicts = rate(findings, wanted), judge(findings, wanted)
     _cards(verdicts)
     for episode in summary.episodes:
-        st.markdown(f":material/schedule: {_sentence(_escaped(run_text.episode(episode)))}.")
-    if text := _below(below(rated, verdicts)):
+        st.markdown(f":material/schedule: {_sentence(_escape_markup(run_text.episode(episode)))}.")
+    if text := _shares_text(below(rated, verdicts)):
         st.caption(f"Below their thresholds: {text}.", help=_BELOW)
     with st.expander("Change thresholds", icon=":material/tune:", key="run-thresholds"):
         _controls(run, own, wanted)
@@ -65,13 +65,13 @@ def _cards(verdicts: Sequence[Verdict]) -> None:
                     st.badge(
                         f"up to {words.percent(verdict.gain.fraction, 1)} of a step to gain", color="green"
                     )
-            st.markdown(f"{_sentence(_escaped(verdict.evidence))}.")
+            st.markdown(f"{_sentence(_escape_markup(verdict.evidence))}.")
             st.caption(f"Change next: {_keys(verdict)}.")
             if gain := run_text.gain(verdict):
                 st.caption(f"Expect {gain}.")
 
 
-def _below(findings: Sequence[Verdict]) -> str:
+def _shares_text(findings: Sequence[Verdict]) -> str:
     return ", ".join(
         f"{words.bottleneck(each.name, each.axis)} {words.percent(each.share, 1)} of {words.percent(each.threshold)}"
         for each in findings
@@ -86,7 +86,7 @@ def _keys(verdict: Verdict) -> str:
     return text
 
 
-def _escaped(text: str) -> str:
+def _escape_markup(text: str) -> str:
     return text.replace("$", r"\$").replace("~", r"\~")
 
 

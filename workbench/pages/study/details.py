@@ -14,7 +14,7 @@ import streamlit as st
 
 from tuning.report.failures import EndingRow
 from tuning.report.study_result import Entry, StudyResult
-from tuning.report.summary_line import signed
+from tuning.report.summary_line import signed_percent
 from tuning.spec.objectives import text
 from workbench.analysis.command_report import CommandReport
 from workbench.analysis.picks import Pick
@@ -22,7 +22,7 @@ from workbench.analysis.studies import StudySnapshot
 from workbench.analysis.winner_explanation import Why, line
 from workbench.figures import study as study_figures
 from workbench.figures.search import front
-from workbench.figures.search.downsampling import thinned_front
+from workbench.figures.search.downsampling import downsample_front
 from workbench.figures.search.front import front_series
 from workbench.pages.navigation import PAGES
 from workbench.pages.study import sensitivity, transfer
@@ -42,7 +42,7 @@ _ABOUT = {
 }
 
 
-def what_failed(result: StudyResult) -> None:
+def draw_failures(result: StudyResult) -> None:
     """Endings by how often, then rules in words; where nothing failed, that."""
     board = result.failures
     st.markdown("**What failed, and why**")
@@ -50,9 +50,9 @@ def what_failed(result: StudyResult) -> None:
         line = board.line if board else "no trial has failed"
         st.caption(f"{line.capitalize()}.")
         return
-    st.caption(words.escaped(f"{board.line}."))
+    st.caption(words.escape(f"{board.line}."))
     for rule in board.rules:
-        st.markdown(f":material/rule: {words.escaped(rule.words)}")
+        st.markdown(f":material/rule: {words.escape(rule.words)}")
     table(failed_columns(board.endings), "study-failures", _columns())
 
 
@@ -97,14 +97,14 @@ def terms(result: StudyResult, place: str) -> None:
             st.caption(f":material/check: The best meets every constraint: {kept}.")
         broken = study_text.constraints(result)
         for line in broken[:SHOWN_BROKEN]:
-            st.caption(f":material/block: {words.escaped(line)}")
+            st.caption(f":material/block: {words.escape(line)}")
         if len(broken) > SHOWN_BROKEN:
             st.caption(f"and {len(broken) - SHOWN_BROKEN} more, in the table of trials")
         _front(result, place)
 
 
 def _front(result: StudyResult, place: str) -> None:
-    drawn = [thinned_front(series) for series in front_series(result)]
+    drawn = [downsample_front(series) for series in front_series(result)]
     if not drawn:
         return
     st.markdown("**Front of the objectives**")
@@ -146,7 +146,7 @@ def details(name: str) -> None:
         result.aim,
     )
     trial_table.download(name, "study-trials-csv")
-    what_failed(result)
+    draw_failures(result)
     sensitivity.draw(found.view)
 
 
@@ -168,7 +168,7 @@ def headline(study: StudySnapshot, place: str) -> None:
         with st.expander("Measured again", icon=":material/balance:", key="study-rounds"):
             _course(study.result)
             table(columns, "study-rounds-table")
-            st.caption(words.escaped(study_text.caption(study.result)))
+            st.caption(words.escape(study_text.caption(study.result)))
 
 
 def _command(report: CommandReport) -> None:
@@ -186,9 +186,9 @@ def result_line(result: StudyResult) -> None:
         with st.container(border=True, key="result-line"):
             icon = "emoji_events" if result.best else "search"
             first, *more = result.result_lines or [result.result_line]
-            st.markdown(f":material/{icon}: {words.escaped(first)}")
+            st.markdown(f":material/{icon}: {words.escape(first)}")
             for line in more:
-                st.markdown(words.escaped(line))
+                st.markdown(words.escape(line))
             if result.space_note:
                 st.caption(result.space_note)
             for line in study_text.phases(result):
@@ -205,13 +205,13 @@ def _course(result: StudyResult) -> None:
         drawing = study_figures.confirmation(series, rounds.equal_within, title)
         chart(drawing, "study-rounds-chart", "how the leaders were told apart, round by round")
     if rounds and rounds.spared:
-        st.caption(f":material/timer_off: {words.escaped(rounds.spared)}.")
+        st.caption(f":material/timer_off: {words.escape(rounds.spared)}.")
 
 
 def _why_it_wins(why: Why) -> None:
     """Where the winner's time goes, beside another run."""
     with st.expander(f"Why {why.winner} wins", icon=":material/help:", key="study-why"):
-        st.markdown(words.escaped(line(why)))
+        st.markdown(words.escape(line(why)))
         parts = [part for part in why.parts if part.seconds or part.other_seconds]
         table(
             {
@@ -251,7 +251,7 @@ def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
     failed = sum(row.failed and row.number not in again for row in result.trials)
     repeated = sum(row.number in again for row in result.trials)
     tiles = {
-        f"{name}, {aim.unit}": (text(aim.shown(entry.value)), _around(entry, result))
+        f"{name}, {aim.unit}": (text(aim.shown(entry.value)), _interval_text(entry, result))
         if entry
         else (words.NOTHING, "")
         for name, entry in (("Best", result.best), ("Baseline", result.baseline))
@@ -262,7 +262,7 @@ def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
     return tiles | {"Gain": _gain(result), "Trials": (done, "; ".join(of_these + besides))}
 
 
-def _around(entry: Entry, result: StudyResult) -> str:
+def _interval_text(entry: Entry, result: StudyResult) -> str:
     """The interval of a value: of one that was measured again, where another run falls."""
     bounds = words.interval_ends(*result.aim.bounds(entry.low, entry.high))
     arms = result.confirmation_rounds.arms if result.confirmation_rounds else []
@@ -280,5 +280,5 @@ def _gain(result: StudyResult) -> tuple[str, str]:
         return words.NOTHING, f"the baseline itself is the best{undecided}"
     between = ""
     if gain.low is not None and gain.high is not None:
-        between = f"{signed(gain.low)} to {signed(gain.high)} %"
-    return f"{signed(gain.ratio)} %", " · ".join(part for part in (between, gain.verdict) if part)
+        between = f"{signed_percent(gain.low)} to {signed_percent(gain.high)} %"
+    return f"{signed_percent(gain.ratio)} %", " · ".join(part for part in (between, gain.verdict) if part)

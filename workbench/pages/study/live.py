@@ -90,7 +90,7 @@ def _reverts() -> bool:
     )
 
 
-def _beside(row: WindowRow) -> str:
+def _leader_ratio_text(row: WindowRow) -> str:
     if row.leader_ratio is None:
         return ""
     ends = f" ({row.leader_ratio_low:.2f} to {row.leader_ratio_high:.2f})" if row.leader_ratio_low else ""
@@ -111,9 +111,9 @@ def _windows(report: LiveReport, aim: Aim) -> None:
     table(
         {
             "trial": trials,
-            "values": _turned(rows),
+            "values": _differing_labels(rows),
             aim.unit: [_value(row, aim) for row in rows],
-            "beside it": [_beside(row) for row in rows],
+            "beside it": [_leader_ratio_text(row) for row in rows],
             "over the start": [row.over_baseline for row in rows],
         },
         "tune-live-windows",
@@ -152,7 +152,7 @@ def _windows(report: LiveReport, aim: Aim) -> None:
     )
 
 
-def _turned(rows: Sequence[WindowRow]) -> list[str]:
+def _differing_labels(rows: Sequence[WindowRow]) -> list[str]:
     """Labels of windows without what they all have: the layout of one run is always the same."""
     parts = [row.label.split() for row in rows]
     common = set.intersection(*map(set, parts)) if len({row.label for row in rows}) > 1 else set[str]()

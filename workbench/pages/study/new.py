@@ -16,7 +16,7 @@ from tuning.spec.study_file import StudyFile
 from tuning.spec.trainers.sweep import is_sweep, study_of_sweep
 from workbench.home.inputs import tree_of
 from workbench.pages.study import new_command, new_knobs, new_options, new_start
-from workbench.pages.study.new_start import nested
+from workbench.pages.study.new_start import nest_values
 from workbench.pages.widgets import forms
 from workbench.pages.widgets.shared import may_steer, wrong_value
 from workbench.text import words
@@ -52,10 +52,10 @@ def form() -> None:
         format_func=TRAINED.__getitem__,
         label_visibility="collapsed",
     )
-    {COMMAND: new_command.form, FILE: _given}.get(trained or MODEL, _model)()
+    {COMMAND: new_command.form, FILE: _file_form}.get(trained or MODEL, _model)()
 
 
-def _given() -> None:
+def _file_form() -> None:
     """A study file, or a sweep file of W&B or trackio, as ``workbench tune FILE`` takes it."""
     with st.container(border=True, key="new-given-file"):
         given = st.file_uploader(
@@ -98,15 +98,15 @@ def _directory() -> str:
 
 def _model() -> None:
     """Every section of a study whose trials train a model of this project."""
-    tree = _fixed()
+    tree = _shared_form()
     base = tree["base"]
     tree |= new_options.live() | new_options.aims(base)
     searched = st.container()
     with st.expander("More settings", icon=":material/settings:", key="new-more"):
-        base |= nested(forms.changed_values(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
+        base |= nest_values(forms.changed_values(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
     config, ranks = _config(base), tree["ranks"]
     found, variables = new_options.advanced(config, ranks)
-    tree |= nested(found, tree)
+    tree |= nest_values(found, tree)
     with searched:
         in_time = new_options.learns(tree.get("objective"))
         offered, usual = (make(config, ranks, in_time) for make in (offered_space, default_space))
@@ -118,7 +118,7 @@ def _model() -> None:
     new_start.finish(tree)
 
 
-def _fixed() -> dict[str, Any]:
+def _shared_form() -> dict[str, Any]:
     """Name, size and length of the study, and what all its trials share."""
     with st.container(border=True, key="new-fixed"):
         st.markdown("**What every trial shares**")
@@ -130,7 +130,7 @@ def _fixed() -> dict[str, Any]:
         values = {"model.preset": _preset(places[3])}
         values |= forms.section(RunConfig, {"data.sequence_length": None, **DEFAULTS}, "new", 4)
         values |= forms.section(RunConfig, {"data.path": None}, "new", 1)
-    return study | {"base": nested(values, {})}
+    return study | {"base": nest_values(values, {})}
 
 
 def _preset(place: Any) -> str:

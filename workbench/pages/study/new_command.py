@@ -51,11 +51,11 @@ def form() -> None:
     with st.container(border=True, key="new-command-fixed"):
         st.markdown("**The command of every trial**")
         section, study = _command()
-        known = _recognised(section)
+        known = _parse_command(section)
         base = _steps(known)
     searched = st.container()
     with st.expander("Advanced", icon=":material/tune:", key="new-advanced"):
-        options, steps, more = _advanced()
+        options, steps, more = _advanced_form()
     if steps:
         section["steps"] = steps
     with searched:
@@ -110,7 +110,7 @@ def _name(section: dict[str, Any]) -> str:
         return new_start.free_name()
 
 
-def _recognised(section: dict[str, Any]) -> TunedCommand | None:
+def _parse_command(section: dict[str, Any]) -> TunedCommand | None:
     """The command taken apart, with a line that says what it is; None while there is none."""
     if not section["command"]:
         st.caption(
@@ -128,7 +128,7 @@ def _recognised(section: dict[str, Any]) -> TunedCommand | None:
         return None
     asked = "Asked for" if "kind" in section else "Recognised"
     ranks = words.several(known.today.ranks, "ranks")
-    st.markdown(f":small[:green[:material/check:] {asked}: **{words.escaped(known.kind.title)}**, {ranks}]")
+    st.markdown(f":small[:green[:material/check:] {asked}: **{words.escape(known.kind.title)}**, {ranks}]")
     return known
 
 
@@ -150,7 +150,7 @@ def _steps(known: TunedCommand | None) -> dict[str, Any]:
             help=f"With both of them known, trials are compared by tokens per second. (`base.{key}`)",
         )
         values |= {} if given is None else {key: given}
-    return new_start.nested(values, {})
+    return new_start.nest_values(values, {})
 
 
 def _space(known: TunedCommand) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _values(place: Any, known: TunedCommand, name: str, offered: Sequence[Value]
     now = known.has(name)
     given = [*offered] if offered else [] if now is None else [now]
     argument = known.kind.argument(name)
-    about = f"{words.escaped(argument.trade)}. " if argument else ""
+    about = f"{words.escape(argument.trade)}. " if argument else ""
     with place.container(gap="xsmall"):
         chosen = st.multiselect(
             f"{name}, today {now}" if now is not None else f"{name}, not in the command today",
@@ -232,7 +232,7 @@ def _near(given: Sequence[Value]) -> list[Value]:
     return [*([half] if isinstance(now, float) or not now % 2 else []), now, now * 2]
 
 
-def _advanced() -> tuple[dict[str, Any], dict[str, Any], str]:
+def _advanced_form() -> tuple[dict[str, Any], dict[str, Any], str]:
     """Keys of the study file, its ``trainer.steps``, and whatever else is typed as KEY=VALUE."""
     found = _aim() | forms.changed_values(StudyFile, forms.section(StudyFile, TERMS, "new-command", COLUMNS))
     if found.get("confirm_runners_up") == TERMS["confirm_runners_up"]:
@@ -288,7 +288,7 @@ def _with_more(tree: dict[str, Any], more: str) -> dict[str, Any] | None:
         for key, value in assignments([line for line in more.splitlines() if line.strip()]).items():
             set_dotted(tree, key, value)
     except InputError as error:
-        st.error(words.escaped(str(error)), icon=":material/error:")
+        st.error(words.escape(str(error)), icon=":material/error:")
         return None
     return tree
 
@@ -302,19 +302,19 @@ def plan(file: StudyFile) -> None:
     told = command_plan.plan(file)
     with st.container(border=True, key="new-command-plan"):
         st.markdown("**What will run**")
-        where = words.escaped(told["directory"])
+        where = words.escape(told["directory"])
         st.caption(f"Trial 0, in {where}: the command as it is, so that its steps can be read.")
-        st.code(command_plan.shown(told["first_trial"]), language="bash", wrap_lines=True)
+        st.code(command_plan.readable_command(told["first_trial"]), language="bash", wrap_lines=True)
         others, aim = words.several(file.trials - 1, "others"), KNOWN[told["objective"]].title.lower()
         st.caption(
             f"Then at most {others}, {told['steps']} steps each, {told['warmup']} of them warm-up; compared by {aim}. "
             "Each is ended, with all that it started, once its steps are measured."
         )
-        if refused := _refused(file):
+        if refused := _refusal_text(file):
             st.caption(f":material/block: {refused}")
 
 
-def _refused(file: StudyFile) -> str:
+def _refusal_text(file: StudyFile) -> str:
     """How many combinations the trainer would refuse, and the reason of one."""
     among = file.search_space.combinations
     if file.command is None or among > new_start.COUNTED_COMBINATIONS:
@@ -325,4 +325,4 @@ def _refused(file: StudyFile) -> str:
     if not reasons:
         return ""
     what = f"{words.several(len(reasons), 'combinations')} of {among:,} break a rule of the trainer"
-    return f"{what} and are never tried, such as {words.escaped(reasons[0])}"
+    return f"{what} and are never tried, such as {words.escape(reasons[0])}"

@@ -149,7 +149,7 @@ def environment_knobs(config: RunConfig, ranks: int) -> dict[str, Any]:
         "Variables to search",
         [*offered, *kept],
         key=CHOSEN,
-        format_func=_named,
+        format_func=_variable_label,
         placeholder=forms.UNSET,
         filter_mode="contains",
         select_all=False,
@@ -191,7 +191,7 @@ def _silent(key: str, kind: str, ranks: int) -> str | None:
     return silent(key.rpartition(".")[2], kind, ranks)
 
 
-def _named(key: str) -> str:
+def _variable_label(key: str) -> str:
     name = key.rpartition(".")[2]
     return f"{name}: {VARIABLES[name].does}"
 
@@ -216,7 +216,7 @@ def _environment_values(
         if wrong := silent_here or problem(key, values, config):
             wrong_value(wrong)
         else:
-            st.caption(_allowed(key, field))
+            st.caption(_bounds_text(key, field))
     return values
 
 
@@ -225,7 +225,7 @@ def _label(key: str) -> str:
     return f"{words.short(key)}, bytes" if in_bytes else words.short(key)
 
 
-def _allowed(key: str, field: forms.FormField) -> str:
+def _bounds_text(key: str, field: forms.FormField) -> str:
     since = VARIABLES[key.rpartition(".")[2]].since
     known = "" if since == "any" else f"Available from {since} on."
     return " ".join(part for part in (forms.bounds_text(field), known) if part)

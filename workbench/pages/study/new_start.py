@@ -35,7 +35,7 @@ def free_name() -> str:
     return next(name for number in range(1, len(taken) + 2) if (name := f"study-{number}") not in taken)
 
 
-def nested(values: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
+def nest_values(values: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
     """Dotted keys with a value, put into sections; those without one keep their default."""
     for key, value in values.items():
         if value is not None:
@@ -49,14 +49,14 @@ def nested(values: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
 
 def finish(tree: dict[str, Any] | None, plan: Callable[[StudyFile], None] = lambda file: None) -> None:
     """Of a form that has been filled in so far, None while too little stands in it; ``plan`` shows what will run."""
-    file = None if tree is None else _checked(tree, plan)
+    file = None if tree is None else _check_study(tree, plan)
     look = {"type": "primary", "icon": ":material/play_arrow:", "disabled": file is None}
     if button_pressed(st.button, "Start the study", "start", **look) and tree is not None:
         _start(tree)
     _wait_for_start()
 
 
-def _checked(tree: dict[str, Any], plan: Callable[[StudyFile], None]) -> StudyFile | None:
+def _check_study(tree: dict[str, Any], plan: Callable[[StudyFile], None]) -> StudyFile | None:
     """The study if it can run, with what it amounts to; else what has to change."""
     try:
         file = study_file.parse(tree)
@@ -66,7 +66,7 @@ def _checked(tree: dict[str, Any], plan: Callable[[StudyFile], None]) -> StudyFi
         plan(file)
         st.caption(f":material/flag: Baseline: {_baseline(file)}. {_size(file)}")
     except InputError as error:
-        st.error(words.escaped(str(error)), icon=":material/error:")
+        st.error(words.escape(str(error)), icon=":material/error:")
         return None
     with st.expander("The study file", icon=":material/description:", key="new-file"):
         st.code(_text(tree), language="yaml")
@@ -75,7 +75,7 @@ def _checked(tree: dict[str, Any], plan: Callable[[StudyFile], None]) -> StudyFi
 
 def _baseline(file: StudyFile) -> str:
     space = file.search_space
-    label = words.escaped(space.label(space.baseline[0]))
+    label = words.escape(space.label(space.baseline[0]))
     return label if file.trainer is None else f"the command as it is ({label})"
 
 
@@ -117,7 +117,7 @@ def _wait_for_start() -> None:
         problem = _first_sign(job, home() / study_folder.STUDIES / name)
     del st.session_state["starting"]
     if problem:
-        st.error(words.escaped(problem), icon=":material/error:")
+        st.error(words.escape(problem), icon=":material/error:")
         return
     st.session_state["job"] = (name, job.id)
     st.session_state["started"] = name

@@ -12,7 +12,7 @@ from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyView
 from workbench.figures import sensitivity
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import button_pressed, guarded, home, table
+from workbench.pages.widgets.shared import button_pressed, draw_guarded, home, table
 from workbench.pages.widgets.trial_table import followed_study
 from workbench.services import jobs
 from workbench.text import words
@@ -26,13 +26,13 @@ LIMIT_SECONDS = 600
 def draw(view: StudyView) -> None:
     """The section on a study's page."""
     with st.expander("What mattered", icon=":material/insights:", expanded=True, key="study-mattered"):
-        guarded(lambda: _parts(view))
+        draw_guarded(lambda: _parts(view))
 
 
 def _parts(view: StudyView) -> None:
     found = followed_study(view.name).more("mattered", _signature(view), lambda: document(view))
     if found.reason:
-        st.caption(words.escaped(found.reason))
+        st.caption(words.escape(found.reason))
         return
     st.caption(
         f"{found.trials:,} trials ended: {found.measured:,} measured, {found.failed:,} failed "
@@ -86,22 +86,22 @@ def _buttons(name: str, found: Sensitivity, was_moving: bool) -> None:
         ):
             jobs.end(job, patience_seconds=2.0)
             st.rerun()
-    _said(job, moving)
+    _show_job_status(job, moving)
     for words_ in dict.fromkeys(
         f"{NAMES[method]} {missing_package(method)}" for method in METHODS if missing_package(method)
     ):
         st.caption(f":material/extension: {words_}")
 
 
-def _said(job: jobs.Job | None, moving: bool) -> None:
+def _show_job_status(job: jobs.Job | None, moving: bool) -> None:
     """Of a process that runs its last words; of one that ended badly what was wrong."""
     if job is None:
         return
     lines = [line for line in jobs.last_lines(job.log) if line.strip()]
     if moving:
-        st.caption(f":material/hourglass_top: {words.escaped(lines[-1]) if lines else 'starting'}")
+        st.caption(f":material/hourglass_top: {words.escape(lines[-1]) if lines else 'starting'}")
     elif lines and lines[-1].startswith("error:"):
-        st.error(words.escaped(lines[-1].removeprefix("error: ")), icon=":material/error:")
+        st.error(words.escape(lines[-1].removeprefix("error: ")), icon=":material/error:")
 
 
 def _importance(found: Sensitivity) -> None:
@@ -121,13 +121,13 @@ def _importance(found: Sensitivity) -> None:
             + _old(found.fanova.note)
         )
     elif fanova:
-        st.caption(f"fANOVA: {words.escaped(fanova.reason)}.")
+        st.caption(f"fANOVA: {words.escape(fanova.reason)}.")
 
 
 def _effects(found: Sensitivity) -> None:
     shap = found.shap.found
     if shap is None and found.shap.reason:
-        st.caption(f"{words.escaped(found.shap.reason)}.")
+        st.caption(f"{words.escape(found.shap.reason)}.")
         return
     parts = (
         ("value", "SHAP: what changes a trial's value", shap.value if shap else None),

@@ -137,7 +137,7 @@ def _send_points(view: StudyView, space: Space, values: dict[str, Any]) -> None:
     try:
         point = space.completed(values)
     except InputError as error:
-        st.error(words.escaped(str(error)), icon=":material/error:")
+        st.error(words.escape(str(error)), icon=":material/error:")
         return
     sent = send(view.folder, "enqueue", point, by="page")
     forms.remember_command(view.name, sent, f"enqueue {words.point(point)}")
@@ -182,7 +182,7 @@ def _events(events: list[SteeringEvent]) -> None:
             {
                 "when": [time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(event.at_unix)) for event in newest],
                 "by": [event.by for event in newest],
-                "command": [_said(event.command, event.arguments) for event in newest],
+                "command": [_command_text(event.command, event.arguments) for event in newest],
                 "answer": ["accepted" if event.accepted else "refused" for event in newest],
                 "reason": [event.reason for event in newest],
             },
@@ -190,12 +190,12 @@ def _events(events: list[SteeringEvent]) -> None:
         )
 
 
-def _said(command: str, arguments: Mapping[str, Any]) -> str:
-    given = " ".join(f"{key}={_given(key, value)}" for key, value in arguments.items())
+def _command_text(command: str, arguments: Mapping[str, Any]) -> str:
+    given = " ".join(f"{key}={_argument_text(key, value)}" for key, value in arguments.items())
     return f"{command} {given}".strip()
 
 
-def _given(key: str, value: Any) -> str:
+def _argument_text(key: str, value: Any) -> str:
     return ",".join(words.choice(key, one) for one in (value if isinstance(value, list) else [value]))
 
 
@@ -271,4 +271,4 @@ def _sampler(view: StudyView) -> None:
 
 def _send_command(view: StudyView, command: str, arguments: dict[str, Any]) -> None:
     sent = send(view.folder, command, arguments, by="page")
-    forms.remember_command(view.name, sent, _said(command, arguments))
+    forms.remember_command(view.name, sent, _command_text(command, arguments))

@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from workbench.home.transfer import export_study
-from workbench.pages.widgets.shared import button_pressed, guarded, home
+from workbench.pages.widgets.shared import button_pressed, draw_guarded, home
 from workbench.services import jobs
 from workbench.text import words
 
@@ -25,7 +25,7 @@ def download(name: str) -> None:
     """A button; the file is made when it is clicked. Not for a part of a page that is drawn again by itself."""
     st.download_button(
         "Export this study",
-        lambda: packed(name),
+        lambda: pack_study(name),
         file_name=f"{name}{export_study.SUFFIX}",
         mime="application/zip",
         key="study-download",
@@ -36,7 +36,7 @@ def download(name: str) -> None:
     )
 
 
-def packed(name: str) -> bytes:
+def pack_study(name: str) -> bytes:
     """Study file as it stands now."""
     memory = io.BytesIO()
     export_study.write(home(), name, memory)
@@ -56,13 +56,13 @@ def upload() -> None:
         )
         look = {"icon": ":material/upload:", "disabled": given is None}
         if button_pressed(st.button, "Import", "study-import", **look) and given:
-            guarded(lambda: _import(given.getvalue(), name.strip()))
+            draw_guarded(lambda: _import(given.getvalue(), name.strip()))
 
 
 def imported() -> None:
     """What has just come in, once."""
     if lines := st.session_state.pop("study-imported", None):
-        st.success("  \n".join(map(words.escaped, lines)), icon=":material/check:")
+        st.success("  \n".join(map(words.escape, lines)), icon=":material/check:")
 
 
 def _import(data: bytes, name: str) -> None:
@@ -76,7 +76,7 @@ def _import(data: bytes, name: str) -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if found is None:
-        st.error(words.escaped(jobs.last_error(job)), icon=":material/error:")
+        st.error(words.escape(jobs.last_error(job)), icon=":material/error:")
         return
     said = f"{found['study']} is here with {found['trials']} trials and {found['runs']} runs"
     st.session_state["study-imported"] = [said, *found["notes"]]

@@ -21,8 +21,8 @@ from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
     badge,
     button_pressed,
+    draw_guarded,
     from_link,
-    guarded,
     home,
     nothing_yet,
     redraw_on_change,
@@ -54,8 +54,8 @@ def watch() -> None:
     to_link("study", name)
     st.fragment(_moving, run_every=REFRESH_SECONDS)(name)
     trial_table.download(name, "tune-trials-csv")
-    guarded(lambda: steer.steer_form(study(name).view))
-    guarded(lambda: steer.enqueue_form(study(name).view))
+    draw_guarded(lambda: steer.steer_form(study(name).view))
+    draw_guarded(lambda: steer.enqueue_form(study(name).view))
 
 
 def _go_on_with_the_latest(names: list[str]) -> None:
@@ -67,7 +67,7 @@ def _go_on_with_the_latest(names: list[str]) -> None:
 
 
 def _moving(name: str) -> None:
-    guarded(lambda: _draw(name))
+    draw_guarded(lambda: _draw(name))
 
 
 def _draw(name: str) -> None:
@@ -102,7 +102,7 @@ def _headline(found: StudySnapshot) -> None:
             st.badge(status.phase, icon=":material/search:", color="violet")
         for run in _runs_now(view):
             st.page_link(PAGES["Live"], label=run, icon=":material/monitoring:", query_params={"run": run})
-        if words_of_crew := _crew(view):
+        if words_of_crew := _controllers_text(view):
             st.caption(words_of_crew)
         if found.result.optuna_lag:
             st.caption(found.result.optuna_lag)
@@ -124,7 +124,7 @@ def _runs_now(view: StudyView) -> list[str]:
     return found or ([view.status.current_run] if view.status.current_run else [])
 
 
-def _crew(view: StudyView) -> str:
+def _controllers_text(view: StudyView) -> str:
     """Who works on a study and at what, where they are several."""
     members = view.status.controllers
     return study_text.controllers(members) if view.alive and len(members) > 1 else ""
@@ -174,14 +174,14 @@ def _answers(view: StudyView) -> None:
 def _answer(view: StudyView, key: str, said: str, waited_seconds: float) -> None:
     answer = view.journal.answers.get(key)
     if answer is None:
-        _unanswered(view, said, waited_seconds)
+        _show_unanswered(view, said, waited_seconds)
     elif answer.accepted:
-        st.caption(f":material/check: {said}: accepted{_because(answer.reason)}")
+        st.caption(f":material/check: {said}: accepted{_reason_text(answer.reason)}")
     else:
-        st.caption(f":material/block: {said}: refused{_because(answer.reason)}")
+        st.caption(f":material/block: {said}: refused{_reason_text(answer.reason)}")
 
 
-def _unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
+def _show_unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
     if not control.listens(view):
         st.caption(
             f":material/schedule: {said}: no process runs this study; it is answered once the study is continued"
@@ -194,8 +194,8 @@ def _unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
         st.caption(f":material/schedule: {said}: sent, waiting for the answer")
 
 
-def _because(reason: str) -> str:
-    return f" — {words.escaped(reason)}" if reason else ""
+def _reason_text(reason: str) -> str:
+    return f" — {words.escape(reason)}" if reason else ""
 
 
 def _job_failure(view: StudyView) -> None:
@@ -205,4 +205,4 @@ def _job_failure(view: StudyView) -> None:
         next((job for job in jobs.all_jobs(home()) if job.id == job_id), None) if name == view.name else None
     )
     if job is not None and not job.alive and view.state == "interrupted":
-        st.error(words.escaped(jobs.last_error(job)), icon=":material/error:")
+        st.error(words.escape(jobs.last_error(job)), icon=":material/error:")

@@ -19,7 +19,7 @@ def heading(title: str, caption: str) -> None:
         with st.container(horizontal=True, vertical_alignment="bottom"):
             st.title(title, anchor=False, width="content")
             _saved_views(title)
-        st.caption(words.escaped(caption))
+        st.caption(words.escape(caption))
         answer_of_click("views")
 
 
@@ -41,10 +41,10 @@ def _saved_views(page: str) -> None:
 def _line(view: SavedView) -> None:
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         if view.page in PAGES:
-            label = f"{words.escaped(view.name)} · {view.page}"
+            label = f"{words.escape(view.name)} · {view.page}"
             st.page_link(PAGES[view.page], label=label, query_params=view.query)
         else:
-            st.caption(f"{words.escaped(view.name)}: this version has no page {words.escaped(view.page)}")
+            st.caption(f"{words.escape(view.name)}: this version has no page {words.escape(view.page)}")
         if button_pressed(
             st.button, "Forget", f"forget-{view.name}", icon=":material/close:", type="tertiary"
         ):

@@ -26,14 +26,14 @@ def role_of(user: Mapping[str, Any], listed: Mapping[str, Any]) -> Role | None:
     return None
 
 
-def configured() -> bool:
+def has_login() -> bool:
     """Whether there is a login."""
     return st.secrets.load_if_toml_exists() and "auth" in st.secrets
 
 
 def role() -> Role | None:
     """Of who looks now: without a login everybody is let through, and the door alone decides."""
-    if not configured():
+    if not has_login():
         return Role.OWNER
     if not st.user.get("is_logged_in"):
         return None
@@ -46,7 +46,7 @@ def let_in() -> bool:
         return True
     st.title("Workbench", anchor=False)
     if st.user.get("is_logged_in"):
-        who = words.escaped(str(st.user.get("email") or "This account"))
+        who = words.escape(str(st.user.get("email") or "This account"))
         st.error(f"{who} is not among the users or readers of this page.", icon=":material/block:")
         st.button("Log out", on_click=st.logout)
     else:

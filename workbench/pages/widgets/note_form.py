@@ -34,7 +34,7 @@ def note_of(folder: Path) -> None:
     """Below that row: the note, and what became of the last change."""
     if note := remarks.remarks_of(folder).note:
         with st.container(border=True, key="remarks-note"):
-            st.markdown("  \n".join(words.escaped(line) for line in note.splitlines()))
+            st.markdown("  \n".join(words.escape(line) for line in note.splitlines()))
     answer_of_click(f"remarks-{folder.name}")
 
 

@@ -54,12 +54,12 @@ def chart(drawing: go.Figure, key: str, alt: str) -> None:
 
 def shared_chart(draw: Callable[[], go.Figure], key: str, alt: str, *of: str | int | None) -> None:
     """As :func:`chart`, drawn once for all browsers: ``of`` tells what is drawn from any other drawing of this key."""
-    spec = _shared(key, alt, of, draw)
+    spec = _shared_spec(key, alt, of, draw)
     _component(key=key, data=spec, height=int(spec["layout"]["height"]))
 
 
 @st.cache_resource(max_entries=_SHARED, show_spinner=False)
-def _shared(
+def _shared_spec(
     key: str, alt: str, of: tuple[str | int | None, ...], _draw: Callable[[], go.Figure]
 ) -> dict[str, Any]:
     del key, of
@@ -84,11 +84,11 @@ def clickable_chart(drawing: go.Figure, key: str, alt: str) -> Clicked | None:
 def _spec(drawing: go.Figure, alt: str) -> dict[str, Any]:
     figure = drawing.to_plotly_json()
     figure["layout"].pop("template", None)
-    traces = [{key: narrowed(value) for key, value in trace.items()} for trace in figure["data"]]
+    traces = [{key: narrow_floats(value) for key, value in trace.items()} for trace in figure["data"]]
     return {"data": traces, "layout": figure["layout"], "alt": alt}
 
 
-def narrowed(value: Any) -> Any:
+def narrow_floats(value: Any) -> Any:
     """An array as Plotly sends it, in half the bytes where that keeps whole numbers exact and seven digits of others;
     everything else as it is.
     """

@@ -158,8 +158,8 @@ def to_link(key: str, chosen: str) -> None:
         st.session_state.pop(f"gone-{key}")
     elif gone:
         st.warning(
-            f"{words.escaped(gone)} is not in this home: it was deleted, or the link is from another one. "
-            f"Shown is {words.escaped(chosen)}.",
+            f"{words.escape(gone)} is not in this home: it was deleted, or the link is from another one. "
+            f"Shown is {words.escape(chosen)}.",
             icon=":material/link_off:",
         )
 
@@ -167,7 +167,7 @@ def to_link(key: str, chosen: str) -> None:
 def show_store_note() -> None:
     """What was wrong with the index, if anything."""
     if note := _lists(home())[2]:
-        st.warning(words.escaped(note), icon=":material/warning:")
+        st.warning(words.escape(note), icon=":material/warning:")
 
 
 def badge(state: str | None, label: str | None = None) -> None:
@@ -181,7 +181,7 @@ def backend_note(backend: str | None, reason: str | None) -> None:
     if backend:
         where = f"{backend}, on the CPU" if backend == "gloo" else backend
         st.caption(
-            words.escaped(where), help=words.escaped(reason or "no reason was recorded"), width="content"
+            words.escape(where), help=words.escape(reason or "no reason was recorded"), width="content"
         )
 
 
@@ -279,7 +279,7 @@ def answer_of_click(place: str) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", key=f"answer-{place}-shown"):
         show, icon = (st.error, ":material/block:") if refused else (st.success, ":material/check:")
-        show(words.escaped(text), icon=icon)
+        show(words.escape(text), icon=icon)
         forget = f"answer-{place}"
         st.button("OK", key=f"answer-{place}-read", on_click=lambda: st.session_state.pop(forget, None))
 
@@ -297,14 +297,14 @@ def side_by_side(key: str, *shares: float) -> list[Any]:
 
 def wrong_value(line: str) -> None:
     """What is wrong with a field, below or beside it."""
-    st.markdown(f":small[:red[:material/error: {words.escaped(line)}]]")
+    st.markdown(f":small[:red[:material/error: {words.escape(line)}]]")
 
 
-def guarded(part: Callable[[], None]) -> None:
+def draw_guarded(part: Callable[[], None]) -> None:
     """Runs a part of a page; what a file or the command line refuses becomes a line on the page."""
     try:
         part()
     except WorkbenchError as error:
-        st.error(words.escaped(str(error)), icon=":material/error:")
+        st.error(words.escape(str(error)), icon=":material/error:")
     except OSError as error:
-        st.error(words.escaped(f"a file cannot be read: {error}"), icon=":material/error:")
+        st.error(words.escape(f"a file cannot be read: {error}"), icon=":material/error:")

@@ -18,7 +18,7 @@ from tuning.storage import study_folder
 from tuning.storage.state import CHECK
 from workbench.analysis.studies import FollowedStudies, FollowedStudy, StudySnapshot
 from workbench.figures import study as study_figures
-from workbench.figures.search.downsampling import thinned
+from workbench.figures.search.downsampling import downsample
 from workbench.figures.study import TrialSeries, trial_series
 from workbench.pages.widgets.plotly_chart import clickable_chart
 from workbench.pages.widgets.shared import compare_link, home, table_height
@@ -64,7 +64,7 @@ def trial_chart(study: StudySnapshot, key: str) -> None:
     name, aim = study.view.name, study.result.aim
 
     def draw() -> tuple[TrialSeries, go.Figure]:
-        series = thinned(trial_series(study.result))
+        series = downsample(trial_series(study.result))
         return series, study_figures.trials(series, name, aim)
 
     series, drawing = followed_study(name).more("trial-chart", study.document, draw)
@@ -90,9 +90,7 @@ def _open_run(study: StudySnapshot, number: object) -> None:
         else trial.reason or "it was never started"
     )
     # A part that is drawn again each second keeps no other message.
-    st.toast(
-        words.escaped(f"Trial {trial.number:,}: {why}."), icon=":material/link_off:", duration="infinite"
-    )
+    st.toast(words.escape(f"Trial {trial.number:,}: {why}."), icon=":material/link_off:", duration="infinite")
 
 
 def trials_table(

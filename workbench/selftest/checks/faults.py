@@ -17,7 +17,7 @@ from engine.run.outcome import Ending, RunOutcome
 from engine.session import Session
 from profilers.gpu import detection
 from workbench.selftest.bench import STEP_PATIENCE_SECONDS, Bench
-from workbench.selftest.results import Number, Verdict, judged, not_possible
+from workbench.selftest.results import Number, Verdict, not_possible, verdict_of
 
 #: The rank that is harmed.
 _VICTIM = 1
@@ -53,12 +53,12 @@ def out_of_memory(bench: Bench) -> Verdict:
         began = time.monotonic()
         outcome, _ = bench.run(session, config, "out-of-memory")
         seconds = time.monotonic() - began
-        wrong = _unlike(outcome, Ending.OOM, _VICTIM)
+        wrong = _check_ending(outcome, Ending.OOM, _VICTIM)
         if seconds > STEP_PATIENCE_SECONDS:
             wrong.append(f"it took {seconds:.0f} s to be noticed, which is as long as a hang")
         wrong += _next_run(bench, session)
     good = f"rank {_VICTIM} of pp=2 ran out of memory in its phase {outcome.phase}, and was named"
-    return judged(wrong, f"{good} ({bench.where(config)})", {"to_ending_seconds": seconds})
+    return verdict_of(wrong, f"{good} ({bench.where(config)})", {"to_ending_seconds": seconds})
 
 
 def killed_rank(bench: Bench) -> Verdict:
@@ -66,12 +66,12 @@ def killed_rank(bench: Bench) -> Verdict:
     with bench.session() as session:
         config = bench.config(_LONG)
         harmed = _harm(bench, session, config, "killed-rank", signal.SIGKILL)
-        wrong = _unlike(harmed.outcome, Ending.CRASHED, _VICTIM)
+        wrong = _check_ending(harmed.outcome, Ending.CRASHED, _VICTIM)
         if not harmed.outcome.killed_from_outside:
             wrong.append("it does not say that the signal came from outside")
         wrong += _next_run(bench, session)
     good = f"rank {_VICTIM} of dp=2 was named with its signal ({bench.where(config)})"
-    return judged(wrong, good, {"to_ending_seconds": harmed.seconds})
+    return verdict_of(wrong, good, {"to_ending_seconds": harmed.seconds})
 
 
 def hung_rank(bench: Bench) -> Verdict:
@@ -80,7 +80,7 @@ def hung_rank(bench: Bench) -> Verdict:
         patience = {"train.step_timeout_seconds": _HANG_PATIENCE_SECONDS}
         config = bench.config(_LONG | patience)
         harmed = _harm(bench, session, config, "hung-rank", signal.SIGSTOP)
-        wrong = _unlike(harmed.outcome, Ending.HANG, _VICTIM)
+        wrong = _check_ending(harmed.outcome, Ending.HANG, _VICTIM)
         dumps = len(list((harmed.folder / run_folder.FLIGHT).glob("rank-*.json")))
         if not dumps:
             wrong.append("no rank left a dump of its last collectives")
@@ -88,7 +88,7 @@ def hung_rank(bench: Bench) -> Verdict:
             wrong.append(f"the collective that the others wait in is not named: {harmed.outcome.reason}")
         wrong += _next_run(bench, session)
     measured: dict[str, Number] = {"to_ending_seconds": harmed.seconds, "dumps_count": dumps}
-    return judged(wrong, f"{harmed.outcome.reason} ({bench.where(config)})", measured)
+    return verdict_of(wrong, f"{harmed.outcome.reason} ({bench.where(config)})", measured)
 
 
 def _harm(bench: Bench, session: Session, config: RunConfig, label: str, number: signal.Signals) -> _Harmed:
@@ -98,7 +98,7 @@ def _harm(bench: Bench, session: Session, config: RunConfig, label: str, number:
 
     def follow(folder: Path) -> None:
         told.append(folder)
-        threading.Thread(target=_strike, args=(folder, number, done), daemon=True).start()
+        threading.Thread(target=_kill_rank, args=(folder, number, done), daemon=True).start()
 
     def late() -> bool:
         return not done and time.monotonic() - began > _START_SECONDS
@@ -108,7 +108,7 @@ def _harm(bench: Bench, session: Session, config: RunConfig, label: str, number:
     return _Harmed(outcome, told[0], time.monotonic() - done[0] if done else None)
 
 
-def _strike(folder: Path, number: signal.Signals, done: list[float]) -> None:
+def _kill_rank(folder: Path, number: signal.Signals, done: list[float]) -> None:
     until = time.monotonic() + _START_SECONDS
     while time.monotonic() < until:
         ranks = progress.read(folder)
@@ -119,7 +119,7 @@ def _strike(folder: Path, number: signal.Signals, done: list[float]) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def _unlike(outcome: RunOutcome, ending: Ending, rank: int) -> list[str]:
+def _check_ending(outcome: RunOutcome, ending: Ending, rank: int) -> list[str]:
     """What is wrong with an ending."""
     if outcome.ending is not ending:
         return [f"ended {outcome.ending.value} instead of {ending.value}: {outcome.reason}"]

@@ -12,7 +12,7 @@ from engine.schedules.registry import KINDS
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from workbench.selftest.bench import Bench
-from workbench.selftest.results import Number, Verdict, failed, judged
+from workbench.selftest.results import Number, Verdict, failed, verdict_of
 
 #: Layers enough for two stages on each of eight ranks, heads enough to be split over them.
 SIZES: dict[str, Any] = {
@@ -116,7 +116,7 @@ def exact(bench: Bench, layouts: Layouts, alone: dict[str, Any]) -> Verdict:
             problem, difference = _compare(bench, session, name, values, reference)
             measured[f"{name}_loss_difference_nats"] = difference
             wrong += [problem] if problem else []
-    return judged(wrong, f"{', '.join(layouts)} equal one process ({bench.where(single)})", measured)
+    return verdict_of(wrong, f"{', '.join(layouts)} equal one process ({bench.where(single)})", measured)
 
 
 def _compare(

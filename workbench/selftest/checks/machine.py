@@ -20,7 +20,7 @@ from profilers.gpu.nvml import Nvml
 from profilers.gpu.nvml_tape import Tape
 from workbench.selftest.bench import Bench
 from workbench.selftest.redaction import CHECKED, VERSIONS, is_ours
-from workbench.selftest.results import Number, Verdict, judged
+from workbench.selftest.results import Number, Verdict, verdict_of
 from workbench.services import doctor
 
 PACKAGE = "training-workbench"
@@ -48,7 +48,7 @@ def machine(bench: Bench) -> Verdict:
     if bench.device != "cpu" and shown and not usable:
         wrong.append(f"the driver shows {shown} GPUs, and none can be used: {bench.why_not_cuda()}")
     measured: dict[str, Number] = {"gpus_shown_count": shown, "gpus_usable_count": usable}
-    return judged(wrong, _words(checks, usable, selection.hidden(driver)), measured)
+    return verdict_of(wrong, _words(checks, usable, selection.hidden(driver)), measured)
 
 
 def nvml(bench: Bench) -> Verdict:
@@ -77,7 +77,7 @@ def nvml(bench: Bench) -> Verdict:
     slowest = max((wall for spans in tape.seconds.values() for wall, _ in spans), default=0.0)
     measured: dict[str, Number] = {"gpus_count": len(shown), "slowest_call_seconds": slowest}
     measured |= {f"gpu_{gpu}_fields_count": len(told) for gpu, told in fields.items()}
-    return judged(wrong, f"{len(shown)} GPUs read; {len(missing)} functions not answered", measured)
+    return verdict_of(wrong, f"{len(shown)} GPUs read; {len(missing)} functions not answered", measured)
 
 
 def versions() -> dict[str, Any]:

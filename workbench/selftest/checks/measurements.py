@@ -17,7 +17,7 @@ from engine.run import progress, run_folder
 from engine.run.calibration.table import Calibration, Kind
 from engine.session import Session
 from workbench.selftest.bench import Bench
-from workbench.selftest.results import Number, Outcome, Verdict, failed, judged, not_possible, passed
+from workbench.selftest.results import Number, Outcome, Verdict, failed, not_possible, passed, verdict_of
 
 _ORDER = "selftest-trace"
 _STEP = 3
@@ -44,7 +44,7 @@ def calibration(bench: Bench) -> Verdict:
     wrong += [f"no curve of kind {kind}" for kind in wanted if not found.of(kind)]
     where = "GPUs" if device == "cuda" else "CPU ranks"
     good = f"{len(found.curves)} curves on {ranks} {where} in {found.seconds:.0f} s"
-    return judged(wrong, good, _best(found))
+    return verdict_of(wrong, good, _best(found))
 
 
 def _best(found: Calibration) -> dict[str, Number]:
@@ -77,7 +77,7 @@ def trace(bench: Bench) -> Verdict:
     if len(files) != 2:
         wrong.append(f"{len(files)} of 2 ranks wrote a trace within {_TRACE_SECONDS:.0f} s")
     size = sum(path.stat().st_size for path in files)
-    return judged(wrong, f"both ranks recorded a step ({bench.where(config)})", {"packed_bytes": size})
+    return verdict_of(wrong, f"both ranks recorded a step ({bench.where(config)})", {"packed_bytes": size})
 
 
 def _order(folder: Path, done: threading.Event) -> None:

@@ -8,7 +8,7 @@ from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from workbench.selftest.bench import Bench
 from workbench.selftest.checks.layouts import EXPERTS, SIZES, TOLERANCE_NATS, largest_difference
-from workbench.selftest.results import Number, Verdict, failed, judged
+from workbench.selftest.results import Number, Verdict, failed, verdict_of
 
 _ROUNDING_NATS = 0.05
 KERNELS: dict[str, dict[str, Any]] = {
@@ -42,7 +42,7 @@ def gpu_kernels(bench: Bench) -> Verdict:
         bf16 = {"precision": "bf16"}
         problem, difference = _beside_cpu(bench, session, "bf16", bf16, _ROUNDING_NATS)
         measured["bf16_loss_difference_nats"] = difference
-    return judged(wrong + problem, "one GPU computes what the CPU does", measured)
+    return verdict_of(wrong + problem, "one GPU computes what the CPU does", measured)
 
 
 def _beside_cpu(
@@ -78,7 +78,9 @@ def memory_savings(bench: Bench) -> Verdict:
             elif difference > TOLERANCE_NATS[plain_config.device]:
                 wrong.append(f"{name} changes the loss by {difference:.1e}")
     where = bench.where(plain_config)
-    return judged(wrong + _no_peaks(measured), f"{len(SAVINGS)} settings change no loss ({where})", measured)
+    return verdict_of(
+        wrong + _no_peaks(measured), f"{len(SAVINGS)} settings change no loss ({where})", measured
+    )
 
 
 def _no_peaks(measured: dict[str, Number]) -> list[str]:

@@ -22,7 +22,7 @@ from profilers.records.reader import RunRecords
 from workbench.selftest.bench import LABEL, Bench
 from workbench.selftest.checks import layouts
 from workbench.selftest.checks.layouts import EXPERTS, SIZES, TOLERANCE_NATS, largest_difference
-from workbench.selftest.results import Number, Verdict, judged, not_possible
+from workbench.selftest.results import Number, Verdict, not_possible, verdict_of
 
 BACKEND, DEVICE = "nccl", "cuda"
 _RANKS = 2
@@ -53,17 +53,19 @@ def two_on_one_gpu(bench: Bench, backend: str = BACKEND, device: str = DEVICE) -
             found = losses_of(_config(bench, values, device), bench.home, name, backend, device)
             if isinstance(found, str) and _REFUSED in found:
                 return not_possible(f"NCCL refuses two ranks on this GPU: {found}", measured)
-            problem, difference = _compared(name, found, alone[experts], TOLERANCE_NATS[device])
+            problem, difference = _compare(name, found, alone[experts], TOLERANCE_NATS[device])
             measured[f"{name}_loss_difference_nats"] = difference
             wrong += problem
-    return judged(wrong, f"{len(measured)} layouts on two ranks of one GPU equal one rank on it", measured)
+    return verdict_of(
+        wrong, f"{len(measured)} layouts on two ranks of one GPU equal one rank on it", measured
+    )
 
 
 def _config(bench: Bench, values: dict[str, Any], device: str) -> RunConfig:
     return bench.config(SIZES | values | {"device": device})
 
 
-def _compared(name: str, found: Losses, alone: Losses, tolerance: float) -> tuple[list[str], float | None]:
+def _compare(name: str, found: Losses, alone: Losses, tolerance: float) -> tuple[list[str], float | None]:
     if isinstance(found, str):
         return [f"{name}: {found}"], None
     if isinstance(alone, str):

@@ -13,7 +13,7 @@ import psutil
 from engine.run import run_folder
 from profilers.model.environment import YES
 from workbench.selftest.bench import Bench
-from workbench.selftest.results import Number, Verdict, failed, judged
+from workbench.selftest.results import Number, Verdict, failed, verdict_of
 
 _TRIALS = 5
 #: The most that the highest peak may lie above the lowest, as a share of the lowest. A CPU rank's is its resident set.
@@ -54,12 +54,12 @@ def equal_peaks(bench: Bench) -> Verdict:
     spread, growth = max(peaks) / min(peaks) - 1, left_growth(rests)
     measured: dict[str, Number] = {f"trial_{trial}_peak_bytes": peak for trial, peak in enumerate(peaks, 1)}
     measured |= {"spread_fraction": spread, "left_growth_bytes": growth}
-    wrong = _apart(peaks, spread) + (_kept(growth) if config.device == "cpu" else [])
+    wrong = _check_peaks(peaks, spread) + (_check_growth(growth) if config.device == "cpu" else [])
     good = f"peaks of {_TRIALS} equal trials are within {spread:.2%} ({bench.where(config)})"
-    return judged(wrong, good, measured)
+    return verdict_of(wrong, good, measured)
 
 
-def _apart(peaks: list[int], spread: float) -> list[str]:
+def _check_peaks(peaks: list[int], spread: float) -> list[str]:
     if spread <= _PEAK_SPREAD:
         return []
     rising = peaks == sorted(peaks)
@@ -67,7 +67,7 @@ def _apart(peaks: list[int], spread: float) -> list[str]:
     return [f"peaks of equal trials differ by {spread:.1%}, more than {_PEAK_SPREAD:.0%}, {grown}"]
 
 
-def _kept(growth: int | None) -> list[str]:
+def _check_growth(growth: int | None) -> list[str]:
     if growth is None:
         return ["what ranks leave behind could not be read"]
     if growth <= LEFT_GROWTH_BYTES:
@@ -116,4 +116,6 @@ def variables(bench: Bench) -> Verdict:
             rows = [row for row in found.environment if row.proven != YES]
             wrong += [f"run {turn}: {row.name}={row.asked}: {row.proven} ({row.how})" for row in rows]
     names = ", ".join(key.removeprefix("environment.") for key in asked)
-    return judged(wrong, f"{names} act in both runs ({bench.where(config)})", {"variables_count": len(asked)})
+    return verdict_of(
+        wrong, f"{names} act in both runs ({bench.where(config)})", {"variables_count": len(asked)}
+    )

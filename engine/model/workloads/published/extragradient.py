@@ -55,12 +55,12 @@ class _Extragradient:
     def take(self, given: StepInput) -> StepResult:
         """One step, which tells the loss in its middle."""
         here = self._point()
-        half = here - given.rate * self._exchanged(self._operator(here, given), given, 0)
-        g = self._exchanged(self._operator(half, given), given, 1)
+        half = here - given.rate * self._average_operator(self._operator(here, given), given, 0)
+        g = self._average_operator(self._operator(half, given), given, 1)
         self._go_to(here - given.rate * g)
         return StepResult(self._told, float(g.norm()))
 
-    def _exchanged(self, operator: Tensor, given: StepInput, turn: int) -> Tensor:
+    def _average_operator(self, operator: Tensor, given: StepInput, turn: int) -> Tensor:
         if self._rule.method == "plain":
             return self._star.mean(operator)
         return self._star.round_trip(operator, 2 * given.step + turn)
@@ -99,7 +99,7 @@ class _Masha(_Extragradient):
         change = given.rate * (self._operator(half, given) - self._mine)
         new = half - self._star.round_trip(change, given.step)
         told = self._told
-        if float(_drawn(rule.seed, given.step, -1).random()) < rule.refresh:
+        if float(_turn_generator(rule.seed, given.step, -1).random()) < rule.refresh:
             self._refresh(new, given)
         self._go_to(new)
         return StepResult(told, float((new - here).norm()))
@@ -128,7 +128,7 @@ class Star:
         mine, self._rest = self._compress(x, self._rest, turn, self._rank)
         if self._channel is None:
             answer, self._server_rest = self._compress(
-                self._spread(mine, x, turn, 0), self._server_rest, turn, -2
+                self._decode_message(mine, x, turn, 0), self._server_rest, turn, -2
             )
         elif self._rank:
             answer = torch.empty_like(mine)
@@ -136,7 +136,7 @@ class Star:
             UnderWay(self._channel.receive(answer, 0)).wait()
         else:
             answer = self._serve(mine, x, turn)
-        return self._spread(answer, x, turn, -2)
+        return self._decode_message(answer, x, turn, -2)
 
     def _serve(self, mine: Tensor, x: Tensor, turn: int) -> Tensor:
         channel = self._channel
@@ -145,7 +145,9 @@ class Star:
         got = [mine, *(torch.empty_like(mine) for _ in ranks)]
         for rank in ranks:
             UnderWay(channel.receive(got[rank], rank)).wait()
-        mean = torch.stack([self._spread(one, x, turn, rank) for rank, one in enumerate(got)]).mean(dim=0)
+        mean = torch.stack([self._decode_message(one, x, turn, rank) for rank, one in enumerate(got)]).mean(
+            dim=0
+        )
         answer, self._server_rest = self._compress(mean, self._server_rest, turn, -2)
         for sent in [channel.send(answer, rank) for rank in ranks]:
             UnderWay(sent).wait()
@@ -167,7 +169,7 @@ class Star:
         left[places] = 0
         return message, left if self._rule.method == "masha2" else rest
 
-    def _spread(self, message: Tensor, like: Tensor, turn: int, sender: int) -> Tensor:
+    def _decode_message(self, message: Tensor, like: Tensor, turn: int, sender: int) -> Tensor:
         """What a message says."""
         out = torch.zeros_like(like)
         if not self._rule.by_size:
@@ -179,9 +181,9 @@ class Star:
         return out
 
     def _places(self, length: int, count: int, turn: int, sender: int) -> Tensor:
-        return torch.from_numpy(_drawn(self._rule.seed, turn, sender).permutation(length)[:count])
+        return torch.from_numpy(_turn_generator(self._rule.seed, turn, sender).permutation(length)[:count])
 
 
-def _drawn(seed: int, turn: int, sender: int) -> np.random.Generator:
+def _turn_generator(seed: int, turn: int, sender: int) -> np.random.Generator:
     """The same on all ranks."""
     return np.random.default_rng([seed, turn, sender + 2])

@@ -103,12 +103,12 @@ class Ppo:
         every = torch.log_softmax(logits, dim=-1)
         chosen = every.gather(1, batch.actions[:, None])[:, 0]
         ratio = (chosen - batch.log_chances).exp()
-        advantages = self._scaled(batch.advantages)
+        advantages = self._normalize(batch.advantages)
         gain = torch.minimum(ratio * advantages, ratio.clamp(1 - _CLIP, 1 + _CLIP) * advantages).mean()
         entropy = -(every.exp() * every).sum(dim=-1).mean()
         return _VALUE * (values - batch.returns).square().mean() - gain - _ENTROPY * entropy
 
-    def _scaled(self, advantages: Tensor) -> Tensor:
+    def _normalize(self, advantages: Tensor) -> Tensor:
         """By mean and deviation over all ranks."""
         wide = advantages.double()
         mean, square = self._mean(torch.stack([wide.mean(), wide.square().mean()]))

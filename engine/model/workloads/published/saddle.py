@@ -133,7 +133,7 @@ class Quadratics:
     seed: int
 
     def training(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        drawn, solution = _drawn(self)
+        drawn, solution = _draw_functions(self)
         numbers = torch.arange(first, first + count) % self.functions
         return drawn[numbers], solution.expand(count, -1)
 
@@ -143,7 +143,7 @@ class Quadratics:
 
 
 @lru_cache(maxsize=1)
-def _drawn(given: Quadratics) -> tuple[Tensor, Tensor]:
+def _draw_functions(given: Quadratics) -> tuple[Tensor, Tensor]:
     """All functions and their saddle point, found once: each step reads them, and solving took longer than the step."""
     drawn = np.random.default_rng(given.seed).standard_normal(
         (given.functions, given.unknowns, given.unknowns + 2)

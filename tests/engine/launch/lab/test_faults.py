@@ -141,7 +141,7 @@ def test_a_link_is_lost_after_two_seconds_and_explains_what_ranks_say() -> None:
     watch = NetworkWatch(lambda: states[-1])
     assert watch.lost() is None
     said = RunOutcome(Ending.COMM_ERROR, "Connection reset by peer", 3)
-    assert watch.explained(said) == said
+    assert watch.with_cause(said) == said
     states.append("the link of lab host 1 (rank 1) is down")
     until = time.monotonic() + 10.0
     began, found = time.monotonic(), None
@@ -150,5 +150,5 @@ def test_a_link_is_lost_after_two_seconds_and_explains_what_ranks_say() -> None:
         time.sleep(0.05)
     assert found == RunOutcome(Ending.COMM_ERROR, states[-1] or "")
     assert time.monotonic() - began >= 2.0
-    assert watch.explained(said).reason == states[-1]
-    assert watch.explained(RunOutcome(Ending.OOM, "x")).reason == "x"
+    assert watch.with_cause(said).reason == states[-1]
+    assert watch.with_cause(RunOutcome(Ending.OOM, "x")).reason == "x"

@@ -20,7 +20,7 @@ from engine.comm.channel import Channel
 from engine.config.network import Shape, even
 from engine.config.sections import Lab
 from engine.launch.lab import build, lab, registry
-from engine.launch.lab.build import LabError, noted
+from engine.launch.lab.build import LabError, noted_rates
 from engine.launch.lab.links import Link, down_links
 from engine.launch.pool import RankHosts
 from engine.run import netns
@@ -39,7 +39,7 @@ PAYLOAD = 1448 / 1514
 @pytest.fixture
 def made() -> Iterator[lab.Lab]:
     """A lab of two islands."""
-    one = lab.owned(TWO)
+    one = lab.for_process(TWO)
     one.up()
     yield one
     one.down()
@@ -49,7 +49,7 @@ def made() -> Iterator[lab.Lab]:
 @needs_lab
 def test_every_link_is_measured_within_five_percent(made: lab.Lab) -> None:
     assert made.complete
-    measured = noted(made.links)
+    measured = noted_rates(made.links)
     assert [link.name for link in measured] == [
         "host 0",
         "host 1",
@@ -64,21 +64,21 @@ def test_every_link_is_measured_within_five_percent(made: lab.Lab) -> None:
 
 @needs_lab
 def test_links_that_are_not_limited_are_not_measured() -> None:
-    one = lab.owned(Shape((1, 1), (0, 0), 20_000))
+    one = lab.for_process(Shape((1, 1), (0, 0), 20_000))
     one.up()
     try:
-        assert [link.name for link in noted(one.links)] == ["island 0", "island 1"]
+        assert [link.name for link in noted_rates(one.links)] == ["island 0", "island 1"]
     finally:
         one.down()
 
 
 @needs_lab
 def test_second_cards_carry_their_rate_and_reach_their_island_alone() -> None:
-    one = lab.owned(Shape((2, 1), (80_000, 40_000), 20_000, 120_000))
+    one = lab.for_process(Shape((2, 1), (80_000, 40_000), 20_000, 120_000))
     one.up()
     try:
         assert one.complete
-        cards = {link.name: rates for link, rates in noted(one.links).items() if "second" in link.name}
+        cards = {link.name: rates for link, rates in noted_rates(one.links).items() if "second" in link.name}
         assert list(cards) == [f"host {host}, second card" for host in range(3)]
         for rates in cards.values():
             assert rates == pytest.approx((120.0, 120.0), rel=0.05)
@@ -119,7 +119,7 @@ def test_a_link_that_does_not_carry_its_rate_is_refused(monkeypatch: pytest.Monk
         )
 
     monkeypatch.setattr(build, "shape", less)
-    one = lab.owned(TWO)
+    one = lab.for_process(TWO)
     with pytest.raises(LabError) as refused:
         one.up()
     asked = next(link.rate_kbit for link in one.links if link.name == name) / 1000

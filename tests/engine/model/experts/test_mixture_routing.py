@@ -50,4 +50,4 @@ def test_an_empty_slot_belongs_to_nobody() -> None:
     assert placement.slot.tolist() == [[2, 3, 6]]
     assert placement.choice.tolist() == [3, 3, 0, 1, 3, 3]
     assert placement.token.tolist() == [3, 3, 0, 1, 3, 3]
-    assert placement.filled(experts=3).tolist() == [0, 2, 0]
+    assert placement.filled_slots(experts=3).tolist() == [0, 2, 0]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.config.knobs.expert_rows import bucket_count, row_share, rows_sent
 from engine.config.run_config import parse
-from engine.model.experts.row_buckets import HASHES, WIDTH, Buckets, RowBuckets, bucketed, directions
+from engine.model.experts.row_buckets import HASHES, WIDTH, Buckets, RowBuckets, bucket_rows, directions
 from tests.support.engine.mixtures import activations, mixture
 
 ROWS, WIDE = 96, 16
@@ -25,7 +25,7 @@ def rows(seed: int = 0, kinds: int = 12) -> Tensor:
 
 
 def made(x: Tensor, into: int, seed: int = 0) -> tuple[Buckets, Tensor]:
-    return bucketed(x, COUNTS, into, directions(WIDE, seed))
+    return bucket_rows(x, COUNTS, into, directions(WIDE, seed))
 
 
 @pytest.mark.parametrize("into", [5, 6, 17, 60, 95, ROWS])

@@ -40,7 +40,7 @@ class KilledError(BaseException):
 
 def patient(seconds: float, **changes: Any) -> StudyFile:
     """A study whose ranks count as hung after so many seconds."""
-    base: dict[str, Any] = live_study()._given()["base"]
+    base: dict[str, Any] = live_study()._dump_given()["base"]
     base["train"] |= {"step_timeout_seconds": seconds}
     return live_study(base=base, live={"steps": 100_000, "max_slowdown": 100.0}, **changes)
 
@@ -181,7 +181,7 @@ def test_what_a_killed_controller_tried_is_undone_by_the_next(
     dies: bool, purpose: str, tmp_path: Path
 ) -> None:
     """On the run itself, and where that dies, too, by going on from before it. A check is no other window."""
-    base: dict[str, Any] = lossy_study(["none", "topk"])._given()["base"]
+    base: dict[str, Any] = lossy_study(["none", "topk"])._dump_given()["base"]
     base["train"] = {"steps": 160, "warmup": 2}  # long enough to be killed in on a fast machine
     file = lossy_study(["none", "topk"], base=base, live={"steps": 4000, "checkpoint_every": 4})
     tuned = Lossy(tmp_path, file)
@@ -223,7 +223,7 @@ def test_what_a_killed_controller_tried_is_undone_by_the_next(
 
 
 def test_a_baseline_in_whose_window_somebody_set_a_value_is_measured_with_it(tmp_path: Path) -> None:
-    base: dict[str, Any] = live_study()._given()["base"]
+    base: dict[str, Any] = live_study()._dump_given()["base"]
     base["train"] |= {"steps": 40}
     live = Live(
         tmp_path / "home", live_study(base=base, trials=3, live={"steps": 100_000, "max_slowdown": 100.0})

@@ -47,7 +47,7 @@ def test_the_search_that_follows_begins_with_what_leads(leader: int = 4) -> None
     assert first.fingerprint() != file.fingerprint()
     second = first.looking_again({"batch.micro_batch": 2})
     assert (second.name, second.inherit) == ("job-look-2", ["job-look-1"])
-    assert parse(second._given()).name == second.name
+    assert parse(second._dump_given()).name == second.name
 
 
 def test_a_drift_cancels_between_the_two_sides() -> None:

@@ -284,7 +284,7 @@ def test_a_window_after_a_stop_covers_the_steps_that_it_measured(tmp_path: Path)
 
 def test_the_baseline_is_what_the_run_has() -> None:
     """Not plain data parallelism: nothing but what is turned between two steps differs from it."""
-    base = live_study()._given()["base"]
+    base = live_study()._dump_given()["base"]
     base |= {"parallel": {"tp": 2}, "memory": {"recompute": "full"}}
     file = live_study(base=base, space={"batch.micro_batch": [1, 2], "overlap.tp_chunks": [1, 2]})
     point, note = file.search_space.baseline
@@ -296,7 +296,7 @@ def test_the_baseline_is_what_the_run_has() -> None:
 
 
 def test_a_baseline_that_cannot_run_is_refused() -> None:
-    base = live_study()._given()["base"] | {"parallel": {"tp": 2}}
+    base = live_study()._dump_given()["base"] | {"parallel": {"tp": 2}}
     base["model"] |= {"heads": 1, "kv_heads": 1}
     with pytest.raises(InputError, match="base: cannot run") as refused:
         live_study(base=base)

@@ -241,7 +241,7 @@ def test_who_leads_and_learns_nothing_is_found_out(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(exploitation, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(windows, "IDLE_SECONDS", 60.0)
     steps = 160
-    base: dict[str, Any] = lossy_study(["none", "topk"])._given()["base"]
+    base: dict[str, Any] = lossy_study(["none", "topk"])._dump_given()["base"]
     base["train"] |= {"learning_rate": 3e-3}  # so much is learned in a few steps that nobody can be in doubt
     file = lossy_study(
         ["none", "topk"],

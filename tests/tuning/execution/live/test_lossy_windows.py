@@ -29,7 +29,7 @@ pytestmark = pytest.mark.drawn(6, of="windows of a real run")
 
 def lossy_study(values: list[Any], **changes: Any) -> StudyFile:
     """Turns the share that is sent of a gradient."""
-    base: dict[str, Any] = live_study()._given()["base"]
+    base: dict[str, Any] = live_study()._dump_given()["base"]
     base = base | {"compression": {"ratio": 0.001, "error_feedback": False}}
     space = {"compression.method": values}
     return live_study(**{"base": base, "space": space, "confirm_repeats": 0} | changes)
@@ -118,7 +118,7 @@ def test_ranks_do_not_wait_for_what_does_not_come(tmp_path: Path, monkeypatch: p
 @pytest.mark.timeout(240)
 def test_a_copy_is_returned_to_whatever_held_before_it(tmp_path: Path) -> None:
     """An exact window of other values comes before the baseline's that the lossy one is held against."""
-    base: dict[str, Any] = lossy_study(["none", "int8"])._given()["base"]
+    base: dict[str, Any] = lossy_study(["none", "int8"])._dump_given()["base"]
     space = {"compression.method": ["none", "int8"], "batch.micro_batch": [1, 4]}
     tuned = Lossy(tmp_path, lossy_study(["none", "int8"], base=base, space=space))
     tuned.folder.mkdir(parents=True)
@@ -136,7 +136,7 @@ def test_a_copy_is_returned_to_whatever_held_before_it(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 def test_a_run_that_dies_in_a_lossy_window_goes_on_from_before_it(tmp_path: Path) -> None:
     """Though it was saved in that window, too."""
-    base: dict[str, Any] = lossy_study(["none", "int8"])._given()["base"]
+    base: dict[str, Any] = lossy_study(["none", "int8"])._dump_given()["base"]
     base["train"] = {"steps": 200, "warmup": 2}
     tuned = Lossy(
         tmp_path, lossy_study(["none", "int8"], base=base, live={"steps": 2000, "checkpoint_every": 4})
@@ -167,7 +167,7 @@ def test_a_run_that_dies_in_a_lossy_window_goes_on_from_before_it(tmp_path: Path
 
 
 def test_without_held_out_text_nothing_lossy_is_searched() -> None:
-    base = lossy_study(["none", "int8"])._given()["base"]
+    base = lossy_study(["none", "int8"])._dump_given()["base"]
     base["train"]["validation_batches"] = 0
     with pytest.raises(InputError, match=r"base\.train\.validation_batches=0") as refused:
         lossy_study(["none", "int8"], base=base)

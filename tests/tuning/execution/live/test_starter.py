@@ -42,7 +42,7 @@ def starts_of(reached: list[int], folder: Path, monkeypatch: pytest.MonkeyPatch)
     file, run = live_study(), Mortal(reached)
     assert file.live is not None
     starter = Starter(folder, folder, file.name, file.live)
-    monkeypatch.setattr(module.Starter, "_started", run.started)
+    monkeypatch.setattr(module.Starter, "_start_run", run.started)
     with pytest.raises(OverError, match="gone"):
         for _ in range(200):
             starter.run(file.config)
@@ -66,7 +66,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
         begun.append(config)
         return "run"
 
-    monkeypatch.setattr(module.Starter, "_launched", launched)
+    monkeypatch.setattr(module.Starter, "_launch_run", launched)
     return begun
 
 

@@ -109,10 +109,10 @@ def test_another_window_pays_while_enough_steps_are_left() -> None:
     """Four configurations of 1 s, 0.5 s, 0.25 s and 0.2 s: what a fifth one is expected to gain, by random draws."""
     seconds = [1.0, 0.5, 0.25, 0.2]
     known = worth(**{f"a{one}": [one] for one in seconds[:3]})
-    known.paid(3.0, 5)
+    known.note_cost(3.0, 5)
     assert known.enough(1) == "", "three say nothing"
     known.note("last", [0.2])
-    known.paid(3.0, 5)
+    known.note_cost(3.0, 5)
     logs = [math.log(one) for one in seconds]
     draw, middle, apart = random.Random(0), statistics.fmean(logs), statistics.stdev(logs)
     gains = [max(0.0, logs[-1] - draw.gauss(middle, apart)) for _ in range(200_000)]
@@ -125,9 +125,9 @@ def test_another_window_pays_while_enough_steps_are_left() -> None:
 
 def test_a_window_that_goes_back_costs_the_steps_that_it_undid() -> None:
     known = worth(**{f"a{number}": [0.2 + number / 1e6] for number in range(4)})
-    known.paid(2.0, -3)
+    known.note_cost(2.0, -3)
     assert "would cost 2.6 s" in known.enough(10)
-    known.paid(2.0, 4, level=2.0)
+    known.note_cost(2.0, 4, level=2.0)
     assert "would cost 1.5 s" in known.enough(10), (
         "the leader's own steps take 0.4 s now: 0.4 s more, and the mean of both"
     )

@@ -6,7 +6,7 @@ import pytest
 
 from tests.tuning.predict.test_learn import HERE, TARGET, config, ran
 from tuning.predict.forecast import forecast
-from tuning.predict.plan.track_record import measured_of, record_of, turned
+from tuning.predict.plan.track_record import measured_of, plan_values, record_of
 
 
 def predicted(**parallel: int) -> float:
@@ -34,7 +34,7 @@ def test_a_planned_layout_finds_its_own_runs_alone() -> None:
     assert (row.runs, row.values["batch.micro_batch"]) == (["b"], 2)
     other = config(tp=4)
     assert measured_of(found, forecast(other, TARGET.at(other))) is None
-    assert turned(one) != turned(config(dp=4))
+    assert plan_values(one) != plan_values(config(dp=4))
 
 
 def test_nothing_to_compare_is_said() -> None:

@@ -9,7 +9,7 @@ import pytest
 from engine.config.errors import InputError
 from workbench.export import importing
 from workbench.export.mapping import documents
-from workbench.export.targets import target_named
+from workbench.export.targets import find_target
 
 _DS: dict[str, Any] = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}
 _FSDP = {"distributed_type": "FSDP", "num_processes": 2, "mixed_precision": "no"}
@@ -72,7 +72,7 @@ SOUND: dict[str, tuple[dict[str, Any], int]] = {
 
 @pytest.mark.parametrize(("name", "wrong", "ranks", "field"), PLANTED)
 def test_a_planted_mistake_is_named(name: str, wrong: dict[str, Any], ranks: int, field: str) -> None:
-    form = target_named(name).format
+    form = find_target(name).format
     assert form is not None
     text = form.text(SOUND[name][0] | wrong)
     with pytest.raises(InputError) as refused:
@@ -83,7 +83,7 @@ def test_a_planted_mistake_is_named(name: str, wrong: dict[str, Any], ranks: int
 
 @pytest.mark.parametrize("name", SOUND)
 def test_the_file_without_it_is_read(name: str) -> None:
-    form, (document, ranks) = target_named(name).format, SOUND[name]
+    form, (document, ranks) = find_target(name).format, SOUND[name]
     assert form is not None
     assert importing.of_text(form, form.text(document), ranks, {}).config.parallel.dp == ranks
 

@@ -14,7 +14,7 @@ from tests.support.trainers.results import noted
 from tests.support.workbench.drawn_configs import legal
 from workbench.export.mapping import documents
 from workbench.export.mapping.rows import ranks_of, settings_of
-from workbench.export.targets import target_named
+from workbench.export.targets import find_target
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MANY = 1000
@@ -32,7 +32,7 @@ WRONG = {
 @pytest.mark.parametrize("name", OF_FORMAT)
 def test_a_thousand_are_accepted_as_they_are_meant(name: str) -> None:
     require(name)
-    form = target_named(name).format
+    form = find_target(name).format
     assert form is not None
     exports = [
         {"text": form.text(form.written(config)), "ranks": ranks_of(settings_of(config))}

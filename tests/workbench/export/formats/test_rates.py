@@ -10,7 +10,7 @@ import pytest
 from engine.config.run_config import RunConfig
 from engine.parallel.data.optimizer import learning_rate
 from tests.support.trainers.environments import asked, require
-from workbench.export.targets import target_named
+from workbench.export.targets import find_target
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 RISE, STEPS = 3, 12
@@ -30,7 +30,7 @@ def falling(kind: str, floor: float) -> RunConfig:
 @pytest.mark.parametrize("name", BEHIND)
 def test_each_step_has_the_same_rate(name: str) -> None:
     require(name)
-    form, configs, behind = target_named(name).format, [falling(*one) for one in SCHEDULES], BEHIND[name]
+    form, configs, behind = find_target(name).format, [falling(*one) for one in SCHEDULES], BEHIND[name]
     assert form is not None
     texts = json.dumps([form.text(form.written(config)) for config in configs])
     found = json.loads(asked(name, f"rates_{name}", given=texts).splitlines()[-1])

@@ -14,7 +14,7 @@ from engine.run import run_folder
 from tests.support.runs import small
 from workbench.export import bundle
 from workbench.export.formats import rendering
-from workbench.export.targets import TARGETS, target_named
+from workbench.export.targets import TARGETS, find_target
 from workbench.home import runs
 
 PUBLIC = [target.name for target in TARGETS if target.format is not None]
@@ -34,7 +34,7 @@ STARTS = {
 def exported(name: str, tmp_path: Path, **values: object) -> Path:
     usual = {"parallel__dp": 2, "parallel__tp": 2, "environment__OMP_NUM_THREADS": 3}
     folder = run_folder.create(tmp_path, small(**(usual | values)), {})
-    bundle.write(target_named(name).render(runs.load(folder), None), tmp_path / "out")
+    bundle.write(find_target(name).render(runs.load(folder), None), tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -106,7 +106,7 @@ def test_what_is_tried_is_in_the_results() -> None:
     for row in rows():
         written.setdefault((row[0], row[1]), set()).add(row[2])
     for name in PUBLIC:
-        form = target_named(name).format
+        form = find_target(name).format
         assert form is not None
         for level in ("parsed", "trained"):
             assert ((name, level) in written) == (form.tried[level] != "no"), (name, level)
@@ -121,7 +121,7 @@ def test_what_is_tried_is_in_the_results() -> None:
 
 def test_a_run_of_another_trainer_is_refused(tmp_path: Path) -> None:
     folder = run_folder.create(tmp_path, small().with_values({"trainer.hook": "none"}), {})
-    form = target_named("hf").format
+    form = find_target("hf").format
     assert form is not None
     with pytest.raises(InputError, match="give trainer"):
-        rendering.rendered(form, runs.load(folder))
+        rendering.render_format(form, runs.load(folder))

@@ -13,7 +13,7 @@ import torch
 from engine.config.compression_methods import METHODS
 from engine.config.run_config import RunConfig
 from workbench.export.mapping import hooks
-from workbench.export.targets import target_named
+from workbench.export.targets import find_target
 
 TRAIN = """
 import torch, torch.distributed as dist
@@ -34,7 +34,7 @@ dist.destroy_process_group()
 
 
 def written(folder: Path, **values: Any) -> dict[str, str]:
-    form = target_named("hf").format
+    form = find_target("hf").format
     assert form is not None
     config = RunConfig().with_values({key.replace("__", "."): value for key, value in values.items()})
     files = hooks.files(config, form.losses(config))

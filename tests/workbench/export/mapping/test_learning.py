@@ -11,7 +11,7 @@ from engine.config.run_config import RunConfig
 from workbench.export import importing
 from workbench.export.mapping import learning
 from workbench.export.mapping.rows import settings_of
-from workbench.export.targets import target_named
+from workbench.export.targets import find_target
 
 FALLING = {"train.learning_rate_schedule": "cosine", "train.learning_rate_floor": 0.1}
 LINE = {"train.learning_rate_schedule": "linear", "train.learning_rate_floor": 0.0}
@@ -52,7 +52,7 @@ FILES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_a_trainers_words_are_read_as_they_are_meant(
     name: str, words: dict[str, Any], meant: dict[str, Any]
 ) -> None:
-    form = target_named(name).format
+    form = find_target(name).format
     assert form is not None
     beside = {"model.preset": "mini"}
     found = importing.of_text(form, form.text(words), 2, beside).config.flat()
@@ -61,7 +61,7 @@ def test_a_trainers_words_are_read_as_they_are_meant(
 
 @pytest.mark.parametrize("name", ["hf", "megatron", "deepspeed", "automodel"])
 def test_an_optimizer_that_is_not_there_is_told_and_its_adamw_is_written(name: str) -> None:
-    form = target_named(name).format
+    form = find_target(name).format
     assert form is not None
     config = RunConfig().with_values({"train.optimizer": "lamb", "parallel.zero_stage": 1, "parallel.dp": 2})
     assert "train.optimizer" in {loss.setting for loss in form.losses(config)}
@@ -78,7 +78,7 @@ def test_an_optimizer_that_is_not_there_is_told_and_its_adamw_is_written(name: s
     ],
 )
 def test_what_is_wrong_is_named(name: str, words: dict[str, Any], field: str) -> None:
-    form = target_named(name).format
+    form = find_target(name).format
     assert form is not None
     with pytest.raises(InputError) as refused:
         importing.of_text(form, form.text(words), 2, {})

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from engine.config.run_config import RunConfig
-from workbench.export.mapping.losses import COMMON, unnamed
+from workbench.export.mapping.losses import COMMON, uncovered_rows
 from workbench.export.mapping.rows import Level
 
 
 def test_every_setting_has_a_row() -> None:
     assert all(any(row.covers(setting) for row in COMMON) for setting in RunConfig().flat())
-    assert unnamed(COMMON) == ()
+    assert uncovered_rows(COMMON) == ()
 
 
 def test_a_setting_without_a_row_is_lost_once_it_is_turned() -> None:
     key = "overlap.delay"
-    (row,) = unnamed(row for row in COMMON if row.setting != key)
+    (row,) = uncovered_rows(row for row in COMMON if row.setting != key)
     assert (row.setting, row.level) == (key, Level.NOT)
     assert "this project's engine" in row.why
     assert row.arrives(key, {key: RunConfig().overlap.delay})

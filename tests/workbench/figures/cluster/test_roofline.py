@@ -56,7 +56,7 @@ def test_the_roof_is_the_lower_of_peak_and_memory() -> None:
 def test_what_was_reached_is_of_one_rank_and_its_forward_and_backward() -> None:
     series = RooflineSeries(2e10, 1e10, [Product("a", 40.0, 10.0, 1.0, 2e10)], 4.0, None, [])
     assert series.fraction is None
-    reached = roofline._reached(SUMMARY)
+    reached = roofline._achieved_flops(SUMMARY)
     assert reached == pytest.approx(8e9 / 2 / 0.4)
     assert replace_reached(series, reached).fraction == pytest.approx(1e10 / 2e10)
     assert replace_reached(series, reached)._replace(intensity=0.5).fraction == pytest.approx(1e10 / 5e9)

@@ -24,7 +24,7 @@ def chosen() -> Plan:
 
 def test_a_simulated_schedule_is_the_plan_with_other_times(home: Path) -> None:
     store.save(home, two_ranks())
-    found = schedules._simulated(CONFIG, chosen())
+    found = schedules._simulated_series(CONFIG, chosen())
     assert not isinstance(found, str), found
     for rank, actions in enumerate(chosen().actions):
         own = sorted((bar for bar in found.bars if bar.rank == rank), key=lambda bar: bar.start)
@@ -37,7 +37,7 @@ def test_a_simulated_schedule_is_the_plan_with_other_times(home: Path) -> None:
 
 
 def test_without_a_calibration_it_says_why(home: Path) -> None:
-    found = schedules._simulated(CONFIG, chosen())
+    found = schedules._simulated_series(CONFIG, chosen())
     assert isinstance(found, str)
     assert "workbench calibrate" in found
 
@@ -57,6 +57,6 @@ def test_the_planned_one_has_the_measured_costs_and_no_transfer() -> None:
     )
     assert measured.milliseconds == pytest.approx(70)
     assert measured.bubble_fraction == pytest.approx(1 - 60 / 140)
-    planned = schedules._planned(one, measured)
+    planned = schedules._planned_series(one, measured)
     assert planned.milliseconds == pytest.approx(60)
     assert planned.bubble_fraction == pytest.approx(0.5)

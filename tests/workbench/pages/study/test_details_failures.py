@@ -36,9 +36,9 @@ def board(fails: bool) -> StudyResult:
 
 def page(result: object) -> None:
     """The part of the page, alone."""
-    from workbench.pages.study.details import what_failed
+    from workbench.pages.study.details import draw_failures
 
-    what_failed(result)
+    draw_failures(result)
 
 
 def test_a_table_of_endings_and_the_settings_that_lead_to_them() -> None:

@@ -65,7 +65,7 @@ def test_a_trial_that_was_tried_again_is_not_one_of_those_that_the_budget_counts
     state = replace(state, trials=(*state.trials, lost, trial(3, DEEP, 800.0, retry_of=2, attempt=1), broken))
     found = result(state, study(trials=4))
     assert numbers(found)["Trials"] == ("4 of 4", "1 without a value; besides 1 that had to be tried again")
-    assert overview._failed(found) == 1, "the page Start counts the same ones"
+    assert overview._count_failures(found) == 1, "the page Start counts the same ones"
 
 
 def test_a_baseline_that_may_be_beaten_is_called_undecided_in_tile_and_line() -> None:

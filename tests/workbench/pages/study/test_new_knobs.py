@@ -110,7 +110,7 @@ def test_what_can_no_longer_act_stays_and_is_said(home: Path) -> None:
 
 def test_what_is_asked_of_a_variable_reads_as_the_form_has_it() -> None:
     arguments = {THREADS: [None, 1], "batch.micro_batch": "1,2"}
-    assert steer._said("narrow", arguments) == f"narrow {THREADS}=unset,1 batch.micro_batch=1,2"
+    assert steer._command_text("narrow", arguments) == f"narrow {THREADS}=unset,1 batch.micro_batch=1,2"
 
 
 @pytest.mark.usefixtures("cores")

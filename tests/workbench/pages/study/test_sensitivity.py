@@ -16,7 +16,7 @@ from tests.workbench.pages.conftest import Visit
 from tests.workbench.pages.test_pages import charts, texts, visit
 from tuning.sensitivity import job
 from tuning.sensitivity.importance import importance
-from tuning.sensitivity.models import modelled
+from tuning.sensitivity.models import explain_trials
 from tuning.sensitivity.outcomes import Shap, plain
 from workbench.pages.study import sensitivity
 from workbench.services import jobs
@@ -33,7 +33,7 @@ def worked_out(folder: Path) -> None:
 
 @functools.cache
 def _modelled() -> Shap:
-    return modelled(known.state(FULL), known.file(), lambda *_: None)
+    return explain_trials(known.state(FULL), known.file(), lambda *_: None)
 
 
 def test_the_section_draws_what_is_known(home: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_section_draws_what_is_known(home: Path) -> None:
 
 def test_a_study_too_small_for_a_method_is_not_called_computed(home: Path) -> None:
     folder = known.write(home, 12)
-    job.write(folder, 12, modelled(known.state(12), known.file(), lambda *_: None))
+    job.write(folder, 12, explain_trials(known.state(12), known.file(), lambda *_: None))
     app = visit("runs", id=known.NAME)
     assert not app.exception
     assert app.button(key="ask-shap").label == "SHAP: tells nothing of these trials"

@@ -11,13 +11,13 @@ import pytest
 
 from workbench.figures.base import numbers
 from workbench.pages.widgets import plotly_chart
-from workbench.pages.widgets.plotly_chart import narrowed
+from workbench.pages.widgets.plotly_chart import narrow_floats
 
 
 def sent(values: Sequence[float | None]) -> tuple[str, np.ndarray]:
     """The kind of numbers that the browser gets of these, and the numbers."""
     figure = go.Figure().add_scatter(y=numbers(values)).to_plotly_json()
-    spec = narrowed(figure["data"][0]["y"])
+    spec = narrow_floats(figure["data"][0]["y"])
     return spec["dtype"], np.frombuffer(base64.b64decode(spec["bdata"]), spec["dtype"])
 
 
@@ -44,7 +44,7 @@ def test_what_would_lose_digits_is_sent_whole() -> None:
 
 @pytest.mark.parametrize("value", [[1.0, 2.0], "text", None, {"dtype": "i2", "bdata": "AAA="}])
 def test_everything_else_is_sent_as_it_is(value: object) -> None:
-    assert narrowed(value) is value
+    assert narrow_floats(value) is value
 
 
 def test_browsers_share_a_drawing_of_the_same_look_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

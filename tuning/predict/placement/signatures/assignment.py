@@ -46,7 +46,7 @@ def cheapest(operators: Sequence[Operator], price: Price) -> Assignment:
     while left:
         place = min(left, key=lambda one: (len(_neighbours(factors, one)), one))
         near = [one for one in factors if place in one.places]
-        joined = _joined(near)
+        joined = _sum_factors(near)
         axis = joined.places.index(place)
         decided.append((place, joined))
         rest = _Factor(tuple(one for one in joined.places if one != place), joined.costs.min(axis=axis))
@@ -82,7 +82,7 @@ def _neighbours(factors: Sequence[_Factor], place: int) -> set[int]:
     return {other for one in factors if place in one.places for other in one.places} - {place}
 
 
-def _joined(factors: Sequence[_Factor]) -> _Factor:
+def _sum_factors(factors: Sequence[_Factor]) -> _Factor:
     """The sum of some tables, over all operators that any of them is about."""
     places = sorted({place for one in factors for place in one.places})
     shape = [next(one.costs.shape[one.places.index(p)] for one in factors if p in one.places) for p in places]

@@ -36,13 +36,13 @@ _COMPUTED: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 def toml_file(command: Invocation) -> str | None:
     """The TOML file that it names, if it does."""
-    return command.value(TOML) or (command.variable("CONFIG_FILE") if command.by_shell else None)
+    return command.value(TOML) or (command.variable("CONFIG_FILE") if command.is_shell else None)
 
 
 def recipe(command: Invocation) -> tuple[str, str] | None:
     """The module and the name of its recipe, if it has one."""
     found = [
-        command.options.value(option) or (command.variable(name) if command.by_shell else None)
+        command.options.value(option) or (command.variable(name) if command.is_shell else None)
         for option, name in (("--module", "MODULE"), ("--config", "CONFIG"))
     ]
     module, name = found
@@ -223,4 +223,4 @@ def is_titan(command: Invocation) -> bool:
     named = started.rpartition("/")[2] == "run_train.sh" and any(
         name in command.variables for name in ("CONFIG_FILE", "CONFIG", "NGPU")
     )
-    return command.by_shell and (named or bool(re.search(r"\btorchtitan[./]train\b", command.script)))
+    return command.is_shell and (named or bool(re.search(r"\btorchtitan[./]train\b", command.script)))

@@ -46,11 +46,11 @@ def _option(option: str, usual: Value | None = None) -> Callable[[Invocation], V
     return reads
 
 
-def _puts(option: str) -> Callable[[Invocation, Value], Invocation]:
-    return lambda command, value: _with(command, option, str(value))
+def _option_setter(option: str) -> Callable[[Invocation, Value], Invocation]:
+    return lambda command, value: _with_option(command, option, str(value))
 
 
-def _with(command: Invocation, option: str, *value: str) -> Invocation:
+def _with_option(command: Invocation, option: str, *value: str) -> Invocation:
     """With an option, which stands before any part that is chosen by a word of its own."""
     if value and command.has(option):
         return command.with_value(option, *value)
@@ -89,10 +89,10 @@ def _titan_whole(command: Invocation) -> int | None:
     return _number(command, _WHOLE) or (size * data or None if size else None)
 
 
-def _titan_pinned(command: Invocation) -> Invocation:
+def _titan_pin_batch(command: Invocation) -> Invocation:
     """Without it the global batch would follow the data ranks."""
     whole = _titan_whole(command)
-    return command if whole is None else _with(command, _WHOLE, str(whole))
+    return command if whole is None else _with_option(command, _WHOLE, str(whole))
 
 
 def _titan_tokens(command: Invocation) -> Tokens:
@@ -101,12 +101,12 @@ def _titan_tokens(command: Invocation) -> Tokens:
 
 def _titan_for_trials(command: Invocation) -> Invocation:
     known = configured.settings(command)
-    command = _with(command, "--metrics.log_freq", "1")
+    command = _with_option(command, "--metrics.log_freq", "1")
     for option in _SAVES:
         command = command.with_switch(option, False)
         if known.get(option.removeprefix("--")) is True:
             section, _, name = option.partition(".")
-            command = _with(command, f"{section}.no-{name.replace('_', '-')}")
+            command = _with_option(command, f"{section}.no-{name.replace('_', '-')}")
     return command
 
 
@@ -125,7 +125,7 @@ TORCHTITAN = TrainerKind(
             "micro_batch",
             "larger: fuller kernels, more activations",
             _option(_LOCAL),
-            _puts(_LOCAL),
+            _option_setter(_LOCAL),
             lambda command, cores: near(divisors(_titan_whole(command) or 1), _number(command, _LOCAL) or 1),
             _titan_batch,
         ),
@@ -133,7 +133,7 @@ TORCHTITAN = TrainerKind(
             "tensor_parallel",
             "splits each layer: less memory, more messages",
             _option(_TITAN_TP, 1),
-            _puts(_TITAN_TP),
+            _option_setter(_TITAN_TP),
             # Without a batch that is known, another number of data ranks would be another step.
             lambda command, cores: divisors(command.ranks) if _titan_whole(command) else [],
             _titan_batch,
@@ -142,18 +142,18 @@ TORCHTITAN = TrainerKind(
             "reshard",
             "never: weights stay gathered between forward and backward",
             _option(_RESHARD, "default"),
-            _puts(_RESHARD),
+            _option_setter(_RESHARD),
             lambda command, cores: ["always", "default", "never"] if command.ranks > 1 else [],
         ),
         Argument(
             "recompute",
             "less memory for more computing",
             _recompute,
-            _puts(_RECOMPUTE),
+            _option_setter(_RECOMPUTE),
             lambda command, cores: ["none", "selective", "full"],
         ),
     ),
-    pinned=_titan_pinned,
+    pinned=_titan_pin_batch,
     for_trials=_titan_for_trials,
     tokens=_titan_tokens,
 )

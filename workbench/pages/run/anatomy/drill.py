@@ -23,8 +23,8 @@ from workbench.pages.run.anatomy.steps import draw_lanes
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import clickable_chart
 from workbench.pages.widgets.shared import (
+    draw_guarded,
     from_link,
-    guarded,
     home,
     nothing_yet,
     number_table,
@@ -60,7 +60,7 @@ def page() -> None:
         return
     with chooser:
         run = _chosen_run(rows)
-    guarded(lambda: _draw(next(row for row in rows if row.id == run)))
+    draw_guarded(lambda: _draw(next(row for row in rows if row.id == run)))
 
 
 def _chosen_run(rows: list[RunRow]) -> str:
@@ -97,12 +97,12 @@ def _number(name: str) -> int | None:
     text = st.query_params.get(name)
     if text is None or text.isdecimal():
         return None if text is None else int(text)
-    _gone(f"{name} {text} in the link is no number")
+    _warn_bad_link(f"{name} {text} in the link is no number")
     return None
 
 
-def _gone(text: str) -> None:
-    st.warning(words.escaped(f"{text[:1].upper()}{text[1:]}."), icon=":material/link_off:")
+def _warn_bad_link(text: str) -> None:
+    st.warning(words.escape(f"{text[:1].upper()}{text[1:]}."), icon=":material/link_off:")
 
 
 def _path(row: RunRow, step: int | None, rank: int | None) -> None:
@@ -164,16 +164,16 @@ def _choice(label: str, name: str, options: list[str], first: str, about: str) -
     """A chooser whose value is in the address, unless it is the first one."""
     linked = st.query_params.get(name, first)
     if linked not in options:
-        _gone(f"{name} {linked} in the link is not known here")
+        _warn_bad_link(f"{name} {linked} in the link is not known here")
         linked = first
     key = f"steps-{name}"
     st.session_state[key] = linked
 
-    def changed() -> None:
+    def update_link() -> None:
         value = st.session_state[key]
         _go(**{name: None if value == first else value})
 
-    chosen: str = st.selectbox(label, options, key=key, width=220, help=about, on_change=changed)
+    chosen: str = st.selectbox(label, options, key=key, width=220, help=about, on_change=update_link)
     return chosen
 
 
@@ -219,7 +219,7 @@ def _one_step(records: Snapshot, step: int, rank: int | None) -> None:
     try:
         view = drill.step_view(home() / records.id, step)
     except InputError as error:
-        _gone(f"step {step:,}: {error.remedy}")
+        _warn_bad_link(f"step {step:,}: {error.remedy}")
         return
     st.header(f"Step {step:,}", anchor=False, divider=True)
     columns = drill_text.step_columns(view.ranks)
@@ -244,7 +244,7 @@ def _slowest(view: StepView) -> None:
     }
     with st.container(horizontal=True, vertical_alignment="center", key="steps-slowest"):
         st.markdown(
-            f":material/hourglass_bottom: {words.escaped(drill_text.slowest(found.call, found.rank))}",
+            f":material/hourglass_bottom: {words.escape(drill_text.slowest(found.call, found.rank))}",
             width="content",
         )
         st.page_link(
@@ -283,7 +283,7 @@ def _one_rank(records: Snapshot, view: StepView, rank: int) -> None:
     try:
         found = drill.step_view(home() / records.id, view.step, rank)
     except InputError as error:
-        _gone(f"rank {rank:,}: {error.remedy}")
+        _warn_bad_link(f"rank {rank:,}: {error.remedy}")
         return
     st.header(f"Collectives of rank {rank:,} in step {view.step:,}", anchor=False, divider=True)
     if not found.calls:
@@ -312,7 +312,7 @@ def _one_call(records: Snapshot, view: StepView, rank: int, asked: str) -> None:
     try:
         (found,) = drill.step_view(home() / records.id, view.step, rank, asked).calls
     except InputError as error:
-        _gone(f"call {asked}: {error.remedy}")
+        _warn_bad_link(f"call {asked}: {error.remedy}")
         return
     hosts: Mapping[int, str | None] = {row.rank: row.host for row in view.ranks}
     _draw_call(found, rank, hosts)
@@ -320,8 +320,8 @@ def _one_call(records: Snapshot, view: StepView, rank: int, asked: str) -> None:
 
 def _draw_call(found: Meeting, rank: int, hosts: Mapping[int, Any]) -> None:
     title = f"Call {found.number:,} of {found.operation} on {found.axis}"
-    st.header(words.escaped(title), anchor=False, divider=True)
-    st.markdown(f":material/schedule: {words.escaped(drill_text.meeting(found, rank))}")
+    st.header(words.escape(title), anchor=False, divider=True)
+    st.markdown(f":material/schedule: {words.escape(drill_text.meeting(found, rank))}")
     left, right = st.columns([1.3, 1])
     with left:
         drawing = call_figure.call(found, found.key.written())

@@ -124,7 +124,7 @@ def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[Change
         ranks = base.ranks(steps.rank_series(snapshot.steps), snapshot.id)
         chart(base.marked(ranks, marks), "run-rank-steps", "Step time by rank")
         for text in run_text.changes(changes):
-            st.caption(f":material/tune: Changed {words.escaped(text)}.")
+            st.caption(f":material/tune: Changed {words.escape(text)}.")
     with right:
         st.markdown("**Where the mean step goes**")
         none = _nothing(summary, "no phase was recorded")

@@ -86,7 +86,7 @@ def workload(
             f"{weights=}, {start=}, {probe=}, {budget_kib=}: int8 or float32; only start may be 0"
         )
     task = Task(
-        update if update in WAYS else _given(update, shapes),
+        update if update in WAYS else _parse_shares(update, shapes),
         int(budget_kib * 1024), weights == "int8", scaled, start, probe, shapes,
         DrawnImages(image, classes, seed), DrawnImages(image, classes, seed + 1_000_000),
     )  # fmt: skip
@@ -123,7 +123,7 @@ def _shapes(image: int, width: int, layers: int, classes: int) -> list[LayerShap
     return [*found, LayerShape("last", inputs, classes, 1, 1, 1, head=True)]
 
 
-def _given(update: str, shapes: Sequence[LayerShape]) -> dict[int, float]:
+def _parse_shares(update: str, shapes: Sequence[LayerShape]) -> dict[int, float]:
     """Shares by place.
 
     Raises:
@@ -159,7 +159,7 @@ class Budgeted:
         if not self._layers[0].weight.is_meta:
             rule = Rule(train.momentum, train.weight_decay, train.clip_norm, True, train.seed)
             with contribution.one_thread():
-                self._update, self._gains = self._prepared(rule, train.learning_rate)
+                self._update, self._gains = self._prepare(rule, train.learning_rate)
             self._updating = Updating(self._layers, replace(rule, scaled=task.scaled))
             self._saved = SavedBytes([one.held()[0] for one in self._layers])
             self._first = True
@@ -181,7 +181,7 @@ class Budgeted:
             norm = self._updating.update(count, setting.channel, given.rate, given.step)
         return StepResult(total / count, norm)
 
-    def _prepared(self, rule: Rule, rate: float) -> tuple[Update, Gains | None]:
+    def _prepare(self, rule: Rule, rate: float) -> tuple[Update, Gains | None]:
         """Put the trained network into int8, and choose what is trained of it."""
         task, layers, device = self._task, self._layers, self._setting.model.device
         contribution.train_start(layers, task.old, task.start)
@@ -219,10 +219,10 @@ class Budgeted:
             formula_bytes=self._costs.parts(self._update),
             counted_bytes=found if self._task.int8 else {},
             sent_bytes=4 * self._costs.numbers(self._update),
-            layers=[self._told(place) for place in range(len(layers))],
+            layers=[self._layer_report(place) for place in range(len(layers))],
         )
 
-    def _told(self, place: int) -> dict[str, object]:
+    def _layer_report(self, place: int) -> dict[str, object]:
         layer, shape, gains = self._layers[place], self._task.shapes[place], self._gains
         gained = None if gains is None else gains.weights.get((place, self._update.shares.get(place, 0.0)))
         return {

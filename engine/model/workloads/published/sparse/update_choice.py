@@ -62,7 +62,7 @@ class Costs:
             + sum(self._of_reading(place) for place in update.shares),
             "gradients": 4 * trained,
             "optimizer": 4 * self.state * trained,
-            "channels": sum(self._listed(place, share) for place, share in update.shares.items()),
+            "channels": sum(self._listed_channels(place, share) for place, share in update.shares.items()),
         }  # fmt: skip
 
     def total(self, update: Update) -> int:
@@ -80,7 +80,7 @@ class Costs:
         """What a layer's weights add."""
         layer = self.layers[place]
         numbers = layer.rows(share) * layer.row
-        return 4 * (1 + self.state) * numbers + self._of_reading(place) + self._listed(place, share)
+        return 4 * (1 + self.state) * numbers + self._of_reading(place) + self._listed_channels(place, share)
 
     def _of_reading(self, place: int) -> int:
         layer = self.layers[place]
@@ -95,7 +95,7 @@ class Costs:
         """Logarithms of all classes' probabilities, the classes, and a number."""
         return self.samples * (4 * self.layers[-1].outputs + 8) + 4
 
-    def _listed(self, place: int, share: float) -> int:
+    def _listed_channels(self, place: int, share: float) -> int:
         """Numbers of channels that are not all."""
         layer = self.layers[place]
         rows = layer.rows(share)

@@ -117,7 +117,7 @@ def test_what_is_gone_says_so(home: Path, places: dict[str, str], said: str) -> 
     run = write_skewed(home, late_in_16)
     app = visit("steps", run=run, **places)
     assert not app.exception
-    assert words.escaped(said) in "\n".join(one.value for one in app.warning)
+    assert words.escape(said) in "\n".join(one.value for one in app.warning)
 
 
 def test_a_run_that_is_gone_says_so_and_another_is_shown(home: Path) -> None:
