@@ -257,7 +257,8 @@ def title(kept: dict[str, Any], case: Case = TEXT) -> str:
     """What was measured."""
     size = kept["size"]
     if case == IMAGES:
-        what = f"a frozen vision transformer: {size['before']} steps of drawn images, then {size['steps']} steps of more"
+        frozen, first, then = "vision transformer", "drawn images", "more"
     else:
-        what = f"a frozen decoder: {size['before']} steps of help texts, then {size['steps']} steps of sources"
-    return f"Beside {what}, {SEEDS} seeds"
+        frozen, first, then = "decoder", "help texts", "sources"
+    steps = f"{size['before']} steps of {first}, then {size['steps']} steps of {then}"
+    return f"Beside a frozen {frozen}: {steps}, {SEEDS} seeds"

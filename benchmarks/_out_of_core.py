@@ -249,8 +249,8 @@ HEADER = [
 
 
 def rows(kept: dict[str, Any], config: RunConfig | None = None) -> tuple[list[list[str]], dict[str, int]]:
-    """A row of each budget, and how many of them keep each bar: of speed with the whole interval, but that a plan is not
-    slower than the best uniform setting is only not refuted.
+    """A row of each budget, and how many of them keep each bar. Faster is meant with the whole interval; that a plan is
+    not slower than the best uniform setting is only not refuted.
     """
     setting = setting_of(config or config_of(), kept["setting"])
     seconds = {key: np.array(values) for key, values in kept["seconds"].items()}

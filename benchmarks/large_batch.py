@@ -158,8 +158,8 @@ def _large(runs: Runs, seeds: int, steps: int, name: str, best: float) -> tuple[
             "train.learning_rate": rate,
             "train.learning_rate_batch": BATCH,
         }
-        told = "" if rate == best else f" {rate:g}"
-        return runs.run(f"large {steps} {name}{told} {seed}", BATCH * LARGER, seed, values | warm_up | more)["loss"]
+        run = f"large {steps} {name}{'' if rate == best else f' {rate:g}'} {seed}"
+        return runs.run(run, BATCH * LARGER, seed, values | warm_up | more)["loss"]
 
     rates = OWN_RATES.get(str(more.get("train.optimizer")), (best,))
     rate = min(rates, key=lambda rate: _or_worst(at(0, rate)))

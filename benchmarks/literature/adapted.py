@@ -21,7 +21,8 @@ def _line(given: Namespace, measures: bool) -> list[str]:
     if measures:
         table.show(adapted.NAME, adapted.title(kept), adapted.HEADER, adapted.rows(kept), given.save)
         images, name = adapted.run(_IMAGES, adapted.IMAGES), f"{adapted.NAME}_images"
-        table.show(name, adapted.title(images, adapted.IMAGES), adapted.HEADER, adapted.rows(images), given.save)
+        title = adapted.title(images, adapted.IMAGES)
+        table.show(name, title, adapted.HEADER, adapted.rows(images), given.save)
     seen = adapted.IMAGES.kept
     return line(kept, json.loads(seen.read_text("utf-8")) if seen.exists() else None)
 

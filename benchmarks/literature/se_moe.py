@@ -14,7 +14,6 @@ from benchmarks import _experts as experts
 from benchmarks import _table as table
 from benchmarks.literature import System
 
-
 #: So many times as fast a step was to be with columns.
 _COLUMNS = 2
 
@@ -46,7 +45,8 @@ def _se_moe(bars: dict[str, float]) -> list[str]:
 def _columns_verdict(gain: float) -> str:
     if gain <= 1:
         return "columns do not pay here"
-    return "columns pay with many words" + ("" if gain >= _COLUMNS else f", less than the {_COLUMNS} times aimed at")
+    told = "columns pay with many words"
+    return told if gain >= _COLUMNS else f"{told}, less than the {_COLUMNS} times aimed at"
 
 
 def _slots_line(given: Namespace, measures: bool) -> list[str]:
