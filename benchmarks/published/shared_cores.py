@@ -164,9 +164,9 @@ class SharedPlayer(EventLoop):
         arrival = self.arrivals[op.to * self._step.replicas + place % self._step.replicas][op.slot]
         self._load(2 * self._border_cost * self._width, now, arrival or now)
 
-    def _come(self, place: int, at: int, op: Op, now: float) -> None:
+    def _call_collective(self, place: int, at: int, op: Op, now: float) -> None:
         known = len(self._met)
-        super()._come(place, at, op, now)
+        super()._call_collective(place, at, op, now)
         for meeting in self._met[known:]:
             assert op.call is not None and meeting.booking is not None
             ranks = len(meeting.group.places) * self._width

@@ -146,7 +146,7 @@ class PlayedStarter(Starter):
         super().__init__(home, folder, name, live)
         self._id, self._began = run, started_unix
 
-    def _started(self, before: OngoingRun | None, config: RunConfig) -> OngoingRun:
+    def _start_run(self, before: OngoingRun | None, config: RunConfig) -> OngoingRun:
         config = config.with_values({"train.steps": self._live.steps})
         steps = PlayedSteps(self._id, {}, STEP_SECONDS, self._live.steps, started_unix=self._began)
         steps.begin(config)
