@@ -10,9 +10,10 @@ import pytest
 from engine.config.presets import remember
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
-from engine.model.workloads.published.saddle import Quadratics, workload
+from engine.model.workloads.published.saddle import DisturbedNetwork, Quadratics, workload
 from engine.rank.workload_report import of_config
 from engine.session import Session
+from profilers.model.run_summary import RunSummary
 from tests.support.engine.masha import Reference
 from tests.support.runs import execute, small
 
@@ -41,6 +42,52 @@ def test_two_ranks_are_two_workers_of_a_plain_loop(session: Session, method: str
     assert sum(row.bytes for row in sent) == message * exchanges
     waited = [row.exposed_seconds for row in summary.communication if row.operation == "recv"]
     assert sum(waited) > 0, "the server's answer is waited for"
+
+
+@pytest.fixture(scope="module")
+def uncompressed(session: Session) -> RunSummary:
+    """The network against a disturbance, with whole operators."""
+    return network(session, "plain")
+
+
+def network(session: Session, method: str) -> RunSummary:
+    """Eight images of four pixels a side for each of two ranks."""
+    options = {"problem": "adversarial", "method": method, "share": SHARE, "unknowns": 4, "functions": 16}
+    more = {
+        "batch__global_batch": 16,
+        "batch__micro_batch": 8,
+        "train__learning_rate": 0.2,
+        "train__steps": 30,
+    }
+    outcome, summary = execute(session, saddle(method, model__options=options, parallel__dp=2, **more))
+    assert outcome.good, outcome
+    return summary
+
+
+def sent_bytes(summary: RunSummary, operation: str) -> float:
+    """In a step, by a rank's records."""
+    return sum(row.bytes for row in summary.communication if row.operation == operation)
+
+
+@pytest.mark.parametrize("method", ["masha1", "masha2"])
+def test_a_network_learns_against_a_disturbance_with_fewer_bytes_than_uncompressed(
+    session: Session, uncompressed: RunSummary, method: str
+) -> None:
+    """A message has a quarter of the elements, MASHA 2 with their places; all of it is sent with a chance of a quarter
+    where the uncompressed steps send it twice.
+    """
+    summary, size = (
+        network(session, method),
+        sum(one.numel() for one in DisturbedNetwork(48, 0.5).parameters()),
+    )
+    assert None not in summary.losses
+    first, last = (sum(one or 0.0 for one in part) for part in (summary.losses[:3], summary.losses[-3:]))
+    assert last < 0.8 * first
+    assert summary.metric_name == "robust accuracy" and summary.validation_metric is not None
+    assert sent_bytes(uncompressed, "all_reduce") == 2 * 8 * size and not sent_bytes(uncompressed, "send")
+    assert sent_bytes(summary, "send") == round(SHARE * size) * (8 if method == "masha1" else 12)
+    total = sent_bytes(summary, "send") + sent_bytes(summary, "all_reduce")
+    assert 0 < total < 0.6 * sent_bytes(uncompressed, "all_reduce")
 
 
 def test_five_seeds_come_to_the_solution_and_naive_ones_do_not() -> None:
