@@ -14,7 +14,9 @@ from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
 from engine.launch.pool import RankHosts
 from engine.lifecycle import summary_of
+from engine.model.decoder import Decoder
 from engine.model.experts.mixture import Router, Routing
+from engine.model.workloads import text
 from engine.parallel.data.ddp import DataParallel
 from engine.parallel.pipeline import PipelineExecutor
 from engine.rank import loop
@@ -103,9 +105,26 @@ def one_expert(rank: int) -> None:
     Router.forward = biased  # type: ignore[method-assign]
 
 
+def skewed_router(rank: int) -> None:
+    """Words have a feature in common, by which layer 1's router chooses expert 2; layer 0's does not see it."""
+    whole = text.initialize
+
+    def skewed(model: Decoder, *arguments: Any) -> None:
+        whole(model, *arguments)
+        assert model.embedding is not None
+        with torch.no_grad():
+            model.embedding.weight[:, 0] = 0.1
+            for layer, mixture in model.mixtures().items():
+                mixture.router.weight[:, 0] = 0.0
+                mixture.router.weight[2, 0] = 10.0 * layer
+
+    text.initialize = skewed
+
+
 FAULTS = {
     "none": lambda rank: None,
     "one_expert": one_expert,
+    "skewed_router": skewed_router,
     "slow_loader": slow_loader,
     "slow_rank": slow_rank,
     "host_gaps": host_gaps,
@@ -186,6 +205,24 @@ def test_an_expert_that_most_tokens_choose_is_named_with_what_is_dropped(tmp_pat
     last = tables[0].column("step").max()
     rows = [table.column("choices")[table.column("step") == last].filled(0) for table in tables[::2]]
     assert sum(int(row.sum()) for row in rows) == summary.tokens_per_step
+
+
+def test_a_skewed_router_is_named_by_layer_and_expert(tmp_path: Path) -> None:
+    """Weights alone are planted, and hardly learn: the run routes, counts and judges by itself."""
+    mixed = {
+        "model__layers": 2,
+        "model__experts": 4,
+        "model__experts_per_token": 1,
+        "train__learning_rate": 1e-7,
+    }
+    ranks = {"parallel__dp": 2, "parallel__ep": 2}
+    summary = planted(tmp_path, "skewed_router", **mixed | ranks | {"data__sequence_length": 16})
+    (found,) = [one for one in summary.verdicts if one.name == "expert_imbalance"]
+    assert found.evidence.startswith("in layer 1 ") and "fall on expert 2 of 4" in found.evidence
+    even, skewed = summary.experts
+    assert (even.layer, skewed.layer, found.share, found.axis) == (0, 1, skewed.excess, "ep")
+    assert skewed.load[2] > 0.9 > max(even.load) and skewed.excess > 0.6 > even.excess
+    assert skewed.rank_load == pytest.approx(2 * sum(skewed.load[2:]))
 
 
 @pytest.mark.drawn(2, of="planted verdicts")
