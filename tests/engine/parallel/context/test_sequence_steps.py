@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from engine.config.run_config import RunConfig
 from engine.config.validation.rules import check
 from engine.model.data import open_documents
 from engine.parallel.build import build_stages
+from engine.parallel.context import sequence_steps
 from engine.parallel.context.sequence_costs import SequenceCosts, costs_by_formula
 from engine.parallel.context.sequence_measure import (
     attention_bytes,
@@ -28,13 +30,15 @@ from engine.parallel.context.sequence_measure import (
     middle_of,
     shapes_of,
 )
-from engine.parallel.context.sequence_planner import SequenceGroup
+from engine.parallel.context.sequence_planner import SequenceGroup, SequencePlan
 from engine.parallel.context.sequence_steps import DocumentSteps, my_group, share_of
 from tests.support.engine.local_sgd_runs import context_of
 from tests.support.ranks import on_ranks
 from tests.support.runs import small
 
 DOCUMENTS = 8
+#: Seconds for a thread that has nothing else to wait for.
+PATIENCE = 10.0
 MODEL: dict[str, Any] = {
     "model__layers": 2, "model__hidden": 32, "model__heads": 4, "model__kv_heads": 4, "model__ffn_hidden": 48,
     "data__documents": "whole", "data__sequence_length": 40,
@@ -131,6 +135,56 @@ def test_given_groups_do_not_depend_on_what_was_measured(tmp_path: Path) -> None
     (texts / f"{longer}.txt").write_text("1234567890" * 2, "utf-8")
     for first, *others in on_ranks(2, plans_at_costs, config, str(tmp_path)):
         assert others == [first, first]
+
+
+def plans_made(rank: int, config: RunConfig, folder: str, steps: int) -> list[tuple[bool, list[int], bool]]:
+    """Of each program whether it was solved in the planner's thread, the documents' lengths, and whether its plan was
+    taken. Each step's forward waits until the plan of the next one is there, which begins no sooner than that.
+    """
+    context, made = context_of(rank, config, Path(folder)), list[tuple[bool, list[int], SequencePlan]]()
+    computes, is_there, whole = threading.Event(), threading.Event(), sequence_steps.plan_documents
+    stages = build_stages(context)
+    (replica,), documents = stages.stages.values(), stages.documents
+    assert documents is not None
+
+    def planned(lengths: list[int], *arguments: Any) -> SequencePlan:
+        ahead = threading.current_thread() is not threading.main_thread()
+        assert not ahead or computes.wait(PATIENCE), "the step before does not begin"
+        made.append((ahead, lengths, whole(lengths, *arguments)))
+        if ahead:
+            is_there.set()
+        return made[-1][2]
+
+    def forward(*arguments: Any) -> torch.Tensor:
+        computes.set()
+        assert rank or is_there.wait(PATIENCE), "nothing is planned beside a step"
+        return whole_forward(*arguments)
+
+    whole_forward = replica.forward
+    sequence_steps.plan_documents, replica.forward = planned, forward  # type: ignore[assignment, method-assign]
+    taken = list[SequencePlan]()
+    for step in range(steps):
+        computes.clear()
+        is_there.clear()
+        context.timer.begin(step)
+        documents.load(step * DOCUMENTS, DOCUMENTS)
+        taken.append(documents.last_plan)
+        documents.run()
+    documents.close()
+    return [(ahead, lengths, plan in taken) for ahead, lengths, plan in made]
+
+
+def test_the_plan_of_a_batch_is_made_once_while_the_step_before_computes(tmp_path: Path, texts: str) -> None:
+    """On rank 0 alone. Nobody stands before the first one; that of the step behind the last one is not asked for."""
+    config = small(**MODEL, parallel__dp=2, parallel__sequence_groups="planned", data__path=texts)
+    first, second = on_ranks(2, plans_made, config, str(tmp_path), 3)
+    known = open_documents(config.data, longest_document(config), config.train.seed)
+    batches = [known.training(step * DOCUMENTS, DOCUMENTS) for step in range(4)]
+    lengths = [[known.length(one) for one in batch] for batch in batches]
+    assert first == [
+        (False, lengths[0], True), (True, lengths[1], True), (True, lengths[2], True), (True, lengths[3], False),
+    ]  # fmt: skip
+    assert second == []
 
 
 def test_a_formula_s_costs_are_its_operations() -> None:
