@@ -12,10 +12,13 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from benchmarks import _table as table
 from engine.config.run_config import RunConfig, parse
 from engine.launch.pool import LocalPool
-from engine.model.experts.slots import ExpertCache, Key
+from engine.model.experts.slots import ExpertCache, ExpertSlots, Key
 from engine.run.outcome import Ending
 from engine.run.run_folder import RECORDS
 from engine.session import Session
@@ -121,10 +124,43 @@ def cached(trace: list[list[Key]], slots: int) -> float:
     return hits / asked
 
 
+def experts_in_memory(trace: list[list[Key]], slots: int) -> float:
+    """Experts' worth of memory that slots take while the trace is played to them, with what they fetch ahead; experts
+    of three numbers, which take as many slots as large ones.
+    """
+    played = ExpertSlots(slots, "host", Path())
+    try:
+        for layer in range(LAYERS):
+            played.adopt(layer, [nn.Parameter(torch.zeros(EXPERTS, 1, 1)) for _ in range(3)])
+        for there in map(set, trace):
+            for layer in range(LAYERS):
+                sizes = [int((layer, expert) in there) for expert in range(EXPERTS)]
+                _take(played, played.chosen_experts(layer, sizes, trains=True), [], False)
+            for layer in reversed(range(LAYERS)):
+                back = sorted((key for key in there if key[0] == layer), reverse=True)
+                _take(played, back, played.before(layer), True)
+    finally:
+        played.close()
+    return played.held_bytes / played.slot_bytes
+
+
+def _take(slots: ExpertSlots, keys: list[Key], then: list[Key], returns: bool) -> None:
+    """As a layer asks for its experts, one by one."""
+    order = [*keys, *then]
+    for place, key in enumerate(keys):
+        slots.take(key, order[place + 1 :], returns)
+
+
 def rows(kept: dict[str, Any]) -> tuple[list[list[str]], dict[str, int]]:
-    """A row for each number of slots, and how many keep each bar: as good as recency, losses equal."""
+    """A row for each number of slots, and how many keep each bar: as good as recency, losses equal, experts ``within``
+    their slots.
+    """
     trace = [[(layer, expert) for layer, expert in there] for there in kept["trace"]]
-    plain, found, bars = kept["runs"]["plain"], list[list[str]](), {"hits": 0, "better": 0, "equal": 0}
+    plain, found, bars = (
+        kept["runs"]["plain"],
+        list[list[str]](),
+        dict.fromkeys(("hits", "better", "equal", "within"), 0),
+    )
     for slots in SLOTS:
         runs = [kept["runs"][f"{slots} {place}"] for place in ("host", "disk")]
         apart = max(abs(a - b) for one in runs for a, b in zip(one["losses"], plain["losses"], strict=True))
@@ -132,6 +168,7 @@ def rows(kept: dict[str, Any]) -> tuple[list[list[str]], dict[str, int]]:
         bars["hits"] += new >= old
         bars["better"] += new > old
         bars["equal"] += apart <= SAME_LOSS
+        bars["within"] += experts_in_memory(trace, slots) <= slots
         found.append(
             [
                 f"{slots}",

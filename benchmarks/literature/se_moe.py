@@ -58,12 +58,12 @@ def _slots_line(given: Namespace, measures: bool) -> list[str]:
     return [
         "SE-MoE's experts on host and disk, `memory.expert_slots`",
         f"losses within {slots.SAME_LOSS:g}: {bars['equal']} of {every}",
-        "so many experts as there are slots",
+        f"never more experts in memory than slots: {bars['within']} of {every}",
         "not modelled",
         f"hits of a recorded trace: as many as by recency {bars['hits']} of {every}, more {bars['better']}",
         "no figure of the cache alone",
         "frequency with the order of layers beats recency"
-        if bars["better"] == every
+        if bars["better"] == bars["within"] == every
         else "does not keep every bar",
     ]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from benchmarks import _expert_slots as slots
 from benchmarks import literature
+from benchmarks.literature import se_moe
 
 MADE_UP = """
 from pathlib import Path
@@ -25,6 +28,19 @@ def test_a_file_in_the_folder_is_a_system(tmp_path: Path, monkeypatch: pytest.Mo
     assert found["made up"].line(Namespace(), False) == ["a line", "False"]
     assert {"karma", "signatures", "registers", "partial", "experts", "slots", "placed"} <= set(found)
     del sys.modules["benchmarks.literature.made_up_system"]
+
+
+def test_experts_in_memory_are_counted_and_too_many_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was recorded is played to slots of each number, all of which are needed; then as if one more were."""
+    trace = [
+        [(layer, expert) for layer, expert in there] for there in json.loads(slots.KEPT.read_text())["trace"]
+    ]
+    assert [slots.experts_in_memory(trace, count) for count in slots.SLOTS] == list(slots.SLOTS)
+    line = se_moe.SYSTEMS["slots"].line
+    assert line(Namespace(), False)[2].endswith("than slots: 4 of 4")
+    monkeypatch.setattr(slots, "experts_in_memory", lambda _, count: count + 1)
+    found = line(Namespace(), False)
+    assert found[2].endswith("than slots: 0 of 4") and found[-1] == "does not keep every bar"
 
 
 def test_what_was_kept_is_told_without_a_measurement() -> None:

@@ -151,6 +151,11 @@ class ExpertSlots:
         return sum(one[0].nbytes for one in next(iter(self._homes.values())))
 
     @property
+    def held_bytes(self) -> int:
+        """Of all slots that were needed so far."""
+        return sum(part.nbytes for one in self._experts for part in one.parts)
+
+    @property
     def experts(self) -> int:
         """Those of the rank, in all layers."""
         return sum(len(one[0]) for one in self._homes.values())

@@ -102,7 +102,7 @@ def test_experts_take_no_memory_but_in_their_slots(home: Any, tmp_path: Path) ->
         wanted.square().sum().backward()
         for name, one in plain.named_parameters():
             torch.testing.assert_close(module.get_parameter(name).grad, one.grad)
-        assert len(slots._experts) == 2
+        assert slots.held_bytes == 2 * slots.slot_bytes
         use = slots.use
         assert use.hits + use.ahead + use.misses == 2 * SHAPE.experts
         assert use.ahead > 0 and use.fetched_bytes <= 2 * SHAPE.experts * slots.slot_bytes
