@@ -23,7 +23,8 @@ from engine.config.presets import WorkloadFacts, is_decoder
 from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
 from engine.footprint import device_peaks, flops
-from engine.footprint.footprint import plan_of, skips_of
+from engine.footprint.activations import kept_by_stage
+from engine.footprint.footprint import parts_of, plan_of, skips_of
 from engine.run import run_folder
 from engine.run.calibration import fingerprint, store
 from engine.run.devices import selection
@@ -38,7 +39,7 @@ from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from engine.schedules.skip_pipe import relative_sizes
 from profilers.analysis.events import change_rows
-from profilers.model.rows import PipelineRow
+from profilers.model.rows import PartialProductsRow, PipelineRow
 from profilers.model.run_summary import RunSummary, TrainedModel
 from profilers.model.verdict import Pipeline, Setting, Thresholds
 from profilers.records.reader import RunRecords
@@ -290,6 +291,8 @@ def summary_of(
     summary = summarize(records, facts)
     if config.trainer and work.tokens is None and summary.step_seconds is not None:
         summary = replace(summary, tokens_per_second_reason=_NO_TOKENS)
+    if records.ranks():  # others may ask for what cannot be
+        summary = replace(summary, partial_products=_partial_products(config))
     if summary.pipeline is None:
         return summary
     # The measured bubble beside the one that the schedule has at the measured costs.
@@ -299,6 +302,25 @@ def summary_of(
         summary.pipeline, formula_fraction=fraction, formula_source=source, trained_shares=list(shares)
     )
     return replace(summary, pipeline=_with_registers(row, records))
+
+
+#: A share of 1 leaves nothing out; no two of them are lower.
+_SHARES = ("memory.sample_tokens", "train.slice_keep")
+
+
+def _partial_products(config: RunConfig) -> PartialProductsRow | None:
+    """None where products are whole."""
+    flat = config.flat()
+    key = next((one for one in _SHARES if flat[one] < 1), None)
+    if key is None or config.trainer or not is_decoder(config.model):
+        return None
+    parts = parts_of(config, plan_of(config))
+    whole, kept = (
+        [stage.device + stage.host for stage in (kept_by_stage(one, part) for part in parts)]
+        for one in (config.with_values({key: 1.0}), config)
+    )
+    place = whole.index(max(whole))
+    return PartialProductsRow(key, flat[key], kept[place], whole[place])
 
 
 def _with_registers(row: PipelineRow, records: RunRecords) -> PipelineRow:

@@ -160,6 +160,21 @@ class AdaptedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PartialProductsRow:
+    """Products of which steps leave out a part: with ``key`` "train.slice_keep" all but a ``share`` of every block's
+    heads and width, with "memory.sample_tokens" weight gradients of all but a ``share`` of the tokens.
+
+    By formula, of the pipeline stage that keeps most: the activations that a micro-batch leaves there, and those that
+    it would leave with nothing left out.
+    """
+
+    key: str
+    share: float
+    kept_bytes: int
+    whole_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class UpdatedLayerRow:
     """What is trained of a layer: weights of some output channels, biases. ``gain`` is by how much more these weights
     lowered the held-out loss, alone with biases and the head, than those did; None where nobody asked.

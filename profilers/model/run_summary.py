@@ -25,6 +25,7 @@ from profilers.model.rows import (
     MemoryPlanRow,
     NetworkRow,
     OuterRow,
+    PartialProductsRow,
     PipelineRow,
     PlanRow,
     QualityRow,
@@ -261,6 +262,8 @@ class RunSummary:
     adapted: AdaptedRow | None = None
     #: Where parts of a network alone are trained, within a budget of bytes.
     update: UpdateRow | None = None
+    #: Where steps train slices of layers, or take weight gradients from a sample of the tokens.
+    partial_products: PartialProductsRow | None = None
     #: Where nothing named ran, the costliest first; of the steps whose spans were kept.
     gaps: list[GapRow] = field(default_factory=list)
     #: Steps at the start that were not measured, and those that step times show to be warm-up; None if not known.

@@ -228,6 +228,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "networks": [],
     "adapted": None,
     "update": None,
+    "partial_products": None,
     "gaps": [],
     "warmup_steps": None,
     "warmup_steps_found": None,

@@ -66,16 +66,23 @@ def lines(summary: RunSummary) -> Iterator[Line]:
         yield "documents", shared_documents(summary.sequence_groups, summary.sequence_plans)
     if summary.batches_ahead:
         yield "batches", step.batches_ahead(summary.batches_ahead)
-    if summary.adapted is not None:
-        yield "adapted", step.adapted(summary.adapted)
-    if summary.update is not None:
-        yield "trained", step.update(summary.update)
+    yield from _trained_lines(summary)
     if summary.outer is not None:
         yield "outer loop", outer(summary.outer)
     yield from uncompressed_lines(summary)
     for variable in summary.environment:
         yield "environment", _variable(variable)
     yield from note_lines(summary)
+
+
+def _trained_lines(summary: RunSummary) -> Iterator[Line]:
+    """Which part of a network learns, or is left out of a step."""
+    if summary.adapted is not None:
+        yield "adapted", step.adapted(summary.adapted)
+    if summary.update is not None:
+        yield "trained", step.update(summary.update)
+    if summary.partial_products is not None:
+        yield "left out", step.partial_products(summary.partial_products)
 
 
 def shared_documents(groups: Sequence[SequenceGroupRow], plans: Sequence[SequencePlanRow]) -> str:

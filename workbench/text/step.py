@@ -20,6 +20,7 @@ from profilers.model.rows import (
     GapRow,
     MemoryPlanRow,
     NetworkRow,
+    PartialProductsRow,
     PipelineRow,
     PlanRow,
     SkewRow,
@@ -272,6 +273,15 @@ def adapting(train: Mapping[str, Any]) -> str:
     if method == "none":
         return ""
     return f"{method} of rank {train.get('adapt_rank')} learns beside a frozen model, from {train.get('resume')}."
+
+
+def partial_products(row: PartialProductsRow) -> str:
+    """What steps leave out, and what that spares."""
+    of = f"a step trains {words.percent(row.share)} of each block's heads and feed-forward width"
+    if row.key == "memory.sample_tokens":
+        of = f"weight gradients come from {words.percent(row.share)} of the tokens"
+    kept, whole = words.gib(row.kept_bytes), words.gib(row.whole_bytes)
+    return f"{of}; by formula a micro-batch leaves {kept} of activations in a stage in place of {whole}"
 
 
 def update(row: UpdateRow) -> str:

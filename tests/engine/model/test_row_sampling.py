@@ -22,6 +22,7 @@ from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.session import Session
 from tests.engine.model.test_activation_memory import SHAPE
+from tests.support.engine.partial_products import check_told
 from tests.support.runs import execute, small
 
 ROWS, KEPT, DRAWS = 40, 12, 10_000
@@ -208,8 +209,13 @@ def test_a_run_learns_from_samples_and_draws_the_same_ones_again(session: Sessio
     }
     losses = []
     for share in (1.0, 0.5, 0.5):
-        outcome, summary = execute(session, small(**values, memory__sample_tokens=share))
+        config = small(**values, memory__sample_tokens=share)
+        outcome, summary = execute(session, config)
         assert outcome.good, outcome
+        if share == 1:
+            assert summary.partial_products is None
+        else:
+            check_told(summary.partial_products, "memory.sample_tokens", config)
         losses.append(summary.validation_loss)
     exact, first, second = losses
     assert exact is not None and first is not None

@@ -21,7 +21,9 @@ from engine.model.linear import RingSlice, ring_slice, sliced_linear
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.session import Session
+from profilers.model.rows import PartialProductsRow
 from tests.engine.model.test_activation_memory import SHAPE
+from tests.support.engine.partial_products import check_told
 from tests.support.runs import execute, small
 
 TOKENS = torch.arange(64).view(2, 32)
@@ -171,12 +173,15 @@ def test_what_cannot_be_sliced_is_refused(values: dict[str, Any], remedy: str) -
 def test_two_ranks_learn_what_one_does(session: Session) -> None:
     """With buckets of which some hold slices of matrices alone; what they send is compared with formulas elsewhere."""
     values = {"model__kv_heads": 4, "train__steps": 6, "batch__micro_batch": 1, "overlap__bucket_mb": 0.2}
-    losses = []
+    losses, told = [], list[PartialProductsRow | None]()
     for dp, stage, keep in ((1, 0, 0.5), (2, 0, 0.5), (2, 3, 0.5), (2, 0, 1.0)):
         config = small(**values, parallel__dp=dp, parallel__zero_stage=stage, train__slice_keep=keep)
         outcome, summary = execute(session, config)
         assert outcome.good, outcome
         losses.append(summary.validation_loss)
+        told.append(summary.partial_products)
+    assert told[0] == told[1] == told[2] and told[3] is None
+    check_told(told[0], "train.slice_keep", small(**values, train__slice_keep=0.5))
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     assert losses[2] == pytest.approx(losses[0], rel=1e-5)
     assert losses[3] != pytest.approx(losses[0], rel=1e-4)

@@ -183,6 +183,7 @@ def _loss_and_memory(view: RunView, records: Snapshot, summary: RunSummary) -> N
     if view.job is None:
         quality.draw(view, summary)
         quality.draw_adapted(summary)
+        quality.draw_partial(summary)
         quality.draw_tasks(summary)
         quality.draw_experts(summary)
         quality.draw_sequences(summary)

@@ -39,6 +39,7 @@ def draw_trained(config: Mapping[str, Any], summary: RunSummary) -> None:
     the frozen part at its end.
     """
     draw_adapted(summary)
+    draw_partial(summary)
     if summary.adapted is None and (told := step.adapting(config.get("train") or {})):
         st.caption(f":material/tune: {told}")
     if summary.update is not None:
@@ -50,6 +51,13 @@ def draw_adapted(summary: RunSummary) -> None:
     if summary.adapted is not None:
         told = step.adapted(summary.adapted)
         st.caption(f":material/tune: {told[:1].upper()}{told[1:]}.")
+
+
+def draw_partial(summary: RunSummary) -> None:
+    """What steps leave out of their products; nothing where these are whole."""
+    if summary.partial_products is not None:
+        told = step.partial_products(summary.partial_products)
+        st.caption(f":material/content_cut: {told[:1].upper()}{told[1:]}.")
 
 
 def draw_tasks(summary: RunSummary) -> None:

@@ -149,6 +149,42 @@ def test_what_learned_beside_a_frozen_model_is_told_once_and_that_it_changed() -
     )
 
 
+def partial_page() -> None:
+    from profilers.model.rows import PartialProductsRow
+    from profilers.model.run_summary import RunSummary
+    from workbench.pages.run import quality
+
+    for key, share in (("train.slice_keep", 0.75), ("memory.sample_tokens", 0.3)):
+        row = PartialProductsRow(key, share, 3 << 20, 5 << 20)
+        quality.draw_trained({}, RunSummary("x", {}, 1, "gloo", 1, 1, partial_products=row))
+    quality.draw_trained({}, RunSummary("y", {}, 1, "gloo", 1, 1))
+
+
+def test_what_steps_leave_out_is_told_once_with_what_that_spares() -> None:
+    found = AppTest.from_function(partial_page).run()
+    assert not found.exception
+    sliced, sampled = (one.value for one in found.caption)
+    assert "A step trains 75 % of each block's heads and feed-forward width; by formula" in sliced
+    assert "Weight gradients come from 30 % of the tokens; by formula" in sampled
+    spared = "a micro-batch leaves 3.0 MiB of activations in a stage in place of 5.0 MiB."
+    assert sliced.endswith(spared) and sampled.endswith(spared)
+
+
+def test_a_sampled_run_tells_so_on_its_page_and_while_it_goes(home: Path) -> None:
+    sampled, exact = pair(home)
+    summary = json.loads((sampled / run_folder.SUMMARY).read_text())
+    row = {"key": "memory.sample_tokens", "share": 0.3, "kept_bytes": 3 << 20, "whole_bytes": 5 << 20}
+    run_folder.write_json(sampled / run_folder.SUMMARY, summary | {"partial_products": row})
+    told = "Weight gradients come from 30 % of the tokens"
+    for page in ({"id": sampled.name, "section": "Loss and memory"}, {"id": exact.name}):
+        app = visit("runs", **page)
+        assert not app.exception
+        assert texts(app).count(told) == (page["id"] == sampled.name)
+    app = visit("live", run=sampled.name)
+    assert not app.exception
+    assert texts(app).count(told) == 1
+
+
 def tasks_page() -> None:
     from profilers.model.rows import TaskRow
     from profilers.model.run_summary import RunSummary
