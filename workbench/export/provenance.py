@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.config.errors import InputError
 from profilers.model.rows import ChangeRow
 from workbench.analysis.studies import StudyDocument
 from workbench.home.runs import RunView
@@ -42,18 +41,16 @@ class Source:
 def source(view: RunView, study: StudyDocument | None) -> Source:
     """A run with its exact configuration and its study, if it belongs to one that can still be read.
 
-    An export starts from the beginning: the checkpoint that a run continued lies on this machine.
+    An export starts from the beginning: the checkpoint that a run continued lies on this machine. What learned beside
+    a frozen checkpoint needs it anywhere, and names it.
 
     Raises:
-        InputError: the run has no valid configuration, or adapted a checkpoint.
+        InputError: the run has no valid configuration.
     """
     config = view.config()
-    if config.train.adapt != "none":
-        remedy = (
-            "is of a checkpoint, and an export starts from the beginning; export the run that it went on from"
-        )
-        raise InputError("train.adapt", config.train.adapt, remedy)
-    config = config.with_values({"train.resume": None})
+    adapted = config.train.adapt != "none" and config.train.resume is not None
+    checkpoint = str(Path(str(config.train.resume)).absolute()) if adapted else None
+    config = config.with_values({"train.resume": checkpoint})
     return Source(view, config.dumps(), study)
 
 

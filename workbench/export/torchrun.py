@@ -222,6 +222,11 @@ def _starts(view: RunView) -> str:
     if origin is None:
         return "from the beginning, with the losses of the run where the number of ranks is the same"
     at = "" if origin.step is None else f" after {origin.step:,} steps"
+    if view.config().train.adapt != "none":
+        return (
+            f"beside the frozen checkpoint of `{origin.run}`{at}, which every machine needs; "
+            "`train.resume` in `config.json` says where it lies"
+        )
     return (
         f"from the beginning, though the run continued `{origin.run}`{at}; to continue a checkpoint, set "
         "`train.resume` in `config.json` to its folder"

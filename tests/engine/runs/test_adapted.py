@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 
 from engine.checkpoint.checkpoint_folder import last_of
 from engine.config.errors import InputError
-from engine.config.run_config import RunConfig
+from engine.config.run_config import RunConfig, parse
 from engine.footprint.side_factors import side_factors, side_parameters
 from engine.run.outcome import Ending
 from engine.session import Session
@@ -22,7 +23,8 @@ from tests.support.engine.checkpoints import whole
 from tests.support.engine.own_models import HERE
 from tests.support.runs import execute, small
 from tests.tuning.predict.traffic.test_rank import first_difference, recorded
-from workbench.export.provenance import source
+from workbench.export import torchrun
+from workbench.export.targets import find_target
 from workbench.home.runs import load
 from workbench.text import run as run_text
 from workbench.text import step as step_text
@@ -100,11 +102,21 @@ def test_what_is_frozen_stays_what_it_was_and_that_is_told(
     assert row.share == pytest.approx(learned / (summary.parameters + learned))
     told = dict(run_text.lines(summary))["adapted"]
     assert f"{learned:,} parameters" in told and "are to the bit what they were" in told
-    with pytest.raises(
-        InputError, match=r"train\.adapt='\w+': is of a checkpoint, and an export starts from the"
-    ):
-        source(load(base.parent / summary.id), None)
     assert "changed: SHA-256" in step_text.adapted(replace(row, kept=False))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_export_trains_beside_the_same_checkpoint(
+    session: Session, base: Path, alone: dict[str, RunSummary], kind: str
+) -> None:
+    view = load(base.parent / alone[kind].id)
+    files = torchrun.render(view).files
+    config = parse(json.loads(files["config.json"]))
+    assert (config.train.adapt, config.train.resume) == (kind, str(base.absolute()))
+    assert f"beside the frozen checkpoint of `{base.name}`" in files["README.md"]
+    assert run(session, config)[0].losses == alone[kind].losses
+    lost = {loss.setting for loss in find_target("hf").render(view, None).losses}
+    assert {"train.adapt", "train.adapt_rank", "train.resume"} <= lost
 
 
 def sha256_of(run: Path, scratch: Path) -> str:

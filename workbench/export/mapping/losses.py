@@ -115,7 +115,7 @@ _NAMED: tuple[Row, ...] = (
     *(lost(f"train.{name}", "goes with train.optimizer", "see there")
       for name in ("beta1", "beta2", "epsilon", "momentum")),
     lost("train.slice_keep", _SEARCHED, "this changes what is learned: measure without it"),
-    lost("train.adapt", "an export starts from the beginning, with everything trained",
+    lost("train.adapt", "this trainer trains everything, from the beginning",
          "wrap the model in another library's adapters"),
     lost("train.adapt_rank", "goes with train.adapt", "see there"),
     lost("train.clip_value", "this trainer clips by the norm alone", "clip values in the training script"),
@@ -124,7 +124,7 @@ _NAMED: tuple[Row, ...] = (
     lost("train.validation_batches", _SCRIPT),
     lost("train.validate_every", _SCRIPT, "evaluate there"),
     lost("train.seconds", "a run there ends after its steps", "give the number of steps that fitted"),
-    lost("train.resume", "an export starts from the beginning"),
+    lost("train.resume", "an export starts from the beginning", "convert the checkpoint by hand"),
     *(lost(f"train.{name}", _OURS) for name in ("warmup", "timeout_seconds", "step_timeout_seconds")),
     lost("checkpoint.asynchronous", "this trainer decides how it writes"),
     lost("checkpoint.every_steps", _SCRIPT, "save there"),
