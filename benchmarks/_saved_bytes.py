@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
@@ -20,11 +20,12 @@ from profilers.torch_private import memory_identity
 class SavedBytes:
     """While inside, every pair of hooks is watched. A saved tensor's memory counts for as long as it lives, whoever
     holds it; so does one that is still being copied away, and one that comes back counts from the moment on at which
-    it was asked for and has left. Parameters and what is said to be ``resident`` do not count.
+    it was asked for and has left. Parameters and what is said to be ``resident`` do not count, nor does memory with the
+    identities in ``weights``, which may grow meanwhile: parameters that are gathered when they are needed.
     """
 
-    def __init__(self, *resident: Tensor) -> None:
-        self._besides = {memory_identity(one) for one in resident}
+    def __init__(self, *resident: Tensor, weights: Collection[int] = ()) -> None:
+        self._besides, self._weights = {memory_identity(one) for one in resident}, weights
         self._noted, self._coming = Noted(), list[tuple[Coming, int, Future[Any]]]()
         self._opened = ExitStack()
         #: In bytes.
@@ -55,7 +56,7 @@ class SavedBytes:
             for tensor in coming.wait():
                 self._noted.note(tensor)
         self._coming = [pair for pair in self._coming if pair not in done]
-        return self._noted.living_bytes(self._besides) + sum(
+        return self._noted.living_bytes(self._besides.union(self._weights)) + sum(
             size for _, size, left in self._coming if left.done()
         )
 

@@ -9,14 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from benchmarks._saved_bytes import SavedBytes
+from engine.compression.interface import Link
 from engine.config.run_config import RunConfig, parse
 from engine.config.sections import BlockAction
+from engine.dry_run.fake_tensors import parameters_of
 from engine.footprint import block_plan
 from engine.footprint.activations import costs_of_block
 from engine.footprint.block_plan import ACTIONS, BlockPlan, Cost
@@ -26,8 +29,12 @@ from engine.model.activation_memory import Activations, Offload
 from engine.model.copies import DiskCopies, Lane, ThreadCopies
 from engine.model.decoder import Decoder
 from engine.model.workloads.opening import open_blueprint
-from engine.parallel.build import alone
+from engine.parallel.build import alone, build_stages, set_micro_batches
+from engine.parallel.pipeline import MicroBatches, PipelineExecutor
+from engine.rank.loop import micro_batches, part_of_batch
 from engine.schedules import actions as schedule
+from tests.support.engine.local_sgd_runs import context_of
+from tests.support.ranks import on_ranks
 
 LAYERS = 6
 MODEL = {"layers": LAYERS, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn_hidden": 96, "vocabulary": 256}
@@ -166,6 +173,98 @@ def test_no_plan_exceeds_its_budget(tmp_path: Path, precision: str) -> None:
         seen |= set(plan.actions)
     assert {"keep", "full", "offload"} <= seen
     assert found[-1][1].actions == ("keep",) * LAYERS
+
+
+LAYOUTS: list[dict[str, Any]] = [
+    {"parallel__tp": 2},
+    {"parallel__tp": 2, "precision": "bf16"},
+    {"parallel__cp": 2},
+    {"parallel__cp": 2, "parallel__cp_method": "ulysses"},
+    {"parallel__dp": 2, "precision": "bf16", "batch__global_batch": 4},
+    {"parallel__dp": 2, "parallel__zero_stage": 3, "precision": "bf16", "batch__global_batch": 4},
+]
+
+
+def opened(rank: int, config: RunConfig, folder: str) -> tuple[PipelineExecutor, Decoder, MicroBatches]:
+    """A rank as a run builds it, its part of the model, and of one batch."""
+    context = context_of(rank, config, Path(folder))
+    stages = build_stages(context)
+    (replica,) = stages.stages.values()
+    assert isinstance(replica.model, Decoder)
+    part = part_of_batch(config, context.groups.at.dp)
+    context.timer.begin(0)
+    batches = micro_batches(context, *stages.samples().training(part.start, len(part)))
+    return stages, replica.model, batches
+
+
+def counted_on_rank(
+    rank: int, config: RunConfig, lists: list[tuple[BlockAction, ...]], folder: str
+) -> list[int]:
+    """The most bytes that this rank's saved tensors held in a step: by what ranks planned, then by each list."""
+    stages, decoder, batches = opened(rank, config, folder)
+    found = []
+    for actions in (None, *lists):
+        if actions is not None:
+            decoder.keep(Activations(actions=actions))
+        set_micro_batches({0: decoder}, config, plan_of(config), Path(folder))
+        with parameters_of(decoder) as weights, SavedBytes(decoder.rotary, weights=weights) as counter:
+            stages.run(batches)
+        found.append(counter.peak)
+    stages.close()
+    return found
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_nor_does_any_on_ranks(layout: dict[str, Any], tmp_path: Path) -> None:
+    config = config_of(**layout)
+    found = plans(config, 20)
+    middle = found[10][0]
+    planned = config.with_values({"memory.budget_gib": middle / 2**30})
+    lists = [plan.actions for _, plan in found]
+    for own, *peaks in on_ranks(2, counted_on_rank, planned, lists, str(tmp_path)):
+        assert own <= middle
+        for (budget, plan), peak in zip(found, peaks, strict=True):
+            assert 0.75 * plan.peak_bytes <= peak <= budget, (plan, peak)
+
+
+class _Noted(ThreadCopies):
+    """Over a link, with the moments at which what came back was there."""
+
+    def __init__(self) -> None:
+        super().__init__(rate=2e7)
+        self.back = list[float]()
+
+    def up(self, away: Any) -> Any:
+        coming = super().up(away)
+        coming._found.add_done_callback(lambda _: self.back.append(time.monotonic()))
+        return coming
+
+
+def exchanged(rank: int, config: RunConfig, folder: str) -> tuple[list[float], list[float]]:
+    """When each bucket of gradients began to be averaged, and when each block was back."""
+    stages, decoder, batches = opened(rank, config, folder)
+    assert decoder.offload is not None
+    copies, sent, start = _Noted(), list[float](), Link.all_reduce
+    decoder.offload.take("host", copies)
+
+    def noted(link: Link, x: Tensor) -> Any:
+        sent.append(time.monotonic())
+        return start(link, x)
+
+    with mock.patch.object(Link, "all_reduce", noted):
+        stages.run(batches)
+    stages.close()
+    return sent, copies.back
+
+
+def test_gradients_are_exchanged_while_blocks_still_come_back(tmp_path: Path) -> None:
+    """Those of the last blocks are under way before the first ones are asked for, however fast copies are."""
+    values = {"memory__block_actions": ["offload"] * LAYERS, "overlap__bucket_mb": 0.05}
+    config = config_of(parallel__dp=2, batch__global_batch=4, **values)
+    for sent, back in on_ranks(2, exchanged, config, str(tmp_path)):
+        assert len(back) == LAYERS < len(sent)
+        assert sum(moment < max(back) for moment in sent) > len(sent) / 2
 
 
 def test_what_a_plan_holds_is_what_a_footprint_says(tmp_path: Path) -> None:

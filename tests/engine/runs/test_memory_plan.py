@@ -85,8 +85,18 @@ def test_nor_in_a_model_that_is_no_decoder(session: Session) -> None:
     same(mixed, plain)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
-    "values", [{}, {"parallel__pp": 2}, {"parallel__dp": 2, "parallel__zero_stage": 3}], ids=name
+    "values",
+    [
+        {},
+        {"parallel__pp": 2},
+        {"parallel__tp": 2},
+        {"parallel__cp": 2},
+        {"parallel__dp": 2, "parallel__zero_stage": 3},
+        {"parallel__dp": 2, "precision": "bf16"},
+    ],
+    ids=name,
 )
 def test_a_budget_makes_a_plan_that_is_told(session: Session, values: dict[str, Any], tmp_path: Path) -> None:
     config = small(**(BASE | values))
