@@ -58,6 +58,17 @@ class SlowNoise(Noise):
         return super().training(first, count)
 
 
+@dataclass(frozen=True)
+class PacedNoise(SlowNoise):
+    """Held-out samples take a time of their own."""
+
+    held_out: float = 0.02
+
+    def validation(self, first: int, count: int) -> tuple[Any, Any]:
+        time.sleep(self.held_out)
+        return Noise.training(self, first + 1_000_000, count)
+
+
 class Narrower(nn.Module):
     """A block whose result is of another shape than its input, with a parameter that is no ``weight``."""
 
@@ -84,6 +95,11 @@ def shrinking(width: int = 24) -> Workload:
 def slowly(seconds: float = 0.02) -> Workload:
     """The same, whose batches take so long to make."""
     return replace(shrinking(), batches=SlowNoise(seconds=seconds))
+
+
+def paced(seconds: float, held_out: float) -> Workload:
+    """The same, whose steps take so long, and each batch of a held-out loss so long; all else of them is little."""
+    return replace(shrinking(), batches=PacedNoise(seconds=seconds, held_out=held_out))
 
 
 def _narrower(inputs: int, outputs: int) -> Callable[[], nn.Module]:
