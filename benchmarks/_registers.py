@@ -1,7 +1,7 @@
 """Registers between stages (OneFlow's actors, arXiv 2110.15032) here: rate and what is held, for 1, 2, 4 and no bound.
 
 GPipe sends all forwards ahead, over stages that become slower towards the end: without a bound messages pile up in
-front of them. A rank then keeps what it sent until the step ends, for gloo does not say earlier that a message has
+front of them. A rank then keeps what it sent until a gradient comes back, for gloo does not say that a message has
 left. Work is paced and links are slow as in ``_partial_pipeline.py``; steps of all kinds are taken in turn, and
 simulated event by event with as many credits.
 """

@@ -28,6 +28,13 @@ class _Arrival(NamedTuple):
     is_credit: bool = False
 
 
+class _Kept(NamedTuple):
+    """A message that was sent; whoever reads it uses it up at the place ``until`` of its list."""
+
+    message: Message
+    until: int
+
+
 class Held:
     """Messages that a rank holds of each way: expected, here, and in use; of those it sends, the ones it has not let go
     of. ``most`` is the most of any way so far.
@@ -82,8 +89,10 @@ class PipelineMessages:
         #: Credits.
         self._leaving: deque[Message] = deque()
         #: Of each way: what was sent and not let go of. With registers that is until whoever reads it has said that it
-        #: is used up; without, until it is known to have left, which gloo says of nothing before the step ends.
-        self._kept: dict[Way, deque[Message]] = {}
+        #: is used up; without, until it has left by what the backend says, which gloo does not, or by what comes later
+        #: from who reads it; or until the step ends.
+        self._kept: dict[Way, deque[_Kept]] = {}
+        self._used_at, self._made_at = _places(plan, rank)
         self.held = Held(registers)
 
     def connect(self) -> None:
@@ -117,7 +126,8 @@ class PipelineMessages:
         host_values.number(self._take_arrival(_Arrival(user, is_credit=True)))  # the host waits, too
         way = self._way_of(_Arrival(result_of(action)))
         assert way is not None, "it makes a message"
-        self._kept[way].popleft().wait()  # it was used up: gloo does not say of itself that it has left
+        message = self._kept[way].popleft().message
+        message.wait()  # it was used up: gloo does not say of itself that it has left
 
     def end(self, action: Action) -> None:
         """The message that the action used is used up: its register is free, and whoever waits for it is told."""
@@ -142,16 +152,18 @@ class PipelineMessages:
             return
         message = self._end(self._rank, target).send(tensor.contiguous(), target)
         kept = self._kept.setdefault((result.stage, to_stage), deque())
-        while self.held.registers is None and kept and kept[0].is_through:
-            kept.popleft().wait()
-        kept.append(message)
+        while self.held.registers is None and kept and kept[0].message.is_through:
+            kept.popleft().message.wait()
+        kept.append(_Kept(message, self._used_at[result]))
         self.held.keep(len(kept))
 
     def close(self) -> None:
         """Wait until everything has left."""
-        for messages in (self._leaving, *self._kept.values()):
-            while messages:
-                messages.popleft().wait()
+        while self._leaving:
+            self._leaving.popleft().wait()
+        for kept in self._kept.values():
+            while kept:
+                kept.popleft().message.wait()
 
     def _meet(self, source: int, target: int) -> None:
         channel = self._end(source, target)
@@ -167,8 +179,16 @@ class PipelineMessages:
                 self._receive(source)
             arrival, message = self._under_way.pop(source)
             self._here[arrival] = message.wait()
+            if self.held.registers is None:
+                self._let_go(source, self._made_at[arrival.action])
             self._expect(source)
         return self._here.pop(wanted)
+
+    def _let_go(self, reader: int, place: int) -> None:
+        """Of all that a rank has used up that has come to this place of its list."""
+        for way, kept in self._kept.items():
+            while kept and self._plan.rank_of[way[1]] == reader and kept[0].until <= place:
+                kept.popleft().message.wait()
 
     def _expect(self, source: int) -> None:
         """Be ready for what comes next, one receive ahead of need, if there is a register for it."""
@@ -201,6 +221,19 @@ class PipelineMessages:
         channel = self._ends[0] if target > source else self._ends[1]
         assert channel is not None, "a message without a pipeline"
         return channel
+
+
+def _places(plan: Plan, rank: int) -> tuple[dict[Action, int], dict[Action, int]]:
+    """Places in lists of other ranks: by this rank's result where it is used up, by theirs for it where it is made."""
+    used, made = dict[Action, int](), dict[Action, int]()
+    for other, actions in enumerate(plan.actions):
+        for place, action in enumerate(actions if other != rank else ()):
+            wanted, given = plan.wanted(action), plan.given(action)
+            if wanted is not None and plan.rank_of[wanted.stage] == rank:
+                used[wanted] = place
+            if given is not None and plan.rank_of[given[1]] == rank:
+                made[given[0]] = place
+    return used, made
 
 
 def _arrivals(plan: Plan, rank: int, freed: Mapping[Action, Action]) -> dict[int, list[_Arrival]]:

@@ -110,3 +110,10 @@ def test_messages_pile_up_before_a_slow_stage_unless_there_is_a_bound(tmp_path: 
         else:
             assert max(piled, held) <= bound
     assert [one.most_held for one in sender[1:]] == [1, 2, 4], "it is fast, and takes all that there are"
+
+
+def test_a_schedule_that_needs_few_holds_few_without_a_bound(tmp_path: Path) -> None:
+    """What comes back tells what was used up, though gloo does not say that it has left."""
+    config = small(parallel__pp=2, schedule__kind="1f1b", batch__global_batch=MICRO_BATCHES)
+    for (told,) in on_ranks(2, with_slow_reader, config, (None,), str(tmp_path)):
+        assert told.most_held == 2
