@@ -79,7 +79,7 @@ def test_it_ends_as_its_time_does(session: Session, layout: dict[str, Any]) -> N
 
 
 #: Seconds of a step and of a held-out loss, which ranks sleep away; a loss and a save are due after so many steps.
-STEP, LOSS, LOSS_EVERY, SAVE_EVERY = 0.4, 1.2, 4, 3
+STEP, LOSS, LOSS_EVERY, SAVE_EVERY = 0.4, 1.2, 5, 3
 #: Seconds beside them: what is between steps, and what records do not tell.
 SLACK = 0.2
 
