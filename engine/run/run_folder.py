@@ -51,13 +51,13 @@ def write_json(path: Path, document: dict[str, Any], indented: bool = True) -> N
 def read_json(path: Path) -> dict[str, Any] | None:
     """A document, or None if it is not there or not readable as JSON."""
     try:
-        document = _decoded(path.read_bytes())
+        document = _decode_json(path.read_bytes())
     except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) else None
 
 
-def _decoded(text: bytes) -> object:
+def _decode_json(text: bytes) -> object:
     """Of a long run a summary has megabytes, which msgspec reads three times as fast; but it knows no NaN."""
     try:
         return msgspec.json.decode(text)
