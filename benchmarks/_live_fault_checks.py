@@ -25,7 +25,7 @@ from engine.run import run_folder
 from engine.run.outcome import RecordedOutcome
 from engine.run.run_folder import RunStatus
 from engine.session import Session
-from profilers.analysis.events import change_rows, resumed
+from profilers.analysis.events import change_rows, resume_source
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import JoinedSteps, join_steps
 from profilers.records.reader import RunRecords
@@ -157,7 +157,7 @@ def _check_goes_on(victim: LiveVictim, before: Before, dies: bool, shot: Shot) -
 def _check_resumed(run: Path, parent: Path, before: Before, shot: Shot) -> None:
     """From the last checkpoint that there is; it says so once its ranks are built."""
     wait_until(lambda: bool(losses(run)) or RunStatus.of(run).state == "ended", _ENDED_SECONDS)
-    point = resumed(RunRecords(run / run_folder.RECORDS))
+    point = resume_source(RunRecords(run / run_folder.RECORDS))
     saved = [manifest.step for path in complete(parent) if (manifest := read_manifest(path))]
     if saved and (point is None or point.step != max(saved)):
         at = None if point is None else point.step
@@ -258,7 +258,7 @@ def _windows(victim: LiveVictim) -> list[str]:
         window = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("window") or {}
         run, first, end = victim.home / str(window.get("run")), window.get("first"), window.get("end")
         steps = steps_of(run)
-        inside = steps.between(first, end)
+        inside = steps.select_range(first, end)
         if len(inside.steps) != end - first:
             problems.append(f"trial {trial.number} was judged by {len(inside.steps)} of {end - first} steps")
             continue

@@ -45,7 +45,7 @@ from profilers.model.verdict import Pipeline, Setting, Thresholds
 from profilers.records.reader import RunRecords
 from profilers.records.schema import Event
 from profilers.summary import RunFacts, summarize
-from profilers.verdicts.job import for_others
+from profilers.verdicts.job import generalize_advice
 
 #: What records call the groups of a layout.
 _GROUPS = {
@@ -237,7 +237,7 @@ def summary_of_job(folder: Path, records: RunRecords) -> RunSummary:
         links=calibrated.links(backend),
         links_reason=calibrated.reason,
     )
-    return for_others(summarize(records, facts))
+    return generalize_advice(summarize(records, facts))
 
 
 def calibration_or_reason(folder: Path) -> store.Found:

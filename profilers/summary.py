@@ -11,29 +11,29 @@ from profilers.analysis.anatomy import anatomy, task_rows, warmup_of
 from profilers.analysis.communication import communication_rows, message_seconds_reason, peak_bandwidth_reason
 from profilers.analysis.events import (
     adapted_row,
+    add_step_times,
     ahead_rows,
     change_rows,
     checkpoint_rows,
     detail_notes,
     expert_slot_rows,
     last_change,
-    left_alone,
     losses_before_steps,
     memory_plan_rows,
     network_rows,
     outer_row,
     plan_rows,
     quality_rows,
-    resumed,
+    resume_source,
     sequence_rows,
     time_budget,
+    uncompressed_parameters,
     update_row,
-    with_times,
 )
 from profilers.analysis.exposed_communication import seconds_of_calls, waits_of
 from profilers.analysis.machine import gpu_notes, gpus_of, host_rows, joules_of_ranks
-from profilers.analysis.memory import memory_rows, peak, with_outside
-from profilers.analysis.rounds import Rounds, between_seconds, stretches, wall_seconds, whole_rounds
+from profilers.analysis.memory import add_outside_bytes, memory_rows, peak
+from profilers.analysis.rounds import Rounds, mean_gap_seconds, stretches, wall_seconds, whole_rounds
 from profilers.analysis.statistics import mean_interval, p95
 from profilers.analysis.steps import JoinedSteps, join_steps, mean_phases
 from profilers.analysis.wire_counters import interface_rows, wire_totals
@@ -53,12 +53,12 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()})
     changes = change_rows(records)
     since = facts.since if facts.since is not None else last_change(changes)
-    told = settled = steps.between(since, None)
+    told = settled = steps.select_range(since, None)
     if facts.settling is not None:
-        settled = told.settled_after(facts.settling)
-    rounds = whole_rounds(settled.measured(), facts.round_steps)
-    measured = rounds.steps if len(rounds.seconds) else settled.measured()
-    detailed = measured.detailed()
+        settled = told.exclude_first(facts.settling)
+    rounds = whole_rounds(settled.select_measured(), facts.round_steps)
+    measured = rounds.steps if len(rounds.seconds) else settled.select_measured()
+    detailed = measured.select_detailed()
     tokens = _step_tokens(facts, measured if len(measured.steps) else steps)
     used = gpus_of_ranks(records)
     memory = memory_rows(records, since or 0)
@@ -66,9 +66,9 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         **_of_facts(facts),
         "tokens_per_step": None if tokens is None else round(tokens),
         "first_step": int(steps.steps[0]) if len(steps.steps) else 0,
-        "resumed": resumed(records),
+        "resumed": resume_source(records),
         **_event_rows(records),
-        "changes": with_times(changes, steps),
+        "changes": add_step_times(changes, steps),
         "measured_from_step": int(measured.steps[0]) if len(measured.steps) else None,
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
         "gradient_norms": steps.values["gradient_norm"].mean(axis=0).tolist() if steps.ranks else [],
@@ -87,14 +87,16 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     }
     if len(measured.steps):
         known |= _speed(rounds, measured, facts, tokens) | _energy(measured, records, used)
-        counted = measured if settled is told else told.measured()  # ranks read counters where they begin
+        counted = (
+            measured if settled is told else told.select_measured()
+        )  # ranks read counters where they begin
         known |= _in_detail(measured, detailed, counted, records, facts, used)
     else:
         reasons = ("tokens_per_second_reason", "mfu_reason", "wire_bytes_reason", "joules_reason")
         known |= dict.fromkeys(reasons, "no measured step")
     span = measured.span if len(measured.steps) else None
     known |= gpus_of(records, used, span)
-    known["memory"] = with_outside(memory, known["gpus"])
+    known["memory"] = add_outside_bytes(memory, known["gpus"])
     known |= {"hosts": host_rows(records, span), "interfaces": interface_rows(records, span)}
     known["notes"] = [*known["notes"], *gpu_notes(records)]
     if known["gpus"] and used.reason:
@@ -120,7 +122,7 @@ def _event_rows(records: RunRecords) -> dict[str, Any]:
     """What ranks told in events of their own."""
     return {
         **time_budget(records),
-        "left_alone": left_alone(records),
+        "left_alone": uncompressed_parameters(records),
         "plans": plan_rows(records),
         "memory_plans": memory_plan_rows(records),
         "expert_slots": expert_slot_rows(records),
@@ -288,7 +290,7 @@ def _where_time_goes(
     findings = findings_of(records, detailed, facts.setting, rows, shown, used)
     return {
         "phases": mean_phases(detailed),
-        "between_seconds": between_seconds(detailed),
+        "between_seconds": mean_gap_seconds(detailed),
         **shown,
         **_verdicts(findings, facts.setting.thresholds),
         "episodes": episodes_of(records, detailed, facts.setting, findings, facts.round_steps),

@@ -112,12 +112,12 @@ def schema_of(operator: Any) -> Any:
     return operator._schema
 
 
-def below_backend_select() -> Any:
+def keys_below_backend_select() -> Any:
     """The dispatch keys below the one at which collectives are recorded."""
     return torch._C._after_ADInplaceOrView_keyset.remove(torch._C.DispatchKey.BackendSelect)
 
 
-def after_backward(function: Callable[[], None]) -> None:
+def call_after_backward(function: Callable[[], None]) -> None:
     """Call it when all gradients of the backward that is running are there. RuntimeError if none is running.
 
     What is queued later is called later: DDP waits for its averages in such a call, queued with its last one.

@@ -29,7 +29,7 @@ def trial_of(folder: Path, archive: Archive | None = None) -> Trial:
     if (folder / run_folder.STARTED).exists():
         raise InputError("run", folder.name, "was changed as it went; take one that kept its configuration")
     records = RunRecords(folder / run_folder.RECORDS, archive)
-    steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()}).measured()
+    steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()}).select_measured()
     if not len(steps.steps):
         raise InputError(
             "run", folder.name, "has no measured step; take one that has train.steps above warmup"

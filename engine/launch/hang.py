@@ -19,7 +19,7 @@ from engine.run.outcome import Ending, RunOutcome
 from engine.run.progress import WAITING, Progress, RankProgress
 from engine.run.run_folder import FLIGHT, read_json
 from profilers.collectives import hang
-from profilers.collectives.flight_recorder import Dump, DumpError, merged_dump, parse
+from profilers.collectives.flight_recorder import Dump, DumpError, merge_dumps, parse
 from profilers.collectives.hang import Stuck
 from profilers.records.writer import RecordWriter
 
@@ -44,7 +44,7 @@ def explain(progress: Progress, folder: Path) -> Stuck | None:
         if document is None:
             continue
         try:
-            dump = merged_dump([parse(one.encode(), document["since_unix"]) for one in document["dumps"]])
+            dump = merge_dumps([parse(one.encode(), document["since_unix"]) for one in document["dumps"]])
         except (DumpError, KeyError, AttributeError):
             continue
         members = {group: tuple(ranks) for group, ranks in document.get("members", {}).items()}

@@ -73,7 +73,7 @@ class CommandReader:
         """
         self._step = step
         disturbed = self._tasks.busy
-        self._tasks.before(step)
+        self._tasks.begin_step(step)
         number = self._control.due(step, busy=self._tasks.busy)
         order = None if number is None else self._read(number)
         if self._hold is not None and step >= self._hold.step:

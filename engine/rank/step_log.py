@@ -104,7 +104,7 @@ class StepLog:
         if step == self._records.first_measured:
             with self._rank.timer.aside():  # waits for what is on its way, once
                 self._interfaces.at_rest()
-        self._records.before(step)
+        self._records.begin_step(step)
         for mixture in self._mixtures.values():
             mixture.load.on = self._recording and self._rank.timer.detailed
 
@@ -124,7 +124,7 @@ class StepLog:
             sequences = accumulation(config, dp) * config.batch.micro_batch
             tokens = sequences * config.data.sequence_length // self._rank.layout.cp
         more = expert_samples(times.step, self._mixtures)
-        self._records.after(
+        self._records.finish_step(
             times, Told(tokens, loss, norm, more, task_samples(times.step, losses, config, dp))
         )
         if times.step == self._rank.config.train.steps - 1:

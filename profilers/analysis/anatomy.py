@@ -30,7 +30,7 @@ def clocks_of(records: RunRecords) -> dict[int, ClockOffset]:
 
 def clock_rows(clocks: dict[int, ClockOffset], time_unix: float) -> list[ClockRow]:
     """The offsets at one time; empty if all ranks have one clock."""
-    found = {rank: clock.at(time_unix) for rank, clock in clocks.items()}
+    found = {rank: clock.estimate(time_unix) for rank, clock in clocks.items()}
     if not any(offset.error_seconds for offset in found.values()):
         return []
     return [ClockRow(rank, offset.offset_seconds, offset.error_seconds) for rank, offset in found.items()]

@@ -86,7 +86,7 @@ def last_change(rows: list[ChangeRow]) -> int | None:
     return max((row.step for row in rows), default=None)
 
 
-def with_times(rows: list[ChangeRow], steps: JoinedSteps) -> list[ChangeRow]:
+def add_step_times(rows: list[ChangeRow], steps: JoinedSteps) -> list[ChangeRow]:
     """The changes with the mean step before and after each, up to the neighbouring ones."""
     places = sorted({row.step for row in rows})
     bounds = [None, *places, None]
@@ -98,7 +98,7 @@ def with_times(rows: list[ChangeRow], steps: JoinedSteps) -> list[ChangeRow]:
 
 
 def _mean(steps: JoinedSteps, first: int | None, end: int | None) -> float | None:
-    measured = steps.between(first, end).measured()
+    measured = steps.select_range(first, end).select_measured()
     return float(wall_seconds(measured).mean()) if len(measured.steps) else None
 
 
@@ -111,7 +111,7 @@ def checkpoint_rows(records: RunRecords) -> list[CheckpointRow]:
     return [row for row in found if row is not None]
 
 
-def resumed(records: RunRecords) -> Resumed | None:
+def resume_source(records: RunRecords) -> Resumed | None:
     """What the run continued from."""
     return next((_convert(data, Resumed) for data in _events(records, "resumed")), None)
 
@@ -344,10 +344,10 @@ def _sent_bytes(
 
     Steps that were not recorded in detail count with the mean of those that were, if need be of the whole run's.
     """
-    between = steps.between(first, end)
-    detailed = between.detailed().steps
+    between = steps.select_range(first, end)
+    detailed = between.select_detailed().steps
     if not len(detailed):
-        detailed = steps.detailed().steps
+        detailed = steps.select_detailed().steps
     tables = [records.table(rank, "comm") for rank in steps.ranks]
     rows = communication_rows(tables, detailed, max(1, len(detailed) * len(tables)), backend=backend)
     unrecorded = len(tables) > 1 and not any(map(len, tables))  # an outer loop sends nothing in most steps
@@ -356,7 +356,7 @@ def _sent_bytes(
     return len(between.steps) * float(np.sum([row.wire_bytes for row in rows]))
 
 
-def left_alone(records: RunRecords) -> dict[str, str]:
+def uncompressed_parameters(records: RunRecords) -> dict[str, str]:
     """Name -> reason, of all ranks; what a rank said last counts."""
     found: dict[str, str] = {}
     for rank in records.ranks():

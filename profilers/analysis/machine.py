@@ -62,7 +62,7 @@ def joules(readings: Iterable[tuple[Table, int]], start_unix: float, end_unix: f
 
     The counter is read at intervals: the mean power between the samples within the span stands for all of it.
     """
-    found = [of_gpu(table, gpu, start_unix, end_unix) for table, gpu in readings]
+    found = [gpu_joules(table, gpu, start_unix, end_unix) for table, gpu in readings]
     known = [energy for energy in found if energy is not None]
     return sum(known) if known and len(known) == len(found) else None
 
@@ -80,7 +80,7 @@ def joules_of_ranks(
     return energy, None if energy is not None else "the driver did not tell the energy of all GPUs in use"
 
 
-def of_gpu(gpu_samples: Table, gpu: int, start_unix: float, end_unix: float) -> float | None:
+def gpu_joules(gpu_samples: Table, gpu: int, start_unix: float, end_unix: float) -> float | None:
     """Energy of one GPU between two wall-clock times, if it is known."""
     watts = _mean_watts(gpu_samples, gpu, start_unix, end_unix)
     return None if watts is None else watts * (end_unix - start_unix)
@@ -131,7 +131,7 @@ def gpus_of(records: RunRecords, used: RankGpus, span: tuple[float, float] | Non
     """``gpus`` and ``gpus_reason`` of a run's summary; ``used`` are those that ranks compute on, ``span`` as below."""
     hosts = records.hosts()
     rows = [
-        replace(row, host=host_name(host), ranks=used.on(host, row.gpu))
+        replace(row, host=host_name(host), ranks=used.find_ranks(host, row.gpu))
         for host in hosts
         for row in gpu_rows(records.table(host, "gpu"), span)
     ]
@@ -208,7 +208,7 @@ def _gpu_row(samples: Table, gpu: int, inside: Any, span: tuple[float, float] | 
     return GpuRow(
         gpu=gpu,
         samples=int(chosen.sum()),
-        energy_joules=of_gpu(samples, gpu, *span),
+        energy_joules=gpu_joules(samples, gpu, *span),
         throttled=_throttle_shares(samples.column("throttle_reasons")[chosen]),
         **known,
     )

@@ -47,7 +47,7 @@ def peak(rows: Sequence[MemoryRow]) -> dict[str, Any]:
     }
 
 
-def with_outside(rows: Sequence[MemoryRow], gpus: Sequence[GpuRow]) -> list[MemoryRow]:
+def add_outside_bytes(rows: Sequence[MemoryRow], gpus: Sequence[GpuRow]) -> list[MemoryRow]:
     """The rows, with what NVML says that ranks' processes hold of a GPU over the allocators' reserved bytes, in equal
     parts where several ranks share it; without it where one of the two is not known.
     """
@@ -64,7 +64,7 @@ def with_outside(rows: Sequence[MemoryRow], gpus: Sequence[GpuRow]) -> list[Memo
     return found
 
 
-def reached(peaks: NDArray[Any]) -> int:
+def peak_index(peaks: NDArray[Any]) -> int:
     """The first of a rank's records in which its highest peak counts as reached; of those without a peak none does.
 
     ``peaks`` [records]: the highest so far, masked or NaN where a record has none.
@@ -76,7 +76,7 @@ def reached(peaks: NDArray[Any]) -> int:
 def _row(rank: int, table: Table, column: str) -> MemoryRow:
     peaks, phases = table.column(column), table.column("phase")
     highest = int(peaks.max())
-    at = reached(peaks)
+    at = peak_index(peaks)
     return MemoryRow(
         rank=rank,
         kind=KINDS[column],

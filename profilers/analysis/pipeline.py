@@ -69,7 +69,7 @@ def pipeline_of(
     idle = [_idle(actions) for actions in whole]
     span, busy, waiting, transfer, gaps, rank_steps = (sum(values) for values in zip(*idle, strict=True))
     middle = float(whole[0].start[len(whole[0].start) // 2])
-    errors = [clock.at(middle).error_seconds for clock in clocks.values()]
+    errors = [clock.estimate(middle).error_seconds for clock in clocks.values()]
     return PipelineRow(
         ranks=len(pipelines[0]),
         steps=int(rank_steps) // (len(whole) * len(pipelines[0])),
@@ -116,14 +116,14 @@ def _of_rank(rank: int, table: Table, clock: ClockOffset, steps: _Places, ready:
     meaning = np.zeros(max(names, default=0) + 1, dtype=np.int64)
     for code, name in names.items():
         meaning[code] = _ORDER.index(name)
-    start = clock.aligned(np.ma.getdata(table.column("start_unix")))
+    start = clock.align(np.ma.getdata(table.column("start_unix")))
     step, stage, micro_batch = (
         np.ma.getdata(table.column(name)).astype(np.int64) for name in ("step", "stage", "micro_batch")
     )
     work = meaning[np.ma.getdata(codes).astype(np.int64)]
     end = start + np.ma.getdata(table.column("seconds"))
     place = np.minimum(np.searchsorted(steps, step), len(steps) - 1)
-    had_data = np.where(steps[place] == step, clock.aligned(ready)[place], np.nan)
+    had_data = np.where(steps[place] == step, clock.align(ready)[place], np.nan)
     return _Actions(step, np.full(len(table), rank), work, stage, micro_batch, start, end, had_data)
 
 

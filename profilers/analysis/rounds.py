@@ -33,7 +33,7 @@ def wall_seconds(steps: JoinedSteps) -> _Floats:
     return np.asarray((own + between.filled(0.0)).mean(axis=0).filled(0.0))
 
 
-def between_seconds(steps: JoinedSteps) -> float:
+def mean_gap_seconds(steps: JoinedSteps) -> float:
     """Mean seconds between a step and the one before, of what counts; there is at least one step."""
     return float(steps.values["between_seconds"].filled(0.0).mean())
 
@@ -55,7 +55,7 @@ def stretches(measured: JoinedSteps) -> list[Stretch]:
     idle = start[:, 1:] - start[:, :-1] - length[:, :-1]
     aside = np.asarray((idle - between[:, 1:]).mean(axis=0).filled(0.0))
     cuts = np.flatnonzero((aside > LEAST_ASIDE) | (np.diff(measured.steps) != 1)) + 1
-    parts = (measured.chosen(places) for places in np.split(np.arange(len(measured.steps)), cuts))
+    parts = (measured.select(places) for places in np.split(np.arange(len(measured.steps)), cuts))
     return [Stretch(*part.span, len(part.steps)) for part in parts if len(part.steps)]
 
 
@@ -74,7 +74,7 @@ def whole_rounds(measured: JoinedSteps, period: int) -> Rounds:
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
     for places in np.split(np.arange(len(numbers)), breaks):
         chosen[places[: len(places) // period * period]] = True
-    steps = measured.chosen(chosen)
+    steps = measured.select(chosen)
     return Rounds(wall_seconds(steps).reshape(-1, period).sum(axis=1), steps, period)
 
 

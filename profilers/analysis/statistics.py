@@ -145,7 +145,7 @@ def _strangers(values: _Array, level: float, least: float) -> int:
 _FAR_SCORE = 3.5
 
 
-def far_above(values: Values) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def high_outliers(values: Values) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which values lie far above the median: by the modified z-score (x - median) / (1.4826 MAD), above 3.5."""
     level, deviation = _level_and_deviation(_finite_array(values))
     return np.asarray(np.asarray(values) - level > _FAR_SCORE * deviation)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from profilers.analysis.statistics import MINIMUM_STEPS, chance, far_above
+from profilers.analysis.statistics import MINIMUM_STEPS, chance, high_outliers
 from profilers.model.rows import FIXED, ONE_OFF, ROTATING, GapRow, LateStep, SkewRow
 from profilers.records.schema import PHASES
 from profilers.records.table import Column, Table
@@ -30,7 +30,7 @@ class JoinedSteps:
     steps: np.ndarray[Any, np.dtype[np.int64]]
     values: dict[str, Column]
 
-    def measured(self) -> JoinedSteps:
+    def select_measured(self) -> JoinedSteps:
         """Only measured steps, and of those only the ones that no rank is missing from.
 
         The last step of a killed run is there for some ranks only; its slowest rank is not known.
@@ -38,7 +38,7 @@ class JoinedSteps:
         present = self.values["measured"].count(axis=0)
         complete = present == present.max(initial=0)
         wanted = complete & np.ma.filled(self.values["measured"], 0).any(axis=0)
-        return self.chosen(wanted)
+        return self.select(wanted)
 
     @property
     def left_out(self) -> int:
@@ -46,7 +46,7 @@ class JoinedSteps:
         found = np.flatnonzero(np.ma.filled(self.values["measured"], 0).max(axis=0, initial=0))
         return int(found[0]) if len(found) else len(self.steps)
 
-    def settled_after(self, steps: int) -> JoinedSteps:
+    def exclude_first(self, steps: int) -> JoinedSteps:
         """The same, with so many steps at the start not measured, whatever ranks left out there."""
         told = self.values["measured"]
         flags = np.ma.getdata(told).copy()
@@ -54,16 +54,16 @@ class JoinedSteps:
         measured: Column = np.ma.MaskedArray(flags, mask=np.ma.getmaskarray(told))
         return JoinedSteps(self.ranks, self.steps, self.values | {"measured": measured})
 
-    def detailed(self) -> JoinedSteps:
+    def select_detailed(self) -> JoinedSteps:
         """Only steps whose phases every rank recorded."""
         wanted = ~np.ma.getmaskarray(self.values[PHASE_FIELDS[0]]).any(axis=0)
-        return self.chosen(wanted)
+        return self.select(wanted)
 
-    def between(self, first: int | None, end: int | None) -> JoinedSteps:
+    def select_range(self, first: int | None, end: int | None) -> JoinedSteps:
         """The steps from ``first`` on that come before ``end``; None for no bound."""
         start = 0 if first is None else int(np.searchsorted(self.steps, first))
         stop = len(self.steps) if end is None else int(np.searchsorted(self.steps, end))
-        return self.chosen(slice(start, stop))
+        return self.select(slice(start, stop))
 
     @property
     def span(self) -> tuple[float, float]:
@@ -71,7 +71,7 @@ class JoinedSteps:
         starts = self.values["start_unix"]
         return float(starts.min()), float((starts + self.values["step_seconds"]).max())
 
-    def chosen(self, wanted: Any) -> JoinedSteps:
+    def select(self, wanted: Any) -> JoinedSteps:
         """The chosen steps: a mask or a slice of them."""
         columns = {name: values[:, wanted] for name, values in self.values.items()}
         return JoinedSteps(self.ranks, self.steps[wanted], columns)
@@ -154,8 +154,8 @@ def skew_row(seconds: _Seconds, ranks: Sequence[int], steps: Sequence[int]) -> S
 
     In each step one rank is the last, by so much behind the median of the others. What that costs in the mean step is
     divided among three causes, and the largest is the kind. One-off is what steps that stand out lie above the median
-    step (:func:`~profilers.analysis.statistics.far_above`, and at least a tenth as far as the worst), if they are at
-    most a tenth of at least ten steps. Of all other steps, fixed is what they lose to ranks that are last more often
+    step (:func:`~profilers.analysis.statistics.high_outliers`, and at least a tenth as far as the worst), if they are
+    at most a tenth of at least ten steps. Of all other steps, fixed is what they lose to ranks that are last more often
     than chance would make them: a binomial test against 1 / ranks at 1 %, Bonferroni's correction for the ranks
     included. Rotating is the rest.
     """
@@ -195,7 +195,7 @@ def _behind_the_others(seconds: _Seconds) -> _Seconds:
 
 def _late(behind: _Seconds) -> np.ndarray[Any, np.dtype[np.bool_]]:
     above = behind - np.median(behind)
-    late = far_above(behind) & (above >= _LEAST_LATE * above.max())
+    late = high_outliers(behind) & (above >= _LEAST_LATE * above.max())
     rare = len(behind) >= MINIMUM_STEPS and late.sum() <= _MOST_LATE * len(behind)
     return late if rare else np.zeros_like(late)
 

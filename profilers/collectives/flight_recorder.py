@@ -106,7 +106,7 @@ def take(backend: str) -> list[bytes]:
     return torch_private.flight_dumps(of_nccl=backend == "nccl")
 
 
-def merged_dump(dumps: Sequence[Dump]) -> Dump:
+def merge_dumps(dumps: Sequence[Dump]) -> Dump:
     """One rank's dumps as one, with calls that several recorders have once. DumpError if there is none."""
     if not dumps:
         raise DumpError("no recorder left a dump")

@@ -84,7 +84,7 @@ class _Members:
                 self._ranks[group].update(ranks)
         self._ranks[_DEFAULT_GROUP] = set(range(world_size))
 
-    def of(self, group: str) -> list[int]:
+    def find_ranks(self, group: str) -> list[int]:
         """In the group's own order."""
         return sorted(self._ranks[group])
 
@@ -102,7 +102,7 @@ def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Ite
     here = {rank: known[first.sequence] for rank, known in calls.items() if first.sequence in known}
     # What has left a rank's ring buffer was called long ago.
     arrived = {rank for rank, known in calls.items() if max(known, default=0) >= first.sequence}
-    missing = [rank for rank in members.of(group) if rank not in arrived]
+    missing = [rank for rank in members.find_ranks(group) if rank not in arrived]
     called = {rank: f"{entry.operation} of {entry.bytes:,} bytes" for rank, entry in here.items()}
     differs = len(set(called.values())) > 1
     begun = {rank for rank, entry in here.items() if entry.ended or _has_started(entry)}
@@ -137,7 +137,7 @@ def _messages(group: str, dumps: Mapping[int, Dump], members: _Members) -> Itera
 
     Whether a message has ended does not decide: torch never notes the end of those that were sent in a batch.
     """
-    ranks = members.of(group)
+    ranks = members.find_ranks(group)
     pairs = {
         entry.pair for dump in dumps.values() for entry in dump.entries if entry.group == group and entry.pair
     }

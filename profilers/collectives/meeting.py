@@ -30,13 +30,13 @@ class CallKey(NamedTuple):
     operation: str
     number: int
 
-    def written(self) -> str:
+    def link_text(self) -> str:
         """As it stands in a link: "dp.all_reduce.0"."""
         return f"{self.axis}.{self.operation}.{self.number}"
 
 
 def call_key(text: str) -> CallKey | None:
-    """The reverse of ``CallKey.written``; None for anything else."""
+    """The reverse of ``CallKey.link_text``; None for anything else."""
     axis, _, rest = text.partition(".")
     operation, _, number = rest.partition(".")
     return CallKey(axis, operation, int(number)) if axis and operation and number.isdecimal() else None
@@ -87,7 +87,7 @@ class Meeting:
         """Its place in the step."""
         return CallKey(self.axis, self.operation, self.number)
 
-    def of(self, rank: int) -> Attendance:
+    def attendance(self, rank: int) -> Attendance:
         """What one of its ranks saw. KeyError if that is none of them."""
         for one in self.ranks:
             if one.rank == rank:
@@ -146,9 +146,7 @@ def _calls(records: RunRecords, step: int, rank: int, clocks: Mapping[int, Clock
         return {}
     rows: Iterable[Any] = table.part(int(places[0]), int(places[-1]) + 1).rows()
     wanted = [row for row in rows if row.step == step and not _is_message(row.operation)]
-    begins = clocks.get(rank, ClockOffset()).aligned(
-        np.array([row.start_unix for row in wanted], dtype=float)
-    )
+    begins = clocks.get(rank, ClockOffset()).align(np.array([row.start_unix for row in wanted], dtype=float))
     counts: dict[tuple[str, str], int] = defaultdict(int)
     found: _Calls = {}
     for row, begin in zip(wanted, begins.tolist(), strict=True):
@@ -171,7 +169,7 @@ def _origin(
     for rank in calls:
         table = records.table(rank, "step")
         starts = table.column("start_unix")[np.ma.getdata(table.column("step")) == step]
-        begins += clocks.get(rank, ClockOffset()).aligned(starts.filled(np.nan)).tolist()
+        begins += clocks.get(rank, ClockOffset()).align(starts.filled(np.nan)).tolist()
     return min(begins or [begin for of_rank in calls.values() for _, begin in of_rank.values()], default=0.0)
 
 
@@ -187,7 +185,7 @@ def _meeting(
     begins = {rank: begin for rank, (_, begin) in came.items()}
     last = max(begins, key=begins.__getitem__)
     ends = [begin + row.seconds for row, begin in came.values() if row.seconds is not None]
-    errors = sorted(clocks.get(rank, ClockOffset()).at(begins[rank]).error_seconds for rank in came)
+    errors = sorted(clocks.get(rank, ClockOffset()).estimate(begins[rank]).error_seconds for rank in came)
     row = next(iter(came.values()))[0]
     return Meeting(
         step=step,

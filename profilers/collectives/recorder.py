@@ -29,7 +29,8 @@ from profilers.steps.wait_sampler import waits_here
 
 #: The recorder that is started in this process; the kernels are the process's too.
 _started: list[CollectiveRecorder] = []
-#: The same while it is paused: then only calls ``beside_steps`` are recorded, for the step that waits for them.
+#: The same while it is paused: then only calls inside ``collect_background_calls`` are recorded, for the step
+#: that waits for them.
 _paused: list[CollectiveRecorder] = []
 
 
@@ -51,12 +52,12 @@ def pause_recording() -> Iterator[None]:
         _unseen.discard(me)
 
 
-#: Where the calls go that a thread issues ``beside_steps``.
+#: Where the calls go that a thread issues inside ``collect_background_calls``.
 _beside: dict[int, list[Issued]] = {}
 
 
 @contextmanager
-def beside_steps() -> Iterator[list[Issued]]:
+def collect_background_calls() -> Iterator[list[Issued]]:
     """Calls that this thread issues inside go on beside later steps: none is told until ``tell`` is given them.
 
     What is recorded of a step is written when it ends, and the end of such a call would not be known by then.
@@ -178,7 +179,7 @@ class CollectiveRecorder:
         tensors_at, group_at = names.index(payload), names.index("process_group")
         async_at = names.index("async_op") if "async_op" in names else len(names)
         returns = bool(schema.returns)  # a monitored barrier has nothing to wait for: it is over
-        below = torch_private.below_backend_select()
+        below = torch_private.keys_below_backend_select()
         redispatch, unbox, several = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
         kinds, mark, note, tell = self.kinds, self.mark, self.note, self.tell
 
@@ -232,7 +233,7 @@ def _group(known: Any) -> dist.ProcessGroup:
 def _issued_calls(times: StepSeconds) -> list[Timed]:
     """The calls that were issued and not waited for at once."""
     since = min(begin for begin, *_ in times.issued)
-    exposed, calls = times.exposed(since), []
+    exposed, calls = times.exposed_spans(since), []
     for begin, end, kind in times.issued:
         if end is None:
             calls.append(Timed(kind, begin, None, None))

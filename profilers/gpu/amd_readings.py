@@ -37,7 +37,7 @@ _MOST_WATTS = 100_000
 
 def metrics(library: GpuLibrary, index: int) -> Metrics:
     """The driver's table of a GPU; empty if it has none."""
-    return _dictionary(library.of(index, "amdsmi_get_gpu_metrics_info"))
+    return _dictionary(library.query(index, "amdsmi_get_gpu_metrics_info"))
 
 
 def fast(library: GpuLibrary, index: int, table: Metrics, unit_joules: float | None) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def fast(library: GpuLibrary, index: int, table: Metrics, unit_joules: float | N
 
 def slow(library: GpuLibrary, index: int) -> dict[str, Any]:
     """Limits, counters and processes: what changes seldom, or never."""
-    ecc = _dictionary(library.of(index, "amdsmi_get_gpu_total_ecc_count"))
+    ecc = _dictionary(library.query(index, "amdsmi_get_gpu_total_ecc_count"))
     found = {
         "power_limit_watts": _power_limit(library, index),
         "slowdown_celsius": _critical_celsius(library, index),
@@ -88,7 +88,7 @@ def limits(library: GpuLibrary, index: int) -> GpuLimits:
 
 def energy_unit_joules(library: GpuLibrary, index: int) -> float | None:
     """What one count of a GPU's energy counter stands for."""
-    told = number(_dictionary(library.of(index, "amdsmi_get_energy_count")).get("counter_resolution"))
+    told = number(_dictionary(library.query(index, "amdsmi_get_energy_count")).get("counter_resolution"))
     if not told:
         return None
     joules = told * 1e-6
@@ -121,7 +121,7 @@ def number(value: Any, bits: int = 16) -> float | None:
 
 
 def _memory(library: GpuLibrary, index: int) -> dict[str, int]:
-    told = _dictionary(library.of(index, "amdsmi_get_gpu_vram_usage"))
+    told = _dictionary(library.query(index, "amdsmi_get_gpu_vram_usage"))
     known = {name: number(told.get(name), 32) for name in ("vram_total", "vram_used")}
     return {name: int(mib) * _MIB for name, mib in known.items() if mib is not None}
 
@@ -145,7 +145,7 @@ def _links(kilobytes: Any) -> int | None:
 
 
 def _power_limit(library: GpuLibrary, index: int) -> float | None:
-    told = number(_dictionary(library.of(index, "amdsmi_get_power_cap_info")).get("power_cap"), 64)
+    told = number(_dictionary(library.query(index, "amdsmi_get_power_cap_info")).get("power_cap"), 64)
     if not told:  # 0 on the second die of an MI250X
         return None
     return told * 1e-6 if told > _MOST_WATTS else float(told)
@@ -153,7 +153,7 @@ def _power_limit(library: GpuLibrary, index: int) -> float | None:
 
 def _highest_clock(library: GpuLibrary, index: int) -> float | None:
     kinds = library.constant("AmdSmiClkType")
-    told = None if kinds is None else library.of(index, "amdsmi_get_clock_info", kinds.GFX)
+    told = None if kinds is None else library.query(index, "amdsmi_get_clock_info", kinds.GFX)
     return number(_dictionary(told).get("max_clk"), 32)
 
 
@@ -161,12 +161,12 @@ def _critical_celsius(library: GpuLibrary, index: int) -> float | None:
     sensors, kinds = library.constant("AmdSmiTemperatureType"), library.constant("AmdSmiTemperatureMetric")
     if sensors is None or kinds is None:
         return None
-    return number(library.of(index, "amdsmi_get_temp_metric", sensors.HOTSPOT, kinds.CRITICAL)) or None
+    return number(library.query(index, "amdsmi_get_temp_metric", sensors.HOTSPOT, kinds.CRITICAL)) or None
 
 
 def _processes(library: GpuLibrary, index: int) -> dict[str, int | None]:
     """How many processes use the GPU, and the memory of those that are ranks."""
-    found = library.of(index, "amdsmi_get_gpu_process_list")
+    found = library.query(index, "amdsmi_get_gpu_process_list")
     if not isinstance(found, list):
         return {}
     ours = [_dictionary(one) for one in found]

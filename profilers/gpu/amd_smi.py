@@ -52,12 +52,12 @@ class AmdSmi(GpuLibrary):
     @property
     def driver_version(self) -> str | None:
         """Of amdgpu, such as "6.8.5"; in a kernel's own driver, the kernel's."""
-        return _text((self.of(0, "amdsmi_get_gpu_driver_info") or {}).get("driver_version"))
+        return _text((self.query(0, "amdsmi_get_gpu_driver_info") or {}).get("driver_version"))
 
     def name(self, index: int) -> str | None:
         """A GPU's product name."""
         return _text(self._asic(index).get("market_name")) or _text(
-            (self.of(index, "amdsmi_get_gpu_board_info") or {}).get("product_name")
+            (self.query(index, "amdsmi_get_gpu_board_info") or {}).get("product_name")
         )
 
     def is_divided(self, index: int) -> bool:
@@ -72,7 +72,7 @@ class AmdSmi(GpuLibrary):
             "gpu": index,
             "name": self.name(index),
             "uuid": self._uuid(index),
-            "pci_bus_id": _address(self.of(index, "amdsmi_get_gpu_device_bdf")),
+            "pci_bus_id": _address(self.query(index, "amdsmi_get_gpu_device_bdf")),
         }
         teller = self._energy_of(index)
         return told if teller in (index, None) else told | {"energy_of": teller}
@@ -80,7 +80,9 @@ class AmdSmi(GpuLibrary):
     def hip_numbers(self) -> list[int]:
         """HIP's number of each GPU, in this library's order; the same numbers where ROCm (before 6.4) does not tell."""
         count = self.device_count
-        told = [(self.of(gpu, "amdsmi_get_gpu_enumeration_info") or {}).get("hip_id") for gpu in range(count)]
+        told = [
+            (self.query(gpu, "amdsmi_get_gpu_enumeration_info") or {}).get("hip_id") for gpu in range(count)
+        ]
         known = [number for number in told if isinstance(number, int)]
         return known if sorted(known) == list(range(count)) else list(range(count))
 
@@ -131,13 +133,13 @@ class AmdSmi(GpuLibrary):
         return bool(_TWO_DIES.search(self.name(index) or ""))
 
     def _asic(self, index: int) -> dict[str, Any]:
-        return self.of(index, "amdsmi_get_gpu_asic_info") or {}
+        return self.query(index, "amdsmi_get_gpu_asic_info") or {}
 
     def _uuid(self, index: int) -> str | None:
         """As HIP and ROCR_VISIBLE_DEVICES spell it: "GPU-" and the 16 hex digits of the device's own number, which is
         the serial number of the chip where ROCm (before 6.4) does not tell it.
         """
-        hip = _text((self.of(index, "amdsmi_get_gpu_enumeration_info") or {}).get("hip_uuid"))
+        hip = _text((self.query(index, "amdsmi_get_gpu_enumeration_info") or {}).get("hip_uuid"))
         serial = _text(self._asic(index).get("asic_serial"))
         digits = (hip or "").removeprefix("GPU-") or (serial or "").removeprefix("0x")
         return f"GPU-{digits.lower()}" if re.fullmatch(r"[0-9a-fA-F]{16}", digits) else None

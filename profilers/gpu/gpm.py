@@ -40,7 +40,7 @@ class Gpm:
         if not self.supports(index) or not self._has_samples(index):
             return {}
         before, now = self._samples[index]
-        if self._library.of(index, "nvmlGpmSampleGet", now) is None:
+        if self._library.query(index, "nvmlGpmSampleGet", now) is None:
             self._filled.discard(index)
             return {}
         self._samples[index] = now, before
@@ -52,7 +52,7 @@ class Gpm:
     def supports(self, index: int) -> bool:
         """Whether this GPU has such counters, and lets us read them."""
         if index not in self._supported:
-            answer = self._library.of(index, "nvmlGpmQueryDeviceSupport")
+            answer = self._library.query(index, "nvmlGpmQueryDeviceSupport")
             if answer is None:
                 return False
             self._supported[index] = bool(answer.isSupportedDevice)

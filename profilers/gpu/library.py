@@ -159,7 +159,7 @@ class GpuLibrary(ABC):
         """A function answered, but not this part of it."""
         self._missed.setdefault(what, f"{what}: {why}")
 
-    def of(self, index: int, function: str, *arguments: Any) -> Any:
+    def query(self, index: int, function: str, *arguments: Any) -> Any:
         """What a function says of one GPU; ``arguments`` come after the GPU."""
         # A sample of GPM is a pointer of ctypes, which has no hash; what is asked of it does not depend on it.
         key = index, function, tuple(part for part in arguments if isinstance(part, int | str | tuple))

@@ -56,21 +56,21 @@ class Nvml(GpuLibrary):
 
     def name(self, index: int) -> str | None:
         """A GPU's product name."""
-        return _text(self.of(index, "nvmlDeviceGetName"))
+        return _text(self.query(index, "nvmlDeviceGetName"))
 
     def is_divided(self, index: int) -> bool:
         """Whether a GPU is in MIG mode: processes compute on parts of it, never on the whole."""
-        modes = self.of(index, "nvmlDeviceGetMigMode")
+        modes = self.query(index, "nvmlDeviceGetMigMode")
         self.forgive("nvmlDeviceGetMigMode")  # what has no such mode is whole
         return modes is not None and modes[0] == 1
 
     def identity(self, index: int) -> dict[str, Any]:
         """What tells a GPU from all others, whatever its number: ``gpu``, ``name``, ``uuid`` and ``pci_bus_id``."""
-        place = self.of(index, "nvmlDeviceGetPciInfo")
+        place = self.query(index, "nvmlDeviceGetPciInfo")
         return {
             "gpu": index,
             "name": self.name(index),
-            "uuid": _text(self.of(index, "nvmlDeviceGetUUID")),
+            "uuid": _text(self.query(index, "nvmlDeviceGetUUID")),
             "pci_bus_id": None if place is None else pci_bus_id(place.domain, place.bus, place.device),
         }
 
@@ -80,7 +80,7 @@ class Nvml(GpuLibrary):
 
     def tells_energy(self, index: int) -> bool:
         """Whether the joules of a GPU can be known: Volta and later."""
-        return self.of(index, "nvmlDeviceGetTotalEnergyConsumption") is not None
+        return self.query(index, "nvmlDeviceGetTotalEnergyConsumption") is not None
 
     def _read(self, index: int) -> dict[str, Any]:
         """Once a second all of it; without GPM, PCIe counters take 20 ms each."""

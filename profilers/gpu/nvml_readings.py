@@ -16,15 +16,15 @@ _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 def fast(library: GpuLibrary, index: int) -> dict[str, Any]:
     """Load, memory, power, energy, temperature and clocks: fields of ``GpuSample``."""
-    memory = library.of(index, "nvmlDeviceGetMemoryInfo")
-    load = library.of(index, "nvmlDeviceGetUtilizationRates")
+    memory = library.query(index, "nvmlDeviceGetMemoryInfo")
+    load = library.query(index, "nvmlDeviceGetUtilizationRates")
     return {
         "utilization_fraction": _scale(getattr(load, "gpu", None), 0.01),
         "memory_utilization_fraction": _scale(getattr(load, "memory", None), 0.01),
         "memory_used_bytes": getattr(memory, "used", None),
         "memory_total_bytes": getattr(memory, "total", None),
-        "power_watts": _scale(library.of(index, "nvmlDeviceGetPowerUsage"), 1e-3),
-        "energy_joules": _scale(library.of(index, "nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
+        "power_watts": _scale(library.query(index, "nvmlDeviceGetPowerUsage"), 1e-3),
+        "energy_joules": _scale(library.query(index, "nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
         "temperature_celsius": _scale(_temperature(library, index)),
         "sm_clock_mhz": _scale(_with(library, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
         "memory_clock_mhz": _scale(_with(library, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
@@ -34,7 +34,7 @@ def fast(library: GpuLibrary, index: int) -> dict[str, Any]:
 
 def slow(library: GpuLibrary, index: int, temperature: float | None) -> dict[str, Any]:
     """Limits, counters and processes: what changes seldom, or never."""
-    limit = library.of(index, "nvmlDeviceGetEnforcedPowerLimit")
+    limit = library.query(index, "nvmlDeviceGetEnforcedPowerLimit")
     found = {
         "power_limit_watts": _scale(limit, 1e-3),
         "slowdown_celsius": _slowdown_celsius(library, index, temperature),
@@ -47,11 +47,11 @@ def slow(library: GpuLibrary, index: int, temperature: float | None) -> dict[str
 
 def limits(library: GpuLibrary, index: int) -> GpuLimits:
     """What a GPU has and may do; the clock that was set is the applications' clock."""
-    memory = library.of(index, "nvmlDeviceGetMemoryInfo")
+    memory = library.query(index, "nvmlDeviceGetMemoryInfo")
     return GpuLimits(
         memory_total_bytes=getattr(memory, "total", None),
         memory_free_bytes=getattr(memory, "free", None),
-        power_limit_watts=_scale(library.of(index, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+        power_limit_watts=_scale(library.query(index, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
         sm_clock_max_mhz=_with(library, index, "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"),
         sm_clock_set_mhz=_with(library, index, "nvmlDeviceGetApplicationsClock", "NVML_CLOCK_SM"),
     )
@@ -82,9 +82,9 @@ def _temperature(library: GpuLibrary, index: int) -> int | None:
 def _throttle_reasons(library: GpuLibrary, index: int) -> int | None:
     """Drivers before 535 know only the old name."""
     new, old = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
-    mask = library.of(index, new)
+    mask = library.query(index, new)
     if mask is None:
-        mask = library.of(index, old)
+        mask = library.query(index, old)
         if mask is None:
             return None
         library.forgive(new)
@@ -99,7 +99,7 @@ def _slowdown_celsius(library: GpuLibrary, index: int, now: float | None) -> flo
     if absolute:
         return float(absolute)
     offset = fields(library, index, [("NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT", 0)])[0]
-    margin = None if offset is None else library.of(index, "nvmlDeviceGetMarginTemperature")
+    margin = None if offset is None else library.query(index, "nvmlDeviceGetMarginTemperature")
     if now is None or offset is None or margin is None:
         return None
     library.forgive("nvmlDeviceGetTemperatureThreshold")
@@ -109,7 +109,7 @@ def _slowdown_celsius(library: GpuLibrary, index: int, now: float | None) -> flo
 def _ecc(library: GpuLibrary, index: int, kind: str) -> int | None:
     """Errors since the driver was loaded or the GPU was reset."""
     volatile = library.constant("NVML_VOLATILE_ECC")
-    count = library.of(index, "nvmlDeviceGetTotalEccErrors", library.constant(kind), volatile)
+    count = library.query(index, "nvmlDeviceGetTotalEccErrors", library.constant(kind), volatile)
     return None if count is None else int(count)
 
 
@@ -133,7 +133,7 @@ def fields(library: GpuLibrary, index: int, asked: list[tuple[str, int]]) -> lis
     numbers = [(library.constant(name), scope) for name, scope in asked]
     if not asked or any(number is None for number, _ in numbers):
         return [None] * len(asked)
-    answers = library.of(index, "nvmlDeviceGetFieldValues", tuple(numbers))
+    answers = library.query(index, "nvmlDeviceGetFieldValues", tuple(numbers))
     if answers is None:
         return [None] * len(asked)
     return [_value(library, name, answer) for (name, _), answer in zip(asked, answers, strict=True)]
@@ -151,7 +151,7 @@ def _value(library: GpuLibrary, name: str, answer: Any) -> float | None:
 
 def _processes(library: GpuLibrary, index: int) -> dict[str, int | None]:
     """How many compute here, and what the run's ranks hold. In a container ranks may not be found: then None."""
-    found = library.of(index, "nvmlDeviceGetComputeRunningProcesses")
+    found = library.query(index, "nvmlDeviceGetComputeRunningProcesses")
     if found is None:
         return {}
     ours = [process.usedGpuMemory for process in found if process.pid in library.ranks]
@@ -160,7 +160,7 @@ def _processes(library: GpuLibrary, index: int) -> dict[str, int | None]:
 
 
 def _with(library: GpuLibrary, index: int, function: str, constant: str) -> Any:
-    return library.of(index, function, library.constant(constant))
+    return library.query(index, function, library.constant(constant))
 
 
 def _scale(value: float | None, factor: float = 1.0) -> float | None:

@@ -39,7 +39,7 @@ class RankGpus:
     unknown: dict[int, str]
     energy_of: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def on(self, process: str, gpu: int) -> list[int] | None:
+    def find_ranks(self, process: str, gpu: int) -> list[int] | None:
         """The ranks on a GPU; None if some rank may be there without being known."""
         found = [rank for one in self.gpus if one[:2] == (process, gpu) for rank in one.ranks]
         return found if found or not self.unknown else None

@@ -41,7 +41,7 @@ def environment_rows(records: RunRecords) -> list[EnvironmentRow]:
     return [_together(rows) for rows in told.values()]
 
 
-def without_effect(rows: list[EnvironmentRow]) -> str | None:
+def ineffective_settings(rows: list[EnvironmentRow]) -> str | None:
     """The settings that provably did not act, in words; None if there are none."""
     failed = [f"{row.name}={row.asked} did not take effect ({row.how})" for row in rows if row.proven == NO]
     return "; ".join(failed) or None

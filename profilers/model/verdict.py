@@ -63,7 +63,7 @@ class Episode:
 _KEY = re.compile(r"\b(?:[a-z]+\.[a-z_]+|precision|compile)\b")
 
 
-def keys_in(advice: str) -> list[str]:
+def find_keys(advice: str) -> list[str]:
     """The keys of a run's configuration that a sentence names, in its order."""
     return _KEY.findall(advice)
 

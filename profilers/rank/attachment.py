@@ -97,7 +97,7 @@ class Door:
     def _after_optimizer(self, optimizer: Any, *_: Any) -> None:
         if self._recording is not None:
             with self._guard_job(self._recording):
-                self._recording.optimizer_ended(optimizer)
+                self._recording.end_optimizer(optimizer)
 
     @contextlib.contextmanager
     def _guard_job(self, recording: RankRecording) -> Iterator[None]:
@@ -136,5 +136,5 @@ def here() -> RankRecording | None:
 def _note_exception(before: Any, recording: RankRecording, kind: Any, error: Any, trace: Any) -> None:
     """An exception that nobody caught: what it says is noted, and shown as always."""
     with contextlib.suppress(Exception):
-        recording.failed(error)
+        recording.record_failure(error)
     before(kind, error, trace)

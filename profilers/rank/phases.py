@@ -62,7 +62,7 @@ class Forwards:
         """Find the modules that hold some of these parameters, and put the hooks in."""
         self._put_hooks(outermost(parameters))
 
-    def after_step(self) -> None:
+    def end_step(self) -> None:
         """A step is over."""
         if not self._called and self._levels < _MOST_LEVELS:
             self._levels += 1

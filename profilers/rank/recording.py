@@ -79,17 +79,17 @@ class RankRecording:
         if self.on_its_thread:
             self.steps(optimizer).optimizer_began(optimizer)
 
-    def optimizer_ended(self, optimizer: Any) -> None:
+    def end_optimizer(self, optimizer: Any) -> None:
         """After it."""
         if self.on_its_thread and self._steps is not None:
-            self._steps.optimizer_ended(optimizer)
+            self._steps.end_optimizer(optimizer)
 
     @property
     def on_its_thread(self) -> bool:
         """Whether the thread that trains asks."""
         return threading.get_ident() == self._thread
 
-    def failed(self, error: BaseException) -> None:
+    def record_failure(self, error: BaseException) -> None:
         """An exception ends this process."""
         lines = "".join(traceback.format_exception(error)).strip().splitlines()[-_LAST_LINES:]
         reason = (str(error).strip().splitlines() or [""])[0]
@@ -215,13 +215,13 @@ class JobSteps:
         self._forwards.look(parameters)
         self._next()
 
-    def after(self, told: Told) -> None:
+    def end_step(self, told: Told) -> None:
         """A step ends now, and the next one begins."""
         if self.timer.running:
             times = self.timer.end()
             self._leave_out_evaluations()
-            self.records.after(times, told)
-            self._forwards.after_step()
+            self.records.finish_step(times, told)
+            self._forwards.end_step()
         self._step += 1
         self._next()
 
@@ -239,7 +239,7 @@ class JobSteps:
         self._stepping.append(id(optimizer))
         self.timer.enter(_OPTIMIZER)
 
-    def optimizer_ended(self, optimizer: Any) -> None:
+    def end_optimizer(self, optimizer: Any) -> None:
         """With it ends a step of the job, if it is the optimizer that leads, and the job does not tell itself."""
         if id(optimizer) not in self._stepping:
             return
@@ -248,7 +248,7 @@ class JobSteps:
         self.timer.leave()
         if not self._stepping and not self._rank.exact and self._leads(optimizer):
             if self.timer.running:
-                self.after(_UNKNOWN)
+                self.end_step(_UNKNOWN)
             else:
                 self._step += 1
                 self.begin([one for group in optimizer.param_groups for one in group["params"]])
@@ -268,9 +268,9 @@ class JobSteps:
         return False
 
     def _next(self) -> None:
-        if self._orders.before(self._step):
+        if self._orders.begin_step(self._step):
             self.records.left_out.add(self._step)
-        self.records.before(self._step)
+        self.records.begin_step(self._step)
         self.timer.begin(self._step)
 
     def _ours(self) -> bool:

@@ -41,7 +41,7 @@ class Recorded:
     def step(self, loss: float | None = None) -> None:
         """A step ends here, and the next one begins; ``loss`` is this rank's."""
         if self._steps is not None:
-            self._steps.after(Told(None, None if loss is None else float(loss), None))
+            self._steps.end_step(Told(None, None if loss is None else float(loss), None))
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

@@ -60,7 +60,7 @@ class StepRecords:
     left_out: set[int] = field(default_factory=set)
     _pending: deque[_Pending] = field(default_factory=deque)
 
-    def before(self, step: int) -> None:
+    def begin_step(self, step: int) -> None:
         """Forget actions between steps, and choose how much of this one to record."""
         closely = step in self.left_out or self.choice.wants(step)
         self.timer.detailed = closely
@@ -69,7 +69,7 @@ class StepRecords:
             (self.actions.start if closely else self.actions.stop)()
         self._take_actions()
 
-    def after(self, times: StepTimes, told: Told) -> None:
+    def finish_step(self, times: StepTimes, told: Told) -> None:
         """Take over a finished step and write what the device has completed."""
         readings = self.timeline.end() if self.timeline is not None and times.detailed else {}
         self._pending.append(_Pending(times, self._take_actions(), readings, told))
@@ -115,7 +115,7 @@ class StepRecords:
         if times.step not in self.left_out:
             writing, own_seconds = time.perf_counter() - begin, sample.step_seconds * self.share
             marks = len(times.changes) + len(times.waits) + len(times.issued)
-            sampling = self.choice.told(times.step, own_seconds, writing + MARK_SECONDS * marks)
+            sampling = self.choice.add_measurement(times.step, own_seconds, writing + MARK_SECONDS * marks)
             if sampling is not None:
                 writer.event(SAMPLING_EVENT, step=times.step, **sampling._asdict())
 
@@ -132,7 +132,7 @@ class StepRecords:
             tokens=told.tokens,
             loss=told.loss,
             gradient_norm=told.gradient_norm,
-            between_seconds=times.between(self.timer.clock),
+            between_seconds=times.gap_seconds(self.timer.clock),
             **{f"{name}_seconds": seconds if times.detailed else None for name, seconds in phases.items()},
         )
 

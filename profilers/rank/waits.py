@@ -66,7 +66,7 @@ class Backwards:
         self._calls.append(call)
         if not self._queued:
             try:
-                torch_private.after_backward(self._gradients_are_there)
+                torch_private.call_after_backward(self._gradients_are_there)
                 self._queued = True
             except RuntimeError:  # sent by another thread beside it
                 return
@@ -122,7 +122,7 @@ class TensorWaits:
     def __init__(self, timer: StepTimer, is_ours: Callable[[], bool]) -> None:
         operator = torch_private.wait_of_functional_collectives()
         self._library = Library("_c10d_functional", "IMPL")
-        kernel = partial(_wait_tensor, timer, is_ours, operator, torch_private.below_backend_select())
+        kernel = partial(_wait_tensor, timer, is_ours, operator, torch_private.keys_below_backend_select())
         self._library.impl("wait_tensor", kernel, "BackendSelect", with_keyset=True)
 
     def stop(self) -> None:

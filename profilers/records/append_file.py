@@ -99,12 +99,12 @@ class AppendFile:
         self._closed = False
 
     @classmethod
-    def of_frames(cls, path: Path) -> AppendFile:
+    def open_frames(cls, path: Path) -> AppendFile:
         """A file of frames (``profilers.records.frames``)."""
         return cls(path, b"", _whole_frames)
 
     @classmethod
-    def of_records(cls, path: Path, head: bytes) -> AppendFile:
+    def open_records(cls, path: Path, head: bytes) -> AppendFile:
         """A file of fixed records below ``head``; one with another layout moves to ``<path>.old``."""
         return cls(path, head, partial(_whole_records, head=head))
 
@@ -155,7 +155,7 @@ class AppendFile:
             raise
 
 
-def records_in(path: Path) -> int:
+def count_records(path: Path) -> int:
     """How many whole records a file holds; 0 where there is none, or it is no file of records."""
     try:
         with path.open("rb") as file:

@@ -28,7 +28,7 @@ class NameTable(dict[str, int]):
     def __init__(self, path: Path) -> None:
         known, _ = read_names(path)
         super().__init__({name: number for number, name in known.items()})
-        self.file = AppendFile.of_frames(path)
+        self.file = AppendFile.open_frames(path)
         self._next = max((number for number in known if number != LAST_ID), default=-1) + 1
 
     def __missing__(self, name: str) -> int:

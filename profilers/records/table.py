@@ -51,7 +51,7 @@ class Table:
         if self._kind[name] == "name":
             return self._strings(name)
         values = np.ascontiguousarray(self._data[name])
-        invalid = ~self.recorded(name)
+        invalid = ~self.presence_mask(name)
         if self._kind[name] == "float64":
             invalid |= ~np.isfinite(values)
         return np.ma.MaskedArray(values, mask=invalid)
@@ -64,7 +64,7 @@ class Table:
         names = self._names.lookup(ids)
         known = np.zeros(LAST_ID + 1, dtype=bool)
         known[list(names)] = True
-        return np.ma.MaskedArray(ids, mask=~(self.recorded(name) & known[ids])), names
+        return np.ma.MaskedArray(ids, mask=~(self.presence_mask(name) & known[ids])), names
 
     def rows(self) -> list[FixedRecord]:
         """The records as dataclasses; masked values are None."""
@@ -83,7 +83,7 @@ class Table:
         """Whether its file has a field."""
         return name in self._bit
 
-    def recorded(self, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def presence_mask(self, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which records have a value in a field of the file, be it finite or not."""
         bit = np.uint64(1 << self._bit[name])
         if self._validity is None:

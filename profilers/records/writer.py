@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
-from profilers.records.append_file import AppendFile, pack_frame, records_in
+from profilers.records.append_file import AppendFile, count_records, pack_frame
 from profilers.records.codec import STREAM_OF, Encoder, Header, encode_header, fields_of, record_struct
 from profilers.records.names import NameTable
 from profilers.records.schema import UNDONE_EVENT, Event, FixedRecord
@@ -31,7 +31,7 @@ class RecordWriter:
         self._lock = threading.Lock()
         self._names = NameTable(folder / f"{process}.names")
         self._streams: dict[type[FixedRecord], tuple[Encoder, AppendFile]] = {}
-        self._events = AppendFile.of_frames(folder / f"{process}.events")
+        self._events = AppendFile.open_frames(folder / f"{process}.events")
         self._encode_event = msgspec.msgpack.Encoder(enc_hook=repr).encode
         self._closed = False
         #: Records and events that could not be written.
@@ -85,7 +85,7 @@ class RecordWriter:
         """Tell that the steps from ``first`` on were undone: readers leave out their records so far."""
         with self._lock:
             streams = [STREAM_OF[record_class] for record_class in self._streams]
-        written = {stream: records_in(self._folder / f"{self._process}.{stream}") for stream in streams}
+        written = {stream: count_records(self._folder / f"{self._process}.{stream}") for stream in streams}
         self.event(UNDONE_EVENT, step=first, records=written, **about)
 
     def close(self) -> None:
@@ -120,6 +120,6 @@ class RecordWriter:
             record_bytes=record_struct(layout).size,
             fields=layout,
         )
-        file = AppendFile.of_records(self._folder / f"{self._process}.{stream}", encode_header(header))
+        file = AppendFile.open_records(self._folder / f"{self._process}.{stream}", encode_header(header))
         self._streams[record_class] = Encoder(record_class, self._names), file
         return self._streams[record_class]

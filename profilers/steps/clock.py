@@ -28,7 +28,7 @@ class Clock(Protocol):
     def wait(self, mark: Any) -> None:
         """Block until the device has passed the mark."""
 
-    def since(self, origin: Any, noted: Sequence[tuple[Any, Any, Any]]) -> list[Span]:
+    def spans_from_marks(self, origin: Any, noted: Sequence[tuple[Any, Any, Any]]) -> list[Span]:
         """(begin, end, kind) as marks in seconds since ``origin``: an unknown end is None, an unknown begin 0."""
         between, ready = self.seconds, self.ready
         return [
@@ -57,7 +57,7 @@ class CpuClock(Clock):
     def wait(self, mark: float) -> None:
         """Nothing to wait for."""
 
-    def since(self, origin: float, noted: Sequence[tuple[float, float | None, Any]]) -> list[Span]:
+    def spans_from_marks(self, origin: float, noted: Sequence[tuple[float, float | None, Any]]) -> list[Span]:
         """Differences."""
         return [(begin - origin, None if end is None else end - origin, kind) for begin, end, kind in noted]
 

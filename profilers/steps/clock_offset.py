@@ -61,14 +61,14 @@ class ClockOffset:
     def __init__(self, estimates: Sequence[Offset] = ()) -> None:
         self._estimates = tuple(sorted(estimates))
 
-    def aligned(self, times_unix: _Floats) -> _Floats:
+    def align(self, times_unix: _Floats) -> _Floats:
         """Times of this clock by the reference's."""
         if not self._estimates:
             return times_unix
         known = np.array(self._estimates)
         return np.asarray(times_unix - np.interp(times_unix, known[:, 0], known[:, 1]))
 
-    def at(self, time_unix: float) -> Offset:
+    def estimate(self, time_unix: float) -> Offset:
         """Between two estimates on the line through them; before the first and after the last the error grows by
         ``DRIFT``.
         """

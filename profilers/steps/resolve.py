@@ -49,7 +49,7 @@ class StepSeconds:
                 totals[EXPOSED] += waited
         return dict(zip(PHASES, totals, strict=True))
 
-    def exposed(self, since: float = 0.0) -> list[tuple[float, float]]:
+    def exposed_spans(self, since: float = 0.0) -> list[tuple[float, float]]:
         """Spans of exposed communication in order, of the phases that end after ``since``; none overlap."""
         found: list[tuple[float, float]] = []
         for phase in self._phases_after(since):

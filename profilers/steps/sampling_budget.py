@@ -48,7 +48,7 @@ class DetailChoice:
         """Whether to record it in detail."""
         return self.every == 1 or is_drawn(step, self.every)
 
-    def told(self, step: int, seconds: float, spent: float) -> Decision | None:
+    def add_measurement(self, step: int, seconds: float, spent: float) -> Decision | None:
         """A step in detail took ``seconds`` of a core, recording it ``spent``; what is chosen, once it is."""
         if self._decided or self._budget is None:
             return None

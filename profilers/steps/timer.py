@@ -49,7 +49,7 @@ class StepTimes:
     end_before: Any = None
     asides: list[tuple[Any, Any]] = field(default_factory=list)
 
-    def between(self, clock: Clock) -> float | None:
+    def gap_seconds(self, clock: Clock) -> float | None:
         """Seconds since the end of the step before, without what is no part of training; None of a first step."""
         if self.end_before is None:
             return None
@@ -69,8 +69,8 @@ class StepTimes:
                 Phase(code, points[i], points[i + 1], places[i], places[i + 1])
                 for i, (code, *_) in enumerate(self.changes)
             ],
-            waits=clock.since(origin, self.waits),
-            issued=clock.since(
+            waits=clock.spans_from_marks(origin, self.waits),
+            issued=clock.spans_from_marks(
                 origin, [(begin, end[0] if end else None, kind) for begin, end, kind in self.issued]
             ),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from profilers.model.run_summary import CommunicationRow
-from profilers.model.verdict import Gain, Verdict, keys_in
+from profilers.model.verdict import Gain, Verdict, find_keys
 from profilers.records import operations
 from profilers.verdicts.evidence import UNKNOWN, Exposure, RuleInputs, percent, rate, seconds, size
 
@@ -65,7 +65,7 @@ def exposed_finding(
         bytes=sum(row.bytes for row in calls) if calls else None,
         bus_bandwidth=largest.bus_bandwidth if largest else None,
         peak_fraction=largest.peak_fraction if largest else None,
-        knobs=keys_in(knob),
+        knobs=find_keys(knob),
         gain=Gain(share, "exposed seconds / step, if all of it ran beside computation"),
     )
 

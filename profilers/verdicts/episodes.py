@@ -101,7 +101,7 @@ def _notable_findings(
 
 def _latest(measured: JoinedSteps, period: int) -> JoinedSteps:
     count = -(-NEWEST_STEPS // period) * period
-    return measured.chosen(slice(max(0, len(measured.steps) - count), None))
+    return measured.select(slice(max(0, len(measured.steps) - count), None))
 
 
 def _goes_on(found: Episode, last: JoinedSteps, now: Sequence[Verdict]) -> bool:
@@ -123,7 +123,7 @@ def _stretches(measured: JoinedSteps, period: int) -> Iterator[JoinedSteps]:
     length = -(-length // period) * period
     starts = list(range(0, count - length + 1, length))
     for start, stop in itertools.pairwise([*starts, count]):
-        yield measured.chosen(slice(start, stop))
+        yield measured.select(slice(start, stop))
 
 
 def _findings(
@@ -163,6 +163,6 @@ def _make_episode(
     records: RunRecords, measured: JoinedSteps, first: int, last: int, key: _Key, setting: Setting
 ) -> Episode | None:
     """A finding as it is from one step to another one, if it is above its threshold; ``goes_on`` is not known here."""
-    findings = _findings(records, measured.between(first, last + 1), setting)
+    findings = _findings(records, measured.select_range(first, last + 1), setting)
     finding = next((one for one in judge(findings, setting.thresholds) if _key(one) == key), None)
     return None if finding is None else Episode(first, last, False, finding)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from profilers.model.rows import ExpertRow
-from profilers.model.verdict import Verdict, keys_in
+from profilers.model.verdict import Verdict, find_keys
 from profilers.verdicts.evidence import percent
 
 _ADVICE = "a larger model.balance_weight evens the load out"
@@ -39,5 +39,5 @@ def expert_findings(rows: Sequence[ExpertRow], has_capacities: bool = True) -> I
         threshold_name="experts",
         share=row.excess,
         axis=None if row.rank_load is None else "ep",
-        knobs=keys_in(advice),
+        knobs=find_keys(advice),
     )

@@ -30,7 +30,7 @@ _REMEDY = "; set it to null to record all"
 _LAB = "; a run in the lab (lab.hosts) has them"
 
 
-def for_others(summary: RunSummary) -> RunSummary:
+def generalize_advice(summary: RunSummary) -> RunSummary:
     """The summary with advice that does not speak of this project's settings."""
     return replace(
         summary,

@@ -12,7 +12,7 @@ from profilers.analysis.memory import KINDS
 from profilers.analysis.steps import WORK
 from profilers.gpu.rank_gpus import GpuReadings
 from profilers.model.run_summary import MemoryRow
-from profilers.model.verdict import Gain, Verdict, keys_in
+from profilers.model.verdict import Gain, Verdict, find_keys
 from profilers.records.table import Table
 from profilers.verdicts.evidence import RuleInputs, percent, seconds, size
 
@@ -96,7 +96,7 @@ def _pressure(inputs: RuleInputs, full: _Usage, retries: int) -> Verdict:
         rank=full.rank,
         host=None if full.rank is None else inputs.hosts.get(full.rank),
         bytes=full.used,
-        knobs=keys_in(_MEMORY_ADVICE),
+        knobs=find_keys(_MEMORY_ADVICE),
     )
 
 
@@ -130,7 +130,7 @@ def _clock(inputs: RuleInputs, gpu: GpuReadings) -> Verdict | None:
         seconds=lost,
         rank=rank,
         host=inputs.hosts.get(rank),
-        knobs=keys_in(_CLOCK_ADVICE),
+        knobs=find_keys(_CLOCK_ADVICE),
         gain=Gain(
             lost / inputs.step_seconds, "share of time x (1 - clock / highest clock) x computation / step"
         ),

@@ -10,7 +10,7 @@ from profilers.analysis.memory import memory_rows
 from profilers.analysis.steps import WORK, JoinedSteps, mean_phases
 from profilers.gpu.rank_gpus import GpuReadings, RankGpus
 from profilers.model.run_summary import CommunicationRow
-from profilers.model.verdict import COMPUTE_BOUND, Setting, Verdict, keys_in
+from profilers.model.verdict import COMPUTE_BOUND, Setting, Verdict, find_keys
 from profilers.records.operations import POINT_TO_POINT
 from profilers.records.reader import RunRecords, host_name
 from profilers.verdicts.communication import exposed_findings
@@ -80,5 +80,5 @@ def _compute_bound(inputs: RuleInputs) -> Verdict:
         f"and waiting for other ranks takes {seconds(waits)} ({percent(waits / step)})",
         threshold=None,
         knob=knob,
-        knobs=keys_in(knob),
+        knobs=find_keys(knob),
     )

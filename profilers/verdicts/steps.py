@@ -10,7 +10,7 @@ import numpy as np
 from profilers.analysis.steps import WORK, rank_skew, skew_row
 from profilers.gpu.rank_gpus import GpuReadings
 from profilers.model.rows import FIXED, ONE_OFF, ROTATING, SkewRow
-from profilers.model.verdict import Gain, Verdict, keys_in
+from profilers.model.verdict import Gain, Verdict, find_keys
 from profilers.verdicts.evidence import Numbers, RuleInputs, percent, seconds
 from profilers.verdicts.machine import idlest_gpu
 
@@ -64,7 +64,7 @@ def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning:
         seconds=lost,
         rank=rank,
         host=inputs.hosts.get(rank),
-        knobs=keys_in(advice),
+        knobs=find_keys(advice),
         gain=Gain(share, f"{phase} / step, if all of it is hidden"),
     )
 
@@ -124,7 +124,7 @@ def straggler(inputs: RuleInputs) -> Verdict:
         seconds=slowest.seconds,
         rank=slowest.rank,
         host=host,
-        knobs=keys_in(knob),
+        knobs=find_keys(knob),
         gain=Gain(share, _GAINS[slowest.kind]),
         kind=slowest.kind,
     )

@@ -68,7 +68,7 @@ def test_operators_are_seen_and_redispatched() -> None:
     operator = torch.ops.c10d.allreduce_.default
     names = [argument.name for argument in torch_private.schema_of(operator).arguments]
     assert {"tensors", "process_group"} <= set(names)
-    assert not torch_private.below_backend_select().has(torch._C.DispatchKey.BackendSelect)
+    assert not torch_private.keys_below_backend_select().has(torch._C.DispatchKey.BackendSelect)
     assert callable(torch_private.wait_of_functional_collectives())
     library = Library("c10d", "FRAGMENT")
     torch_private.remove_kernels(library)

@@ -19,7 +19,7 @@ from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
 from engine.run.devices import selection
 from engine.run.outcome import Ending, RunOutcome
-from profilers.model.environment import without_effect
+from profilers.model.environment import ineffective_settings
 from profilers.model.run_summary import RunSummary
 from tuning.space.knobs import STUDY_KEYS, Knob
 from tuning.space.space import Space
@@ -333,7 +333,7 @@ def environment_settings(config: RunConfig, knobs: Sequence[Knob]) -> dict[str, 
 
 def environment_outcome(outcome: RunOutcome, summary: RunSummary) -> RunOutcome:
     """How a trial ended as far as its point is concerned: with a variable that did not act it was another point."""
-    why = without_effect(summary.environment) if outcome.good else None
+    why = ineffective_settings(summary.environment) if outcome.good else None
     return outcome if why is None else RunOutcome(Ending.ILLEGAL, why)
 
 

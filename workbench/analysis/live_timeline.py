@@ -87,7 +87,7 @@ def timeline_of(folders: Sequence[Path]) -> Timeline:
 
 def _whole(steps: JoinedSteps) -> JoinedSteps:
     """The steps that every rank recorded."""
-    return steps.chosen(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
+    return steps.select(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
 
 
 def changes_of(

@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from engine.config.errors import InputError
 from engine.config.network import DATA, INSIDE, Shape, shape_of
 from engine.config.run_config import parse
-from profilers.analysis.memory import reached
+from profilers.analysis.memory import peak_index
 from workbench.figures.base import (
     LINE_COLORS,
     NEUTRAL,
@@ -307,7 +307,7 @@ def _peak(rank: int, columns: Columns, field: str, start_unix: float) -> Peak | 
     peaks = np.asarray(columns[field], dtype=float)
     if not np.isfinite(peaks).any():
         return None
-    at = reached(peaks)
+    at = peak_index(peaks)
     phases = columns.get("phase")
     return Peak(
         rank,

@@ -141,8 +141,8 @@ def _check(table: Table, scratch: Path) -> None:
 
 
 def _same(mine: Table, theirs: Table, name: str) -> bool:
-    recorded = mine.recorded(name)
-    if not np.array_equal(recorded, theirs.recorded(name)):
+    recorded = mine.presence_mask(name)
+    if not np.array_equal(recorded, theirs.presence_mask(name)):
         return False
     a, b = (np.ascontiguousarray(table.column(name).data[recorded]) for table in (mine, theirs))
     if a.dtype.kind == "f":

@@ -188,7 +188,7 @@ def _about(process: int, kind: str, **args: Any) -> Event:
 
 
 def _offset(source: Source, time_ns: int) -> Offset:
-    return source.clock.at(time_ns / 1e9)
+    return source.clock.estimate(time_ns / 1e9)
 
 
 def _first_ns(source: Source) -> int:

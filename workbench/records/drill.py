@@ -113,10 +113,10 @@ def _call(calls: Sequence[Meeting], text: str, step: int, rank: int) -> Meeting:
     if not calls:
         remedy = f"no collective was recorded of rank {rank:,} in step {step:,} (profile.collectives, profile.budget)"
     elif key is None:
-        remedy = f"write it as AXIS.OPERATION.NUMBER, for example {calls[0].key.written()}"
+        remedy = f"write it as AXIS.OPERATION.NUMBER, for example {calls[0].key.link_text()}"
     else:
         kinds = {(one.axis, one.operation): one.number + 1 for one in calls}
-        held = [CallKey(*kind, count - 1).written() for kind, count in kinds.items()]
+        held = [CallKey(*kind, count - 1).link_text() for kind, count in kinds.items()]
         remedy = f"rank {rank:,} made others in step {step:,}, up to {', '.join(held)}"
     raise InputError(CALL, text, remedy)
 

@@ -50,7 +50,7 @@ def _arrow(table: Table, field: Field, finite: bool) -> pa.Array:
     if field.base == "name":
         return _arrow_names(table, field.name)
     column = table.column(field.name)
-    absent = np.ma.getmaskarray(column) if finite else ~table.recorded(field.name)
+    absent = np.ma.getmaskarray(column) if finite else ~table.presence_mask(field.name)
     return pa.array(column.data, type=_TYPES[field.base], mask=absent, from_pandas=False)
 
 
@@ -122,7 +122,7 @@ class ParquetTable(Table):
         if name not in self._kind or self._kind[name] == "name":
             return super().column(name)
         values = _numpy(self._array(name))
-        absent = ~self.recorded(name)
+        absent = ~self.presence_mask(name)
         return np.ma.MaskedArray(
             values, mask=absent | ~np.isfinite(values) if values.dtype.kind == "f" else absent
         )
@@ -133,7 +133,7 @@ class ParquetTable(Table):
             return super().codes(name)
         array = self._array(name)
         ids = _numpy(array.indices)
-        return np.ma.MaskedArray(ids, mask=~self.recorded(name)), dict(
+        return np.ma.MaskedArray(ids, mask=~self.presence_mask(name)), dict(
             enumerate(array.dictionary.to_pylist())
         )
 
@@ -141,7 +141,7 @@ class ParquetTable(Table):
         """The records from number ``start`` up to ``stop``, without that one."""
         return ParquetTable(self._file, self._start + start, min(self._start + stop, self._stop))
 
-    def recorded(self, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def presence_mask(self, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which records have a value in a field of the file, be it finite or not."""
         return np.asarray(self._array(name).is_valid().to_numpy(zero_copy_only=False))
 

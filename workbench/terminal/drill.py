@@ -18,12 +18,12 @@ def print_step(console: Console, view: StepView, one_call: bool) -> None:
         console.print(column_table(f"{view.run}, step {view.step:,}", drill_text.step_columns(view.ranks)))
         if found := view.slowest:
             console.print(drill_text.slowest(found.call, found.rank), markup=False, soft_wrap=True)
-            place = f"--rank {found.rank} --call {found.call.key.written()}"
+            place = f"--rank {found.rank} --call {found.call.key.link_text()}"
             console.print(f"  to see it: add {place}", markup=False, soft_wrap=True, style="dim")
     elif one_call:
         (call,) = view.calls
         hosts = {row.rank: row.host for row in view.ranks}
-        title = f"{call.key.written()} in step {view.step:,}"
+        title = f"{call.key.link_text()} in step {view.step:,}"
         console.print(drill_text.meeting(call, view.rank), markup=False, soft_wrap=True)
         console.print(column_table(title, drill_text.meeting_columns(call, hosts)))
         console.print(drill_text.meeting_note(call), markup=False, soft_wrap=True, style="dim")

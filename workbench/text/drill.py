@@ -42,7 +42,7 @@ def step_columns(rows: Sequence[RankStep]) -> list[Column]:
 
 def call_columns(calls: Sequence[Meeting], rank: int) -> list[Column]:
     """One line for each call of a rank."""
-    own = [call.of(rank) for call in calls]
+    own = [call.attendance(rank) for call in calls]
     return [
         Column("axis", [call.axis for call in calls]),
         Column("operation", [call.operation for call in calls]),
@@ -76,7 +76,7 @@ def meeting_columns(call: Meeting, hosts: Mapping[int, str | None]) -> list[Colu
 
 def meeting(call: Meeting, rank: int) -> str:
     """When a rank issued a call, for whom it waited, and when it ran."""
-    own = call.of(rank)
+    own = call.attendance(rank)
     issued = f"Rank {rank:,} issued it {_ms(own.issued)} into the step"
     if own.ended is None:
         return f"{issued}; it had not ended when the step was written."
@@ -101,7 +101,7 @@ def meeting(call: Meeting, rank: int) -> str:
 
 def slowest(call: Meeting, rank: int) -> str:
     """The call of a step that held a rank longest, and how much of that was waiting for another rank."""
-    own = call.of(rank)
+    own = call.attendance(rank)
     held = f"The slowest collective: {call.operation} on {call.axis}, call {call.number:,}. Rank {rank:,} was in it"
     if own.ended is None:
         return f"{held} when the step was written."

@@ -108,7 +108,7 @@ class GradientBuckets:
     def clear(self) -> None:
         """Forget the gradients that were applied; delayed ones of this step are averaged from now on."""
         if self._delayed:  # their calls are told with the step that waits for them
-            with recorder.beside_steps() as calls:
+            with recorder.collect_background_calls() as calls:
                 for bucket, averaged in zip(self.buckets, self.averaged, strict=True):
                     averaged.flat.copy_(bucket.flat)
                     self._send(averaged)

@@ -104,7 +104,7 @@ class SlicedParameters(AveragedParameters):
             self._masters_of[index].write_back()
             weights = self._weights[index]
             mine = _slice(weights, self.group).clone()
-            with recorder.beside_steps() as calls:
+            with recorder.collect_background_calls() as calls:
                 work = all_gather_single(weights, mine, group=self.group, async_op=True)
             self._arriving[index] = _Arriving(work, mine, calls)
 

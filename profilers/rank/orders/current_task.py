@@ -44,7 +44,7 @@ class Tasks:
         """Whether one goes on."""
         return self._running is not None
 
-    def before(self, step: int) -> None:
+    def begin_step(self, step: int) -> None:
         """End what has had its steps; begin to record what was got ready for this one."""
         if self._running is None:
             return

@@ -53,12 +53,12 @@ class JobOrders:
         if seat.restarted and self._leads:
             page.announce_order(self._done, 0)
 
-    def before(self, step: int) -> bool:
+    def begin_step(self, step: int) -> bool:
         """End what has had its steps, and begin what is ordered from this one on. Whether the step takes longer than
         others: while a task goes on, and right after it.
         """
         disturbed = self._tasks.busy
-        self._tasks.before(step)
+        self._tasks.begin_step(step)
         number = due(self._page, self._leads, self._done, step, self._tasks.busy)
         if number is None:
             return disturbed

@@ -24,7 +24,7 @@ from engine.config.validation.rules import problems
 from engine.footprint.footprint import largest
 from engine.rank.worker import train_in_group
 from engine.run import run_folder
-from profilers.analysis.events import left_alone
+from profilers.analysis.events import uncompressed_parameters
 from profilers.records.reader import RunRecords
 from profilers.records.schema import CommSample, StepSample
 from tests.support.ranks import on_ranks
@@ -165,7 +165,7 @@ def test_it_trains_as_without_compression_and_its_bytes_are_seen(tmp_path: Path)
     assert len(losses[NAME]) == config().train.steps
     assert losses[NAME] == pytest.approx(losses["none"], abs=1e-6)
     assert 1.9 < sent[NAME] / sent["none"] < 2, "all but the vectors are sent in fp64"
-    assert set(left_alone(records).values()) == {"only matrices are doubled"}
+    assert set(uncompressed_parameters(records).values()) == {"only matrices are doubled"}
 
 
 @pytest.mark.parametrize("value", [None, 5, ["int8"], {"a": 1}])

@@ -28,7 +28,7 @@ def by_axis(folder: Path, *ranks: tuple[dict[str, float], list[dict[str, Any]]],
                     start = BEGIN + step + call["start_unix"]
                     writer.write(comm_sample(step, **call | {"start_unix": start}))
     records = RunRecords(folder)
-    measured = join_steps({rank: records.table(rank, "step") for rank in records.ranks()}).measured()
+    measured = join_steps({rank: records.table(rank, "step") for rank in records.ranks()}).select_measured()
     return seconds_by_axis(measured, [records.table(r, "comm") for r in records.ranks()])
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profilers.analysis.memory import memory_rows, peak, with_outside
+from profilers.analysis.memory import add_outside_bytes, memory_rows, peak
 from profilers.model.rows import GpuRow
 from profilers.model.run_summary import MemoryRow
 from profilers.records.reader import RunRecords
@@ -63,8 +63,8 @@ def test_what_is_outside_the_allocator_comes_from_the_processes_of_a_gpu() -> No
     """Two ranks share the first GPU; of the second one's processes NVML tells nothing."""
     rows = [MemoryRow(rank, "CUDA allocator", 60, None, 0, reserved_bytes=100) for rank in range(3)]
     gpus = [GpuRow(0, 5, ranks_memory_bytes=1200, ranks=[0, 1]), GpuRow(1, 5, ranks=[2])]
-    assert [row.outside_allocator_bytes for row in with_outside(rows, gpus)] == [500, 500, None]
+    assert [row.outside_allocator_bytes for row in add_outside_bytes(rows, gpus)] == [500, 500, None]
     unknown = [rows[0], replace(rows[1], reserved_bytes=None)]
-    assert [row.outside_allocator_bytes for row in with_outside(unknown, gpus)] == [None, None]
+    assert [row.outside_allocator_bytes for row in add_outside_bytes(unknown, gpus)] == [None, None]
     less = [GpuRow(0, 5, ranks_memory_bytes=150, ranks=[0, 1])]
-    assert with_outside(rows[:2], less)[0].outside_allocator_bytes == 0, "read at another moment"
+    assert add_outside_bytes(rows[:2], less)[0].outside_allocator_bytes == 0, "read at another moment"

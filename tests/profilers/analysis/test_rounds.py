@@ -55,7 +55,7 @@ def test_a_round_holds_one_wait_wherever_it_begins(tmp_path: Path, period: int) 
     records = RunRecords(tmp_path)
     steps = join_steps({0: records.table(0, "step")})
     for first in range(period):
-        rounds = whole_rounds(steps.between(first, None), period)
+        rounds = whole_rounds(steps.select_range(first, None), period)
         assert len(rounds.seconds) >= 4
         assert rounds.seconds == about([1.0 + 0.1 * period] * len(rounds.seconds))
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profilers.analysis.statistics import chance, far_above
+from profilers.analysis.statistics import chance, high_outliers
 from profilers.analysis.steps import skew_row
 from profilers.model.rows import FIXED, ONE_OFF, ROTATING, SkewRow
 from tests.support.approximate import about
@@ -142,6 +142,6 @@ def test_chance_of_very_many_tries() -> None:
 def test_a_value_is_far_above_by_the_modified_score() -> None:
     """Median 3, deviations 2, 1, 0, 1, 2, 97: MAD 1.5; 3 + 3.5 x 1.4826 x 1.5 = 10.8."""
     values = [1.0, 2.0, 3.0, 3.0, 5.0, 100.0]
-    assert far_above(values).tolist() == [False] * 5 + [True]
-    assert not far_above([1.0, 2.0, 3.0, 4.0, 5.0, 8.0]).any()
-    assert far_above([1.0] * 9 + [1.1]).tolist() == [False] * 9 + [True]
+    assert high_outliers(values).tolist() == [False] * 5 + [True]
+    assert not high_outliers([1.0, 2.0, 3.0, 4.0, 5.0, 8.0]).any()
+    assert high_outliers([1.0] * 9 + [1.1]).tolist() == [False] * 9 + [True]

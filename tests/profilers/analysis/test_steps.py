@@ -36,17 +36,17 @@ def test_ranks_are_rows_and_steps_are_columns(tmp_path: Path) -> None:
 def test_a_step_that_a_rank_lacks_is_masked_and_not_measured(tmp_path: Path) -> None:
     steps = joined(tmp_path, forward(1.0, 2.0, 9.0), forward(3.0, 4.0))
     assert steps.values["step_seconds"].tolist() == [[1.0, 2.0, 9.0], [3.0, 4.0, None]]
-    assert steps.measured().steps.tolist() == [0, 1]
+    assert steps.select_measured().steps.tolist() == [0, 1]
 
 
 def test_a_rank_without_records_is_no_row(tmp_path: Path) -> None:
     steps = joined(tmp_path, [], forward(1.0))
-    assert (steps.ranks, steps.measured().steps.tolist()) == ([1], [0])
+    assert (steps.ranks, steps.select_measured().steps.tolist()) == ([1], [0])
 
 
 def test_warm_up_is_not_measured(tmp_path: Path) -> None:
     steps = joined(tmp_path, [(0, {"measured": False}), (1, {})])
-    assert (steps.steps.tolist(), steps.measured().steps.tolist()) == ([0, 1], [1])
+    assert (steps.steps.tolist(), steps.select_measured().steps.tolist()) == ([0, 1], [1])
 
 
 def test_a_step_recorded_twice_counts_as_the_later_one(tmp_path: Path) -> None:
@@ -61,15 +61,15 @@ def test_steps_in_detail_are_those_whose_phases_every_rank_recorded(tmp_path: Pa
                 writer.write((whole_step if step in whole else step_sample)(step, forward=0.1 * (step + 1)))
     read = RunRecords(tmp_path)
     steps = join_steps({rank: read.table(rank, "step") for rank in range(2)})
-    assert steps.measured().steps.tolist() == [0, 1, 2, 3, 4]
+    assert steps.select_measured().steps.tolist() == [0, 1, 2, 3, 4]
     assert slowest_seconds(steps) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
-    assert steps.detailed().steps.tolist() == [0, 4]
-    assert not steps.detailed().values["forward_seconds"].mask.any()
+    assert steps.select_detailed().steps.tolist() == [0, 4]
+    assert not steps.select_detailed().values["forward_seconds"].mask.any()
 
 
 def test_no_rank_at_all() -> None:
     steps = join_steps({})
-    assert (steps.ranks, len(steps.steps), len(steps.measured().steps)) == ([], 0, 0)
+    assert (steps.ranks, len(steps.steps), len(steps.select_measured().steps)) == ([], 0, 0)
 
 
 def test_a_step_lasts_as_long_as_its_slowest_rank(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from profilers.collectives.flight_recorder import Dump, DumpError, arm, comm_samples, merged_dump, parse, take
+from profilers.collectives.flight_recorder import Dump, DumpError, arm, comm_samples, merge_dumps, parse, take
 from tests.support.approximate import about
 from tests.support.profilers.flight import (
     CREATED_NS,
@@ -212,7 +212,7 @@ def test_nccl_s_calls_are_in_a_recorder_of_their_own(monkeypatch: pytest.MonkeyP
     """Checkpoints go over gloo beside NCCL: calls of both are told, in order of time, under names of their groups."""
     of_nccl = nccl_bytes([nccl_entry(1), nccl_entry(2, state="started")])
     recorders(monkeypatch, of_nccl if kind is bytes else of_nccl.decode(), GLOO_BYTES)
-    both = merged_dump([parse(data) for data in take("nccl")])
+    both = merge_dumps([parse(data) for data in take("nccl")])
     calls = [(entry.created_unix, entry.state) for entry in both.entries]
     assert len(calls) == 2 + len(gloo_dumps()[0].entries)
     assert calls == sorted(calls)
@@ -224,7 +224,7 @@ def test_nccl_s_calls_are_in_a_recorder_of_their_own(monkeypatch: pytest.MonkeyP
 def test_a_recorder_that_has_nccl_s_calls_too_tells_them_once(monkeypatch: pytest.MonkeyPatch) -> None:
     of_nccl = nccl_bytes([nccl_entry(1), nccl_entry(2, state="started")])
     recorders(monkeypatch, of_nccl, of_nccl)
-    assert merged_dump([parse(data) for data in take("nccl")]) == parse(of_nccl)
+    assert merge_dumps([parse(data) for data in take("nccl")]) == parse(of_nccl)
 
 
 def test_without_a_recorder_of_nccl_the_other_one_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +235,9 @@ def test_without_a_recorder_of_nccl_the_other_one_is_asked(monkeypatch: pytest.M
 def test_a_joined_dump_is_whole_if_both_are() -> None:
     lost = nccl_dump([nccl_entry(7)])
     assert not lost.whole
-    assert not merged_dump([lost, gloo_dumps()[0]]).whole
+    assert not merge_dumps([lost, gloo_dumps()[0]]).whole
     with pytest.raises(DumpError):
-        merged_dump([])
+        merge_dumps([])
 
 
 def test_recorders_are_on_unless_they_are_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:

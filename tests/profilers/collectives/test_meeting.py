@@ -55,7 +55,7 @@ def test_the_last_to_issue_a_call_is_the_one_that_the_others_wait_for(tmp_path: 
     assert [one.issued for one in found.ranks] == [about(0.010), about(0.040), about(0.025)]
     assert [one.waited_seconds for one in found.ranks] == [about(0.030), about(0.0), about(0.015)]
     assert [one.exposed_seconds for one in found.ranks] == [0.0, about(0.001), about(0.002)]
-    assert found.of(2).ended == about(0.060)
+    assert found.attendance(2).ended == about(0.060)
 
 
 def test_clocks_of_other_hosts_are_aligned(tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ def test_a_call_that_did_not_end_is_told_without_an_end(tmp_path: Path) -> None:
             )
     (found,) = meetings(RunRecords(tmp_path), 0, 0, {}, {})
     assert (found.ended, found.last_rank) == (None, 1)
-    assert found.of(0).waited_seconds == about(0.2)
-    assert (found.of(1).ended, found.of(1).waited_seconds) == (None, None)
+    assert found.attendance(0).waited_seconds == about(0.2)
+    assert (found.attendance(1).ended, found.attendance(1).waited_seconds) == (None, None)
     with pytest.raises(KeyError):
-        found.of(2)
+        found.attendance(2)
 
 
 def test_a_rank_of_the_group_without_the_call_is_missing(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_group_of_another_size_is_not_guessed(tmp_path: Path) -> None:
 
 def test_a_call_in_a_link() -> None:
     key = CallKey("dp_shard", "all_gather", 12)
-    assert (key.written(), call_key(key.written())) == ("dp_shard.all_gather.12", key)
+    assert (key.link_text(), call_key(key.link_text())) == ("dp_shard.all_gather.12", key)
     assert [call_key(text) for text in ("", "dp", "dp.all_gather", "dp.all_gather.x", ".a.1", "dp.a.-1")] == [
         None
     ] * 6

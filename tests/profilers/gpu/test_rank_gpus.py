@@ -69,7 +69,12 @@ def test_ranks_are_found_whatever_their_numbers(tmp_path: Path) -> None:
     )  # fmt: skip
     found = gpus_of_ranks(records)
     assert found.gpus == [RankGpu("launcher", 0, (1,)), RankGpu("launcher", 1, (0,))]
-    assert (found.unknown, found.reason, found.on("launcher", 0), found.on("launcher", 2)) == (
+    assert (
+        found.unknown,
+        found.reason,
+        found.find_ranks("launcher", 0),
+        found.find_ranks("launcher", 2),
+    ) == (
         {},
         None,
         [1],

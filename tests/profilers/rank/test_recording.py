@@ -39,7 +39,7 @@ def _step(recording: RankRecording, optimizer: torch.optim.Optimizer) -> None:
     """As torch calls its hooks."""
     recording.optimizer_began(optimizer)
     optimizer.step()
-    recording.optimizer_ended(optimizer)
+    recording.end_optimizer(optimizer)
 
 
 def _table(recording: RankRecording) -> Table:
@@ -78,7 +78,7 @@ def test_an_optimizer_inside_another_is_a_part_of_it(recording: RankRecording) -
     for _ in range(4):
         recording.optimizer_began(outer)
         _step(recording, inner)
-        recording.optimizer_ended(outer)
+        recording.end_optimizer(outer)
     assert _table(recording).column("step").tolist() == [1, 2, 3]
 
 

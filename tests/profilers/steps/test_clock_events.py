@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from engine.config.run_config import RunConfig
 from engine.rank.step_log import StepLog
-from profilers.collectives.recorder import CollectiveRecorder, beside_steps, tell
+from profilers.collectives.recorder import CollectiveRecorder, collect_background_calls, tell
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import Clock
@@ -185,7 +185,7 @@ def test_steps_without_detail_have_their_time_and_nothing_else(tmp_path: Path) -
                 dist.all_reduce(torch.ones(4))
                 if beside:
                     tell(beside.pop())
-                with beside_steps() as calls:
+                with collect_background_calls() as calls:
                     dist.all_reduce(torch.ones(16), async_op=True).wait()
                 beside.append(calls)
             log.after(rank.timer.end(), 1.0, 1.0)

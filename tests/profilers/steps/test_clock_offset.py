@@ -43,18 +43,18 @@ def test_no_exchange_is_no_estimate() -> None:
 
 def test_between_two_estimates_drift_is_followed() -> None:
     clock = ClockOffset([Offset(200.0, 3.0, 0.3), Offset(100.0, 1.0, 0.1)])
-    found = clock.at(150.0)
+    found = clock.estimate(150.0)
     assert found == pytest.approx((150.0, 2.0, 0.2))
-    assert clock.aligned(np.array([100.0, 150.0, 250.0])).tolist() == pytest.approx([99.0, 148.0, 247.0])
+    assert clock.align(np.array([100.0, 150.0, 250.0])).tolist() == pytest.approx([99.0, 148.0, 247.0])
 
 
 def test_away_from_an_estimate_the_error_grows() -> None:
     clock = ClockOffset([Offset(100.0, 1.0, 0.1)])
-    assert clock.at(1100.0) == pytest.approx((1100.0, 1.0, 0.1 + 1000 * DRIFT))
-    assert clock.at(0.0) == pytest.approx((0.0, 1.0, 0.1 + 100 * DRIFT))
+    assert clock.estimate(1100.0) == pytest.approx((1100.0, 1.0, 0.1 + 1000 * DRIFT))
+    assert clock.estimate(0.0) == pytest.approx((0.0, 1.0, 0.1 + 100 * DRIFT))
 
 
 def test_the_reference_has_neither_offset_nor_error() -> None:
-    assert ClockOffset().at(9.0) == (9.0, 0.0, 0.0)
-    assert ClockOffset([Offset(1.0, 0.0, 0.0)]).at(9e9) == (9e9, 0.0, 0.0)
-    assert ClockOffset().aligned(np.array([4.0])).tolist() == [4.0]
+    assert ClockOffset().estimate(9.0) == (9.0, 0.0, 0.0)
+    assert ClockOffset([Offset(1.0, 0.0, 0.0)]).estimate(9e9) == (9e9, 0.0, 0.0)
+    assert ClockOffset().align(np.array([4.0])).tolist() == [4.0]

@@ -48,7 +48,7 @@ def decided(choice: DetailChoice, cost: float, first: int = 0) -> Decision | Non
     """Tells it the steps until it decides."""
     for step in range(first, first + WHOLE_STEPS):
         assert choice.wants(step)
-        if (decision := choice.told(step, 0.1, cost * 0.1)) is not None:
+        if (decision := choice.add_measurement(step, 0.1, cost * 0.1)) is not None:
             return decision
     return None
 
@@ -61,12 +61,12 @@ def test_the_fewest_are_left_out_that_keep_the_budget(cost: float, every: int) -
     assert decided(choice, cost) == Decision(every, pytest.approx(cost), 0.01)
     wanted = [choice.wants(step) for step in range(1_000 * MOST_EVERY)]
     assert sum(wanted) == len(wanted) // every
-    assert choice.told(99, 0.1, 9.0) is None, "decided once"
+    assert choice.add_measurement(99, 0.1, 9.0) is None, "decided once"
 
 
 def test_one_slow_record_decides_nothing() -> None:
     choice = DetailChoice(0.01)
-    choice.told(0, 0.1, 5.0)
+    choice.add_measurement(0, 0.1, 5.0)
     decision = decided(choice, 0.005, first=1)
     assert decision is not None
     assert decision.every == choice.every == 1

@@ -27,7 +27,7 @@ def test_what_is_no_part_of_training_is_left_out_between_steps() -> None:
     timer.begin(0)
     clock.now = 1.0
     first = timer.end()
-    assert first.between(clock) is None, "nothing came before"
+    assert first.gap_seconds(clock) is None, "nothing came before"
     clock.now = 1.25  # plans and records
     with timer.aside():
         clock.now = 3.25  # an evaluation
@@ -37,9 +37,9 @@ def test_what_is_no_part_of_training_is_left_out_between_steps() -> None:
     timer.begin(1)
     clock.now = 4.6
     second = timer.end()
-    assert second.between(clock) == pytest.approx(0.5)
+    assert second.gap_seconds(clock) == pytest.approx(0.5)
     timer.begin(2)
-    assert timer.end().between(clock) == 0.0, "what was left out once is not left out again"
+    assert timer.end().gap_seconds(clock) == 0.0, "what was left out once is not left out again"
 
 
 def test_a_failing_evaluation_is_left_out_as_well() -> None:
@@ -51,4 +51,4 @@ def test_a_failing_evaluation_is_left_out_as_well() -> None:
         clock.now = 2.0
         raise ValueError("diverged")
     timer.begin(1)
-    assert timer.end().between(clock) == 0.0
+    assert timer.end().gap_seconds(clock) == 0.0

@@ -13,7 +13,7 @@ import pytest
 from engine.config.run_config import RunConfig
 from engine.lifecycle import setting_of
 from profilers.model.run_summary import RunSummary
-from profilers.model.verdict import Gain, Setting, Thresholds, Verdict, judge, keys_in, rate
+from profilers.model.verdict import Gain, Setting, Thresholds, Verdict, find_keys, judge, rate
 from profilers.records.schema import ExpertSample, TaskSample
 from profilers.records.writer import RecordWriter
 from profilers.verdicts.communication import advice
@@ -192,7 +192,7 @@ def test_thresholds_of_a_configuration_are_the_usual_ones() -> None:
 )
 def test_advice_names_keys_that_there_are(operation: str, axis: str) -> None:
     text = advice(operation, axis)
-    keys = keys_in(text)
+    keys = find_keys(text)
     assert keys
     assert set(keys) <= set(RunConfig().flat())
     assert all(key in text for key in keys)

@@ -137,7 +137,7 @@ def test_not_a_number_and_absent_stay_what_they_were(tmp_path: Path) -> None:
     table = archive.records(records).table(0, "step")
     assert table.column("loss").tolist() == [1.5, None, None, None, 0.0]
     kept: Any = table.column("loss").data
-    assert (table.recorded("loss").tolist(), math.isnan(kept[2]), kept[3]) == (
+    assert (table.presence_mask("loss").tolist(), math.isnan(kept[2]), kept[3]) == (
         [True, False, True, True, True], True, -math.inf,
     )  # fmt: skip
 

@@ -44,8 +44,8 @@ def test_a_step_names_the_call_that_held_a_rank_longest(run: Path) -> None:
     slowest = drill.step_view(run, 16).slowest
     assert slowest is not None
     assert slowest.rank != 2, "the last to come waits for nobody"
-    assert slowest.call.key.written() == "dp.all_reduce.0"
-    own = slowest.call.of(slowest.rank)
+    assert slowest.call.key.link_text() == "dp.all_reduce.0"
+    own = slowest.call.attendance(slowest.rank)
     assert own.ended is not None
     lengths = [one.ended - one.issued for one in slowest.call.ranks if one.ended is not None]
     assert own.ended - own.issued == max(lengths) == pytest.approx(LATE + REDUCING, abs=0.001)
@@ -68,7 +68,7 @@ def test_of_several_calls_the_longer_one_is_named(tmp_path: Path) -> None:
     write_rank(folder, [step_sample(3), *calls, comm_sample(3, operation="send", axis="pp", seconds=None)])
     slowest = drill.step_view(folder, 3).slowest
     assert slowest is not None
-    assert (slowest.rank, slowest.call.key.written()) == (0, "tp.all_reduce.1")
+    assert (slowest.rank, slowest.call.key.link_text()) == (0, "tp.all_reduce.1")
 
 
 def test_a_step_without_calls_has_no_slowest_one(tmp_path: Path) -> None:

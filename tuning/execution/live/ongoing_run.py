@@ -199,7 +199,7 @@ class OngoingRun:
         """
         whole = self._whole(since)
         settling = settling_of(whole, self.config)
-        measured = len(whole.settled_after(settling).measured().steps)
+        measured = len(whole.exclude_first(settling).select_measured().steps)
         # A run that went on has none of the steps before.
         first = int(whole.steps[0]) if len(whole.steps) else since
         return Stretch(first, len(whole.steps), measured, float(wall_seconds(whole).sum()), settling)
@@ -207,7 +207,9 @@ class OngoingRun:
     def step_seconds(self, since: int) -> list[float]:
         """Wall seconds of each of those that count, by the last :meth:`refresh`."""
         whole = self._whole(since)
-        return list(map(float, wall_seconds(whole.settled_after(settling_of(whole, self.config)).measured())))
+        return list(
+            map(float, wall_seconds(whole.exclude_first(settling_of(whole, self.config)).select_measured()))
+        )
 
     def summary(self, since: int) -> RunSummary:
         """What the same steps amount to, under the configuration that the run has now."""
@@ -218,8 +220,8 @@ class OngoingRun:
     def _whole(self, since: int) -> JoinedSteps:
         """The steps that every rank recorded."""
         steps = join_steps({rank: self.records.table(rank, "step") for rank in self.records.ranks()})
-        steps = steps.between(since, None)
-        return steps.chosen(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
+        steps = steps.select_range(since, None)
+        return steps.select(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
 
 
 def settling_of(steps: JoinedSteps, config: RunConfig) -> int:

@@ -99,7 +99,7 @@ def lane_series(records: RunRecords, step: int, ranks: Sequence[int] | None = No
 
 def _error_seconds(clock: ClockOffset, time_unix: float) -> float:
     """At a time of rank 0's clock."""
-    return clock.at(time_unix + clock.at(time_unix).offset_seconds).error_seconds
+    return clock.estimate(time_unix + clock.estimate(time_unix).offset_seconds).error_seconds
 
 
 def _bars(records: RunRecords, rank: int, step: int, clock: ClockOffset) -> list[LaneBar]:
@@ -116,7 +116,7 @@ def _rows(table: Table, step: int, clock: ClockOffset) -> list[tuple[Any, float]
     if not len(places):
         return []
     rows = table.part(int(places[0]), int(places[-1]) + 1).rows()
-    starts = clock.aligned(np.array([getattr(row, "start_unix", np.nan) for row in rows], dtype=float))
+    starts = clock.align(np.array([getattr(row, "start_unix", np.nan) for row in rows], dtype=float))
     return list(zip(rows, starts.tolist(), strict=True))
 
 
@@ -142,7 +142,7 @@ def _calls(rank: int, rows: Iterable[tuple[Any, float]]) -> Iterator[LaneBar]:
                 "" if row.exposed_seconds is None else f", waited for {row.exposed_seconds * MILLI:,.2f} ms"
             )
             about = f"{row.operation}, {row.bytes / 1e6:,.2f} MB{waited}"
-            key = CallKey(*kind, counts[kind]).written()
+            key = CallKey(*kind, counts[kind]).link_text()
             yield LaneBar(rank, CALL, row.axis, start * MILLI, row.seconds * MILLI, "", about, call=key)
 
 

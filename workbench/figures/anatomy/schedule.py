@@ -248,7 +248,7 @@ def measured_actions(records: RunRecords, step: int, pipeline: Sequence[int]) ->
         if not len(at):
             return []
         rows: list[Any] = [row for row in table.part(int(at[0]), int(at[-1]) + 1).rows() if row.step == step]  # type: ignore[union-attr]
-        starts = clocks.get(rank, ClockOffset()).aligned(np.array([row.start_unix for row in rows]))
+        starts = clocks.get(rank, ClockOffset()).align(np.array([row.start_unix for row in rows]))
         found += [
             Timed(place, Work(row.work), row.micro_batch, row.stage, start, row.seconds)
             for row, start in zip(rows, starts.tolist(), strict=True)

@@ -36,9 +36,9 @@ def test_both_ranks_take_an_order_at_the_same_step_and_tell_of_it(tmp_path: Path
     page = shared_page(tmp_path / "progress", 2)
     told = [Told(), Told()]
     ranks = [_orders(tmp_path, page, rank, told[rank]) for rank in range(2)]
-    assert [one.before(4) for one in ranks] == [False, False]
+    assert [one.begin_step(4) for one in ranks] == [False, False]
     _asked(tmp_path, page, 1, "snapshot")
-    disturbed = [[one.before(step) for one in ranks] for step in range(5, 10)]
+    disturbed = [[one.begin_step(step) for one in ranks] for step in range(5, 10)]
     assert disturbed == [[False] * 2, [False] * 2, [True] * 2, [True] * 2, [False] * 2]
     assert told == [[(8, "id-1", None)]] * 2
     for rank in range(2):
@@ -46,7 +46,7 @@ def test_both_ranks_take_an_order_at_the_same_step_and_tell_of_it(tmp_path: Path
             json.loads((tmp_path / "snapshots" / "step-8" / f"rank-{rank}.json").read_text())["rank"] == rank
         )
     _asked(tmp_path, page, 2, "evaluate")
-    assert not any(one.before(step) for step in range(10, 14) for one in ranks)
+    assert not any(one.begin_step(step) for step in range(10, 14) for one in ranks)
     assert [(step, why is not None and "evaluate" in why) for step, _, why in told[1][1:]] == [(12, True)]
 
 
@@ -55,11 +55,11 @@ def test_ranks_that_were_started_again_do_not_do_an_order_twice(tmp_path: Path) 
     before = _orders(tmp_path, page, 0, told)
     _asked(tmp_path, page, 1, "snapshot")
     for step in range(40, 45):
-        before.before(step)
+        before.begin_step(step)
     again = _orders(tmp_path, page, 0, told, restarted=True)
-    assert not any(again.before(step) for step in range(1, 50))
+    assert not any(again.begin_step(step) for step in range(1, 50))
     _asked(tmp_path, page, 2, "snapshot")
-    assert [again.before(step) for step in range(50, 54)] == [False, False, True, True]
+    assert [again.begin_step(step) for step in range(50, 54)] == [False, False, True, True]
     assert [key for _, key, _ in told] == ["id-1", "id-2"]
 
 
@@ -68,6 +68,6 @@ def test_an_order_before_a_step_that_begins_anew_is_begun_once(tmp_path: Path) -
     orders = _orders(tmp_path, page, 0, told)
     _asked(tmp_path, page, 1, "trace")
     for step in (1, 1, 2, 3, 3, 4, 4, 5, 5, 6):
-        orders.before(step)
+        orders.begin_step(step)
     assert [(step, why) for step, _, why in told] == [(5, None)]
     assert (tmp_path / "traces" / "step-4-1" / "rank-0.json.gz").is_file()

@@ -129,7 +129,7 @@ def test_trials_are_windows_of_one_run_which_learns_as_if_untouched(
     for row, (first, end) in zip(rows, covered, strict=True):
         settling = json.loads((live.home / row["run"] / run_folder.STATUS).read_text())["window"]["settling"]
         assert 0 <= settling <= (end - first) // 2, "what settles is less than half of what a window has"
-        measured = wall_seconds(steps.between(first, end))[settling:]
+        measured = wall_seconds(steps.select_range(first, end))[settling:]
         assert row["value"] == pytest.approx(8 * 32 / measured.mean(), rel=1e-6), row
         config = load(live.home / row["run"] / run_folder.CONFIG).flat()
         assert {key: config[key] for key in row["config"]} == row["config"]

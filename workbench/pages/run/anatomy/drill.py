@@ -240,7 +240,7 @@ def _slowest(view: StepView) -> None:
         "run": view.run,
         "step": str(view.step),
         "rank": str(found.rank),
-        "call": found.call.key.written(),
+        "call": found.call.key.link_text(),
     }
     with st.container(horizontal=True, vertical_alignment="center", key="steps-slowest"):
         st.markdown(
@@ -289,7 +289,7 @@ def _one_rank(records: Snapshot, view: StepView, rank: int) -> None:
     if not found.calls:
         st.caption(_no_calls(records, found))
     else:
-        keys = [one.key.written() for one in found.calls]
+        keys = [one.key.link_text() for one in found.calls]
         columns = drill_text.call_columns(found.calls, rank)
         _pick(columns, "steps-calls", lambda at: _go(call=keys[at]), f"{records.id}-{view.step}-{rank}")
         st.caption(":material/touch_app: Choose a call in the table to see it on all its ranks.")
@@ -324,7 +324,7 @@ def _draw_call(found: Meeting, rank: int, hosts: Mapping[int, Any]) -> None:
     st.markdown(f":material/schedule: {words.escape(drill_text.meeting(found, rank))}")
     left, right = st.columns([1.3, 1])
     with left:
-        drawing = call_figure.call(found, found.key.written())
+        drawing = call_figure.call(found, found.key.link_text())
         clicked = clickable_chart(drawing, "steps-call", f"{title}: waiting and running on each rank")
         if clicked and isinstance(clicked.about, int):
             st.query_params["rank"] = str(clicked.about)
