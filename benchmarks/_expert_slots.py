@@ -138,7 +138,7 @@ def experts_in_memory(trace: list[list[Key]], slots: int) -> float:
                 _take(played, played.chosen_experts(layer, sizes, trains=True), [], False)
             for layer in reversed(range(LAYERS)):
                 back = sorted((key for key in there if key[0] == layer), reverse=True)
-                _take(played, back, played.before(layer), True)
+                _take(played, back, played.next_backward_experts(layer), True)
     finally:
         played.close()
     return played.held_bytes / played.slot_bytes

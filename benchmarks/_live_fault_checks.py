@@ -146,7 +146,7 @@ def _check_goes_on(victim: LiveVictim, before: Before, dies: bool, shot: Shot) -
     new = victim.runs[len(before.runs) :]
     if victim.runs[: len(before.runs)] != before.runs or len(new) > 1 or (new and not dies):
         shot.problems.append(f"the runs were {len(before.runs)}, and are {len(victim.runs)}")
-    if dies and not new and (RunStatus.of(before.runs[-1]).outcome or _NONE).ending != "completed":
+    if dies and not new and (RunStatus.from_folder(before.runs[-1]).outcome or _NONE).ending != "completed":
         shot.problems.append("the run died and does not go on")
     for run, parent in zip(new, before.runs[-1:], strict=False):
         shot.words += f"; goes on as {run.name}"
@@ -156,7 +156,7 @@ def _check_goes_on(victim: LiveVictim, before: Before, dies: bool, shot: Shot) -
 
 def _check_resumed(run: Path, parent: Path, before: Before, shot: Shot) -> None:
     """From the last checkpoint that there is; it says so once its ranks are built."""
-    wait_until(lambda: bool(losses(run)) or RunStatus.of(run).state == "ended", _ENDED_SECONDS)
+    wait_until(lambda: bool(losses(run)) or RunStatus.from_folder(run).state == "ended", _ENDED_SECONDS)
     point = resume_source(RunRecords(run / run_folder.RECORDS))
     saved = [manifest.step for path in complete(parent) if (manifest := read_manifest(path))]
     if saved and (point is None or point.step != max(saved)):
@@ -170,7 +170,7 @@ def _check_resumed(run: Path, parent: Path, before: Before, shot: Shot) -> None:
 
 def _check_gone(run: Path, shot: Shot) -> None:
     """No rank of a run that died lives on."""
-    status = RunStatus.of(run)
+    status = RunStatus.from_folder(run)
     pids = [pid for pid in [*status.rank_pids, (status.owner or {}).get("pid")] if pid]
 
     def left() -> list[int]:

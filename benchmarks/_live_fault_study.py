@@ -74,7 +74,9 @@ class LiveVictim(Victim):
         """The folder of the run that goes on; None while none does."""
         last = self.runs[-1:]
         goes = [
-            run for run in last if (status := RunStatus.of(run)).state == "running" and alive(status.owner)
+            run
+            for run in last
+            if (status := RunStatus.from_folder(run)).state == "running" and alive(status.owner)
         ]
         return goes[0] if goes else None
 
@@ -134,13 +136,13 @@ class Kind:
 
 def kill_launcher(victim: LiveVictim, random: Random) -> Fault:
     """kill -9 of the process that runs the ranks."""
-    owner = {} if victim.run is None else RunStatus.of(victim.run).owner or {}
+    owner = {} if victim.run is None else RunStatus.from_folder(victim.run).owner or {}
     return _killed(owner.get("pid"), "the run's process")
 
 
 def kill_server(victim: LiveVictim, random: Random) -> Fault:
     """kill -9 of the process that ranks are forked from."""
-    owner = {} if victim.run is None else RunStatus.of(victim.run).owner or {}
+    owner = {} if victim.run is None else RunStatus.from_folder(victim.run).owner or {}
     servers = [
         process.pid
         for process in victim.processes()

@@ -28,14 +28,14 @@ from engine.config.sections import BlockAction
 from engine.footprint import block_plan
 from engine.footprint.activations import costs_of_block
 from engine.footprint.block_plan import Around, BlockPlan, Cost
-from engine.footprint.budget import around_stage
+from engine.footprint.budget import stage_surroundings
 from engine.footprint.footprint import plan_of
 from engine.model.activation_memory import Offload, Tier
 from engine.model.copies import Copies, DiskCopies, ThreadCopies
 from engine.model.decoder import Block, Decoder
 from engine.model.workloads.opening import open_blueprint
 from engine.parallel.build import alone
-from engine.parallel.memory_plan import measure, with_seconds
+from engine.parallel.memory_plan import add_seconds, measure
 
 NAME, KEPT = "systems_out_of_core", table.RESULTS / "systems_out_of_core.json"
 SLOWER, DISK_SLOWER = 2.0, 4.0
@@ -92,19 +92,19 @@ def measured_setting(config: RunConfig, folder: Path) -> Setting:
 
     def found(rates: dict[BlockAction, float]) -> tuple[Any, dict[BlockAction, Cost]]:
         known = measure(config, blueprint, layers, alone(), device, lambda one: copies_of(one, rates, folder))
-        return known, with_seconds(costs_of_block(config), known)
+        return known, add_seconds(costs_of_block(config), known)
 
     _, free = found({})
     host = size / (SLOWER * free["keep"].forward_seconds)
     rates: dict[BlockAction, float] = {"offload": host, "disk": host / DISK_SLOWER}
     known, block = found(rates)
-    return Setting([block] * len(layers), around_stage(config, plan_of(config), 0, known.turn), rates)
+    return Setting([block] * len(layers), stage_surroundings(config, plan_of(config), 0, known.turn), rates)
 
 
 def setting_of(config: RunConfig, kept: dict[str, Any]) -> Setting:
     """One that was measured before."""
     block = {action: Cost(**cost) for action, cost in kept["block"].items()}
-    around = around_stage(config, plan_of(config), 0, kept["turn_seconds"])
+    around = stage_surroundings(config, plan_of(config), 0, kept["turn_seconds"])
     return Setting([block] * (config.model.layers or 0), around, kept["rates"])
 
 

@@ -138,10 +138,10 @@ class Silent:
     loss: float | None = None
     norm = 0.0
 
-    def before(self, step: int) -> None:
+    def begin_step(self, step: int) -> None:
         """Nothing."""
 
-    def after(self, times: Any, loss: float | None, norm: float, *_: object) -> None:
+    def finish_step(self, times: Any, loss: float | None, norm: float, *_: object) -> None:
         """Remember them."""
         self.loss, self.norm = loss, norm
 

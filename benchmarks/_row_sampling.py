@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks import _table as table
 from engine.config.run_config import RunConfig, parse
 from engine.dry_run.pool import build_ranks
-from engine.footprint.activations import kept_by_stage, sampled_rows
+from engine.footprint.activations import count_sampled_rows, stage_activations
 from engine.footprint.footprint import parts_of, plan_of
 from engine.model.activation_memory import Activations
 from engine.model.decoder import Decoder, Linear
@@ -148,7 +148,7 @@ def _scatter(sampled: SampledProducts, slots: Tensor, x: Tensor, gradient: Tenso
     }
     exact, kept, random = (
         gradient.t() @ rows,
-        sampled_rows(len(rows), SHARE),
+        count_sampled_rows(len(rows), SHARE),
         torch.Generator().manual_seed(0),
     )
     found = {}
@@ -174,7 +174,7 @@ def _batch(kind: str) -> dict[str, int]:
 def _bytes(kind: str) -> dict[str, int]:
     config = config_of(memory__sample_tokens=SHARES[kind]).with_values(_batch(kind))
     (built,) = build_ranks(config, [0])[0]
-    said = kept_by_stage(config, parts_of(config, plan_of(config))[0])
+    said = stage_activations(config, parts_of(config, plan_of(config))[0])
     return {"counted": built.kept.device, "formula": said.device}
 
 

@@ -43,7 +43,7 @@ class SavedBytes:
 
         self._opened.enter_context(mock.patch.object(saved_tensors_hooks, "__enter__", watched))
         for kind in (ThreadCopies, DiskCopies):
-            self._opened.enter_context(mock.patch.object(kind, "up", self._up(kind.up)))
+            self._opened.enter_context(mock.patch.object(kind, "start_fetch", self._up(kind.start_fetch)))
         self._opened.enter_context(saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor))
         return self
 

@@ -77,7 +77,7 @@ def trials(home: Path, values: dict[str, Any], fresh: bool) -> list[Trial]:
         for _ in range(TRIALS):
             outcome, summary = session.execute(parse(BASE).with_values(values), {}, lambda: False)
             assert outcome.good and summary.peak_memory_bytes is not None, outcome
-            ranks = run_folder.RunStatus.of(home / summary.id).rank_pids
+            ranks = run_folder.RunStatus.from_folder(home / summary.id).rank_pids
             found.append(Trial(summary.peak_memory_bytes, None if fresh else left(ranks)))
     return found
 

@@ -23,7 +23,7 @@ from engine.config.presets import WorkloadFacts, is_decoder
 from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
 from engine.footprint import device_peaks, flops
-from engine.footprint.activations import kept_by_stage
+from engine.footprint.activations import stage_activations
 from engine.footprint.footprint import parts_of, plan_of, skips_of
 from engine.run import run_folder
 from engine.run.calibration import fingerprint, store
@@ -219,8 +219,8 @@ def finish_job(folder: Path, outcome: RunOutcome) -> RunSummary:
 
 def summary_of_job(folder: Path, records: RunRecords) -> RunSummary:
     """The records of a job that is not ours; what it computes on, and so its FLOPs and its layout, nobody told."""
-    job = run_folder.ForeignJob.of(folder) or run_folder.ForeignJob()
-    status = run_folder.RunStatus.of(folder)
+    job = run_folder.ForeignJob.from_folder(folder) or run_folder.ForeignJob()
+    status = run_folder.RunStatus.from_folder(folder)
     calibrated, backend = calibration_or_reason(folder), status.backend or "none"
     facts = RunFacts(
         run=folder.name,
@@ -242,7 +242,7 @@ def summary_of_job(folder: Path, records: RunRecords) -> RunSummary:
 
 def calibration_or_reason(folder: Path) -> store.Found:
     """The calibration that a run folder refers to, or why there is none."""
-    return store.calibration_of_run(folder.parent, run_folder.RunStatus.of(folder))
+    return store.calibration_of_run(folder.parent, run_folder.RunStatus.from_folder(folder))
 
 
 def summary_of(
@@ -316,7 +316,7 @@ def _partial_products(config: RunConfig) -> PartialProductsRow | None:
         return None
     parts = parts_of(config, plan_of(config))
     whole, kept = (
-        [stage.device + stage.host for stage in (kept_by_stage(one, part) for part in parts)]
+        [stage.device + stage.host for stage in (stage_activations(one, part) for part in parts)]
         for one in (config.with_values({key: 1.0}), config)
     )
     place = whole.index(max(whole))

@@ -17,7 +17,7 @@ UNTYPED = {
             "engine.config.knobs.catalogue.lossy",
             "engine.config.knobs.catalogue.plain_values",
             "engine.config.run_config.flatten",
-            "engine.config.validation.live_changes.changed_config",
+            "engine.config.validation.live_changes.change_config",
             "tuning.space.knobs.parse_space",
             "tuning.storage.commands.send",
         ),

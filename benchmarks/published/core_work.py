@@ -100,7 +100,7 @@ class CoreWork:
         costs, updates, found = self.stages(constants), self.optimizer(constants), list[float]()
         byte = byte_seconds(constants, self.rate)
         for place, actions in enumerate(self.plan.actions):
-            computed = sum(costs[action.stage].of(action.work) for action in actions)
+            computed = sum(costs[action.stage].seconds(action.work) for action in actions)
             found.append(computed + updates[place] + self.handled[place].bytes * byte)
         return np.array(found)
 

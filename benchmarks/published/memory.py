@@ -129,7 +129,7 @@ def in_flight(cases: Cases, stage: Stage) -> Array:
     """Micro-batches' worth of a rank's layers that it keeps: min(p - i, m) in 1F1B (arXiv 2104.04473, section 2.2).
 
     Interleaved with v chunks the first rank keeps p (1 + (p - 1) / (p v)) of them; see
-    ``engine.schedules.closed_forms.in_flight``, which counts the same in chunks.
+    ``engine.schedules.closed_forms.peak_in_flight``, which counts the same in chunks.
     """
     left = cases.pp - 1 - _number(cases, stage)
     count = cases.micro_batches

@@ -55,7 +55,7 @@ def trials(folders: Iterable[Path], archive: Archive | None = None) -> list[Tria
 
 def is_completed(folder: Path) -> bool:
     """Whether a folder is that of a run whose ranks came to their end; nobody simulated it."""
-    return is_complete(run_folder.RunStatus.of(folder))
+    return is_complete(run_folder.RunStatus.from_folder(folder))
 
 
 def measured(

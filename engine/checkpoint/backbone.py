@@ -30,8 +30,8 @@ class Backbone:
         self._frozen: dict[str, nn.Parameter] = {}
         self._trained = 0
         for model in models:
-            self._frozen |= model.frozen()
-            self._trained += sum(one.numel() for one in model.trained().values())
+            self._frozen |= model.frozen_parameters()
+            self._trained += sum(one.numel() for one in model.trained_parameters().values())
         self._source: Path | None = None
         self._digest = ""
 

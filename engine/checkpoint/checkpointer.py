@@ -19,7 +19,7 @@ from engine.checkpoint.resume import ResumePoint, changes, find, identity
 from engine.checkpoint.state import Snapshot, State, state_of
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
-from engine.comm.transport import over
+from engine.comm.transport import use_interface
 from engine.config.compression import NO_PLAN
 from engine.config.knobs.batch_ramp import grows, sequences
 from engine.model.stage import Stage
@@ -97,7 +97,7 @@ class Checkpoints:
             point.sweep()
         return step
 
-    def after(self, step: int) -> None:
+    def save_if_due(self, step: int) -> None:
         """Save if it is due; ``step`` is the next one to do."""
         every = self._settings.every_steps
         if every is not None and step % every == 0:
@@ -200,6 +200,6 @@ def _group(rank: RankContext) -> Group | None:
         return None
     # On GPUs names are NCCL's.
     network = rank.groups.transport.between if rank.device.type == "cpu" else None
-    with over(network, "gloo"):
+    with use_interface(network, "gloo"):
         group: Group = dist.new_group(backend="gloo", timeout=rank.patience)
     return group

@@ -17,7 +17,7 @@ from torch.futures import Future
 
 from engine.checkpoint.checkpoint_folder import Manifest, checksum, publish, scratch_of, writing
 from engine.checkpoint.resume import ResumePoint, others, wrong_contents
-from engine.checkpoint.state import FACTOR, MEMORY, Part, State, at
+from engine.checkpoint.state import FACTOR, MEMORY, Part, State, box_values
 from engine.comm.channel import Group
 from engine.config.errors import WorkbenchError
 from profilers.collectives.recorder import pause_recording
@@ -34,7 +34,7 @@ class _SavePlanner(DefaultSavePlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def lookup_object(self, index: MetadataIndex) -> Tensor:
-        return at(self.state_dict[index.fqn], index)
+        return box_values(self.state_dict[index.fqn], index)
 
 
 class _LoadPlanner(DefaultLoadPlanner):
@@ -49,7 +49,7 @@ class _LoadPlanner(DefaultLoadPlanner):
         self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
-        return at(self.state_dict[index.fqn], index)
+        return box_values(self.state_dict[index.fqn], index)
 
 
 class _PublishingWriter(FileSystemWriter):

@@ -92,7 +92,7 @@ class Part:
         """Shape of the whole."""
         return torch.Size(self.extent.shape)
 
-    def on(self, flat: Tensor) -> Part:
+    def replace_values(self, flat: Tensor) -> Part:
         """This part with the values of another flat tensor."""
         return Part(self.extent, flat)
 
@@ -110,7 +110,7 @@ class Part:
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
         return [_chunk(box) for box in self._boxes.values()]
 
-    def at(self, index: MetadataIndex) -> Tensor:
+    def box_values(self, index: MetadataIndex) -> Tensor:
         """The values of one box, in its shape; they share the part's memory."""
         assert index.offset is not None, f"{index.fqn}: a part is asked for without its place"
         box = self._boxes[index.offset]
@@ -127,7 +127,7 @@ def state_of(optimizer: LocalOptimizer, before_outer: bool = False) -> State:
     if not before_outer:
         state = state_of(optimizer, before_outer=True)
         named: State = {f"{name}{optimizer.place}": value for name, value in state.items()}
-        for name, extent, values in optimizer.carried():
+        for name, extent, values in optimizer.outer_state():
             named[f"outer.{name}"] = values if extent is None else Part(extent, values)
         return named
     state = {}
@@ -157,15 +157,15 @@ class Snapshot:
                 pinned = source.is_cuda
                 copy = self._copies[name] = torch.empty_like(source, device="cpu", pin_memory=pinned)
             copy.copy_(source, non_blocking=True)
-            copied[name] = value.on(copy) if isinstance(value, Part) else copy
+            copied[name] = value.replace_values(copy) if isinstance(value, Part) else copy
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.synchronize()
         return copied
 
 
-def at(value: Part | Tensor, index: MetadataIndex) -> Tensor:
+def box_values(value: Part | Tensor, index: MetadataIndex) -> Tensor:
     """What lies at a place of a state's value."""
-    return value.at(index) if isinstance(value, Part) else value
+    return value.box_values(index) if isinstance(value, Part) else value
 
 
 def _chunk(box: Box) -> ChunkStorageMetadata:

@@ -48,13 +48,13 @@ class Transport:
         inside = None if self.islands is None else len({self.islands[rank] for rank in members}) == 1
         network = (inside and self.inside) or self.between
         self.carried.append(Carried(axis, network, inside))
-        with over(network, dist.get_backend()) as options:
+        with use_interface(network, dist.get_backend()) as options:
             group: Group = dist.new_group(
                 list(members), timeout=timeout, pg_options=options, use_local_synchronization=True
             )
         return group
 
-    def told(self) -> list[dict[str, Any]]:
+    def record_fields(self) -> list[dict[str, Any]]:
         """What records keep: nothing where there was no choice."""
         return [one._asdict() for one in self.carried] if self.inside or self.between else []
 
@@ -69,7 +69,7 @@ def transport_of(config: RunConfig) -> Transport:
 
 
 @contextmanager
-def over(network: str | None, backend: str) -> Iterator[Any]:
+def use_interface(network: str | None, backend: str) -> Iterator[Any]:
     """While this lasts groups of gloo are made over the interface of that name. What is given is for ``pg_options``:
     NCCL's, or None.
     """

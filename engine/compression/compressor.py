@@ -156,7 +156,7 @@ class GradientCompressor:
         method = self._prepare(content).method
         return [] if method is None else method.state()
 
-    def uncompressed(self, content: Content) -> dict[str, str]:
+    def uncompressed_reasons(self, content: Content) -> dict[str, str]:
         """Parts that are sent as they are though a method is chosen, and why."""
         return self._prepare(content).partition.uncompressed
 

@@ -56,7 +56,7 @@ class Candidates:
     moved: float
 
 
-def chosen_values(
+def choose_values(
     told: Sequence[dict[str, Row]], settings: Settings, alpha: float, budget: str
 ) -> dict[str, Any]:
     """The value of each layer; the sum of errors, and their effect, the mean share that is lost where layers count by

@@ -265,7 +265,7 @@ def variables(environment: Environment, at_start: bool = False) -> dict[str, str
     return found
 
 
-def of_ranks(environment: Environment, here: Mapping[str, str] = os.environ) -> dict[str, str]:
+def rank_variables(environment: Environment, here: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables of a rank: those asked for and, with any of NCCL's, its log, which tells what it read.
 
     ``TUNING`` writes a line for each collective, so it is on only where the choice among algorithms is turned.

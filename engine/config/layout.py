@@ -199,10 +199,10 @@ def rank_tokens(config: RunConfig) -> int:
 
 def longest_document(config: RunConfig) -> int:
     """The most tokens of a whole document: as many as are asked for, else what the largest group holds."""
-    return config.data.longest_document or held_document(config)
+    return config.data.longest_document or group_document_tokens(config)
 
 
-def held_document(config: RunConfig) -> int:
+def group_document_tokens(config: RunConfig) -> int:
     """The most tokens of a whole document that the largest group holds."""
     return rank_tokens(config) * max(sequence_degrees(config))
 

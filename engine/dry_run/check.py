@@ -18,11 +18,11 @@ from engine.footprint.budget import check_budget
 from engine.footprint.footprint import (
     Footprint,
     activation_bytes,
+    clip_to_budget,
     footprints,
     parts_of,
     plan_of,
     sums_whole_gradients,
-    within_budget,
 )
 from engine.footprint.weights import offloads_optimizer
 from engine.schedules.actions import Action
@@ -145,7 +145,7 @@ def _as_built(
         parameter_bytes=sum(one.parameter_bytes for one in counted),
         gradient_bytes=gradients,
         optimizer_bytes=0 if leaves else optimizer,
-        activation_bytes=within_budget(config, device),
+        activation_bytes=clip_to_budget(config, device),
         host_bytes=host + (optimizer if leaves else 0),
     )
 

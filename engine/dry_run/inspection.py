@@ -38,7 +38,7 @@ def look_at(
             tell(f"{what} has taken {SLOW_SECONDS:g} s so far; it has {patience:g}")
 
     try:
-        found: WorkloadFacts = ask("engine.rank.workload_report:of_config", (config,), patience, slow)
+        found: WorkloadFacts = ask("engine.rank.workload_report:workload_facts", (config,), patience, slow)
     except UnansweredError as error:
         longer = "a larger train.step_timeout_seconds gives it longer"
         raise InputError(FIELD, config.model.workload, f"gives {error}; {longer}") from None

@@ -45,21 +45,21 @@ from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
 
 
-def kept_by(config: RunConfig, decoder: Decoder) -> Kept:
+def measure_activations(config: RunConfig, decoder: Decoder) -> Kept:
     """What one micro-batch leaves in a stage; call it in fake mode, with the stage on the meta device."""
     decoder.to_empty(device="cpu")
     decoder.rotary = torch.empty_like(decoder.rotary, device="cpu")
     put_in(decoder)
     offload, decoder.offload = decoder.offload, None
     run = _Run(config, decoder)
-    whole = run.left_bytes()
+    whole = run.forward_bytes()
     again = _computed_again(run) - whole if config.memory.recompute != "none" else 0
     kept = Kept(whole, waiting=run.waiting_bytes(), returning=again)
     if offload is None:
         return kept
     decoder.offload = counter = CountedOffload()
     counter.turns_at_once = offload.turns_at_once
-    device = run.left_bytes()
+    device = run.forward_bytes()
     # Backward brings back a block while it works on the one behind it, which may be the one that stayed.
     gone = len(decoder.blocks) - counter.turns_at_once
     back = kept.returning + min(2 - counter.turns_at_once, gone) * counter.largest_block_bytes
@@ -73,7 +73,7 @@ def _computed_again(run: _Run) -> int:
     forgets = first.forgets, first.attention.forgets
     first.forgets = first.attention.forgets = False
     try:
-        return run.left_bytes()
+        return run.forward_bytes()
     finally:
         first.forgets, first.attention.forgets = forgets
 
@@ -85,7 +85,7 @@ class _Run:
     config: RunConfig
     decoder: Decoder
 
-    def left_bytes(self) -> int:
+    def forward_bytes(self) -> int:
         """Bytes that a forward's input, its output and all that they lead to hold."""
         x, targets, made = self._input(), self._tokens(), Made()
         with parameters_of(self.decoder) as parameters, made:
@@ -173,7 +173,9 @@ def build(config: RunConfig, rank: int) -> tuple[BuiltStage, ...]:
         known: set[torch.nn.Parameter] = set()
         counted = {stage: count(replica, config.train, known) for stage, replica in stages.items()}
         with torch_private.fake_tensors():
-            kept = {stage: kept_by(config, _decoder(replica)) for stage, replica in stages.items()}
+            kept = {
+                stage: measure_activations(config, _decoder(replica)) for stage, replica in stages.items()
+            }
     return tuple(BuiltStage(stage, counted[stage], kept[stage]) for stage in stages)
 
 

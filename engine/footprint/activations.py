@@ -74,7 +74,7 @@ class Sizes:
     replicated: frozenset[str] = frozenset()
     keep: float = 1.0
 
-    def at(self, matrices: str) -> int:
+    def activation_elements(self, matrices: str) -> int:
         """Elements that matrices read of an activation, or give to one: all of it, or a slice if replicated."""
         return self.slice if matrices in self.replicated else self.hidden
 
@@ -96,12 +96,12 @@ class Sizes:
     @property
     def key_value(self) -> int:
         """Elements of this rank's keys that are trained; its values are as many."""
-        return self.tokens * kept_parts(self.shape.kv_heads // self.tp, self.keep) * self.shape.head_dim
+        return self.tokens * count_kept_parts(self.shape.kv_heads // self.tp, self.keep) * self.shape.head_dim
 
     @property
     def width(self) -> int:
         """Elements of this rank's width of a feed-forward that are trained."""
-        return self.tokens * kept_parts(self.shape.ffn_hidden // self.tp, self.keep)
+        return self.tokens * count_kept_parts(self.shape.ffn_hidden // self.tp, self.keep)
 
     @property
     def sums(self) -> int:
@@ -119,7 +119,7 @@ def sizes_of(config: RunConfig) -> Sizes:
     )
 
 
-def kept_by_stage(config: RunConfig, part: Part) -> Kept:
+def stage_activations(config: RunConfig, part: Part) -> Kept:
     """What one micro-batch leaves in a stage, with the stage's input and output."""
     sizes, memory = sizes_of(config), config.memory
     if memory.block_actions is not None:
@@ -132,7 +132,7 @@ def kept_by_stage(config: RunConfig, part: Part) -> Kept:
     stays = int(offloads and part.turns_at_once)  # the last block, which has no time to leave
     gone, stay_bytes = part.layers - stays, stays * (rest_one if rest else first)
     copied = (offloads and gone > 0) or (sizes.element < FP32_BYTES and memory.recompute != "full")
-    outside = around_bytes(config, part, copied) + (head_bytes(config) if part.is_last else 0)
+    outside = boundary_bytes(config, part, copied) + (head_bytes(config) if part.is_last else 0)
     back = min(2 - stays, gone) * (rest_one if rest > stays else first) if offloads else 0
     return Kept(
         device=outside + (stay_bytes if offloads else blocks),
@@ -142,7 +142,7 @@ def kept_by_stage(config: RunConfig, part: Part) -> Kept:
     )
 
 
-def around_bytes(config: RunConfig, part: Part, copied: bool) -> int:
+def boundary_bytes(config: RunConfig, part: Part, copied: bool) -> int:
     """Of one micro-batch beside a stage's blocks and head: tokens or what another stage gave, and what goes on.
     ``copied`` tells whether what the first block keeps of its input is a copy.
     """
@@ -182,7 +182,9 @@ def _too_small(config: RunConfig) -> int:
     """
     sizes, is_ring = sizes_of(config), config.parallel.cp > 1 and config.parallel.cp_method == "ring"
     factor, slices = FP32_BYTES * sizes.tokens // sizes.tp, FP32_BYTES * sizes.slice
-    read = [sizes.element * sizes.at(matrices) for matrices in ("query_key_value", "gate_up")]
+    read = [
+        sizes.element * sizes.activation_elements(matrices) for matrices in ("query_key_value", "gate_up")
+    ]
     queries = [sizes.element * sizes.query] * (2 if is_ring else 3)
     wide = [] if config.model.experts else [sizes.element * sizes.width] * 4
     keys = [sizes.element * sizes.key_value] * 2
@@ -196,7 +198,7 @@ def _kept_by_actions(config: RunConfig, part: Part, actions: Sequence[BlockActio
     sizes, block = sizes_of(config), costs_of_block(config)
     costs = [block[action] for action in actions]
     copied = actions[0] in LEAVING or (sizes.element < FP32_BYTES and actions[0] != "full")
-    outside = around_bytes(config, part, copied) + (head_bytes(config) if part.is_last else 0)
+    outside = boundary_bytes(config, part, copied) + (head_bytes(config) if part.is_last else 0)
     blocks = sum(cost.resident for cost in costs)
     peak = evaluate([block] * len(costs), actions, Around()).peak_bytes
     return Kept(
@@ -221,12 +223,12 @@ def block_bytes(config: RunConfig, recompute: Recompute) -> int:
     return norms + sizes.element * whole + attention + rest
 
 
-def sampled_rows(tokens: int, share: float) -> int:
+def count_sampled_rows(tokens: int, share: float) -> int:
     """Tokens of a matrix's input that are kept with ``memory.sample_tokens``."""
     return max(1, math.ceil(round(share * tokens, 9)))
 
 
-def kept_parts(parts: int, keep: float) -> int:
+def count_kept_parts(parts: int, keep: float) -> int:
     """Heads, or units of width, that a step trains with ``train.slice_keep``; rules see to it that they are whole."""
     return max(1, round(keep * parts))
 
@@ -248,7 +250,7 @@ def _sampled_inputs(config: RunConfig, sizes: Sizes, recompute: Recompute) -> li
         rows, split = (sizes.tokens // sizes.tp, 1) if name in sizes.replicated else (sizes.tokens, sizes.tp)
         has_columns = name in ("query_key_value", "gate_up")
         widths_here = (read, given // split) if has_columns else (read // split, given)
-        if (kept := sampled_rows(rows, share)) < rows:
+        if (kept := count_sampled_rows(rows, share)) < rows:
             found.append((rows, kept, *widths_here))
     return found
 
@@ -270,8 +272,12 @@ def waiting_bytes(config: RunConfig, part: Part) -> int:
     width = sizes.tokens * sizes.shape.ffn_hidden // sizes.tp
     block = _attention_factors(sizes)
     if not config.model.experts:
-        block += sizes.at("gate_up") + sizes.at("down") + 3 * width
-    head = sizes.at("head") + sizes.tokens * sizes.shape.vocabulary // sizes.tp if part.is_last else 0
+        block += sizes.activation_elements("gate_up") + sizes.activation_elements("down") + 3 * width
+    head = (
+        sizes.activation_elements("head") + sizes.tokens * sizes.shape.vocabulary // sizes.tp
+        if part.is_last
+        else 0
+    )
     for rows, kept, read, given in _sampled_inputs(config, sizes, config.memory.recompute):
         block -= (rows - kept) * (read + given)
     return sizes.element * (part.layers * block + head)
@@ -303,7 +309,7 @@ def _norm(config: RunConfig, sizes: Sizes, reader: str) -> int:
     """
     is_narrow = config.memory.parameters == "bf16" and config.parallel.zero_stage < 2
     kept = 2 * FP32_BYTES * sizes.slice + FP32_BYTES * sizes.tokens // sizes.tp
-    output = sizes.slice if config.parallel.tp_regather else sizes.at(reader)
+    output = sizes.slice if config.parallel.tp_regather else sizes.activation_elements(reader)
     return kept + sizes.element * output + (FP32_BYTES * sizes.shape.hidden if is_narrow else 0)
 
 
@@ -325,7 +331,7 @@ def _core_inputs(config: RunConfig, sizes: Sizes) -> int:
 
 def _attention_factors(sizes: Sizes) -> int:
     """Inputs: whole for query, key and value, split for output. Gradients: split for those, whole for output."""
-    outer = sizes.at("query_key_value") + sizes.at("attention_output")
+    outer = sizes.activation_elements("query_key_value") + sizes.activation_elements("attention_output")
     return outer + 2 * sizes.slice + 2 * sizes.key_value
 
 

@@ -88,7 +88,7 @@ def best(choices: Choices, around: Around, budget: float) -> BlockPlan | None:
     grain = _grain(choices, budget) if len(choices) > EXACT_BLOCKS else _FINEST
     front, rest = [_START], _rest(choices)
     for block, waiting in zip(choices, rest, strict=True):
-        grown = (label.grown(action, cost) for label in front for action, cost in block.items())
+        grown = (label.extend(action, cost) for label in front for action, cost in block.items())
         fitting = [label for label in grown if _least(label, waiting, around) <= budget]
         front = _pareto_front(fitting, around, grain)
     plans = [evaluate(choices, label.actions(), around) for label in _shortest(front, around, budget)] + [
@@ -106,7 +106,7 @@ def least_bytes(choices: Choices, around: Around) -> int:
     ]  # fmt: skip
     front = [_START]
     for block in untimed:
-        front = _lightest([label.grown(action, cost) for label in front for action, cost in block.items()])
+        front = _lightest([label.extend(action, cost) for label in front for action, cost in block.items()])
     return min(_peak(label, around) for label in front)
 
 
@@ -180,7 +180,7 @@ class _Label(NamedTuple):
     action: Action | None = None
     before: _Label | None = None
 
-    def grown(self, action: Action, cost: Cost) -> _Label:
+    def extend(self, action: Action, cost: Cost) -> _Label:
         """With one more block."""
         forward, back = cost.forward_seconds, cost.backward_seconds
         beside = self.held + self.transit

@@ -9,11 +9,18 @@ import math
 from engine.config.errors import LayoutError
 from engine.config.run_config import RunConfig
 from engine.footprint import block_plan
-from engine.footprint.activations import INDEX_BYTES, Part, around_bytes, costs_of_block, head_bytes, sizes_of
+from engine.footprint.activations import (
+    INDEX_BYTES,
+    Part,
+    boundary_bytes,
+    costs_of_block,
+    head_bytes,
+    sizes_of,
+)
 from engine.footprint.block_plan import Around
 from engine.footprint.footprint import parts_of, plan_of
 from engine.schedules.actions import Plan
-from engine.schedules.simulate import in_flight
+from engine.schedules.simulate import peak_in_flight
 
 #: For the numbers of a few bytes that formulas leave out: a mean's weight, a maximum.
 _FEW = 64
@@ -21,14 +28,14 @@ _FEW = 64
 _DIGITS = 6
 
 
-def around_stage(config: RunConfig, chosen: Plan, stage: int, turn_seconds: float = 0.0) -> Around:
+def stage_surroundings(config: RunConfig, chosen: Plan, stage: int, turn_seconds: float = 0.0) -> Around:
     """Of a rank with one stage. Where a schedule does other work between a forward and its backward, what the head
     leaves waits as blocks do.
     """
     part = parts_of(config, chosen)[stage]
     head = head_bytes(config) if part.is_last else 0
     waits = 0 if part.turns_at_once else head
-    flying = math.ceil(in_flight(chosen)[chosen.rank_of[stage]])
+    flying = math.ceil(peak_in_flight(chosen)[chosen.rank_of[stage]])
     return Around(_boundary_bytes(config, part) + waits, head - waits, turn_seconds, flying)
 
 
@@ -37,7 +44,7 @@ def least_budget(config: RunConfig) -> int:
     chosen, block = plan_of(config), costs_of_block(config)
     parts = parts_of(config, chosen)
     return max(
-        block_plan.least_bytes([block] * part.layers, around_stage(config, chosen, stage))
+        block_plan.least_bytes([block] * part.layers, stage_surroundings(config, chosen, stage))
         for stage, part in enumerate(parts)
     )
 
@@ -65,4 +72,4 @@ def too_small(budget: float, least: int) -> LayoutError:
 def _boundary_bytes(config: RunConfig, part: Part) -> int:
     """With what others hold as well: the input and the output of a stage, and the targets, which outlive the head."""
     targets = INDEX_BYTES * sizes_of(config).tokens if part.is_last else 0
-    return around_bytes(config, part, copied=True) + targets + _FEW
+    return boundary_bytes(config, part, copied=True) + targets + _FEW

@@ -75,9 +75,9 @@ class Asked(NamedTuple):
     switches: bool = True
 
 
-def outside_allocator(config: RunConfig) -> Outside:
+def device_overhead(config: RunConfig) -> Outside:
     """Of a rank on a GPU: one on a CPU has nothing of it."""
-    return of_layout(layout_of(config), nccl_settings(config))
+    return layout_overhead(layout_of(config), nccl_settings(config))
 
 
 def nccl_settings(config: RunConfig) -> Asked:
@@ -94,7 +94,7 @@ def nccl_settings(config: RunConfig) -> Asked:
     )
 
 
-def of_layout(layout: Layout, wanted: Asked) -> Outside:
+def layout_overhead(layout: Layout, wanted: Asked) -> Outside:
     """The same of a layout; of a pipeline's rank with most neighbours."""
     found = tuple(communicators(layout, wanted.ulysses))
     low, likely, high = (

@@ -18,16 +18,16 @@ from engine.footprint.side_activations import kept_of
 from engine.footprint.side_factors import adapts
 from engine.footprint.weights import (
     buffer_bytes,
-    held_by,
     kept_elements,
     offloads_optimizer,
     optimizer_bytes,
     parameter_bytes,
-    trained_by,
+    parameters_by_stage,
+    trained_parameters,
 )
 from engine.schedules.actions import Action, Plan, Work
 from engine.schedules.registry import plan
-from engine.schedules.simulate import in_flight
+from engine.schedules.simulate import peak_in_flight
 from engine.schedules.skip_pipe import Skips
 
 
@@ -68,7 +68,7 @@ class Footprint:
 def footprints(config: RunConfig) -> tuple[Footprint, ...]:
     """For each place of the pipeline what a rank there holds; the configuration keeps every rule."""
     chosen = plan_of(config)
-    flying = in_flight(chosen)
+    flying = peak_in_flight(chosen)
     return tuple(_footprint(config, chosen, place, flying[place]) for place in range(chosen.ranks))
 
 
@@ -137,7 +137,7 @@ def activation_bytes(actions: Sequence[Action], kept: Mapping[int, Kept]) -> tup
     return device + max(one.returning for one in kept.values()), host
 
 
-def within_budget(config: RunConfig, size: int) -> int:
+def clip_to_budget(config: RunConfig, size: int) -> int:
     """Bytes of activations on a device: what is kept if nothing becomes of it, or the budget where that is less."""
     budget = config.memory.budget_gib
     return size if budget is None else min(size, int(budget * 2**30))
@@ -146,15 +146,15 @@ def within_budget(config: RunConfig, size: int) -> int:
 def _footprint(config: RunConfig, chosen: Plan, place: int, flying: float) -> Footprint:
     layout, parts = layout_of(config), parts_of(config, chosen)
     own = {stage: parts[stage] for stage in chosen.stages_of(place)}
-    stages = trained_by(config, list(own.values()))
-    frozen = held_by(config, list(own.values())) if adapts(config) else []
+    stages = trained_parameters(config, list(own.values()))
+    frozen = parameters_by_stage(config, list(own.values())) if adapts(config) else []
     elements = sum(kept_elements(one, layout) for one in (*frozen, *stages))
     whole = sum(one.elements for one in stages)
     kept = {stage: kept_of(config, part) for stage, part in own.items()}
     layers = sum(part.layers for part in own.values())
     optimizer = sum(optimizer_bytes(config, one) for one in stages)
     device, host = activation_bytes(chosen.actions[place], kept)
-    device = within_budget(config, device)
+    device = clip_to_budget(config, device)
     published = published_bytes(config, layers)
     return Footprint(
         stages=tuple(own),

@@ -12,11 +12,11 @@ from engine.footprint.activations import (
     Kept,
     Part,
     Sizes,
-    around_bytes,
     block_bytes,
+    boundary_bytes,
     head_bytes,
-    kept_by_stage,
     sizes_of,
+    stage_activations,
 )
 from engine.footprint.side_factors import adapts, matrices_of, mixes_tokens
 
@@ -24,10 +24,10 @@ from engine.footprint.side_factors import adapts, matrices_of, mixes_tokens
 def kept_of(config: RunConfig, part: Part) -> Kept:
     """What one micro-batch leaves in a stage, whatever of it is trained; rules keep a frozen model in one stage."""
     if not adapts(config):
-        return kept_by_stage(config, part)
+        return stage_activations(config, part)
     sizes = sizes_of(config)
     beside = _factors(config, sizes, part) if config.train.adapt == "lora" else _mixers(config, sizes, part)
-    return Kept(around_bytes(config, part, copied=False) + beside + _head(config, sizes))
+    return Kept(boundary_bytes(config, part, copied=False) + beside + _head(config, sizes))
 
 
 def _factors(config: RunConfig, sizes: Sizes, part: Part) -> int:

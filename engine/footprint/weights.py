@@ -68,7 +68,7 @@ class Held:
         return sum(weight.elements for weight in self.weights)
 
 
-def held_by(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
+def parameters_by_stage(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
     """The parameters of a rank's stages, before ZeRO splits them; what stages share counts with the first of them."""
     shape, sharing = resolve(config.model), sharing_of(config.model)
     found, known, embedded = list[Held](), set[int](), False
@@ -92,10 +92,10 @@ def held_by(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
     return found
 
 
-def trained_by(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
+def trained_parameters(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
     """Those of a rank's stages that learn: beside a frozen model other ones."""
     if not adapts(config):
-        return held_by(config, parts)
+        return parameters_by_stage(config, parts)
     factors = [side_factors(config, range(part.start, part.start + part.layers)) for part in parts]
     return [Held(0, (), tuple(Weight(one.rows, one.columns) for one in found)) for found in factors]
 

@@ -83,7 +83,7 @@ def hanging_rank(
     return min(computing or late, key=lambda rank: (rank.step, -rank.age_seconds))
 
 
-def blamed_rank(
+def find_culprit(
     suspect: RankProgress,
     ranks: Sequence[RankProgress],
     held_up_by: Sequence[int],
@@ -184,7 +184,7 @@ class NetworkWatch:
         self._looked_at = 0.0
         self._since: float | None = None
 
-    def lost(self) -> RunOutcome | None:
+    def find_failure(self) -> RunOutcome | None:
         """An ending once something has been down for 2 seconds."""
         now = time.monotonic()
         if now - self._looked_at < _LOOK_SECONDS:
@@ -196,7 +196,7 @@ class NetworkWatch:
         self._since = now if self._since is None else self._since
         return RunOutcome(Ending.COMM_ERROR, line) if now - self._since >= _PATIENCE_SECONDS else None
 
-    def with_cause(self, outcome: RunOutcome) -> RunOutcome:
+    def add_cause(self, outcome: RunOutcome) -> RunOutcome:
         """The outcome; where ranks lost each other, with what is down as the reason."""
         line = self._broken() if outcome.ending is Ending.COMM_ERROR else None
         return outcome if line is None else replace(outcome, reason=line)

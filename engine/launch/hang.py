@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from engine.launch.ending import blamed_rank, hanging_rank
+from engine.launch.ending import find_culprit, hanging_rank
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from engine.run.progress import WAITING, Progress, RankProgress
@@ -120,7 +120,7 @@ class HangWatch:
             self._progress.request_dump()  # all wait: whoever holds them up is on another host
             return
         stuck = None if self._stale else explain(self._progress, self._folder)
-        culprit, known = blamed_rank(culprit, places, stuck.held_up_by if stuck else (), stopped)
+        culprit, known = find_culprit(culprit, places, stuck.held_up_by if stuck else (), stopped)
         self._tell(outcome_of(culprit, known, stuck))
 
     def close(self) -> None:

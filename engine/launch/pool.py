@@ -19,7 +19,7 @@ from engine.config.network import DATA, INSIDE, Shape, shape_of
 from engine.config.run_config import RunConfig
 from engine.launch.lab import lab, registry
 from engine.launch.lab.build import LabError
-from engine.launch.lab.links import LinkStates, cut_off
+from engine.launch.lab.links import LinkStates, describe_down_links
 from engine.launch.supervisor import Launch, Watch
 from engine.launch.workers import Servers, Worker
 from engine.rank.worker import serve
@@ -93,7 +93,7 @@ class RankHosts:
         if not down or self._lab is None:
             return None
         hosts = self._lab.shape.hosts_of_ranks(devices_of(config))
-        return cut_off(down, [_places(hosts, host) for host in range(self._lab.shape.hosts)])
+        return describe_down_links(down, [_places(hosts, host) for host in range(self._lab.shape.hosts)])
 
     def close(self) -> None:
         """Remove the lab, or let go of a kept one."""
@@ -101,7 +101,7 @@ class RankHosts:
             del self.store  # its sockets would keep the switch
         if self._links is not None:
             self._links.close()
-        if self._lab is not None and not self._lab.kept:
+        if self._lab is not None and not self._lab.is_lasting:
             self._lab.down()
         if self._lock is not None:
             os.close(self._lock)
@@ -113,20 +113,20 @@ class RankHosts:
 
         if self._lab is None:
             return listen()
-        return netns.inside(self._lab.switch, lambda: without_stderr(listen))
+        return netns.run_inside(self._lab.switch, lambda: call_without_stderr(listen))
 
     def _take_or_make(self, shape: Shape) -> lab.Lab:
-        kept = lab.kept(shape)
+        kept = lab.make_lasting_lab(shape)
         self._lock = registry.hold(kept)
         if self._lock is not None:
             return kept
         registry.sweep()
-        made = lab.for_process(shape)
+        made = lab.make_process_lab(shape)
         made.up()
         return made
 
 
-def without_stderr(make: Callable[[], dist.TCPStore]) -> dist.TCPStore:
+def call_without_stderr(make: Callable[[], dist.TCPStore]) -> dist.TCPStore:
     """What ``make`` makes. torch asks for the names of a lab's addresses, which have none, and writes that to stderr;
     what really is wrong it raises.
     """
@@ -183,7 +183,7 @@ class LocalPool:
         watch = Watch(launch, workers, deadline, lambda: place.broken(launch.config))
         self._hand_out(launch, workers, place, devices)
         try:
-            outcome = watch.until_end()
+            outcome = watch.wait_for_end()
         except BaseException:  # an interrupt, say: ranks that still train must not be asked for another run
             self._kill_all()
             raise
@@ -226,7 +226,7 @@ class LocalPool:
 
         As long as devices and environment stay, so does the worker on each: on GPUs it keeps to one of them.
         """
-        variables = environment.of_ranks(asked)
+        variables = environment.rank_variables(asked)
         fresh = [
             worker
             for worker in self._workers

@@ -206,7 +206,7 @@ def meet() -> list[Host]:
 
 
 @contextlib.contextmanager
-def sidecar_beside(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress]:
+def run_sidecar(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress]:
     """While inside, each host of the run is sampled and its ranks hear orders; this rank's page of progress.
 
     Every rank of the default group enters. ``folder`` may be shared by all hosts or be each one's own; rank 0's has its

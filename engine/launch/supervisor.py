@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from engine.config.run_config import RunConfig
 from engine.launch import ending
-from engine.launch.ending import Death, NetworkWatch, blamed_rank, decide, hanging_rank, overdue_outcome
+from engine.launch.ending import Death, NetworkWatch, decide, find_culprit, hanging_rank, overdue_outcome
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.workers import Worker
 from engine.run import processes
@@ -79,12 +79,12 @@ class Watch:
         self._suspect: tuple[int, int, str] | None = None
         self.clean = True
 
-    def until_end(self) -> RunOutcome:
+    def wait_for_end(self) -> RunOutcome:
         """Block until there is an ending."""
         try:
             while len(self._reports) < len(self._workers):
                 self._listen(_POLL_SECONDS)
-                ending = self._trouble() or self._network.lost() or self._impatience()
+                ending = self._trouble() or self._network.find_failure() or self._impatience()
                 if ending is not None:
                     self.clean = False
                     return ending
@@ -134,7 +134,7 @@ class Watch:
         until = time.monotonic() + _GRACE_SECONDS
         while time.monotonic() < until and len(self._reports) + len(self._deaths) < len(self._workers):
             self._listen(_POLL_SECONDS)
-        return self._network.with_cause(decide(list(self._reports.values()), list(self._deaths.values())))
+        return self._network.add_cause(decide(list(self._reports.values()), list(self._deaths.values())))
 
     def _impatience(self) -> RunOutcome | None:
         ranks = self._unfinished_ranks()
@@ -150,7 +150,7 @@ class Watch:
             if suspect != self._suspect:
                 return None
             stuck = explain(self._progress, self._launch.folder)
-            culprit, known = blamed_rank(culprit, ranks, stuck.held_up_by if stuck else (), stopped)
+            culprit, known = find_culprit(culprit, ranks, stuck.held_up_by if stuck else (), stopped)
             lines = _tail(self._launch.folder / LOGS / f"rank-{culprit.rank}.log")
             return outcome_of(culprit, known, stuck, lines)
         if time.monotonic() > self._deadline:

@@ -31,7 +31,7 @@ from engine.config.validation import rules
 from engine.footprint.budget import check_budget
 from engine.launch import ending
 from engine.launch.ending import Death, decide
-from engine.launch.sidecar import sidecar_beside
+from engine.launch.sidecar import run_sidecar
 from engine.launch.torchrun_ending import LastWords, leave
 from engine.lifecycle import finish, note_start
 from engine.model.data import check_paths
@@ -183,7 +183,7 @@ def _train_beside(
     words: LastWords, rank: int, config: RunConfig, folder: Path, device: torch.device
 ) -> RankReport:
     """Train while this host is sampled. The report of this rank, once all ranks are through or its failure is told."""
-    with sidecar_beside(folder, config, rank) as progress:
+    with run_sidecar(folder, config, rank) as progress:
         report = _train(rank, config, folder, device, progress)
         if rank and not report.good:
             words.tell(report)
@@ -205,7 +205,7 @@ def _dead(folder: Path, kills_before: int, ranks: Sequence[int]) -> list[Death]:
 
 def _end(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> None:
     """Sum the run up, and tell whoever started it."""
-    hang = run_folder.RunStatus.of(folder).hang
+    hang = run_folder.RunStatus.from_folder(folder).hang
     if hang and outcome.ending is Ending.COMM_ERROR:  # a lost connection is only how that hang ended
         outcome = hang.outcome()
     summary = finish(folder, config, backend, outcome)

@@ -58,7 +58,7 @@ class Activations:
     sliced: float = 1.0
     seed: int = 0
 
-    def of_block(self, place: int, number: int) -> Recompute:
+    def block_kind(self, place: int, number: int) -> Recompute:
         """The kind for the block at this place in its stage and with this number in the model, counted from 0."""
         if self.actions is not None:
             action = self.actions[number]
@@ -109,7 +109,7 @@ def recomputing(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     return out
 
 
-def on_host(tensor: Tensor) -> Tensor:
+def copy_to_host(tensor: Tensor) -> Tensor:
     """A copy in the host's memory, pinned where the tensor is on a GPU."""
     if not tensor.is_cuda:
         return tensor.detach().clone()
@@ -122,7 +122,7 @@ class HostGradients:
     def __init__(self) -> None:
         self._buffers: dict[int, Tensor] = {}
 
-    def beside(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+    def move_to_weights(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
         """The gradients, each on its weight's device; their memory is used again by the next call."""
         moved = [
             self._match_device(place, *pair)
@@ -297,13 +297,13 @@ class Parked:
         self._seen, self._left = {}, {}
         if not flats:
             return 0, left, None
-        self._away = self._copies.down(flats)
+        self._away = self._copies.start_offload(flats)
         return self._away.nbytes, left, self._away.leave()
 
     def fetch(self) -> None:
         """Start bringing everything back; from then on it lives as long as autograd needs it."""
         if self._coming is None and self._away is not None:
-            self._coming, self._away = self._copies.up(self._away), None
+            self._coming, self._away = self._copies.start_fetch(self._away), None
 
     def back(self, storage: int) -> Tensor:
         """A storage that is there again; then the block that left before comes, too."""

@@ -141,7 +141,7 @@ class TensorAxis(Protocol):
     def row_product(self, x: Tensor, matrix: Matrix) -> Tensor:
         """[sequence, ..., in / tp] -> summed over tp [sequence / tp, ..., out], of a matrix whose rows are split."""
 
-    def of(self, matrices: str) -> TensorAxis:
+    def select_axis(self, matrices: str) -> TensorAxis:
         """The axis that these matrices are split over: of one rank where they are replicated."""
 
     def my_slice(self, x: Tensor) -> Tensor:

@@ -47,10 +47,10 @@ class Away(Protocol):
 class Copies(Protocol):
     """A place for activations."""
 
-    def down(self, flats: Sequence[Tensor]) -> Away:
+    def start_offload(self, flats: Sequence[Tensor]) -> Away:
         """Start to copy tensors there, each a whole storage as bytes."""
 
-    def up(self, away: Away) -> Coming:
+    def start_fetch(self, away: Away) -> Coming:
         """Start to copy them back; comes after every ``down`` that was asked for before."""
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class StreamCopies:
         self._device = device
         self._down, self._up = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
-    def down(self, flats: Sequence[Tensor]) -> Pinned:
+    def start_offload(self, flats: Sequence[Tensor]) -> Pinned:
         hosts = [torch.empty_like(one, device="cpu", pin_memory=True) for one in flats]
         self._down.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._down):
@@ -135,7 +135,7 @@ class StreamCopies:
                 host.copy_(flat, non_blocking=True)
         return Pinned(hosts, list(flats), self._down.record_event())
 
-    def up(self, away: Away) -> Arriving:
+    def start_fetch(self, away: Away) -> Arriving:
         assert isinstance(away, Pinned)
         if away.flats:  # it is wanted before it was gone
             return self._still_here(away)
@@ -188,11 +188,11 @@ class ThreadCopies:
         self._down, self._up = Lane("offload-down", rate), Lane("offload-up", rate)
         self._pool = Pool()
 
-    def down(self, flats: Sequence[Tensor]) -> Elsewhere:
+    def start_offload(self, flats: Sequence[Tensor]) -> Elsewhere:
         size, given = sum(one.nbytes for one in flats), list(flats)
         return Elsewhere(self._down.submit(lambda: self._copy_all(given), size), size)
 
-    def up(self, away: Away) -> _Returning:
+    def start_fetch(self, away: Away) -> _Returning:
         assert isinstance(away, Elsewhere)
         copies = away.copies
         return _Returning(self._up.submit(lambda: self._copy_all(copies.result()), away.nbytes))
@@ -309,9 +309,9 @@ class DiskCopies:
         self._down, self._up = Lane("disk-down", rate), Lane("disk-up", rate)
         self._staged = StreamCopies(device) if device.type == "cuda" else None
 
-    def down(self, flats: Sequence[Tensor]) -> _Filed:
+    def start_offload(self, flats: Sequence[Tensor]) -> _Filed:
         places = [(self._file.take(one.nbytes), one.nbytes) for one in flats]
-        staged = None if self._staged is None else self._staged.down(flats)
+        staged = None if self._staged is None else self._staged.start_offload(flats)
         given = [] if staged is not None else list(flats)
 
         def write() -> None:
@@ -325,7 +325,7 @@ class DiskCopies:
 
         return _Filed(places, self._down.submit(write, sum(size for _, size in places)), self._file)
 
-    def up(self, away: Away) -> Coming:
+    def start_fetch(self, away: Away) -> Coming:
         assert isinstance(away, _Filed)
         staged = self._staged
 
@@ -351,7 +351,7 @@ class _ThroughHost:
     def wait(self) -> list[Tensor]:
         hosts = self._found.result()
         event = torch.cuda.current_stream().record_event()
-        return self._staged.up(Pinned(hosts, [], event)).wait()
+        return self._staged.start_fetch(Pinned(hosts, [], event)).wait()
 
 
 def host_copies(device: torch.device) -> Copies:

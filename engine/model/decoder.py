@@ -87,7 +87,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tp, self.dtype, self.columns = tp, dtype, columns
         self.tp_dim = _split_dim(tp, "embedding", 0)
-        rows = shape.vocabulary // tp.of("embedding").size
+        rows = shape.vocabulary // tp.select_axis("embedding").size
         width = shape.hidden // (1 if columns is None else columns.size)
         self.weight = nn.Parameter(torch.empty(rows, width))
 
@@ -282,7 +282,7 @@ class Decoder(Stage):
         kept = activations or Activations()
         self.offload = kept.offload_of(layers, None)
         self.blocks = nn.ModuleDict(
-            {str(i): Block(shape, mixture, axes, kept.of_block(place, i)) for place, i in enumerate(layers)}
+            {str(i): Block(shape, mixture, axes, kept.block_kind(place, i)) for place, i in enumerate(layers)}
         )
         self.sampler: RowSampler | None = None
         self._data_rank = 0 if axes.data is None else axes.data.rank
@@ -314,7 +314,7 @@ class Decoder(Stage):
                 if mixture.text is None or mixture.text.tokens:
                     mixture.load.add(mixture.report)
         if self.norm is not None and self.head is not None:
-            (x,) = self.tp.of("head").column_products(self.norm(x), (self.head,))
+            (x,) = self.tp.select_axis("head").column_products(self.norm(x), (self.head,))
         return x
 
     def _through(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor) -> Tensor:
@@ -363,7 +363,9 @@ class Decoder(Stage):
         targets = targets.transpose(0, 1)
         if "head" in self.tp.replicated:
             targets = self.tp.my_slice(targets)
-            return self.tp.mean(self.tp.of("head").cross_entropy(output.flatten(0, 1), targets.reshape(-1)))
+            return self.tp.mean(
+                self.tp.select_axis("head").cross_entropy(output.flatten(0, 1), targets.reshape(-1))
+            )
         return self.tp.cross_entropy(output.flatten(0, 1), targets.reshape(-1))
 
     def keep(self, activations: Activations) -> None:
@@ -386,7 +388,7 @@ class Decoder(Stage):
         self.sampler = RowSampler(share, seed, self._data_rank) if share < 1 else None
         for place, (number, block) in enumerate(zip(self.numbers, self.blocks.values(), strict=True)):
             assert isinstance(block, Block)
-            block.keep(activations.of_block(place, number), self.sampler, number)
+            block.keep(activations.block_kind(place, number), self.sampler, number)
 
     def _slice(self, step: int) -> None:
         """The same on all ranks that hold the same heads."""
@@ -424,8 +426,8 @@ def _columns(
 ) -> tuple[Tensor, ...]:
     """Products of matrices whose columns are split over tp; backward keeps all of their input, or a sample of it."""
     if sampled is None or not torch.is_grad_enabled():
-        return tp.of(part).column_products(x, matrices)
-    whole = tp.of(part).gather_sequence(x)
+        return tp.select_axis(part).column_products(x, matrices)
+    whole = tp.select_axis(part).gather_sequence(x)
     return sampled.products(whole, matrices, _slots(tp, whole, sampled))
 
 
@@ -434,8 +436,8 @@ def _rows_product(
 ) -> Tensor:
     """The same of a matrix whose rows are split."""
     if sampled is None or not torch.is_grad_enabled():
-        return tp.of(part).row_product(x, matrix)
-    return tp.of(part).scatter_sequence(sampled.products(x, (matrix,), _slots(tp, x, sampled))[0])
+        return tp.select_axis(part).row_product(x, matrix)
+    return tp.select_axis(part).scatter_sequence(sampled.products(x, (matrix,), _slots(tp, x, sampled))[0])
 
 
 def _slots(tp: TensorAxis, x: Tensor, sampled: SampledProducts) -> Tensor | None:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from engine.footprint.activations import kept_parts
+from engine.footprint.activations import count_kept_parts
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
@@ -72,7 +72,7 @@ def ring_slice(parts: int, keep: float, dim: int, each: int, seed: tuple[int, ..
     """Of so many parts, of ``each`` rows (``dim`` 0) or columns (1), the share ``keep``; None of all. One seed gives
     the same slice on every rank. Divided by ``keep``, the mean over slices is what all parts give.
     """
-    count = kept_parts(parts, keep)
+    count = count_kept_parts(parts, keep)
     if count == parts:
         return None
     first = int(np.random.SeedSequence(seed).generate_state(1)[0]) % parts

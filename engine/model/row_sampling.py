@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.compression.randomness import Draws
-from engine.footprint.activations import sampled_rows
+from engine.footprint.activations import count_sampled_rows
 from engine.model.axes import Matrix
 from engine.model.linear import weight_gradient
 
@@ -96,7 +96,7 @@ class SampledProducts:
     def products(self, x: Tensor, matrices: Sequence[Matrix], slots: Tensor | None) -> tuple[Tensor, ...]:
         """``x`` [sequence, batch, in] times each matrix; ``slots`` [sequence, batch] are its rows'."""
         rows = x.shape[:-1].numel()
-        kept = sampled_rows(rows, self.sampler.share)
+        kept = count_sampled_rows(rows, self.sampler.share)
         if kept == rows:
             return tuple(matrix(x) for matrix in matrices)
         flat_slots = None if slots is None else slots.flatten()

@@ -50,17 +50,17 @@ class Stage(nn.Module):
                 if one is not parameter:
                     setattr(module, own, one)
 
-    def named(self) -> dict[str, nn.Parameter]:
+    def model_parameters(self) -> dict[str, nn.Parameter]:
         """Its parameters by the names that they have in the whole model."""
         return {self.sharing.name(name): one for name, one in self.named_parameters()}
 
-    def trained(self) -> dict[str, nn.Parameter]:
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
         """Those of them that learn; the others are frozen."""
-        return {name: one for name, one in self.named().items() if one.requires_grad}
+        return {name: one for name, one in self.model_parameters().items() if one.requires_grad}
 
-    def frozen(self) -> dict[str, nn.Parameter]:
+    def frozen_parameters(self) -> dict[str, nn.Parameter]:
         """Those of them that stay as they are."""
-        return {name: one for name, one in self.named().items() if not one.requires_grad}
+        return {name: one for name, one in self.model_parameters().items() if not one.requires_grad}
 
     def groups(self) -> list[list[nn.Module]]:
         """Its blocks in order, those together that share parameters."""

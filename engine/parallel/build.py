@@ -27,7 +27,7 @@ from engine.model.workloads.sequential import ListedBlueprint
 from engine.parallel import compiler_cache
 from engine.parallel.context.axis import DocumentAttention, context_axis
 from engine.parallel.context.sequence_costs import SequenceCosts
-from engine.parallel.context.sequence_measure import measured_costs
+from engine.parallel.context.sequence_measure import measure_costs
 from engine.parallel.context.sequence_steps import DocumentSteps
 from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.ddp import DataParallel
@@ -173,7 +173,7 @@ def _document_steps(
     if rank.layout.dp > 1:
         measured = _stage(rank, blueprint, range(blueprint.blocks), None, on_meta=False)
         assert isinstance(measured, Decoder)
-        costs = measured_costs(rank, measured)
+        costs = measure_costs(rank, measured)
     return DocumentSteps(rank, replica, costs)
 
 
@@ -233,12 +233,17 @@ def _replicas(
     """What waits for the end of a step belongs to the last of this rank's stages, after all else."""
     if rank.layout.zero_stage >= 2:
         return {stage: _sharded_replica(rank, model, shared) for stage, model in models.items()}
-    whole = {stage: _shared_parameters(rank, model, model.trained()) for stage, model in models.items()}
-    parts = {stage: _averaged_parameters(rank, map(shared.during, of)) for stage, of in whole.items()}
-    known = {name: one for model in models.values() for name, one in model.trained().items()}
+    whole = {
+        stage: _shared_parameters(rank, model, model.trained_parameters()) for stage, model in models.items()
+    }
+    parts = {
+        stage: _averaged_parameters(rank, map(shared.select_immediate, of)) for stage, of in whole.items()
+    }
+    known = {name: one for model in models.values() for name, one in model.trained_parameters().items()}
     last = max(models)
     at_end = _averaged_parameters(
-        rank, (part for of in _shared_parameters(rank, models[last], known) for part in shared.at_end(of))
+        rank,
+        (part for of in _shared_parameters(rank, models[last], known) for part in shared.group_deferred(of)),
     )
     return {
         stage: DataParallel(
@@ -270,7 +275,7 @@ def _unsharded_replica(rank: RankContext, model: Stage, shared: SharedOverStages
     wide = SharedParameters(wide_parameters(model) if model.narrows(rank.config) else {}, rank.groups.data)
     parts = [
         AveragedParameters(one, fp32, rank.timer, rank.layout.tp)
-        for one in (shared.during(wide), *shared.at_end(wide))
+        for one in (shared.select_immediate(wide), *shared.group_deferred(wide))
         if one.named
     ]
     return DataParallel(model, parts)

@@ -23,7 +23,7 @@ from engine.config.sections import BlockAction
 from engine.footprint import block_plan
 from engine.footprint.activations import costs_of_block
 from engine.footprint.block_plan import LEAVING, Around, BlockPlan, Choices, Cost
-from engine.footprint.budget import around_stage, too_small
+from engine.footprint.budget import stage_surroundings, too_small
 from engine.model.activation_memory import Activations, Offload, Tier, is_weight
 from engine.model.axes import Axes
 from engine.model.copies import Copies, DiskCopies, host_copies
@@ -76,9 +76,11 @@ def plan_blocks(
         mine = measure(rank.config, blueprint, layers, axes, rank.device, copies_of)
     told = store.gather("measured", asdict(mine))
     costs = Measured(**store.broadcast("slowest", lambda: slowest(told)))
-    block = with_seconds(costs_of_block(rank.config), costs)
+    block = add_seconds(costs_of_block(rank.config), costs)
     stage, choices = rank.groups.at.pp, [block] * len(layers)
-    around = around_stage(rank.config, chosen, stage, costs.turn if layers.stop == blueprint.blocks else 0.0)
+    around = stage_surroundings(
+        rank.config, chosen, stage, costs.turn if layers.stop == blueprint.blocks else 0.0
+    )
     plan = _best_plan(rank, choices, around)
     at = rank.groups.at
     if at.dp == at.tp == at.cp == 0:
@@ -133,7 +135,7 @@ def slowest(told: list[dict[str, Any]]) -> dict[str, Any]:
 MORE = 1.001
 
 
-def with_seconds(block: Mapping[BlockAction, Cost], found: Measured) -> dict[BlockAction, Cost]:
+def add_seconds(block: Mapping[BlockAction, Cost], found: Measured) -> dict[BlockAction, Cost]:
     """The formula's costs, with what was measured."""
     whole = max(block["keep"].forward_bytes, found.saved["keep"])
     return {action: _with_seconds(action, cost, found, whole) for action, cost in block.items()}
@@ -176,7 +178,7 @@ def measure(
     bench = Bench(first, x)
     found = Measured({}, {}, {}, {}, {})
     for action in _WITHOUT_COPIES:
-        found.saved[action] = bench.saved_bytes(action)
+        found.saved[action] = bench.measure_saved_bytes(action)
         found.forward[action], found.backward[action] = bench.seconds(action)
     for action in LEAVING:
         _measure_leaving(bench, action, copies_of(action), found)
@@ -226,7 +228,7 @@ class Bench:
         self._keep(action)
         return self._time_passes(lambda x: self._run(x, offload), offload)
 
-    def saved_bytes(self, action: BlockAction) -> int:
+    def measure_saved_bytes(self, action: BlockAction) -> int:
         """What its forward saves for backward; memory that several tensors share counts once."""
         self._keep(action)
         seen, alive = dict[int, int](), list[Tensor]()
@@ -251,11 +253,11 @@ class Bench:
             flats = [part.clone() for _ in range(8)]
             self._settle()
             began = time.perf_counter()
-            away = copies.down(flats)
+            away = copies.start_offload(flats)
             away.leave()()
             self._settle()
             turned = time.perf_counter()
-            copies.up(away).wait()
+            copies.start_fetch(away).wait()
             self._settle()
             outs.append(turned - began)
             backs.append(time.perf_counter() - turned)

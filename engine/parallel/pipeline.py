@@ -178,7 +178,7 @@ class PipelineExecutor:
         """The loss, if this is the stage that computes it."""
         stage, key = action.stage, (action.stage, action.micro_batch)
         inputs, targets = batches[action.micro_batch]
-        wanted, given = self._plan.wanted(action), self._plan.given(action)
+        wanted, given = self._plan.find_input(action), self._plan.find_output(action)
         x = inputs if wanted is None else self._wait_for(wanted)
         with self._span(action, "forward"):
             if torch.is_grad_enabled():
@@ -197,7 +197,7 @@ class PipelineExecutor:
 
     def _backward(self, action: Action, last: bool) -> None:
         stage, key = action.stage, (action.stage, action.micro_batch)
-        wanted, given = self._plan.wanted(action), self._plan.given(action)
+        wanted, given = self._plan.find_input(action), self._plan.find_output(action)
         gradient = None if wanted is None else self._wait_for(wanted)
         x, out = self._inputs.pop(key), self._outputs.pop(key)
         self._deferred.key = key if action.work is Work.INPUT else None

@@ -131,7 +131,7 @@ class PipelineMessages:
 
     def end(self, action: Action) -> None:
         """The message that the action used is used up: its register is free, and whoever waits for it is told."""
-        wanted = self._plan.wanted(action)
+        wanted = self._plan.find_input(action)
         if wanted is None or (source := self._plan.rank_of[wanted.stage]) == self._rank:
             return
         self.held.leave((wanted.stage, action.stage))
@@ -213,7 +213,7 @@ class PipelineMessages:
         action, plan = arrival.action, self._plan
         if arrival.is_credit:
             return None
-        given = plan.given(action)
+        given = plan.find_output(action)
         assert given is not None, "nobody is to get it"
         return action.stage, given[1]
 
@@ -228,7 +228,7 @@ def _places(plan: Plan, rank: int) -> tuple[dict[Action, int], dict[Action, int]
     used, made = dict[Action, int](), dict[Action, int]()
     for other, actions in enumerate(plan.actions):
         for place, action in enumerate(actions if other != rank else ()):
-            wanted, given = plan.wanted(action), plan.given(action)
+            wanted, given = plan.find_input(action), plan.find_output(action)
             if wanted is not None and plan.rank_of[wanted.stage] == rank:
                 used[wanted] = place
             if given is not None and plan.rank_of[given[1]] == rank:
@@ -243,7 +243,7 @@ def _arrivals(plan: Plan, rank: int, freed: Mapping[Action, Action]) -> dict[int
     found = dict[int, list[_Arrival]]()
     for source, actions in enumerate(plan.actions):
         for action in actions if source != rank else ():
-            if (given := plan.given(action)) is not None and plan.rank_of[given[1]] == rank:
+            if (given := plan.find_output(action)) is not None and plan.rank_of[given[1]] == rank:
                 found.setdefault(source, []).append(_Arrival(given[0]))
             if action in freed and plan.rank_of[freed[action].stage] == rank:
                 found.setdefault(source, []).append(_Arrival(action, is_credit=True))

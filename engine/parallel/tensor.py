@@ -82,7 +82,7 @@ class TensorParallel:
             return chunked_rows(x, Cut(self.channel, self.chunks.count), matrix)
         return self.scatter_sequence(matrix(x))
 
-    def of(self, matrices: str) -> TensorParallel:
+    def select_axis(self, matrices: str) -> TensorParallel:
         """The axis that these matrices are split over: of one rank where they are replicated."""
         return TensorParallel() if matrices in self.replicated else self
 

@@ -124,7 +124,7 @@ class Cut(NamedTuple):
         """What a chunk holds of [sequence, ...], as a view [tp, sequence / (tp * chunks), ...]."""
         return x.view(self.channel.size, self.chunks, -1, *x.shape[1:])[:, chunk]
 
-    def in_chunks(self, x: Tensor) -> Tensor:
+    def order_chunks(self, x: Tensor) -> Tensor:
         """[sequence, ...] as ``gather`` orders it: a copy."""
         return torch.stack(
             [self.rows_of(x.contiguous(), chunk).flatten(0, 1) for chunk in range(self.chunks)]
@@ -169,7 +169,7 @@ class _Columns(torch.autograd.Function):
         cut: Cut = ctx.cut
         kept, *weights = ctx.saved_tensors
         narrow = [weight.to(kept.dtype) for weight in weights]
-        rows = [cut.in_chunks(gradient) for gradient in gradients]
+        rows = [cut.order_chunks(gradient) for gradient in gradients]
         of_weights = list[Tensor | None]()
 
         def back(chunk: int) -> Tensor:
@@ -206,7 +206,7 @@ class _Rows(torch.autograd.Function):
             rows.copy_((gathered @ narrow).view(rows.shape))
 
         whole = cut.gather(gradient, multiply)
-        of_weight = _of_weight(ctx.parameter, ctx.deferral, whole, cut.in_chunks(x))
+        of_weight = _of_weight(ctx.parameter, ctx.deferral, whole, cut.order_chunks(x))
         return back, None, None, of_weight
 
 

@@ -14,7 +14,7 @@ from engine.comm.context import RankContext
 from engine.comm.store import RankStore
 from engine.config.errors import InputError
 from engine.run import commands
-from engine.run.commands import Order, OrderControl, apart_of
+from engine.run.commands import Order, OrderControl, most_steps_apart
 from profilers.rank.orders.current_task import Tasks
 
 
@@ -65,7 +65,7 @@ class CommandReader:
     def __exit__(self, *_: object) -> None:
         self._tasks.end(self._step)
 
-    def before(self, step: int) -> tuple[int, bool]:
+    def begin_step(self, step: int) -> tuple[int, bool]:
         """End what has had its steps, and begin what is ordered from this one on.
 
         The step to do: an earlier one where the run went back to it. And whether it takes longer than others: while a
@@ -94,7 +94,7 @@ class CommandReader:
 
         if self._rank.layout.world_size == 1:
             return commands.read(self._rank.folder, number)
-        return commands.from_document(self._store.broadcast(str(number), document))
+        return commands.parse_order(self._store.broadcast(str(number), document))
 
     def _order_at_hold(self, order: Order | None) -> Order | None:
         """What is done at a step at which ranks wait: what is due there, or comes in time."""
@@ -115,7 +115,7 @@ class CommandReader:
         patience = hold.seconds if self._rank.rank == 0 else _UNHEARD * hold.seconds
         until = time.monotonic() + patience
         while True:
-            waits, number = self._control.held(hold.step, over=time.monotonic() > until)
+            waits, number = self._control.check_hold(hold.step, over=time.monotonic() > until)
             if not waits:
                 return number
             time.sleep(_HOLD_POLL_SECONDS)
@@ -142,6 +142,6 @@ class CommandReader:
             self._rank.progress.redo(again)
 
     def _widen(self) -> None:
-        apart = apart_of(self._rank.config)
+        apart = most_steps_apart(self._rank.config)
         self._control.widen(apart)
         self._rank.control.widen(apart)

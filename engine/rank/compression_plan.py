@@ -20,7 +20,7 @@ from engine.comm.context import RankContext
 from engine.comm.store import RankStore
 from engine.compression.compressor import errors_of
 from engine.compression.interface import Content, Part
-from engine.compression.plan_table import Row, chosen_values, means, share_of
+from engine.compression.plan_table import Row, choose_values, means, share_of
 from engine.compression.randomness import sum_of_squares
 from engine.config.compression import NO_PLAN, Plan, Settings, candidates, settings_of, settings_with
 from engine.config.sections import Compression
@@ -30,7 +30,9 @@ from engine.rank.compression_prices import Prices
 
 def report_uncompressed(rank: RankContext, replicas: Iterable[Replica]) -> None:
     """The parameters of this rank that are sent as they are though a method is chosen; the last word counts."""
-    reasons = {name: reason for replica in replicas for name, reason in replica.uncompressed().items()}
+    reasons = {
+        name: reason for replica in replicas for name, reason in replica.uncompressed_reasons().items()
+    }
     if rank.config.compression.method != "none":
         rank.writer.event("left_alone", parameters=reasons)
 
@@ -46,7 +48,7 @@ class Planner:
 
     def __init__(self, rank: RankContext, replicas: Collection[Replica]) -> None:
         self._rank, self._replicas, self._store = rank, replicas, RankStore(rank, "plans")
-        self._parts = [part for replica in replicas for part in replica.compressed()]
+        self._parts = [part for replica in replicas for part in replica.compressible_gradients()]
         self._watched, self._steps = Watched(), 0
 
     def adopt(self, point: ResumePoint) -> None:
@@ -70,7 +72,7 @@ class Planner:
             part.watch = self._add if soon else None
         self._steps += soon
 
-    def after(self, step: int) -> None:
+    def plan_if_due(self, step: int) -> None:
         """Plan if it is time; ``step`` is the next one to do."""
         if self._steps and next_plan(step - 1, self._config.plan_every) == step:
             self._plan(step)
@@ -104,13 +106,13 @@ class Planner:
 
     def _choice(self, rows: list[dict[str, Row]]) -> dict[str, Any]:
         config = self._config
-        return chosen_values(rows, settings_of(config), config.plan_alpha, config.plan_budget)
+        return choose_values(rows, settings_of(config), config.plan_alpha, config.plan_budget)
 
     def _rows(self, settings: Settings, prices: Prices) -> dict[str, Row]:
         """This rank's share of the table, of the layers that some candidate compresses."""
         rows = dict[str, Row]()
         for part in self._parts:
-            for name, slices in (one for content in part.contents for one in by_layer(content).items()):
+            for name, slices in (one for content in part.contents for one in group_by_layer(content).items()):
                 if name in self._watched.sums:
                     row = self._row(part, slices, self._watched.sums[name], settings, prices)
                     rows |= {} if row is None else {name: row}
@@ -121,7 +123,7 @@ class Planner:
     ) -> Row | None:
         """A slice that is left alone loses nothing."""
         values = candidates(settings)
-        price = prices.of_layer(part, tuple(one.shape for one in slices), settings, values)
+        price = prices.layer_price(part, tuple(one.shape for one in slices), settings, values)
         if all(map(all, price.alone)):
             return None
         squares = np.zeros(len(values))
@@ -138,7 +140,7 @@ class Planner:
         """Sent by this rank in a step under a plan."""
         settings = settings_with(self._config, plan)
         return sum(
-            prices.of_bucket(part, content, settings) for part in self._parts for content in part.contents
+            prices.bucket_price(part, content, settings) for part in self._parts for content in part.contents
         )
 
     def follow(self, plan: Plan) -> None:
@@ -158,7 +160,7 @@ class Watched:
 
     def add(self, content: Content, settings: Settings) -> None:
         """A bucket's gradients, of layers whose values ``settings`` leave open."""
-        for name, slices in by_layer(content).items():
+        for name, slices in group_by_layer(content).items():
             if settings.gives(name):
                 continue
             views = [content.flat[one.start : one.stop] for one in slices]
@@ -169,7 +171,7 @@ class Watched:
                 part.add_(view)
 
 
-def by_layer(content: Content) -> dict[str, list[Part]]:
+def group_by_layer(content: Content) -> dict[str, list[Part]]:
     """A bucket's parts by name: one, or where slices go to their owners one for each rank that gets some."""
     found = dict[str, list[Part]]()
     for part in content.parts:

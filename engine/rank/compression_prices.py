@@ -35,14 +35,14 @@ class Prices:
     def __init__(self) -> None:
         self._known: dict[tuple[int, bool, Shapes, Value], tuple[float, list[bool]]] = {}
 
-    def of_layer(
+    def layer_price(
         self, sent: Compressed, shapes: Shapes, settings: Settings, values: Sequence[Value]
     ) -> Price:
         """A layer on its own: its payload's part of what is sent, without what the backend adds to a message."""
         found = [self._one(sent, shapes, replace(settings, value=value, values={})) for value in values]
         return Price([sent.turns * size for size, _ in found], [alone for _, alone in found])
 
-    def of_bucket(self, sent: Compressed, content: Content, settings: Settings) -> float:
+    def bucket_price(self, sent: Compressed, content: Content, settings: Settings) -> float:
         """All that is sent for a bucket."""
         compressor, content = _unsent(sent, content, settings)
         return sent.turns * sum(_on_the_wire(sent.group, message) for message in compressor.messages(content))
@@ -52,7 +52,7 @@ class Prices:
         if key not in self._known:
             compressor, content = _unsent(sent, _alone(shapes, sent.group.size()), settings)
             size = sum(_payload(sent.group, message) for message in compressor.messages(content))
-            plain = compressor.uncompressed(content)
+            plain = compressor.uncompressed_reasons(content)
             self._known[key] = size, [part.name in plain for part in content.parts]
         return self._known[key]
 

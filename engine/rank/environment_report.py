@@ -136,7 +136,7 @@ class InterfaceLog:
             }
             writer.event("interfaces", interfaces=interfaces)
 
-    def at_rest(self) -> None:
+    def read_at_rest(self) -> None:
         """Read while no rank has anything to send; all ranks call it between the same two steps."""
         if self._inside:
             with pause_recording():
@@ -173,7 +173,7 @@ def _open_counters(one: CountedInterface) -> ProcFile:
     if one.elsewhere is None:
         file.read()
     else:
-        netns.inside(one.elsewhere[0], file.read)
+        netns.run_inside(one.elsewhere[0], file.read)
     return file
 
 
@@ -220,7 +220,7 @@ def turn_threads(asked: Environment, device: torch.device, writer: RecordWriter)
     writer.event(ASKED, rows=[asdict(row) for row in rows])
 
 
-def as_begun() -> None:
+def restore_environment() -> None:
     """A warm rank's next run has what this one began with."""
     if _BEGUN:
         _set_threads(None)
@@ -266,7 +266,7 @@ def _threads(asked: int) -> Proof:
 _TRIED: dict[str, Callable[[Any], Proof]] = {
     "OMP_NUM_THREADS": _threads,
     "MALLOC_ARENA_MAX": processes.arenas,
-    "MALLOC_MMAP_THRESHOLD_": processes.mapped_from,
+    "MALLOC_MMAP_THRESHOLD_": processes.prove_mmap_threshold,
 }
 
 

@@ -101,32 +101,32 @@ def _steps(
 
         def at_hold(step: int) -> None:
             log.settle()
-            validation.at_hold(step)
+            validation.run_at_hold(step)
 
         growing = GrowingBatch(rank, stages, optimizer, log, first)
         validation.whole = growing.whole
-        between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.on_order}
+        between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.handle_order}
         commands = opened.enter_context(CommandReader(rank, first, between, at_hold))
         step, meeting = first, Meeting(rank, stages)
         while True:
-            meeting.before(step)
-            length.before(step, validation.seconds, checkpoints.seconds)
+            meeting.wait_for_ranks(step)
+            length.begin_step(step, validation.seconds, checkpoints.seconds)
             if step >= rank.config.train.steps:
                 break
             if rank.control.should_stop(step):
                 checkpoints.finish(step)
                 return False
             with rank.timer.aside():
-                step, disturbed = commands.before(step)
+                step, disturbed = commands.begin_step(step)
             if disturbed:
                 log.leave_out(step)
-            growing.before(step)
+            growing.begin_step(step)
             planner.watch(step)
             divergence.check(step, *one_step(rank, stages, optimizer, samples, log, step))
-            planner.after(step + 1)
-            with rank.timer.aside(), length.beside():
-                checkpoints.after(step + 1)
-                validation.after(step + 1)
+            planner.plan_if_due(step + 1)
+            with rank.timer.aside(), length.exclude_time():
+                checkpoints.save_if_due(step + 1)
+                validation.run_if_due(step + 1)
             step += 1
         checkpoints.finish(rank.config.train.steps)
     return True
@@ -144,7 +144,7 @@ def one_step(
     computes it, and the norm of the gradient.
     """
     timer = rank.timer
-    log.before(step)
+    log.begin_step(step)
     timer.begin(step)
     with timer.phase("data"):
         batch, documents = rank.step_config.batch.global_batch, stages.documents
@@ -171,7 +171,7 @@ def one_step(
         usual() if own is None else own(StepInput(step, batches, learning_rate(rank.config, step), usual))
     )
     rank.sequences += batch
-    log.after(timer.end(), loss, norm, stages.losses, None if documents is None else documents.tokens)
+    log.finish_step(timer.end(), loss, norm, stages.losses, None if documents is None else documents.tokens)
     # A rank that had no document in a step has no loss of its own, and nothing is told by its 0.
     return None if documents is not None and not documents.tokens else loss, norm
 
@@ -204,20 +204,20 @@ class Validation:
         #: What a loss takes: as many times as the last one had batches, its median one, for the very first is cold.
         self.seconds: float | None = None
 
-    def after(self, step: int) -> None:
+    def run_if_due(self, step: int) -> None:
         """Between two steps, if it is due; ``step`` is the next one. The end of the run has its own."""
         train = self._rank.config.train
         regular = train.validate_every is not None and step % train.validate_every == 0
         if (regular or step == self._asked) and step < train.steps:
             self.run(step)
 
-    def at_hold(self, step: int) -> None:
+    def run_at_hold(self, step: int) -> None:
         """Before a step at which ranks wait, unless it was taken there already."""
         every = self._rank.config.train.validate_every
         if every is None or step % every:
             self.run(step)
 
-    def before(self, step: int) -> None:
+    def request_at(self, step: int) -> None:
         """Once it comes to ``step``, beside what is regular; the last one asked for counts."""
         self._asked = step
 
@@ -225,7 +225,7 @@ class Validation:
         """The run goes back: the loss before a step that it comes to again is another one."""
         self._taken = None
 
-    def on_order(self, order: Order, step: int) -> Done:
+    def handle_order(self, order: Order, step: int) -> Done:
         """Now, before ``step``; the loss is told where it is computed. One that is not finite ends nothing.
 
         Raises:
@@ -312,7 +312,7 @@ class Meeting:
         self._store = RankStore(rank, "meeting") if is_apart else None
         self._times = 0
 
-    def before(self, step: int) -> None:
+    def wait_for_ranks(self, step: int) -> None:
         """Until all ranks have come to it."""
         if self._store is not None:
             key, self._times = f"meeting-{self._times}", self._times + 1  # steps may be done again
@@ -359,7 +359,7 @@ class RunLength:
             self._follow(first + _UNKNOWN_STEPS)
 
     @contextlib.contextmanager
-    def beside(self) -> Iterator[None]:
+    def exclude_time(self) -> Iterator[None]:
         """Around saves and losses between two steps: they are no part of the pace."""
         began = time.monotonic()
         try:
@@ -367,7 +367,7 @@ class RunLength:
         finally:
             self._beside += time.monotonic() - began
 
-    def before(self, step: int, validation: float | None, save: float | None) -> None:
+    def begin_step(self, step: int, validation: float | None, save: float | None) -> None:
         """Between two steps: plan the length anew, and take over what is announced for this one. The last loss took so
         many seconds, and the last save; a first save is taken to last a step.
         """
@@ -376,7 +376,7 @@ class RunLength:
         if self._rank.rank == 0:
             self._moments.append(_Moment(time.monotonic() - self._beside, self._rank.sequences))
             self._plan(step, validation or 0.0, save)
-        steps = self._rank.control.planned(step)
+        steps = self._rank.control.planned_steps(step)
         if steps is not None and steps != self._rank.config.train.steps:
             self._follow(steps)
             if self._rank.rank == 0:

@@ -47,7 +47,7 @@ class Reconfiguration:
             InputError: it is not legal; then all is as it was.
         """
         rank = self._rank
-        before, after = rank.config, live_changes.changed_config(rank.config, order.values)
+        before, after = rank.config, live_changes.change_config(rank.config, order.values)
         changes = live_changes.changes(before, after)
         if not changes:
             return Done(NOTHING)
@@ -96,7 +96,7 @@ class _Stretch(NamedTuple):
     sequences: int
     batch: int
 
-    def before(self, step: int) -> int:
+    def count_sequences(self, step: int) -> int:
         """Sequences of all steps before one of this stretch."""
         return self.sequences + (step - self.step) * self.batch
 
@@ -110,14 +110,14 @@ class GrowingBatch:
         self._rank, self._stages, self._optimizer, self._log = rank, stages, optimizer, log
         self._stretches = [_Stretch(first, rank.sequences, batch_of(rank.config, first))]
 
-    def before(self, step: int) -> None:
+    def begin_step(self, step: int) -> None:
         """Between two steps, the next one being ``step``, which may have been done before. A batch never gets smaller,
         however the number of steps changes.
         """
         while len(self._stretches) > 1 and self._stretches[-1].step > step:
             self._stretches.pop()
         rank, last = self._rank, self._stretches[-1]
-        rank.sequences = last.before(step)
+        rank.sequences = last.count_sequences(step)
         batch = max(last.batch, batch_of(rank.config, step))
         if batch != last.batch:
             self._stretches.append(_Stretch(step, rank.sequences, batch))

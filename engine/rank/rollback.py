@@ -48,10 +48,10 @@ class _Kept:
 class Validating(Protocol):
     """Takes the loss on held-out text between two steps."""
 
-    def before(self, step: int) -> None:
+    def request_at(self, step: int) -> None:
         """Once it comes to ``step``; the last one asked for counts."""
 
-    def at_hold(self, step: int) -> None:
+    def run_at_hold(self, step: int) -> None:
         """Now, before ``step``, unless it was taken there already."""
 
     def forget(self) -> None:
@@ -84,7 +84,7 @@ class RollbackPoint:
         Raises:
             InputError: it is not legal, or the copy does not fit into a host's memory: then all is as it was.
         """
-        live_changes.changed_config(self._rank.config, order.values)
+        live_changes.change_config(self._rank.config, order.values)
         self._check_loss(order)
         self._optimizer.drain()
         state = state_of(self._optimizer)
@@ -92,7 +92,7 @@ class RollbackPoint:
         self._check_room(order, size)
         self._checkpoints.protect(step)
         if order.steps:
-            self._validation.at_hold(step)
+            self._validation.run_at_hold(step)
         held = self._rank.config, self._rank.plan, self._snapshot.take(state)
         self._kept = _Kept(step, *held, time.monotonic())
         words = f"copy of {size / 2**20:,.1f} MiB a rank kept; {self._apply_order(order, step)}"
@@ -108,7 +108,7 @@ class RollbackPoint:
         kept = self._kept
         if kept is None:
             raise InputError(BACK, None, _NONE_KEPT)
-        live_changes.changed_config(kept.config, order.values)
+        live_changes.change_config(kept.config, order.values)
         self._check_loss(order)
         self._optimizer.drain()
         self._reconfiguration.restore(kept.config)
@@ -127,7 +127,7 @@ class RollbackPoint:
     def _apply_order(self, order: Order, step: int) -> str:
         """What the order changes in words, and its loss is taken in time."""
         # Where ranks wait after the steps, it is taken then; one that was asked for before is not wanted any more.
-        self._validation.before(step + order.steps if order.steps and not order.wait else 0)
+        self._validation.request_at(step + order.steps if order.steps and not order.wait else 0)
         return self._reconfiguration.apply(order, step).note or ""
 
     def _check_loss(self, order: Order) -> None:

@@ -98,17 +98,17 @@ class StepLog:
         """Wait until the device has passed all steps so far, and record them."""
         self._records.flush(wait=True)
 
-    def before(self, step: int) -> None:
+    def begin_step(self, step: int) -> None:
         """Forget actions between steps, and choose how much of this one to record."""
         self._reader.leave_out(step in self._records.left_out)
         if step == self._records.first_measured:
             with self._rank.timer.aside():  # waits for what is on its way, once
-                self._interfaces.at_rest()
+                self._interfaces.read_at_rest()
         self._records.begin_step(step)
         for mixture in self._mixtures.values():
             mixture.load.on = self._recording and self._rank.timer.detailed
 
-    def after(
+    def finish_step(
         self,
         times: StepTimes,
         loss: float | None,
@@ -128,7 +128,7 @@ class StepLog:
             times, Told(tokens, loss, norm, more, task_samples(times.step, losses, config, dp))
         )
         if times.step == self._rank.config.train.steps - 1:
-            self._interfaces.at_rest()
+            self._interfaces.read_at_rest()
         else:
             self._interfaces.now_and_then()
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from engine.comm.context import RankContext, build_groups
-from engine.comm.transport import over, transport_of
+from engine.comm.transport import transport_of, use_interface
 from engine.config import environment
 from engine.config.errors import LayoutError
 from engine.config.layout import devices_of, layout_of
@@ -117,7 +117,7 @@ def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
 
 def enter_group(config: RunConfig, backend: str, store: dist.Store, rank: int) -> None:
     """Make the default group, over the network that reaches all ranks."""
-    with over(transport_of(config).between, backend) as options:
+    with use_interface(transport_of(config).between, backend) as options:
         dist.init_process_group(
             backend,
             store=store,
@@ -153,7 +153,7 @@ def train_in_group(
     timer = StepTimer(clock_for(device.type), standing)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
     _introduce(rank, config, device, seat, writer)
-    if carried := made.transport.told():
+    if carried := made.transport.record_fields():
         writer.event(NETWORKS_EVENT, groups=carried)
     context = RankContext(
         rank=rank,
@@ -179,7 +179,7 @@ def train_in_group(
         )
         return finished
     finally:
-        environment_report.as_begun()
+        environment_report.restore_environment()
         environment_report.note_choices(folder / LOGS / f"rank-{rank}.log", writer)
         writer.close()
 

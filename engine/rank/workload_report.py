@@ -23,7 +23,7 @@ from profilers.analysis.events import AHEAD_EVENT, EXPERT_SLOTS_EVENT
 EVENT = "workload"
 
 
-def of_config(config: RunConfig) -> WorkloadFacts:
+def workload_facts(config: RunConfig) -> WorkloadFacts:
     """Of the workload that a configuration names, which is not the decoder.
 
     Raises:

@@ -81,7 +81,7 @@ def orders_of_command(folder: Path, command: str) -> dict[str, int]:
 
 def waiting(folder: Path, command: str) -> list[Waiting]:
     """Orders of a command that some rank has still to answer, the oldest first."""
-    given, ranks = of_run(folder), run_folder.RunStatus.of(folder).answering
+    given, ranks = run_answers(folder), run_folder.RunStatus.from_folder(folder).answering
     found = []
     for key, steps in sorted(orders_of_command(folder, command).items()):
         answered = sum(answer.id == key for answer in given)
@@ -128,7 +128,7 @@ def _answer(rank: int, told: dict[str, Any]) -> Answer:
     )
 
 
-def written(found: list[Answer]) -> list[Answer]:
+def report_files(found: list[Answer]) -> list[Answer]:
     """Answers about files; what was changed is told by itself, and once for all ranks."""
     return [answer for answer in found if answer.command not in commands.BETWEEN]
 
@@ -140,7 +140,7 @@ def refusals(found: list[Answer]) -> list[str]:
     return [f"before step {one.step:,}: {one.problem}" for one in reversed(first.values())]
 
 
-def of_run(folder: Path) -> list[Answer]:
+def run_answers(folder: Path) -> list[Answer]:
     """As :func:`answers`; none without any order."""
     if not (folder / run_folder.ORDERS).is_dir():
         return []
@@ -168,13 +168,13 @@ def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Answ
 
 def is_over(folder: Path) -> bool:
     """Whether nobody runs it any more: it ended, or the process that ran it is gone."""
-    status = run_folder.RunStatus.of(folder)
+    status = run_folder.RunStatus.from_folder(folder)
     return status.state == "ended" or (status.owner is not None and not alive(status.owner))
 
 
 def unanswered_orders(folder: Path) -> list[str]:
     """The ids of orders that turn the run and that not all of its ranks have answered, the oldest first."""
-    ranks = run_folder.RunStatus.of(folder).answering
+    ranks = run_folder.RunStatus.from_folder(folder).answering
     given = Counter(answer.id for answer in answers(RunRecords(folder / run_folder.RECORDS)))
     known = {path.stem: run_folder.read_json(path) for path in (folder / run_folder.COMMANDS).glob("*.json")}
     turning = [key for key, told in known.items() if (told or {}).get("command") in commands.TURNING]

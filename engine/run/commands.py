@@ -121,10 +121,10 @@ def write(folder: Path, order: Order) -> None:
 
 def read(folder: Path, number: int) -> Order | None:
     """An order by its number; None if it cannot be read."""
-    return from_document(run_folder.read_json(_path(folder, number)))
+    return parse_order(run_folder.read_json(_path(folder, number)))
 
 
-def from_document(document: dict[str, Any] | None) -> Order | None:
+def parse_order(document: dict[str, Any] | None) -> Order | None:
     """An order from its plain values; None if they are not one's."""
     try:
         return Order(**(document or {}))
@@ -136,7 +136,7 @@ def _path(folder: Path, number: int) -> Path:
     return folder / run_folder.ORDERS / f"{number}.json"
 
 
-def apart_of(config: RunConfig) -> int:
+def most_steps_apart(config: RunConfig) -> int:
     """By how many steps more than one ranks can differ. A replica of an outer loop may be at the end of a round while
     another one is at the beginning of the round before; with delayed gradients a rank waits a step later.
     """
@@ -193,7 +193,7 @@ class StopControl(_Control):
             last += (self._redone - last) % period
             self._progress.announce_end(End(last, first, whole=True))
 
-    def planned(self, step: int) -> int | None:
+    def planned_steps(self, step: int) -> int | None:
         """How many steps the run has in all, as is known before ``step``."""
         end = None if self._progress is None else self._progress.end()
         if end is None or not end.whole or step + self._redone < end.first:
@@ -222,7 +222,7 @@ class OrderControl(_Control):
         self._done = number or self._done
         return number
 
-    def held(self, step: int, over: bool) -> tuple[bool, int | None]:
+    def check_hold(self, step: int, over: bool) -> tuple[bool, int | None]:
         """Of a rank that waits before ``step``, as all of them do: whether it still has to, and the number of the order
         that ends it. Nobody is further, so an order holds at once; rank 0 lets all go on once it is ``over``.
         """

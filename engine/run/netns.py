@@ -51,7 +51,7 @@ def enter(name: str) -> None:
         os.close(handle)
 
 
-def inside(name: str, function: Callable[[], Result]) -> Result:
+def run_inside(name: str, function: Callable[[], Result]) -> Result:
     """What ``function`` returns or raises on a thread in a namespace; sockets it makes stay there for good."""
     results: list[Result] = []
     errors: list[BaseException] = []

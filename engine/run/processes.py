@@ -114,7 +114,7 @@ def arenas(most: int) -> Proof:
     return Proof(str(count_now), YES if count_now <= most else NO, how)
 
 
-def mapped_from(threshold: int) -> Proof:
+def prove_mmap_threshold(threshold: int) -> Proof:
     """A block below the threshold is not mapped by itself, and one above it is.
 
     In this order: where the threshold was not set, a mapped block that is freed becomes the new one.

@@ -163,7 +163,7 @@ class RunStatus:
         return cls(**values | {"keys": frozenset(document)})
 
     @classmethod
-    def of(cls, folder: Path) -> RunStatus:
+    def from_folder(cls, folder: Path) -> RunStatus:
         """The status of a run's folder; without any keys if there is none, or if it cannot be read. Where the run was
         turned meanwhile, the layout has the stage of ZeRO that it has now.
         """
@@ -205,7 +205,7 @@ class ForeignJob:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, folder: Path) -> ForeignJob | None:
+    def from_folder(cls, folder: Path) -> ForeignJob | None:
         """That of a run's folder; None if it is a run of ours."""
         document = read_json(folder / JOB)
         if document is None:

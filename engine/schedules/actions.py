@@ -82,14 +82,14 @@ class Plan:
         paths = self.paths or (range(self.stages),)
         return tuple(sum(stage in path for path in paths) / len(paths) for stage in range(self.stages))
 
-    def before(self, micro_batch: int, stage: int) -> int | None:
+    def previous_stage(self, micro_batch: int, stage: int) -> int | None:
         """The stage that a micro-batch comes from; None at the first."""
         if not self.paths:
             return stage - 1 if stage else None
         place = self.paths[micro_batch].index(stage)
         return self.paths[micro_batch][place - 1] if place else None
 
-    def after(self, micro_batch: int, stage: int) -> int | None:
+    def next_stage(self, micro_batch: int, stage: int) -> int | None:
         """The stage that a micro-batch goes on to; None at the last."""
         if not self.paths:
             return stage + 1 if stage < self.stages - 1 else None
@@ -97,22 +97,26 @@ class Plan:
         place = path.index(stage) + 1
         return path[place] if place < len(path) else None
 
-    def wanted(self, action: Action) -> Action | None:
+    def find_input(self, action: Action) -> Action | None:
         """The result of another stage that an action needs."""
         work, micro_batch, stage = action
         if work is Work.WEIGHT:
             return None
         ahead = work is Work.FORWARD
-        source = self.before(micro_batch, stage) if ahead else self.after(micro_batch, stage)
+        source = self.previous_stage(micro_batch, stage) if ahead else self.next_stage(micro_batch, stage)
         return None if source is None else Action(Work.FORWARD if ahead else Work.INPUT, micro_batch, source)
 
-    def given(self, action: Action) -> tuple[Action, int] | None:
+    def find_output(self, action: Action) -> tuple[Action, int] | None:
         """The result that an action makes for another stage, and which stage that is."""
         result = result_of(action)
         work, micro_batch, stage = result
         if work is Work.WEIGHT:
             return None
-        target = self.after(micro_batch, stage) if work is Work.FORWARD else self.before(micro_batch, stage)
+        target = (
+            self.next_stage(micro_batch, stage)
+            if work is Work.FORWARD
+            else self.previous_stage(micro_batch, stage)
+        )
         return None if target is None else (result, target)
 
     def needs(self, action: Action) -> list[Action]:
@@ -121,7 +125,7 @@ class Plan:
         if work is Work.WEIGHT:
             return [Action(Work.INPUT, micro_batch, stage)]
         own = [] if work is Work.FORWARD else [Action(Work.FORWARD, micro_batch, stage)]
-        wanted = self.wanted(action)
+        wanted = self.find_input(action)
         return own if wanted is None else [wanted, *own]
 
     def turns_at_once(self, stage: int) -> bool:
@@ -133,7 +137,7 @@ class Plan:
             if one.work is Work.FORWARD and one.stage == stage
         )
 
-    def written(self, rank: int) -> str:
+    def rank_text(self, rank: int) -> str:
         """A rank's list on one line; without stages where a rank has only one."""
         actions = self.actions[rank]
         if self.chunks == 1:
@@ -151,7 +155,7 @@ class Costs:
     weight: float = 1.0
     hop: float = 0.0
 
-    def of(self, work: Work) -> float:
+    def seconds(self, work: Work) -> float:
         """Seconds of one kind of work."""
         return float(getattr(self, work.name.lower()))
 
@@ -193,7 +197,7 @@ def result_of(action: Action) -> Action:
     return Action(Work.INPUT, micro_batch, stage) if work is Work.BACKWARD else action
 
 
-def in_order(plan: Plan, credit: Mapping[Action, Action] = _NOBODY) -> Iterator[tuple[int, Action]]:
+def order_actions(plan: Plan, credit: Mapping[Action, Action] = _NOBODY) -> Iterator[tuple[int, Action]]:
     """(rank, action) in an order that keeps every rank's list and every need, an action's ``credit`` among them (see
     ``credits.py``); ends early in a deadlock.
     """
@@ -216,7 +220,7 @@ def results_by_route(plan: Plan) -> dict[Route, list[Action]]:
     """The results that travel on each route, in the order in which their source makes them."""
     routes: dict[Route, list[Action]] = {}
     for rank, actions in enumerate(plan.actions):
-        for given in map(plan.given, actions):
+        for given in map(plan.find_output, actions):
             if given is not None and plan.rank_of[given[1]] != rank:
                 result, target = given
                 routes.setdefault(Route(rank, plan.rank_of[target], result.work), []).append(result)

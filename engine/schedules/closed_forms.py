@@ -44,7 +44,7 @@ def idle_seconds(kind: str, ranks: int, chunks: int, micro_batches: int, costs: 
     return form(size, costs)
 
 
-def in_flight(kind: str, ranks: int, chunks: int, micro_batches: int) -> tuple[int, ...]:
+def peak_in_flight(kind: str, ranks: int, chunks: int, micro_batches: int) -> tuple[int, ...]:
     """Peak number of activations on each rank r, in chunks x micro-batches, kept from F to the end of B or W.
 
     By the form of the schedule, or counted in its lists where it has none; 1 with one stage.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from engine.schedules.actions import Action, Plan, in_order
+from engine.schedules.actions import Action, Plan, order_actions
 
 #: From a stage, to a stage: activations go ahead, gradients come back.
 Way = tuple[int, int]
@@ -22,7 +22,7 @@ def ways(plan: Plan) -> dict[Way, list[tuple[Action, Action]]]:
     made, used = dict[Way, list[Action]](), dict[Way, list[Action]]()
     for rank, actions in enumerate(plan.actions):
         for action in actions:
-            given, wanted = plan.given(action), plan.wanted(action)
+            given, wanted = plan.find_output(action), plan.find_input(action)
             if given is not None and plan.rank_of[given[1]] != rank:
                 made.setdefault((action.stage, given[1]), []).append(action)
             if wanted is not None and plan.rank_of[wanted.stage] != rank:
@@ -51,7 +51,7 @@ def fewest(plan: Plan) -> int:
     actions = sum(map(len, plan.actions))
     while low < high:
         middle = (low + high) // 2
-        if sum(1 for _ in in_order(plan, credits_of(plan, middle))) == actions:
+        if sum(1 for _ in order_actions(plan, credits_of(plan, middle))) == actions:
             high = middle
         else:
             low = middle + 1

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.schedules.actions import Action, Costs, Plan, Work, in_order, result_of
+from engine.schedules.actions import Action, Costs, Plan, Work, order_actions, result_of
 from engine.schedules.credits import credits_of
 
 
@@ -53,9 +53,9 @@ def simulate(plan: Plan, costs: Costs, sizes: Sequence[float] = (), registers: i
     """
     spans: list[list[Span]] = [[] for _ in plan.actions]
     ended: dict[Action, float] = {}
-    seconds = {work: costs.of(work) for work in Work}
+    seconds = {work: costs.seconds(work) for work in Work}
     credit = credits_of(plan, registers)
-    for rank, action in in_order(plan, credit):
+    for rank, action in order_actions(plan, credit):
         start = spans[rank][-1].end if spans[rank] else 0.0
         if action in credit:
             start = max(start, ended[result_of(credit[action])] + costs.hop)
@@ -71,7 +71,7 @@ def simulate(plan: Plan, costs: Costs, sizes: Sequence[float] = (), registers: i
     return Timeline(tuple(map(tuple, spans)))
 
 
-def in_flight(plan: Plan, weight_share: float = 1.0) -> tuple[float, ...]:
+def peak_in_flight(plan: Plan, weight_share: float = 1.0) -> tuple[float, ...]:
     """Peak number of activations on each rank, in chunks x micro-batches, counted from the lists.
 
     One is kept from a forward to the end of its backward. Of a split backward, ``weight_share`` of it is kept

@@ -45,12 +45,12 @@ class Skips(NamedTuple):
     layers: tuple[int, ...] = ()
 
 
-def left_out(stages: int, micro_batches: int, share: float) -> int:
+def count_skips(stages: int, micro_batches: int, share: float) -> int:
     """Visits of stages that the micro-batches of a step leave out, together."""
     return round(share * stages * micro_batches)
 
 
-def most_left_out(stages: int, micro_batches: int) -> int:
+def most_skips(stages: int, micro_batches: int) -> int:
     """The most of them with which every stage is trained enough."""
     return max(0, stages - 2) * int(micro_batches * (1 - LEAST_TRAINED))
 
@@ -73,7 +73,7 @@ def skipping(whole: Plan, skips: Skips) -> Plan:
     """
     if skips.planned:
         return _search_plan(whole, skips)
-    return _drop_skipped(whole, _dealt(whole, left_out(whole.stages, whole.micro_batches, skips.share)))
+    return _drop_skipped(whole, _dealt(whole, count_skips(whole.stages, whole.micro_batches, skips.share)))
 
 
 def _dealt(whole: Plan, total: int) -> list[Path]:
@@ -118,7 +118,7 @@ class _Found(NamedTuple):
 @lru_cache(maxsize=1_024)
 def _search_plan(whole: Plan, skips: Skips) -> Plan:
     """The shortest step that is found."""
-    total = left_out(whole.stages, whole.micro_batches, skips.share)
+    total = count_skips(whole.stages, whole.micro_batches, skips.share)
     course = _Course(whole, skips.layers)
     best = _improve_paths(course, _dealt(whole, total))
     if course.work(best.paths) <= EXACT_WORK:
@@ -195,7 +195,7 @@ class _Course:
         ways = [(Work.FORWARD, stage) for stage in path] + [(Work.BACKWARD, stage) for stage in path[::-1]]
         pieces, rest = list[_Piece](), 0.0
         for work, stage in reversed(ways):
-            seconds = COSTS.of(work) * self.sizes[stage]
+            seconds = COSTS.seconds(work) * self.sizes[stage]
             pieces.append(_Piece(Action(work, number, stage), self.whole.rank_of[stage], seconds, rest))
             rest += seconds
         return pieces[::-1]

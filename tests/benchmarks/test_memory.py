@@ -76,7 +76,7 @@ def test_in_flight_is_the_engines_closed_form() -> None:
     own = own.put(pp=columns[0], chunks=columns[1], micro_batches=columns[2])
     for row, (p, v, m) in enumerate(grid):
         kind = "interleaved" if v > 1 else "1f1b"
-        exact = closed_forms.in_flight(kind, p, v, m)
+        exact = closed_forms.peak_in_flight(kind, p, v, m)
         assert in_flight(own, "first")[row] * v == exact[0]
         assert in_flight(own, "last")[row] * v == exact[-1]
 

@@ -24,7 +24,7 @@ def pipeline(kind: str, ranks: int, micro_batches: int, replicas: int = 1) -> St
 
 def core_seconds(step: Step) -> float:
     return step.replicas * sum(
-        step.seconds[one.stage].of(one.work) for actions in step.plan.actions for one in actions
+        step.seconds[one.stage].seconds(one.work) for actions in step.plan.actions for one in actions
     )
 
 

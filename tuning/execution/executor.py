@@ -91,7 +91,7 @@ def ended_run(home: Path, trial: Trial) -> tuple[RunOutcome, RunSummary, float] 
     cannot be read.
     """
     folder = home / (trial.run or "")
-    status = run_folder.RunStatus.of(folder)
+    status = run_folder.RunStatus.from_folder(folder)
     summary = run_folder.read_json(folder / run_folder.SUMMARY) if trial.run else None
     if summary is None or status.state != "ended" or status.outcome is None or status.ended_unix is None:
         return None

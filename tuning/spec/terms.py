@@ -14,7 +14,7 @@ from engine.config import environment
 from engine.config.environment import SECTION
 from engine.config.errors import InputError
 from engine.config.knobs.facts import may_use_gpus
-from engine.config.layout import held_document
+from engine.config.layout import group_document_tokens
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
 from engine.run.devices import selection
@@ -302,7 +302,7 @@ def check_documents(config: RunConfig, knobs: Sequence[Knob], ranks: int) -> Non
     turned = {knob.key: knob for knob in knobs if len(tuple(knob.grid())) > 1}
     for key in ("ranks", "batch.micro_batch", "parallel.sequence_groups"):
         if key in turned:
-            held = held_document(config.with_values({"parallel.dp": ranks}))
+            held = group_document_tokens(config.with_values({"parallel.dp": ranks}))
             remedy = (
                 f"must be given where {key} is turned, or each trial would cut documents elsewhere; give as many "
                 f"tokens as a trial has to hold, at most the {held:,} of base"

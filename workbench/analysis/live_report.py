@@ -149,7 +149,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
     untuned = None if base is None else _untuned_times(timeline, base, levels, after, gain)
     saved = None if untuned is None else untuned - timeline.seconds - timeline.lost
     tokens = config.batch.global_batch * config.data.sequence_length
-    status = RunStatus.of(last)
+    status = RunStatus.from_folder(last)
     slow = [_saved_seconds(row, timeline, base, levels) for row in windows]
     measuring, invested = _measuring(result), None
     if saved is not None and result.baseline is not None:

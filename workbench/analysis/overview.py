@@ -183,7 +183,7 @@ def _hanging(home: Path, rows: Sequence[RunRow]) -> list[Problem]:
     for row in rows:
         if row.state not in ("running", "starting"):
             continue
-        hang = run_folder.RunStatus.of(home / row.id).hang
+        hang = run_folder.RunStatus.from_folder(home / row.id).hang
         if hang is not None and hang.reason:
             found.append(Problem(f"{row.id} hangs: {hang.reason}", "look at its ranks", "run", row.id))
     return found

@@ -52,7 +52,7 @@ def values_of(folder: Path) -> dict[str, Any]:
 
     A foreign job has none.
     """
-    if run_folder.ForeignJob.of(folder) is not None:
+    if run_folder.ForeignJob.from_folder(folder) is not None:
         return {}
     return RunConfig().flat() | flatten(run_folder.read_json(folder / run_folder.CONFIG) or {})
 

@@ -130,27 +130,33 @@ def document(lab: Lab) -> dict[str, Any]:
         "rates_mbit": rates,
         "between_mbit": _mbit(lab.shape.between_kbit),
         "inside_mbit": _mbit(lab.shape.inside_kbit),
-        "kept": lab.kept,
+        "kept": lab.is_lasting,
         "owner_pid": lab.pid or None,
         "deserted": lab.deserted,
         "namespaces": lab.namespaces,
-        "ranks": [[rank._asdict() for rank in host] for host in registry.ranks_in(lab.namespaces)],
+        "ranks": [[rank._asdict() for rank in host] for host in registry.find_lab_ranks(lab.namespaces)],
         "links": _links(lab),
     }
 
 
 def words(lab: Lab) -> str:
     """A lab in a few words."""
-    owner = "kept" if lab.kept else f"left by process {lab.pid}" if lab.deserted else f"of process {lab.pid}"
+    owner = (
+        "kept"
+        if lab.is_lasting
+        else f"left by process {lab.pid}"
+        if lab.deserted
+        else f"of process {lab.pid}"
+    )
     return f"{lab.shape}, {owner}"
 
 
 def _links(lab: Lab) -> list[dict[str, Any]]:
     from engine.launch.lab import registry
-    from engine.launch.lab.build import noted_rates
+    from engine.launch.lab.build import read_rates
     from engine.launch.lab.links import down_links
 
-    measured, down = noted_rates(lab.links), down_links(lab.links)
+    measured, down = read_rates(lab.links), down_links(lab.links)
     rows = []
     for link in lab.links:
         rates, traffic = measured.get(link), registry.traffic(link.near)

@@ -279,7 +279,7 @@ def schedule(
     if skip:
         chosen = _partial(chosen, skip, not unplanned)
     series = series_of(chosen)
-    lists = {f"rank {rank}": chosen.written(rank) for rank in range(ranks)}
+    lists = {f"rank {rank}": chosen.rank_text(rank) for rank in range(ranks)}
     if svg is not None:
         from workbench.figures.anatomy.schedule import schedule_svg
 

@@ -112,7 +112,7 @@ def _note_killed(folder: Path, config: RunConfig) -> None:
     from engine.run.outcome import Ending, RunOutcome
     from engine.run.run_folder import RunStatus
 
-    backend = str(RunStatus.of(folder).backend)
+    backend = str(RunStatus.from_folder(folder).backend)
     finish(folder, config, backend, RunOutcome(Ending.STOPPED, "killed by a second Ctrl-C"))
 
 

@@ -58,18 +58,22 @@ class GemmSeries(NamedTuple):
 
 def groups(shown: Calibration) -> list[tuple[str, int]]:
     """Backends and sizes of groups that were measured."""
-    return sorted({(curve.backend, curve.ranks) for curve in shown.of("collective")})
+    return sorted({(curve.backend, curve.ranks) for curve in shown.select_curves("collective")})
 
 
 def bandwidth_series(shown: Calibration, backend: str, ranks: int) -> BandwidthSeries:
     """The operations of one backend in groups of one size."""
-    curves = [curve for curve in shown.of("collective") if (curve.backend, curve.ranks) == (backend, ranks)]
+    curves = [
+        curve
+        for curve in shown.select_curves("collective")
+        if (curve.backend, curve.ranks) == (backend, ranks)
+    ]
     return BandwidthSeries(ranks, backend, [_curve_series(curve) for curve in curves])
 
 
 def gemm_series(shown: Calibration) -> GemmSeries:
     """In TFLOP/s where a device reaches one, else in GFLOP/s."""
-    curves = shown.of("gemm")
+    curves = shown.select_curves("gemm")
     best = max((curve.peak or 0.0 for curve in curves), default=0.0)
     scale, unit = (TERA, "TFLOP/s") if best >= TERA else (GIGA, "GFLOP/s")
     return GemmSeries(unit, [_line(curve, scale) for curve in curves])

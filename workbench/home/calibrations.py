@@ -62,7 +62,10 @@ def _calibration(home: Path, shown: Calibration) -> dict[str, Any]:
         "measured_unix": shown.measured_unix,
         "seconds": shown.seconds,
         "complete": shown.complete,
-        **{section: [_curve(curve) for curve in shown.of(kind)] for section, kind in _SECTIONS.items()},
+        **{
+            section: [_curve(curve) for curve in shown.select_curves(kind)]
+            for section, kind in _SECTIONS.items()
+        },
     }
 
 

@@ -51,17 +51,17 @@ def check(folder: Path, values: dict[str, Any]) -> RunConfig:
     Raises:
         InputError: as :func:`checked_values`.
     """
-    study = run_folder.RunStatus.of(folder).labels.get("study")
+    study = run_folder.RunStatus.from_folder(folder).labels.get("study")
     if study:
         key, value = next(iter(values.items()))
         remedy = f"{folder.name} is a trial of {study}, which would take the result for the old value's; "
         raise InputError(key, value, remedy + f"give workbench control {study} enqueue {key}={value}")
-    return live_changes.changed_config(current(folder), values)
+    return live_changes.change_config(current(folder), values)
 
 
 def current(folder: Path) -> RunConfig:
     """What a run's configuration is now. InputError if that cannot be read, or the run is a foreign job."""
-    if run_folder.ForeignJob.of(folder) is not None:
+    if run_folder.ForeignJob.from_folder(folder) is not None:
         raise InputError(
             "run",
             folder.name,

@@ -64,7 +64,7 @@ class RunView:
     @property
     def orders(self) -> list[orders.Answer]:
         """What ranks did when they were asked to, each with its files."""
-        return orders.of_run(self.folder)
+        return orders.run_answers(self.folder)
 
     @property
     def changes(self) -> list[ChangeRow]:
@@ -134,9 +134,9 @@ def run_folders(home: Path) -> Iterator[Path]:
 
 def load(folder: Path) -> RunView:
     """A run folder as it stands now; parts that are missing or unreadable are absent."""
-    status = RunStatus.of(folder)
+    status = RunStatus.from_folder(folder)
     state, outcome, reason = ending(status)
-    job = run_folder.ForeignJob.of(folder)
+    job = run_folder.ForeignJob.from_folder(folder)
     return RunView(folder.name, folder, state, status, outcome, reason, summaries.summary_of(folder), job)
 
 

@@ -74,7 +74,7 @@ class StudyRow:
 
 def run_row(folder: Path) -> RunRow:
     """The row of a run folder."""
-    status = RunStatus.of(folder)
+    status = RunStatus.from_folder(folder)
     summary = parts(folder / run_folder.SUMMARY, ("tokens_per_second", "step_seconds"))
     step = summary.get("step_seconds") or {}
     outcome, labels = status.outcome or RecordedOutcome(), status.labels

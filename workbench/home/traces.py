@@ -240,7 +240,7 @@ def of_run(folder: Path) -> list[Trace]:
     if not wanted:
         return []
     view = runs.load(folder)
-    given = run_orders.of_run(folder)
+    given = run_orders.run_answers(folder)
     return [
         _trace(view, key, wanted[key], [answer for answer in given if answer.id == key])
         for key in sorted(wanted, reverse=True)

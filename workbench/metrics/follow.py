@@ -240,7 +240,7 @@ class FollowedRun:
 
     def refresh(self) -> None:
         """Reads on in every file of the run."""
-        status = RunStatus.of(self.folder)
+        status = RunStatus.from_folder(self.folder)
         self.status = status if status.keys else self.status
         state, outcome, _ = runs.ending(self.status)
         self.state = outcome or state
@@ -351,7 +351,7 @@ class Follower:
         return list(self._followed.values())
 
     def _is_past(self, folder: Path) -> bool:
-        status = RunStatus.of(folder)
+        status = RunStatus.from_folder(folder)
         if not status.keys or runs.ending(status)[0] != "ended":
             return False
         ended = status.ended_unix or (folder / run_folder.STATUS).stat().st_mtime
@@ -373,6 +373,6 @@ def _has_own_lengths(folder: Path) -> bool:
 
 
 def _tokens_per_step(folder: Path, batch: int | None = None) -> int | None:
-    if (job := run_folder.ForeignJob.of(folder)) is not None:
+    if (job := run_folder.ForeignJob.from_folder(folder)) is not None:
         return job.tokens_per_step
     return tokens_per_step_of(run_folder.read_json(folder / run_folder.CONFIG) or {}, batch)

@@ -208,7 +208,7 @@ class LiveRun:
         hosts = {name: self._readings(process) for name, process in processes_of.items()}
         host, gpu, cores, network, processes, events = next(iter(hosts.values()))
         steps = self._steps_of(ranks)
-        status = RunStatus.of(self.folder)
+        status = RunStatus.from_folder(self.folder)
         config = run_folder.read_json(self.folder / run_folder.CONFIG) or {}
         return Snapshot(
             id=self.folder.name,
@@ -221,7 +221,7 @@ class LiveRun:
             memory={rank: self._columns(f"rank-{rank}", "memory") for rank in ranks},
             interfaces=self._interfaces(ranks),
             rank_hosts=hosts_of(self._sampled),
-            job=run_folder.ForeignJob.of(self.folder),
+            job=run_folder.ForeignJob.from_folder(self.folder),
             host=host,
             gpu=gpu,
             launcher_events=events,

@@ -88,7 +88,7 @@ def _gpus() -> Iterator[Check]:
 
     library = detection.open_library()
     try:
-        names, hidden = selection.names(library), selection.hidden(library)
+        names, hidden = selection.names(library), selection.describe_hidden_gpus(library)
         if not names:
             yield Check("gpu", "missing", "", library.reason or f"no GPU to use{hidden}")
             return

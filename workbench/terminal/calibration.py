@@ -31,7 +31,7 @@ def print_calibration(console: Console, found: store.Found) -> None:
         return
     console.print(_headline(shown), soft_wrap=True)
     for kind in _TITLES:
-        if curves := shown.of(kind):
+        if curves := shown.select_curves(kind):
             console.print(_collectives(curves) if kind == "collective" else _rates(kind, curves))
 
 

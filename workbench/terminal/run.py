@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.config.layout import RANKS
-from engine.run.answers import refusals, written
+from engine.run.answers import refusals, report_files
 from workbench.analysis.verdicts import below
 from workbench.home.remarks import Remarks, remarks_of
 from workbench.home.runs import RunView, placement
@@ -35,7 +35,7 @@ def print_run(console: Console, view: RunView) -> None:
         console.print(column_table("communication per step and rank", run_text.communication_columns(rows)))
         for reason in run_text.missing_reasons(rows, view.summary):
             console.print(f"  {reason}", markup=False, soft_wrap=True, style="dim")
-    for answer in written(view.orders):
+    for answer in report_files(view.orders):
         console.print(
             f"  {answer.command} of rank {answer.rank}: {answer.told}", soft_wrap=True, markup=False
         )

@@ -28,7 +28,7 @@ class _Factors:
     p: Tensor
     q: Tensor
 
-    def of(self, flat: Tensor) -> Tensor:
+    def view_matrices(self, flat: Tensor) -> Tensor:
         """The part's matrices in a bucket."""
         return flat[self.part.start : self.part.stop].view(self.shape)
 
@@ -54,16 +54,16 @@ class PowerSgd(Method):
     def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
         """One message of all P, one of all Q."""
         for one in self._all:
-            torch.matmul(one.of(values), one.q.mT, out=one.p)
+            torch.matmul(one.view_matrices(values), one.q.mT, out=one.p)
         yield self._link.all_reduce(self._p)
         for one in self._all:
             one.p.copy_(torch.linalg.qr(one.p).Q)
-            torch.matmul(one.p.mT, one.of(values), out=one.q)
+            torch.matmul(one.p.mT, one.view_matrices(values), out=one.q)
         yield self._link.all_reduce(self._q.div_(self._link.size))
         for one in self._all:
-            average = one.of(flat)
+            average = one.view_matrices(flat)
             if values is not flat:
-                one.of(values).baddbmm_(one.p, one.q, alpha=-1)
+                one.view_matrices(values).baddbmm_(one.p, one.q, alpha=-1)
             torch.matmul(one.p, one.q, out=average)
 
     def messages(self) -> list[Message]:

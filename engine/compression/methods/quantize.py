@@ -105,7 +105,7 @@ class _Shares:
     place: int
     first: int
 
-    def of(self, rank: int) -> tuple[int, int]:
+    def share_range(self, rank: int) -> tuple[int, int]:
         """The share of a rank, [start, stop) of the bucket."""
         start = min(self.run.start + rank * self.each, self.run.stop)
         return start, min(start + self.each, self.run.stop)
@@ -184,13 +184,13 @@ class TwoWay(Method):
         return torch.rand(longest, generator=draws.own(self._index), device=like.device)
 
     def _shares_of_rank(self, rank: int) -> Iterator[tuple[_Shares, tuple[int, int]]]:
-        return ((one, one.of(rank)) for one in self._shares)
+        return ((one, one.share_range(rank)) for one in self._shares)
 
     def _mean_of(self, one: _Shares, start: int, stop: int) -> Tensor:
         return self._mean[one.first : one.first + stop - start]
 
     def _share_states(self, one: _Shares) -> Iterator[MethodState]:
-        start, stop = one.of(self._link.rank)
+        start, stop = one.share_range(self._link.rank)
         mean = self._mean_of(one, start, stop)
         for part in one.run.parts:
             first, last = max(start, part.start), min(stop, part.stop)

@@ -237,7 +237,7 @@ def method_has(fact: str, now: Values) -> bool:
     return method is not None and bool(getattr(method, fact))
 
 
-def with_field_of_method(key: str) -> Callable[[Values], bool]:
+def method_has_field(key: str) -> Callable[[Values], bool]:
     """Whether the method of the key's section runs at all, and is one with which this field of the section acts."""
     section, _, field = key.partition(".")
     methods, runs = (METHODS, compresses) if section == "compression" else (OUTER_METHODS, has_outer)
@@ -292,7 +292,7 @@ def always_offered(*values: Any) -> Callable[[Search], Any]:
     return lambda search: list(values)
 
 
-def between_ranks(*values: Any) -> Callable[[Search], Any]:
+def offer_several_ranks(*values: Any) -> Callable[[Search], Any]:
     return lambda search: list(values) if search.ranks > 1 else None
 
 
@@ -355,7 +355,7 @@ def splits_sequences(search: Search) -> bool:
     return search.base.data.sequence_length >= LONG_SEQUENCE or search.base.batch.global_batch < search.ranks
 
 
-def of_decoder(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
+def offer_decoder(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
     """Of another model nobody said how it is split, or what its layers take."""
     return lambda search: values(search) if is_decoder(search.base.model) else None
 
@@ -365,11 +365,11 @@ def recomputations(search: Search) -> list[str]:
     return ["none", "selective", "full"] if is_decoder(search.base.model) else ["none", "full"]
 
 
-def of_dense(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
+def offer_dense(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
     return lambda search: values(search) if search.base.model.experts is None else None
 
 
-def of_experts(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
+def offer_experts(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
     return lambda search: None if search.base.model.experts is None else values(search)
 
 

@@ -28,7 +28,7 @@ class Change:
     new: Any
 
 
-def changed_config(config: RunConfig, values: dict[str, Any]) -> RunConfig:
+def change_config(config: RunConfig, values: dict[str, Any]) -> RunConfig:
     """The configuration with some values changed while its run goes.
 
     Raises:

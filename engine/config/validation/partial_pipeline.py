@@ -10,7 +10,7 @@ from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
 from engine.schedules.credits import fewest
 from engine.schedules.registry import KINDS, plan
-from engine.schedules.skip_pipe import LEAST_TRAINED, left_out, most_left_out
+from engine.schedules.skip_pipe import LEAST_TRAINED, count_skips, most_skips
 
 _FIELD = "schedule.skip_share"
 _REGISTERS = "schedule.registers"
@@ -33,20 +33,20 @@ def skip_problems(config: RunConfig) -> Iterator[LayoutError]:
 
 def _share_problems(stages: int, micro_batches: int, config: RunConfig) -> Iterator[LayoutError]:
     """There is something to leave out, and every stage is trained enough."""
-    share, most = config.schedule.skip_share, most_left_out(stages, micro_batches)
+    share, most = config.schedule.skip_share, most_skips(stages, micro_batches)
     if config.parallel.pp == 1 or not most:
         what = f"pp={config.parallel.pp}, {stages} stages and {micro_batches} micro-batches"
         remedy = f"with {what} nothing can be left out: that takes pp of 2, 3 stages and 2 micro-batches; set it to 0"
         yield LayoutError(_FIELD, share, remedy)
         return
     visits = stages * micro_batches
-    if left_out(stages, micro_batches, share) > most:
+    if count_skips(stages, micro_batches, share) > most:
         remedy = (
             f"a stage would be trained by less than {LEAST_TRAINED:.0%} of {micro_batches} micro-batches, "
             f"as neither the first nor the last of {stages} is left out; the most here is {most / visits:.4g}"
         )
         yield LayoutError(_FIELD, share, remedy)
-    elif not left_out(stages, micro_batches, share):
+    elif not count_skips(stages, micro_batches, share):
         remedy = f"is less than one of {visits} visits of stages; the least here is {1 / visits:.4g}, or 0"
         yield LayoutError(_FIELD, share, remedy)
 

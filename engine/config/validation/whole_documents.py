@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from engine.config.errors import LayoutError
 from engine.config.knobs.expert_rows import is_bucketed
-from engine.config.layout import held_document
+from engine.config.layout import group_document_tokens
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import SEQUENCE_DEGREES
@@ -35,7 +35,7 @@ def document_problems(config: RunConfig) -> Iterator[LayoutError]:
         if applies:
             yield LayoutError(key, value, f"{why}, {_WINDOWS}")
     yield from _group_problems(config)
-    most, held = config.data.longest_document, held_document(config)
+    most, held = config.data.longest_document, group_document_tokens(config)
     if most is not None and most > held:
         remedy = "raise parallel.sequence_groups, batch.micro_batch or data.sequence_length"
         yield LayoutError(LONGEST, most, f"the largest group holds {held} tokens; {remedy}")

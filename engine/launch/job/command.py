@@ -55,7 +55,7 @@ def create(home: Path, command: Sequence[str]) -> Path:
         for part in (RECORDS, LOGS, COMMANDS, SEATS):
             (folder / part).mkdir(parents=True, exist_ok=True)
         job = ForeignJob(
-            without_secrets(command), str(Path.cwd()), socket.gethostname(), _recorded_variables(_own())
+            hide_secrets(command), str(Path.cwd()), socket.gethostname(), _recorded_variables(_own())
         )
         job.write(folder)
         labels = {"purpose": "job"}
@@ -79,7 +79,7 @@ def _own() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in engine.ADDED}
 
 
-def without_secrets(command: Sequence[str]) -> list[str]:
+def hide_secrets(command: Sequence[str]) -> list[str]:
     """The command with the values of options hidden whose names speak of a secret."""
     told, hide = [], False
     for word in command:

@@ -155,7 +155,7 @@ class _Followed:
             return RunOutcome(Ending.COMPLETED)
         lines = last_lines(self._folder / run_folder.LOGS / "stderr.log")
         told = self._ranks.outcome(code, lines)
-        hang = run_folder.RunStatus.of(self._folder).hang
+        hang = run_folder.RunStatus.from_folder(self._folder).hang
         if hang is not None and (told is None or told.ending is Ending.COMM_ERROR):
             return hang.outcome()
         if told is not None:
@@ -180,17 +180,17 @@ class _Followed:
     def _tell_ranks(self) -> None:
         ranks = self._ranks
         self._sampler.watch(ranks.pids)
-        device, size = ranks.told("device"), ranks.world_size
+        device, size = ranks.find_value("device"), ranks.world_size
         with contextlib.suppress(OSError):
             run_folder.update_status(
                 self._folder,
                 world_size=size,
                 rank_pids=ranks.pids,
-                backend=ranks.told("backend"),
+                backend=ranks.find_value("backend"),
                 backend_reason="as the job chose",
                 devices=None if device is None else [device] * size,
             )
-            if (tokens := ranks.told("tokens_per_step")) is not None:
+            if (tokens := ranks.find_value("tokens_per_step")) is not None:
                 run_folder.update_job(self._folder, tokens_per_step=tokens)
 
     def _watch_hangs(self) -> None:

@@ -81,7 +81,7 @@ class JobRanks:
         known = {rank: int(seat["pid"]) for rank, seat in self.seats.items()}
         return [known.get(rank, 0) for rank in range(self.world_size)]
 
-    def told(self, key: str) -> Any:
+    def find_value(self, key: str) -> Any:
         """What the first rank says that says it."""
         return next(
             (self.seats[rank][key] for rank in sorted(self.seats) if self.seats[rank].get(key) is not None),

@@ -106,7 +106,7 @@ def note(measured: Mapping[Link, Rates]) -> None:
         )
 
 
-def noted_rates(links: Sequence[Link]) -> dict[Link, Rates]:
+def read_rates(links: Sequence[Link]) -> dict[Link, Rates]:
     """What was kept of each link; nothing of links that are not there or have no rate."""
     aliases = {
         (namespace, row["ifname"]): row["ifalias"]

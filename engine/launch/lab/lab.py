@@ -45,14 +45,14 @@ class Lab:
     serial: int = 0
 
     @property
-    def kept(self) -> bool:
+    def is_lasting(self) -> bool:
         """Whether it stands until it is taken down."""
         return self.pid == 0
 
     @property
     def deserted(self) -> bool:
         """Whether it had an owner that is gone."""
-        return not self.kept and _start_ticks(self.pid) != self.started
+        return not self.is_lasting and _start_ticks(self.pid) != self.started
 
     @property
     def switch(self) -> str:
@@ -126,13 +126,13 @@ class Lab:
         return f"workbench-lab-{self.pid}-{self.started}-{self.serial}-{self.shape.code()}-{member}"
 
 
-def for_process(shape: Shape) -> Lab:
+def make_process_lab(shape: Shape) -> Lab:
     """A new lab of this process, not yet set up."""
     pid = os.getpid()
-    return replace(kept(shape), pid=pid, started=_start_ticks(pid), serial=next(_serials))
+    return replace(make_lasting_lab(shape), pid=pid, started=_start_ticks(pid), serial=next(_serials))
 
 
-def kept(shape: Shape) -> Lab:
+def make_lasting_lab(shape: Shape) -> Lab:
     """The lab of that shape that stands across runs, if it does."""
     return Lab(shape)
 
@@ -175,7 +175,7 @@ def switch_address() -> str:
 
 def _has_control(name: str) -> bool:
     try:
-        rows = netns.inside(name, lambda: Path("/proc/thread-self/net/dev").read_text(encoding="ascii"))
+        rows = netns.run_inside(name, lambda: Path("/proc/thread-self/net/dev").read_text(encoding="ascii"))
     except OSError:
         return False
     return f"{CONTROL}:" in rows

@@ -51,7 +51,7 @@ class LinkStates:
         self._sockets: dict[str, socket.socket] = {}
         try:
             for namespace in dict.fromkeys(link.near[0] for link in links):
-                self._sockets[namespace] = netns.inside(namespace, _socket)
+                self._sockets[namespace] = netns.run_inside(namespace, _socket)
         except BaseException:
             self.close()
             raise
@@ -88,7 +88,7 @@ def down_links(links: Sequence[Link]) -> list[Link]:
     return down
 
 
-def cut_off(links: Iterable[Link], ranks_of: Sequence[Sequence[int]]) -> str:
+def describe_down_links(links: Iterable[Link], ranks_of: Sequence[Sequence[int]]) -> str:
     """One line about links that are down: whose they are, and the ranks behind them.
 
     ``ranks_of`` are the ranks of each host.

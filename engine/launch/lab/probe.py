@@ -149,7 +149,7 @@ class _Flow:
     def running(self) -> Iterator[Callable[[], int]]:
         """While this lasts it carries what it can; gives a reader of the payload bytes sent so far."""
         counters = ProcFile(Path("/proc/thread-self/net/dev"))
-        netns.inside(self.source[0], counters.read)  # opened there, it tells of there ever after
+        netns.run_inside(self.source[0], counters.read)  # opened there, it tells of there ever after
 
         def sent() -> int:
             traffic = procfs.interfaces(counters.read())[self.source[1]]
@@ -176,8 +176,8 @@ class _Flow:
 
     def _connect(self) -> tuple[socket.socket, socket.socket]:
         buffer = max(_MIN_BUFFER_BYTES, int(self.link.rate_kbit * 125 * _BUFFER_SECONDS))
-        with netns.inside(self.target[0], lambda: _listener(self.target[1], buffer)) as listener:
-            sender = netns.inside(self.source[0], lambda: _connection(listener.getsockname(), buffer))
+        with netns.run_inside(self.target[0], lambda: _listener(self.target[1], buffer)) as listener:
+            sender = netns.run_inside(self.source[0], lambda: _connection(listener.getsockname(), buffer))
             return sender, listener.accept()[0]
 
 

@@ -52,7 +52,7 @@ def keep(shape: Shape) -> Lab:
     """
     with _alone():
         sweep()
-        kept = lab.kept(shape)
+        kept = lab.make_lasting_lab(shape)
         if not kept.complete:
             held = _lock(kept)
             if held is None:
@@ -70,7 +70,7 @@ def take_down() -> tuple[list[Lab], list[Lab]]:
     with _alone():
         removed, left = sweep(), []
         for one in standing():
-            held = _lock(one) if one.kept else None
+            held = _lock(one) if one.is_lasting else None
             if held is None:
                 left.append(one)
                 continue
@@ -91,13 +91,13 @@ def traffic(end: End) -> Traffic | None:
     """Counters of an end of a link since it came up; None if it is not there."""
     namespace, interface = end
     try:
-        text = netns.inside(namespace, Path("/proc/thread-self/net/dev").read_bytes)
+        text = netns.run_inside(namespace, Path("/proc/thread-self/net/dev").read_bytes)
     except OSError:
         return None
     return procfs.interfaces(text).get(interface)
 
 
-def ranks_in(namespaces: Sequence[str]) -> list[list[LabRank]]:
+def find_lab_ranks(namespaces: Sequence[str]) -> list[list[LabRank]]:
     """The ranks of runs under way in each namespace, by the logs that their processes write."""
     numbers = {
         (netns.FOLDER / name).stat().st_ino: place
@@ -117,7 +117,7 @@ def ranks_in(namespaces: Sequence[str]) -> list[list[LabRank]]:
 
 
 def _is_under_way(folder: Path) -> bool:
-    return run_folder.RunStatus.of(folder).state == "running"
+    return run_folder.RunStatus.from_folder(folder).state == "running"
 
 
 def _lock(kept: Lab) -> int | None:

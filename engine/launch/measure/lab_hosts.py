@@ -18,7 +18,7 @@ from engine.config.sections import Lab
 from engine.launch.lab import lab as labs
 from engine.launch.measure.calibrate import Progress
 from engine.launch.measure.pairs import MOST_HOSTS, PATIENCE, Member, host_links, measure
-from engine.launch.pool import RankHosts, without_stderr
+from engine.launch.pool import RankHosts, call_without_stderr
 from engine.launch.workers import PRELOAD, Worker, begin
 from engine.rank.worker import join
 from engine.run.calibration.host_links import HostLinks
@@ -85,7 +85,7 @@ def _serve(seat: tuple[int, int, str, str, int], answers: Connection, lifeline: 
     join(namespace)
     die_with(lifeline.fileno())
     try:
-        store = without_stderr(lambda: dist.TCPStore(address, port, is_master=False))
+        store = call_without_stderr(lambda: dist.TCPStore(address, port, is_master=False))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=PATIENCE)
         me = Member(rank, world_size, torch.device("cpu"), own_store("host-links"))
         answers.send(measure(me, answers.send))

@@ -194,7 +194,7 @@ class ExpertSlots:
         self._cache.chose(layer, self._chosen[layer], trains)
         return self._chosen[layer]
 
-    def before(self, layer: int) -> list[Key]:
+    def next_backward_experts(self, layer: int) -> list[Key]:
         """Those of the layer whose backward comes next."""
         return self._chosen.get(max((one for one in self._chosen if one < layer), default=-1), [])[::-1]
 
@@ -303,7 +303,7 @@ class _Slotted(torch.autograd.Function):
         of_weights = [rows.new_zeros(shape, dtype=torch.float32) for shape in shapes]
         of_rows = torch.empty_like(rows)
         parts = [one.split(sizes) for one in (rows, gates, ups, gradient, of_rows)]
-        order = [*reversed(chosen), *slots.before(layer)]
+        order = [*reversed(chosen), *slots.next_backward_experts(layer)]
         for place, key in enumerate(order[: len(chosen)]):
             gate, up, down = (one.to(rows.dtype) for one in slots.take(key, order[place + 1 :], True))
             x, a, b, back, into = (part[key[1]] for part in parts)

@@ -97,7 +97,7 @@ class Seen(NamedTuple):
     looks_back: bool = True
 
 
-def mixer_behind(layer: int, seen: Seen, rank: int) -> LowRank:
+def make_mixer(layer: int, seen: Seen, rank: int) -> LowRank:
     """That of a layer of the whole model."""
     if mixes_tokens(layer):
         return TokenMixer(seen.hidden, rank, seen.sequence, seen.looks_back)
@@ -111,7 +111,7 @@ class SideNetwork(nn.Module):
 
     def __init__(self, layers: Sequence[int], seen: Seen, rank: int) -> None:
         super().__init__()
-        self.mixers = nn.ModuleDict({str(layer): mixer_behind(layer, seen, rank) for layer in layers})
+        self.mixers = nn.ModuleDict({str(layer): make_mixer(layer, seen, rank) for layer in layers})
 
     def forward(self, given: Iterator[Tensor]) -> Tensor:
         """What the last block gave, changed by the state; ``given`` computes block after block."""
@@ -139,11 +139,11 @@ class SideDecoder(Decoder):
 
     def _through(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor) -> Tensor:
         steps = [functools.partial(block, rotary=self.rotary) for block in blocks]
-        out: Tensor = self.side(without_gradients(self._embed, steps, x))
+        out: Tensor = self.side(run_without_gradients(self._embed, steps, x))
         return out
 
 
-def without_gradients(
+def run_without_gradients(
     enter: Callable[[Tensor], Tensor], blocks: Sequence[Callable[[Tensor], Tensor]], x: Tensor
 ) -> Iterator[Tensor]:
     """What each block gives; nothing of it has a gradient, between two of them there may be some."""
@@ -155,7 +155,7 @@ def without_gradients(
         yield x
 
 
-def stand_beside(decoder: Decoder, train: Train) -> None:
+def attach_adapter(decoder: Decoder, train: Train) -> None:
     """Freeze a decoder, and put beside it what ``train.adapt`` asks for."""
     if train.adapt == "none":
         return

@@ -24,7 +24,7 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
     """
     workload, config = blueprint.workload, blueprint.config
     _check_samples(blueprint)
-    parts = {name: blueprint.on_meta(name, build) for name, build in blueprint.parts()}
+    parts = {name: blueprint.build_on_meta(name, build) for name, build in blueprint.parts()}
     _check_shared(config.model.workload, parts)
     _check_all_used(blueprint, parts)
     _check_step(blueprint)

@@ -25,8 +25,8 @@ from engine.model.workloads.adapters import (
     SideNetwork,
     fill_sides,
     freeze,
+    run_without_gradients,
     stand_beside_linears,
-    without_gradients,
 )
 
 #: Their statistics are those of a micro-batch.
@@ -79,7 +79,7 @@ class ListedStage(Stage):
     def keep(self, activations: Activations) -> None:
         self.offload = activations.offload_of(self.numbers, self.offload)
         numbers = enumerate(self.numbers)
-        self._forgets = [activations.of_block(place, number) == "full" for place, number in numbers]
+        self._forgets = [activations.block_kind(place, number) == "full" for place, number in numbers]
 
     def forward(self, x: Tensor) -> Tensor:
         """Inputs or what the block before gave -> what the next block takes, in fp32; or what the loss is taken of."""
@@ -110,7 +110,7 @@ class ListedStage(Stage):
 
     def _run_side(self, side: SideNetwork, x: Tensor) -> Tensor:
         """Mixers have places first."""
-        given = without_gradients(self._run_first, list(self.blocks.values()), x)
+        given = run_without_gradients(self._run_first, list(self.blocks.values()), x)
         out: Tensor = side(one.transpose(0, 1) for one in given)
         return out.transpose(0, 1)
 
@@ -199,7 +199,7 @@ class ListedBlueprint:
         if self.workload.last is not None:
             yield "last", self.workload.last
 
-    def on_meta(self, name: str, build: Build) -> nn.Module:
+    def build_on_meta(self, name: str, build: Build) -> nn.Module:
         """One part, whole, with sizes alone."""
         return _certain(self._part(name, build, self.alone, True))
 
@@ -227,7 +227,7 @@ class ListedBlueprint:
                 break
             try:
                 with torch.device("meta"), torch.no_grad():
-                    x = self.on_meta(name, build)(x)
+                    x = self.build_on_meta(name, build)(x)
             except Exception as error:
                 remedy = f"what {name} gives is not known: on meta tensors it raises {exception_line(error)}"
                 raise InputError(FIELD, self.config.model.workload, remedy) from error

@@ -19,7 +19,7 @@ from engine.model.data import Corpus, Tokens
 from engine.model.decoder import Decoder, initialize
 from engine.model.experts.mixture import MixtureShape
 from engine.model.stage import MessageKind, Stage
-from engine.model.workloads.adapters import SideDecoder, fill_sides, stand_beside
+from engine.model.workloads.adapters import SideDecoder, attach_adapter, fill_sides
 from engine.model.workloads.task_texts import TaskTexts, open_texts
 
 
@@ -60,7 +60,7 @@ class DecoderBlueprint:
                 dtype=compute_dtype(config),
                 activations=activations_of(config),
             )
-            stand_beside(decoder, config.train)
+            attach_adapter(decoder, config.train)
         if not on_meta:
             initialize(decoder, config.train.seed, self.sharing)
             fill_sides(decoder, config.train.seed)

@@ -35,7 +35,7 @@ _REPEATS = 3
 Seconds = dict[tuple[int, int, int], float]
 
 
-def measured_costs(rank: RankContext, model: Decoder) -> SequenceCosts:
+def measure_costs(rank: RankContext, model: Decoder) -> SequenceCosts:
     """The same on all ranks, which call it together; ``model`` is thrown away afterwards."""
     began, config = time.monotonic(), rank.config
     longest = max(_SHORT, min(_MOST_TOKENS, rank_tokens(config)) // _SHORT * _SHORT)
@@ -45,9 +45,7 @@ def measured_costs(rank: RankContext, model: Decoder) -> SequenceCosts:
     for shape in (one for one in shapes if one[0] == 1):  # short, and a core has its moments
         found[shape] += _seconds(rank, model, *shape)
     means = _means(rank, [median(each) for each in found.values()])
-    costs = fitted_coefficients(
-        dict(zip(map(middle_of, shapes), means, strict=True)), exchanged_bytes(config)
-    )
+    costs = fit_coefficients(dict(zip(map(middle_of, shapes), means, strict=True)), exchanged_bytes(config))
     if rank.rank == 0:
         rank.writer.event("sequence_costs", seconds=time.monotonic() - began, **costs.as_document())
     return costs
@@ -67,7 +65,7 @@ def attention_bytes(layers: int, hidden: int, kv_width: int, item: int = 4) -> i
     return 2 * layers * 2 * (hidden + kv_width) * item
 
 
-def fitted_coefficients(seconds: Seconds, token_bytes: float) -> SequenceCosts:
+def fit_coefficients(seconds: Seconds, token_bytes: float) -> SequenceCosts:
     """From measured groups: the coefficients, none of them negative, whose seconds miss the measured ones by the least
     squares of shares.
     """

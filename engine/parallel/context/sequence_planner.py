@@ -53,7 +53,7 @@ class SequencePlan:
         return {"micro_batches": groups, **found}
 
     @classmethod
-    def of_document(cls, document: dict[str, Any]) -> SequencePlan:
+    def from_document(cls, document: dict[str, Any]) -> SequencePlan:
         """Inverse of :meth:`as_document`."""
         parts = tuple(
             tuple(SequenceGroup(degree, tuple(documents)) for degree, documents in part)
@@ -91,7 +91,7 @@ def plan_documents(
     began, best = time.monotonic(), None
     least = max(1, math.ceil(sum(lengths) / (ranks.count * ranks.capacity)))
     for count in range(least, len(lengths) + 1):
-        found = [by_hand(lengths, part, ranks, costs) for part in _parts(lengths, count)]
+        found = [search_exhaustively(lengths, part, ranks, costs) for part in _parts(lengths, count)]
         plans = [one for one in found if one is not None]
         if len(plans) < len(found):
             continue
@@ -108,7 +108,7 @@ def plan_documents(
             proven = False
             continue
         members = sorted(number for group in plan for number in group.documents)
-        plans[place], is_best = by_program(lengths, members, ranks, costs, plan, left)
+        plans[place], is_best = solve_program(lengths, members, ranks, costs, plan, left)
         proven &= is_best
     factors = tuple(costs.factors.items())
     return SequencePlan(tuple(map(tuple, plans)), proven, time.monotonic() - began, factors)
@@ -119,7 +119,7 @@ def slowest(lengths: Sequence[int], plan: Sequence[SequenceGroup], costs: Sequen
     return max(costs.group((lengths[one] for one in group.documents), group.degree) for group in plan)
 
 
-def by_hand(
+def search_exhaustively(
     lengths: Sequence[int], members: Sequence[int], ranks: GroupRanks, costs: SequenceCosts
 ) -> list[SequenceGroup] | None:
     """The best of all ways to divide the ranks, where each document, longest first, goes to the group that is through
@@ -137,7 +137,7 @@ def by_hand(
     return None if best is None else best[1]
 
 
-def by_program(
+def solve_program(
     lengths: Sequence[int],
     members: Sequence[int],
     ranks: GroupRanks,
@@ -147,7 +147,7 @@ def by_program(
 ) -> tuple[list[SequenceGroup], bool]:
     """The plan of a mixed-integer program, or the ``known`` one where that is as good, and whether it was solved."""
     order = sorted(members, key=lambda one: (lengths[one], one))
-    buckets = in_buckets([lengths[one] for one in order], BUCKETS)
+    buckets = bucket_lengths([lengths[one] for one in order], BUCKETS)
     found, solved = _solve(buckets, ranks, costs, slowest(lengths, known, costs), budget)
     if found is None:
         return known, solved and len(buckets) == len(order)
@@ -167,7 +167,7 @@ def by_program(
     return (groups if better else known), solved
 
 
-def in_buckets(rising: Sequence[int], most: int) -> list[tuple[int, int]]:
+def bucket_lengths(rising: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Lengths in order as (largest length, number) of at most so many buckets, with the fewest tokens between lengths
     and the largest of their bucket; every length has its own where there are enough.
     """

@@ -222,7 +222,7 @@ class DocumentSteps:
         if self._thread is not None:
             ahead = first + count, count
             self._ahead = ahead, self._thread.submit(self._program, *ahead, costs)
-        return SequencePlan.of_document(told)
+        return SequencePlan.from_document(told)
 
     def _learn_costs(self, store: RankStore) -> SequenceCosts:
         """On rank 0, corrected by what all ranks' groups took in the last step."""

@@ -19,7 +19,7 @@ from engine.compression.interface import Content, MethodState, Reduction, conten
 from engine.config.compression import NO_PLAN, Plan, settings_of, settings_with
 from engine.config.run_config import RunConfig
 from engine.config.sections import Memory
-from engine.model.activation_memory import on_host
+from engine.model.activation_memory import copy_to_host
 from engine.model.experts.slots import slots_of
 from engine.parallel.data.buckets import Bucket, GradientBuckets
 from engine.parallel.data.replica import (
@@ -44,7 +44,7 @@ class MemoryOwner:
     ranks: tuple[int, int]
     tp: tuple[int, int]
 
-    def over_tp(self, name: str) -> str:
+    def tp_suffix(self, name: str) -> str:
         """Tells ranks apart that tp gave the same parameter: their gradients differ."""
         place, size = self.tp
         return f".tp{place}of{size}" if size > 1 and partial_over_tp(self.named[name]) else ""
@@ -61,7 +61,7 @@ def error_memories(
     place, size = owner.ranks
     return memories + [
         ReplicaMemory(
-            f"{part.name}.{place}of{size}{owner.over_tp(part.name)}",
+            f"{part.name}.{place}of{size}{owner.tp_suffix(part.name)}",
             errors[part.start : part.stop],
             extent(owner.named[part.name]),
         )
@@ -72,7 +72,7 @@ def error_memories(
 def _replica_memory(one: MethodState, owner: MemoryOwner) -> ReplicaMemory:
     """A slice belongs to elements of the parameter; a factor to the part of it that the rank holds."""
     name, lies = (
-        f"{one.part.name}.{one.kind}{owner.over_tp(one.part.name)}",
+        f"{one.part.name}.{one.kind}{owner.tp_suffix(one.part.name)}",
         extent(owner.named[one.part.name]),
     )
     if one.shape is None:
@@ -86,7 +86,7 @@ def delayed_averages(pieces: list[Piece], owner: MemoryOwner) -> list[ReplicaMem
     """Averages that the next step applies, of what this rank updates; the same on all ranks that update it."""
     return [
         ReplicaMemory(
-            f"{piece.name}.delayed{owner.over_tp(piece.name)}", piece.gradient().flatten(), piece.extent
+            f"{piece.name}.delayed{owner.tp_suffix(piece.name)}", piece.gradient().flatten(), piece.extent
         )
         for piece in pieces
     ]
@@ -114,7 +114,7 @@ class Masters:
         """What to update for a part of a parameter with these fp32 values: the part itself where that will do."""
         if not self._offload and part.dtype == values.dtype:
             return nn.Parameter(part)
-        master = on_host(values) if self._offload else values.detach().clone()
+        master = copy_to_host(values) if self._offload else values.detach().clone()
         self._parts.append(part)
         self._weights.append(master)
         return nn.Parameter(master)
@@ -244,11 +244,11 @@ class AveragedParameters:
         """What is updated and brought to the others at once."""
         return [Wave(self.pieces())]
 
-    def uncompressed(self) -> dict[str, str]:
+    def uncompressed_reasons(self) -> dict[str, str]:
         """Parameters that compression leaves alone though it is on, and why."""
         if self.compressor is None:
             return {}
-        reasons = [self.compressor.uncompressed(content) for content in self.contents]
+        reasons = [self.compressor.uncompressed_reasons(content) for content in self.contents]
         return {name: reason for one in reasons for name, reason in one.items()}
 
     def reconfigure(self, config: RunConfig) -> None:

@@ -75,10 +75,10 @@ class DataParallel:
     def memories(self) -> list[ReplicaMemory]:
         return [memory for part in self.parts for memory in part.memories()]
 
-    def uncompressed(self) -> dict[str, str]:
-        return {name: reason for part in self.parts for name, reason in part.uncompressed().items()}
+    def uncompressed_reasons(self) -> dict[str, str]:
+        return {name: reason for part in self.parts for name, reason in part.uncompressed_reasons().items()}
 
-    def compressed(self) -> Sequence[Compressed]:
+    def compressible_gradients(self) -> Sequence[Compressed]:
         return [part for part in self.parts if part.compressor is not None]
 
     def reconfigure(self, config: RunConfig) -> None:

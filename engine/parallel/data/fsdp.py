@@ -65,7 +65,7 @@ class FullyShardedReplica:
         self._tp_size, self._pieces = tp_size, list[Piece]()
         self._masters = Masters(config.memory)
         # Sharding makes other parameters of them.
-        named = model.named()
+        named = model.model_parameters()
         self._partial = {name for name, one in named.items() if partial_over_tp(one)}
         self._experts = {name for name, one in named.items() if is_expert(one)}
         self._extents = {name: extent(one) for name, one in named.items()}
@@ -122,7 +122,7 @@ class FullyShardedReplica:
         """
         self._reductions.finish()
         if self._meetings:
-            named = self.model.named()
+            named = self.model.model_parameters()
             with self._timer.phase("communication_exposed"):
                 for channel, names in self._meetings:
                     sum_gradients([_gradient_of(named[name]) for name in names], channel)
@@ -150,13 +150,13 @@ class FullyShardedReplica:
         """What this rank left out of what it sent to each other one."""
         return self._coarse.memories(self._extents)
 
-    def uncompressed(self) -> dict[str, str]:
+    def uncompressed_reasons(self) -> dict[str, str]:
         """Parameters whose slices are too small."""
-        return self._coarse.uncompressed()
+        return self._coarse.uncompressed_reasons()
 
-    def compressed(self) -> Sequence[Compressed]:
+    def compressible_gradients(self) -> Sequence[Compressed]:
         """Units by group, then what is not sharded."""
-        return [*self._coarse.groups, *self._rest.compressed()]
+        return [*self._coarse.groups, *self._rest.compressible_gradients()]
 
     def reconfigure(self, config: RunConfig) -> None:
         """What is sent from the next step on, and how far ahead; the slices have no buckets."""
@@ -215,7 +215,7 @@ class FullyShardedReplica:
 
     def _make_pieces(self) -> list[Piece]:
         pieces = []
-        for name, parameter in self.model.named().items():
+        for name, parameter in self.model.model_parameters().items():
             if parameter in self._whole:
                 continue
             assert isinstance(parameter, DTensor)
@@ -245,7 +245,7 @@ class Meshes:
 def _units(model: Stage, meshes: Meshes, options: dict[str, Any], reductions: Reductions) -> Iterator[Unit]:
     """Experts first: a block's unit holds what is left of it. Blocks that share parameters are one."""
     whole: list[nn.Module] = [model]
-    names, units = list(model.named()), list[Unit]()
+    names, units = list(model.model_parameters()), list[Unit]()
     for group in model.groups() if meshes.experts is not None else ():
         assert meshes.experts is not None
         of_blocks = [[one for one in block.modules() if isinstance(one, ExpertLinear)] for block in group]

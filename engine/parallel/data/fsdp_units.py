@@ -173,11 +173,11 @@ class CoarseGroup:
         if config.compression != before.compression:
             self.coder.use(settings_with(config.compression, self._plan))
 
-    def uncompressed(self) -> dict[str, str]:
+    def uncompressed_reasons(self) -> dict[str, str]:
         """Parameters with slices that are sent as they are though a method is chosen, and why."""
         # A compressor prepares for a bucket once: not for one without values.
         contents = [content_of_unit(unit, unit.channel.device) for unit in self.units]
-        return {name: why for one in contents for name, why in self.coder.uncompressed(one).items()}
+        return {name: why for one in contents for name, why in self.coder.uncompressed_reasons(one).items()}
 
 
 class CoarseGradients:
@@ -198,9 +198,9 @@ class CoarseGradients:
         for group in self.groups:
             group.reconfigure(config)
 
-    def uncompressed(self) -> dict[str, str]:
+    def uncompressed_reasons(self) -> dict[str, str]:
         """Parameters with slices that are sent as they are though a method is chosen, and why."""
-        return {name: why for group in self.groups for name, why in group.uncompressed().items()}
+        return {name: why for group in self.groups for name, why in group.uncompressed_reasons().items()}
 
     def memories(self, extents: Mapping[str, Extent]) -> list[ReplicaMemory]:
         """Of each parameter one for every rank that gets a slice of it."""

@@ -100,7 +100,7 @@ class LocalOptimizer:
         """What an outer loop's replicas after the first add to names."""
         return ""
 
-    def carried(self) -> Iterator[tuple[str, Extent | None, Tensor]]:
+    def outer_state(self) -> Iterator[tuple[str, Extent | None, Tensor]]:
         """What an outer loop carries from step to step: name, place in the undivided model, and values."""
         yield from ()
 
@@ -151,7 +151,7 @@ class LocalOptimizer:
             for gradient in gradients:
                 gradient.clamp_(-most, most)
         weights = [piece.weight for piece in self._pieces]
-        for weight, gradient in zip(weights, self._host.beside(weights, gradients), strict=True):
+        for weight, gradient in zip(weights, self._host.move_to_weights(weights, gradients), strict=True):
             weight.grad = gradient
         for rules, send in self._waves:
             for rule in rules:

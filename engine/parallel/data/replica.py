@@ -154,10 +154,10 @@ class Replica(Protocol):
     def mark_loaded(self) -> None:
         """What is carried from step to step was loaded: delayed averages are there to apply."""
 
-    def uncompressed(self) -> dict[str, str]:
+    def uncompressed_reasons(self) -> dict[str, str]:
         """Parameters that compression leaves alone though it is on, and why."""
 
-    def compressed(self) -> Sequence[Compressed]:
+    def compressible_gradients(self) -> Sequence[Compressed]:
         """Gradients that compression can act on, group by group."""
 
     def reconfigure(self, config: RunConfig) -> None:
@@ -230,7 +230,7 @@ def is_split_over_data(parameter: nn.Parameter) -> bool:
 def wide_parameters(model: Stage) -> dict[str, nn.Parameter]:
     """Parameters by name that compute in fp32 whatever the precision: those of norms and routers."""
     wide = {one.weight for one in model.modules() if isinstance(one, (Norm, Router))}
-    return {name: one for name, one in model.named().items() if one in wide}
+    return {name: one for name, one in model.model_parameters().items() if one in wide}
 
 
 def late_parameters(model: Stage) -> list[nn.Parameter]:

@@ -44,7 +44,7 @@ class SharedOverStages:
         stages = self.holders.stages(name)
         return len(stages) > 1 or (self.split and bool(stages))
 
-    def at_end(self, whole: SharedParameters) -> list[SharedParameters]:
+    def group_deferred(self, whole: SharedParameters) -> list[SharedParameters]:
         """Those that wait for the end of a step, by the set that they belong to, in one order on all ranks."""
         sets: dict[str, dict[str, nn.Parameter]] = {}
         for name, parameter in whole.named.items():
@@ -55,7 +55,7 @@ class SharedOverStages:
             for _, named in sorted(sets.items())
         ]
 
-    def during(self, whole: SharedParameters) -> SharedParameters:
+    def select_immediate(self, whole: SharedParameters) -> SharedParameters:
         """The others."""
         return replace(whole, named={name: one for name, one in whole.named.items() if not self.waits(name)})
 
@@ -80,7 +80,7 @@ def meet(rank: RankContext, holders: Holders, split: bool) -> SharedOverStages:
             channels[places] = _channel(rank, places)
         else:
             dist.new_group([rank.rank], timeout=rank.patience, use_local_synchronization=True)
-    if carried := rank.groups.transport.told():  # once more, these groups with the others
+    if carried := rank.groups.transport.record_fields():  # once more, these groups with the others
         rank.writer.event(NETWORKS_EVENT, groups=carried)
     return SharedOverStages(holders, channels, split)
 

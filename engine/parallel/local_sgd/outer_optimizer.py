@@ -58,7 +58,7 @@ class OuterOptimizer(LocalOptimizer):
         """``@1of4``; nothing for the first replica, whose state is found where a run without replicas has its own."""
         return f"@{self._number}of{self._count}" if self._number else ""
 
-    def carried(self) -> Iterator[tuple[str, Extent | None, Tensor]]:
+    def outer_state(self) -> Iterator[tuple[str, Extent | None, Tensor]]:
         """The outer loop's state."""
         for vector in self.outer.vectors():
             place = "" if vector.shared else self.place

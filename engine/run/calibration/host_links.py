@@ -123,7 +123,7 @@ def stored_links(home: Path) -> dict[str, HostLinks]:
     return found
 
 
-def from_file(path: Path) -> HostLinks:
+def read_links(path: Path) -> HostLinks:
     """What ``python -m engine.launch.measure.pairs`` wrote.
 
     Raises:

@@ -94,7 +94,7 @@ class Calibration:
     curves: tuple[Curve, ...] = ()
     format: int = FORMAT
 
-    def of(self, kind: Kind) -> list[Curve]:
+    def select_curves(self, kind: Kind) -> list[Curve]:
         """The curves of one kind."""
         return [curve for curve in self.curves if curve.kind == kind]
 
@@ -102,7 +102,7 @@ class Calibration:
         """What collectives of one backend were measured to reach."""
         return links_by_key(
             Link(curve.name, curve.ranks, curve.peak, curve.fit.segments if curve.fit else ())
-            for curve in self.of("collective")
+            for curve in self.select_curves("collective")
             if curve.backend == backend
         )
 

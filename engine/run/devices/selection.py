@@ -111,7 +111,9 @@ def _too_few(driver: GpuSource, gpus: list[str], world_size: int) -> str | None:
     if gpus and len(gpus) >= world_size:
         return None
     library = "RCCL" if isinstance(driver, AmdSmi) else "NCCL"
-    return f"{len(gpus):,} GPUs{hidden(driver)} for {world_size:,} ranks; {library} needs one each"
+    return (
+        f"{len(gpus):,} GPUs{describe_hidden_gpus(driver)} for {world_size:,} ranks; {library} needs one each"
+    )
 
 
 def visible(driver: GpuSource) -> list[int | None]:
@@ -140,7 +142,7 @@ def names(driver: GpuSource) -> list[str]:
     return [_PART if gpu is None else driver.name(gpu) or "unknown GPU" for gpu in visible(driver)]
 
 
-def hidden(driver: GpuSource) -> str:
+def describe_hidden_gpus(driver: GpuSource) -> str:
     """How many more GPUs there are than ranks may use, as the tail of a line; empty if there are none."""
     more = driver.device_count - len(visible(driver))
     who = _CUDA

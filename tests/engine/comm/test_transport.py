@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from engine.comm.transport import Carried, Transport, over, transport_of
+from engine.comm.transport import Carried, Transport, transport_of, use_interface
 from engine.config.errors import InputError, LayoutError
 from engine.config.layout import islands_of
 from engine.config.run_config import RunConfig, parse
@@ -94,7 +94,7 @@ def test_a_group_of_one_island_has_the_inner_network_and_every_other_the_outer(
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", before)
     one = Transport("near", "far", (0, 1, 1, 0))
     assert made_over(monkeypatch, one, [1, 2], [0, 1], [0, 3], [0, 1, 2, 3]) == ["near", "far", "near", "far"]
-    told = [Carried(**row) for row in one.told()]
+    told = [Carried(**row) for row in one.record_fields()]
     assert told == [Carried("dp", name, name == "near") for name in ("near", "far", "near", "far")]
 
 
@@ -102,13 +102,13 @@ def test_nothing_is_chosen_or_told_where_nothing_was_asked_for(monkeypatch: pyte
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
     for plain in (Transport(), Transport(islands=(0, 0, 1, 1)), Transport("near", None, None)):
         assert made_over(monkeypatch, plain, [0, 1]) == ["eth7"]
-    assert Transport(islands=(0, 0)).told() == []
+    assert Transport(islands=(0, 0)).record_fields() == []
 
 
 def test_where_nobody_told_islands_a_group_is_said_to_be_on_none(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Transport(between="far")
     assert made_over(monkeypatch, one, [0, 1]) == ["far"]
-    assert one.told() == [{"axis": "dp", "network": "far", "inside": None}]
+    assert one.record_fields() == [{"axis": "dp", "network": "far", "inside": None}]
     assert step.networks([NetworkRow("dp", "far", None, [0, 1])]) == "dp over far (ranks 0, 1)"
 
 
@@ -118,10 +118,10 @@ def test_nccl_gets_the_network_by_name_in_options_of_its_own(monkeypatch: pytest
 
     monkeypatch.setattr(dist, "ProcessGroupNCCL", SimpleNamespace(Options=options), raising=False)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    with over("IB", "nccl") as given, over("Socket", "nccl") as other:
+    with use_interface("IB", "nccl") as given, use_interface("Socket", "nccl") as other:
         assert (given.config.net_name, other.config.net_name) == ("IB", "Socket")
         assert "GLOO_SOCKET_IFNAME" not in os.environ
-    with over(None, "nccl") as given:
+    with use_interface(None, "nccl") as given:
         assert given is None
 
 

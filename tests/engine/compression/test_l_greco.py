@@ -16,7 +16,7 @@ from engine.compression.compressor import errors_of
 from engine.compression.l_greco import Layer, choose
 from engine.compression.methods.row_codec import Integers, RowCodec, pack, unpack
 from engine.compression.methods.sparsify import largest
-from engine.compression.plan_table import chosen_values, share_of
+from engine.compression.plan_table import choose_values, share_of
 from engine.compression.randomness import Draws
 from engine.config.compression import Plan, Settings, candidates, settings_with
 from engine.config.compression_methods import Value
@@ -206,6 +206,6 @@ def test_ranks_with_copies_count_once_and_parts_of_a_layer_together() -> None:
     halves = [{"a": share_of([16.0, 9.0, 1.0], [1.0, 2.0, 9.0], 50.0, 20.0, 2)} for _ in range(4)]
     others = [{"b": share_of([25.0, 25.0, 0.0], [1.0, 4.0, 5.0], 50.0, 20.0, 2)} for _ in range(2)]
     told = [*halves, *others]
-    found = chosen_values(told, Settings("powersgd", 2), 1.0, "error")
+    found = choose_values(told, Settings("powersgd", 2), 1.0, "error")
     assert found["error_uniform"] == pytest.approx(math.sqrt(18) + 5)
     assert found["layers"] == {"a": 2, "b": 1}

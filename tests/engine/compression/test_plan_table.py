@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.compression.compressor import errors_of
-from engine.compression.plan_table import chosen_values, effects_of, share_of, table_of
+from engine.compression.plan_table import choose_values, effects_of, share_of, table_of
 from engine.config.compression import Settings, candidates
 
 INT4 = Settings("int4", 4)
@@ -39,11 +39,11 @@ def test_at_equal_error_small_gradients_pay_and_at_equal_loss_nothing_is_left() 
         for seed in range(6)
         for squares, energy, magnitude in [told(10.0 ** (-seed), seed)]
     }
-    by_error = chosen_values([rows], INT4, 1.0, "error")
+    by_error = choose_values([rows], INT4, 1.0, "error")
     assert by_error["layers"]["5"] == 2, "the smallest gradient has most of its squares lost"
     assert by_error["error"] <= by_error["budget"] == by_error["error_uniform"]
     assert by_error["effect"] > 2 * by_error["effect_uniform"]
-    by_loss = chosen_values([rows], INT4, 1.0, "loss")
+    by_loss = choose_values([rows], INT4, 1.0, "loss")
     assert (by_loss["budget_of"], by_loss["layers"]) == ("loss", {}), (
         "no exchange of bits pays, and one value stays"
     )
@@ -57,20 +57,20 @@ def test_what_is_free_is_saved_within_the_budget() -> None:
     rows = {"block": share_of(squares, [65_536 * float(bit or 0) / 8 for bit in BITS], energy, magnitude, 1)}
     embedding = [100 * one for one in rows["block"]["bytes"]]
     rows["embedding"] = share_of([one / 1e4 for one in squares], embedding, energy / 1e4, magnitude / 1e4, 1)
-    found = chosen_values([rows], INT4, 1.0, "loss")
+    found = choose_values([rows], INT4, 1.0, "loss")
     assert found["layers"]["embedding"] < 4 < found["layers"]["block"]
     assert found["effect"] <= found["budget"] == pytest.approx(0.9 * found["effect_uniform"])
 
 
 def test_a_layer_without_gradient_costs_nothing() -> None:
     rows = {"a": share_of([0.0] * 7, [float(bit or 0) for bit in BITS], 0.0, 0.0, 1)}
-    found = chosen_values([rows], INT4, 1.0, "loss")
+    found = choose_values([rows], INT4, 1.0, "loss")
     assert found["layers"] == {"a": 2}
     assert found["effect"] == 0.0
-    assert chosen_values([], INT4, 1.0, "loss")["layers"] == {}
+    assert choose_values([], INT4, 1.0, "loss")["layers"] == {}
 
 
 def test_an_alpha_below_one_may_send_more() -> None:
     squares, energy, magnitude = told(1.0, 0)
     rows = {"a": share_of(squares, [float(bit or 0) for bit in BITS], energy, magnitude, 1)}
-    assert chosen_values([rows], INT4, 0.5, "loss")["layers"] == {"a": 5}
+    assert choose_values([rows], INT4, 0.5, "loss")["layers"] == {"a": 5}

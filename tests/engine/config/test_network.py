@@ -55,7 +55,7 @@ def test_hosts_are_counted_through_and_ranks_that_follow_each_other_share_one() 
     ],
 )
 def test_a_namespaces_name_tells_the_lab(one: Shape) -> None:
-    made = lab.for_process(one)
+    made = lab.make_process_lab(one)
     names = [made.switch, *made.namespaces, *([made.core] if made.core else [])]
     assert [lab.from_namespace(name) for name in names] == [made] * len(names)
     assert len(set(names)) == one.hosts + 1 + (len(one.islands) > 1)

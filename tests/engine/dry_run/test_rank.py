@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.dry_run.pool import build_ranks
-from engine.footprint.activations import kept_by_stage
+from engine.footprint.activations import stage_activations
 from engine.footprint.footprint import parts_of, plan_of
 from tests.support.runs import small
 
@@ -27,7 +27,7 @@ def test_the_formula_is_what_a_built_rank_keeps(case: dict[str, Any], pp: int) -
     assert [part.turns_at_once for part in parts] == [stage == pp - 1 for stage in range(pp)]
     for rank in range(pp):
         (built,) = build_ranks(config, [rank])[0]
-        formula = kept_by_stage(config, parts[built.stage])
+        formula = stage_activations(config, parts[built.stage])
         assert built.kept.host == pytest.approx(formula.host, rel=0.01)
         assert built.kept.returning == pytest.approx(formula.returning, rel=0.01)
         assert built.kept.device == pytest.approx(formula.device, rel=0.1)

@@ -16,8 +16,8 @@ from engine.footprint.device_overhead import (
     Asked,
     Communicator,
     communicators,
-    of_layout,
-    outside_allocator,
+    device_overhead,
+    layout_overhead,
 )
 from tests.support.drawn import SEED
 
@@ -30,13 +30,13 @@ def config(**values: Any) -> RunConfig:
 
 
 def test_one_rank_has_a_context_alone() -> None:
-    found = outside_allocator(config())
+    found = device_overhead(config())
     assert (found.low, found.likely, found.high, found.communicators) == (LOW, CONTEXT, HIGH, ())
 
 
 def test_two_stages_by_hand() -> None:
     """World and norm are collectives of 24 channels, the two messages of the pipeline have 32 channels each."""
-    found = outside_allocator(config(parallel__pp=2))
+    found = device_overhead(config(parallel__pp=2))
     bookkeeping = 32 * 3 * 2 * MIB
     collective = bookkeeping + 24 * (10 + 2) * MIB
     receiving, sending = bookkeeping + 32 * 10 * MIB, bookkeeping + 32 * 2 * MIB
@@ -47,7 +47,7 @@ def test_two_stages_by_hand() -> None:
 
 
 def test_an_exchange_connects_all_and_a_ring_its_neighbours() -> None:
-    ring, ulysses = (of_layout(Layout(cp=8), Asked(ulysses=one)) for one in (False, True))
+    ring, ulysses = (layout_overhead(Layout(cp=8), Asked(ulysses=one)) for one in (False, True))
     assert ulysses.likely - ring.likely == 6 * 32 * 12 * MIB
     only = replace(Layout(), cp=8)
     assert [one.use for one in communicators(only)].count("ring") == 1
@@ -63,9 +63,9 @@ def test_more_axes_hold_more() -> None:
     ]
     steps += [replace(steps[-1], ep=2), replace(steps[-1], dp=4, ep=2, replicas=2)]
     for end in ("low", "likely", "high"):
-        held = [getattr(of_layout(one, Asked()), end) for one in steps]
+        held = [getattr(layout_overhead(one, Asked()), end) for one in steps]
         assert held == sorted(set(held)), end
-    assert of_layout(Layout(pp=4), Asked()).likely == of_layout(Layout(pp=64), Asked()).likely, (
+    assert layout_overhead(Layout(pp=4), Asked()).likely == layout_overhead(Layout(pp=64), Asked()).likely, (
         "two neighbours"
     )
 
@@ -83,13 +83,13 @@ def test_variables_of_nccl_count(asked: dict[str, int], less: int) -> None:
     """Of dp 2: two communicators, of the world and of data ranks."""
     plain, made = (config(parallel__dp=2, **{f"environment__{key}": value for key, value in some.items()})
                    for some in ({}, asked))  # fmt: skip
-    assert outside_allocator(plain).likely - outside_allocator(made).likely == 2 * less
+    assert device_overhead(plain).likely - device_overhead(made).likely == 2 * less
 
 
 def test_sums_in_switches_are_at_the_upper_end_unless_they_are_off() -> None:
     plain, off = config(parallel__dp=4), config(parallel__dp=4, environment__NCCL_NVLS_ENABLE=0)
-    assert outside_allocator(plain).likely == outside_allocator(off).likely
-    assert outside_allocator(plain).high - outside_allocator(off).high == 2 * 4 * 48 * MIB
+    assert device_overhead(plain).likely == device_overhead(off).likely
+    assert device_overhead(plain).high - device_overhead(off).high == 2 * 4 * 48 * MIB
 
 
 def test_communicators_are_those_of_the_groups() -> None:

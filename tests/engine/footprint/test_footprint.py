@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
-from engine.footprint.activations import block_bytes, kept_by_stage, published_bytes
+from engine.footprint.activations import block_bytes, published_bytes, stage_activations
 from engine.footprint.flops import parameters, workload_of
 from engine.footprint.footprint import Footprint, footprints, largest, parts_of, plan_of
 from engine.schedules.registry import KINDS
@@ -89,7 +89,7 @@ def test_experts_are_spread_over_ranks() -> None:
 def test_activations_follow_the_schedule(kind: str) -> None:
     made = config(parallel__pp=4, schedule__kind=kind, batch__micro_batch=2, model__layers=8)
     chosen, rows = plan_of(made), footprints(made)
-    kept = [kept_by_stage(made, part).device for part in parts_of(made, chosen)]
+    kept = [stage_activations(made, part).device for part in parts_of(made, chosen)]
     micro_batches = {"gpipe": [24] * 4, "1f1b": [4, 3, 2, 1], "zb_h1": [4] * 4}[kind]
     assert [row.in_flight for row in rows] == micro_batches
     if kind != "zb_h1":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.launch.ending import Death, blamed_rank, decide, hanging_rank, overdue_outcome
+from engine.launch.ending import Death, decide, find_culprit, hanging_rank, overdue_outcome
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RecordedOutcome, RunOutcome
 from engine.run.progress import RankProgress
@@ -111,15 +111,15 @@ def test_where_all_wait_their_calls_say_who_is_behind() -> None:
     suspect = hanging_rank(ranks, 5.0)
     assert suspect is not None
     assert suspect.rank == 0
-    assert blamed_rank(suspect, ranks, (2,)) == (ranks[2], True)
-    assert blamed_rank(suspect, ranks, (1, 2)) == (ranks[1], True)
-    assert blamed_rank(suspect, ranks, ()) == (suspect, False)
-    assert blamed_rank(suspect, ranks, (), frozenset({1000})) == (suspect, True)
+    assert find_culprit(suspect, ranks, (2,)) == (ranks[2], True)
+    assert find_culprit(suspect, ranks, (1, 2)) == (ranks[1], True)
+    assert find_culprit(suspect, ranks, ()) == (suspect, False)
+    assert find_culprit(suspect, ranks, (), frozenset({1000})) == (suspect, True)
 
 
 def test_what_is_seen_of_a_rank_beats_its_calls() -> None:
     ranks = [place(0, 5, "forward", 9.0), place(1, 5, "bubble", 9.0)]
-    assert blamed_rank(ranks[0], ranks, (1,)) == (ranks[0], True)
+    assert find_culprit(ranks[0], ranks, (1,)) == (ranks[0], True)
     behind = [place(0, 5, "bubble", 9.0), place(1, 6, "bubble", 9.0)]
-    assert blamed_rank(behind[0], behind, ()) == (behind[0], True)
-    assert blamed_rank(behind[0], behind[:1], ()) == (behind[0], True), "alone, it waits for its own device"
+    assert find_culprit(behind[0], behind, ()) == (behind[0], True)
+    assert find_culprit(behind[0], behind[:1], ()) == (behind[0], True), "alone, it waits for its own device"

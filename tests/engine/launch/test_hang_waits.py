@@ -19,7 +19,7 @@ import engine
 from engine.comm import host_values
 from engine.comm.context import Groups
 from engine.launch import hang
-from engine.launch.ending import blamed_rank, hanging_rank
+from engine.launch.ending import find_culprit, hanging_rank
 from engine.rank import flight
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
@@ -79,7 +79,7 @@ def seen(folder: Path, page: Progress) -> RunOutcome:
         assert suspect is not None
         found = hang.explain(page, folder)
         assert found is not None
-        return hang.outcome_of(*blamed_rank(suspect, ranks, found.held_up_by), found)
+        return hang.outcome_of(*find_culprit(suspect, ranks, found.held_up_by), found)
     finally:
         (folder / "over").touch()
 
@@ -123,7 +123,7 @@ def test_who_asks_the_device_for_a_number_waits() -> None:
 
 def test_nobody_is_blamed_without_a_reason() -> None:
     page_says = [hang.RankProgress(rank, 1, 4, "communication_exposed", 9.0) for rank in (0, 1)]
-    outcome = hang.outcome_of(*blamed_rank(page_says[0], page_says, ()), None)
+    outcome = hang.outcome_of(*find_culprit(page_says[0], page_says, ()), None)
     assert outcome.rank is None
     assert outcome.reason == (
         "rank 0 made no progress for 9 s in step 4; it waited, and which rank held the others up is not known"

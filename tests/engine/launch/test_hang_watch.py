@@ -109,4 +109,4 @@ def test_a_run_that_died_in_a_hang_ended_by_it(tmp_path: Path, page: Progress) -
     looks(tmp_path, ranks=1).close()
     gone = ownership.identity(os.getpid()) | {"start_time": 1.0}
     run_folder.update_status(tmp_path, owner=gone)
-    assert runs.ending(run_folder.RunStatus.of(tmp_path))[:2] == ("ended", "hang")
+    assert runs.ending(run_folder.RunStatus.from_folder(tmp_path))[:2] == ("ended", "hang")

@@ -85,13 +85,13 @@ def test_offloaded_activations_leave_and_come_back(recompute: Any) -> None:
 def events_of_copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A list that gets "up" for every copy back from the host."""
     events: list[str] = []
-    up = ThreadCopies.up
+    up = ThreadCopies.start_fetch
 
     def watched(self: ThreadCopies, away: Any) -> Any:
         events.append("up")
         return up(self, away)
 
-    monkeypatch.setattr(ThreadCopies, "up", watched)
+    monkeypatch.setattr(ThreadCopies, "start_fetch", watched)
     return events
 
 
@@ -113,7 +113,7 @@ def test_a_block_comes_back_while_the_one_behind_it_goes_backward(monkeypatch: p
 
 def test_the_last_block_stays_where_backward_follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fourth of what is copied down and up for four blocks; the third is back before the last one's is over."""
-    copied: dict[str, list[int]] = {"down": [], "up": []}
+    copied: dict[str, list[int]] = {"start_offload": [], "start_fetch": []}
 
     def count(name: str) -> None:
         method: Any = getattr(ThreadCopies, name)
@@ -132,10 +132,10 @@ def test_the_last_block_stays_where_backward_follows_at_once(monkeypatch: pytest
         assert decoder.offload is not None
         decoder.offload.turns_at_once = turns
         loss = decoder(torch.arange(TOKENS).view(BATCH, SEQUENCE)).square().mean()
-        down = sum(copied["down"])
-        assert (down, copied["up"]) == (decoder.offload.host_bytes, [])
+        down = sum(copied["start_offload"])
+        assert (down, copied["start_fetch"]) == (decoder.offload.host_bytes, [])
         loss.backward()
-        assert sum(copied["up"]) == down
+        assert sum(copied["start_fetch"]) == down
         seen.append((down, [parameter.grad for parameter in decoder.parameters()]))
         for sizes in copied.values():
             sizes.clear()

@@ -23,7 +23,7 @@ from engine.dry_run.fake_tensors import parameters_of
 from engine.footprint import block_plan
 from engine.footprint.activations import costs_of_block
 from engine.footprint.block_plan import ACTIONS, BlockPlan, Cost
-from engine.footprint.budget import around_stage, least_budget
+from engine.footprint.budget import least_budget, stage_surroundings
 from engine.footprint.footprint import footprints, plan_of
 from engine.model.activation_memory import Activations, Offload
 from engine.model.copies import DiskCopies, Lane, ThreadCopies
@@ -104,7 +104,7 @@ class _Slow(ThreadCopies):
 def test_copies_that_take_longer_than_blocks_hold_no_more_than_planned(tmp_path: Path) -> None:
     """A whole block is in transit while the next one computes; what came into the first one has left as well."""
     config = config_of()
-    around, block = around_stage(config, plan_of(config), 0), costs_of_block(config)
+    around, block = stage_surroundings(config, plan_of(config), 0), costs_of_block(config)
     actions: list[BlockAction] = ["offload", "full", "offload", "offload", "offload", "full"]
     plan = block_plan.evaluate([block] * LAYERS, actions, around)
     decoder = build(config, tmp_path, actions)
@@ -150,7 +150,7 @@ def with_times(block: Mapping[BlockAction, Cost]) -> dict[BlockAction, Cost]:
 
 def plans(config: RunConfig, count: int) -> list[tuple[float, BlockPlan]]:
     """The best plan of each of so many budgets, from the least to all that there is."""
-    around, block = around_stage(config, plan_of(config), 0), costs_of_block(config)
+    around, block = stage_surroundings(config, plan_of(config), 0), costs_of_block(config)
     choices = [with_times(block)] * LAYERS
     least = block_plan.least_bytes(choices, around)
     assert least == least_budget(config)
@@ -235,8 +235,8 @@ class _Noted(ThreadCopies):
         super().__init__(rate=2e7)
         self.back = list[float]()
 
-    def up(self, away: Any) -> Any:
-        coming = super().up(away)
+    def start_fetch(self, away: Any) -> Any:
+        coming = super().start_fetch(away)
         coming._found.add_done_callback(lambda _: self.back.append(time.monotonic()))
         return coming
 
@@ -297,8 +297,8 @@ def test_places_in_a_file_are_used_again(tmp_path: Path) -> None:
     copies = DiskCopies(torch.device("cpu"), tmp_path)
     values = torch.arange(5000, dtype=torch.uint8)
     for step in range(3):
-        away = [copies.down([values + step, values[:10] + step]) for _ in range(2)]
-        back = [copies.up(one).wait() for one in away]
+        away = [copies.start_offload([values + step, values[:10] + step]) for _ in range(2)]
+        back = [copies.start_fetch(one).wait() for one in away]
         assert all(torch.equal(large, values + step) for large, _ in back)
         assert all(torch.equal(small, values[:10] + step) for _, small in back)
         del away, back
@@ -343,10 +343,10 @@ def test_threads_bring_back_what_they_took() -> None:
     copies = ThreadCopies()
     flats = [torch.randint(255, (n,), dtype=torch.uint8) for n in (1, 4097, 100_000)]
     wanted = [one.clone() for one in flats]
-    away = copies.down(flats)
+    away = copies.start_offload(flats)
     away.leave()()
     assert away.nbytes == sum(one.nbytes for one in wanted)
-    assert all(torch.equal(a, b) for a, b in zip(copies.up(away).wait(), wanted, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(copies.start_fetch(away).wait(), wanted, strict=True))
     copies.close()
 
 
@@ -358,7 +358,7 @@ def test_nor_with_several_micro_batches_in_flight(tmp_path: Path, kind: str) -> 
     )
     chosen, block = plan_of(config), with_times(costs_of_block(config))
     for stage in (0, 1):
-        around, choices = around_stage(config, chosen, stage), [block] * LAYERS
+        around, choices = stage_surroundings(config, chosen, stage), [block] * LAYERS
         assert around.in_flight == {"1f1b": (2, 1), "gpipe": (4, 4)}[kind][stage]
         least = block_plan.least_bytes(choices, around)
         for budget in (least, 1.3 * least, 2.5 * least):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.config.validation.rules import problems
 from engine.dry_run.pool import build_ranks
-from engine.footprint.activations import kept_by_stage, sampled_rows
+from engine.footprint.activations import count_sampled_rows, stage_activations
 from engine.footprint.footprint import parts_of, plan_of
 from engine.model.activation_memory import Activations
 from engine.model.axes import Axes, LocalExperts
@@ -124,7 +124,11 @@ def test_a_split_backward_takes_the_same_gradients_later() -> None:
 
 
 def test_all_tokens_are_the_exact_product_and_evaluation_draws_nothing() -> None:
-    assert (sampled_rows(10, 0.3), sampled_rows(10, 0.31), sampled_rows(2, 0.01)) == (3, 4, 1)
+    assert (count_sampled_rows(10, 0.3), count_sampled_rows(10, 0.31), count_sampled_rows(2, 0.01)) == (
+        3,
+        4,
+        1,
+    )
     axes = Axes(TensorParallel(), WholeSequence(), LocalExperts())
     tokens = torch.arange(64).view(2, 32)
     found = []
@@ -162,7 +166,7 @@ def test_a_built_rank_keeps_the_bytes_of_the_formula(values: dict[str, Any]) -> 
     for share in (1.0, 0.3):
         config = small(**values, batch__micro_batch=2, model__layers=4, memory__sample_tokens=share)
         (built,) = build_ranks(config, [0])[0]
-        formula = kept_by_stage(config, parts_of(config, plan_of(config))[built.stage])
+        formula = stage_activations(config, parts_of(config, plan_of(config))[built.stage])
         spared.append((built.kept, formula))
     (whole, whole_formula), (part, part_formula) = spared
     counted, said = (

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.config.validation.rules import problems
 from engine.dry_run.pool import build_ranks
-from engine.footprint.activations import kept_by_stage
+from engine.footprint.activations import stage_activations
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import parts_of, plan_of
 from engine.model.activation_memory import Activations
@@ -144,7 +144,9 @@ def test_a_built_rank_keeps_the_bytes_of_the_formula(values: dict[str, Any]) -> 
         heads = {"model__heads": 8, "model__kv_heads": 8}
         config = small(**values, **heads, batch__micro_batch=2, model__layers=4, train__slice_keep=keep)
         (built,) = build_ranks(config, [0])[0]
-        spared.append((built.kept.device, kept_by_stage(config, parts_of(config, plan_of(config))[0]).device))
+        spared.append(
+            (built.kept.device, stage_activations(config, parts_of(config, plan_of(config))[0]).device)
+        )
     counted, said = (whole - part for whole, part in zip(*spared, strict=True))
     assert counted == pytest.approx(said, rel=0.01) and counted > 0
 

@@ -81,11 +81,16 @@ def test_values_become_variables() -> None:
 
 
 def test_nccl_logs_what_it_reads_where_it_is_turned() -> None:
-    assert environment.of_ranks(Environment(OMP_NUM_THREADS=1), {}) == {"OMP_NUM_THREADS": "1"}
-    quiet = environment.of_ranks(Environment(NCCL_NTHREADS=64), {})
+    assert environment.rank_variables(Environment(OMP_NUM_THREADS=1), {}) == {"OMP_NUM_THREADS": "1"}
+    quiet = environment.rank_variables(Environment(NCCL_NTHREADS=64), {})
     assert (quiet["NCCL_DEBUG"], quiet["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,ENV")
-    assert environment.of_ranks(Environment(NCCL_ALGO="Ring"), {})["NCCL_DEBUG_SUBSYS"] == "INIT,ENV,TUNING"
-    assert "NCCL_DEBUG" not in environment.of_ranks(Environment(NCCL_ALGO="Ring"), {"NCCL_DEBUG": "WARN"})
+    assert (
+        environment.rank_variables(Environment(NCCL_ALGO="Ring"), {})["NCCL_DEBUG_SUBSYS"]
+        == "INIT,ENV,TUNING"
+    )
+    assert "NCCL_DEBUG" not in environment.rank_variables(
+        Environment(NCCL_ALGO="Ring"), {"NCCL_DEBUG": "WARN"}
+    )
 
 
 def test_an_older_name_of_a_variable_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +175,10 @@ def test_servers_with_variables_of_their_own_end_with_the_pool() -> None:
     assert time.monotonic() - begun < 60
 
 
-TRIES = "from engine.run import processes as malloc; print(malloc.mapped_from(1 << 20).proven, malloc.arenas(2).proven)"
+TRIES = (
+    "from engine.run import processes as malloc; "
+    "print(malloc.prove_mmap_threshold(1 << 20).proven, malloc.arenas(2).proven)"
+)
 
 
 def test_malloc_is_not_believed_without_its_variables() -> None:

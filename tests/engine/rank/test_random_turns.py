@@ -51,7 +51,7 @@ def turns(config: RunConfig, count: int, draw: random.Random) -> list[dict[str, 
         keys = draw.sample(sorted(VALUES), draw.choice([1, 2]))
         values = {key: draw.choice(VALUES[key]) for key in keys}
         try:
-            after = live_changes.changed_config(config, values)
+            after = live_changes.change_config(config, values)
         except InputError:
             continue
         if live_changes.changes(config, after):

@@ -191,8 +191,8 @@ def test_buckets_are_dealt_once_where_they_hold_the_optimizers_state() -> None:
     for stage, words in ((1, "optimizer's state"), (3, "without buckets")):
         config = small(parallel__dp=2, parallel__zero_stage=stage)
         with pytest.raises(InputError, match=words):
-            live_changes.changed_config(config, {"overlap.bucket_mb": 3.0})
-        assert live_changes.changed_config(config, {"overlap.bucket_mb": config.overlap.bucket_mb}) == config
+            live_changes.change_config(config, {"overlap.bucket_mb": 3.0})
+        assert live_changes.change_config(config, {"overlap.bucket_mb": config.overlap.bucket_mb}) == config
 
 
 def test_a_value_that_holds_already_is_no_change(session: Session) -> None:
@@ -285,4 +285,4 @@ def test_methods_and_their_values_change_between_saves_in_the_background(session
 def test_a_schedule_that_needs_other_stages_is_refused(base: dict[str, Any], kind: str, words: str) -> None:
     config = small(**STEPS | base | {"parallel__pp": 2, "batch__micro_batch": 2, "model__layers": 4})
     with pytest.raises(InputError, match=words):
-        live_changes.changed_config(config, {"schedule.kind": kind})
+        live_changes.change_config(config, {"schedule.kind": kind})

@@ -73,19 +73,19 @@ def test_ranks_that_wait_do_the_next_order_at_the_step_where_they_stand(tmp_path
     for step in (4, 5, 6):
         done = [control.due(step, busy=False) for control in (first, second)]
     assert done == [1, 1]
-    assert first.held(9, over=False) == (True, None) == second.held(9, over=False)
+    assert first.check_hold(9, over=False) == (True, None) == second.check_hold(9, over=False)
     page.request_order(2)
-    assert second.held(9, over=False) == (True, None), "rank 0 speaks for all"
-    assert first.held(9, over=False) == (False, 2)
-    assert second.held(9, over=False) == (False, 2)
+    assert second.check_hold(9, over=False) == (True, None), "rank 0 speaks for all"
+    assert first.check_hold(9, over=False) == (False, 2)
+    assert second.check_hold(9, over=False) == (False, 2)
     (
         first.redo(5),
         second.redo(5),
     )  # the order went back to step 4: counted in all steps that were done, it is the 9th
-    assert first.held(6, over=False) == (True, None)
+    assert first.check_hold(6, over=False) == (True, None)
     assert page.announced_order() == (2, 9)
-    assert first.held(6, over=True) == (False, None)
-    assert second.held(6, over=False) == (False, None), "late, and let go of already"
+    assert first.check_hold(6, over=True) == (False, None)
+    assert second.check_hold(6, over=False) == (False, None), "late, and let go of already"
     page.request_order(3)
     assert [first.due(step, busy=False) for step in (6, 7, 8, 9)] == [None, None, None, 3]
     page.close()
@@ -94,9 +94,9 @@ def test_ranks_that_wait_do_the_next_order_at_the_step_where_they_stand(tmp_path
 def test_a_rank_that_waits_goes_on_where_the_run_is_stopped_or_rank_0_is_gone(tmp_path: Path) -> None:
     page = Progress(tmp_path, 2)
     first, second = OrderControl(page, 0), OrderControl(page, 1)
-    assert second.held(3, over=True) == (False, None), "it has heard nothing for too long"
+    assert second.check_hold(3, over=True) == (False, None), "it has heard nothing for too long"
     page.request_stop()
-    assert first.held(3, over=False) == (False, None) == second.held(3, over=False)
+    assert first.check_hold(3, over=False) == (False, None) == second.check_hold(3, over=False)
     page.close()
 
 

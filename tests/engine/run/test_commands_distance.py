@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.run.commands import apart_of
+from engine.run.commands import most_steps_apart
 from tests.support.runs import small
 
 
@@ -20,4 +20,4 @@ from tests.support.runs import small
     ],
 )
 def test_only_methods_that_let_ranks_go_on_widen(values: dict[str, Any], apart: int) -> None:
-    assert apart_of(small(parallel__dp=2, **values)) == apart
+    assert most_steps_apart(small(parallel__dp=2, **values)) == apart

@@ -133,7 +133,7 @@ def test_within_a_time_it_grows_about_as_if_the_number_of_steps_had_been_known(
     length, step, batch = loop.RunLength(rank, 0.0), 0, 0
     length.begin(0)
     while True:
-        length.before(step, 0.0, None)
+        length.begin_step(step, 0.0, None)
         if step >= rank.config.train.steps:
             break
         batch = max(batch, batch_of(rank.config, step))

@@ -198,7 +198,7 @@ def test_ranks_die_with_a_killed_controller_and_the_run_is_lost(tmp_path: Path) 
     controller.kill()
     controller.wait()
     assert wait_until(lambda: not any(is_running(pid) for pid in pids))
-    assert runs.ending(run_folder.RunStatus.of(folder))[:2] == ("ended", "lost")
+    assert runs.ending(run_folder.RunStatus.from_folder(folder))[:2] == ("ended", "lost")
     assert len(RunRecords(folder / run_folder.RECORDS).table(1, "step").rows()) >= 3
 
 

@@ -16,7 +16,7 @@ from engine.config.validation.rules import problems
 from engine.footprint import block_plan
 from engine.footprint.activations import costs_of_block
 from engine.footprint.budget import check_budget, least_budget, too_small
-from engine.parallel.memory_plan import Measured, with_seconds
+from engine.parallel.memory_plan import Measured, add_seconds
 from engine.rank.worker import classify
 from engine.run.outcome import Ending
 from engine.session import Session
@@ -199,11 +199,11 @@ def test_what_cannot_be_planned_is_refused(values: dict[str, Any], field: str, w
 def test_a_plan_holds_for_the_micro_batches_that_a_run_began_with() -> None:
     config = small(memory__budget_gib=1.0)
     with pytest.raises(InputError, match="was made for the old value"):
-        live_changes.changed_config(config, {"batch.micro_batch": 2})
+        live_changes.change_config(config, {"batch.micro_batch": 2})
     with pytest.raises(InputError, match="decided when a run starts"):
-        live_changes.changed_config(config, {"memory.budget_gib": 2.0})
+        live_changes.change_config(config, {"memory.budget_gib": 2.0})
     four = ["full", "keep", "keep", "disk"]
-    assert live_changes.changed_config(small(), {"memory.block_actions": four}).memory.block_actions == four
+    assert live_changes.change_config(small(), {"memory.block_actions": four}).memory.block_actions == four
 
 
 def test_what_computes_again_is_never_taken_to_be_faster() -> None:
@@ -213,5 +213,5 @@ def test_what_computes_again_is_never_taken_to_be_faster() -> None:
     block = {action: block_plan.Cost(1000, 1000, 1000, 0.0, 0.0) for action in block_plan.ACTIONS}
     hasty = usual | {"full": 0.7, "offload": 0.5}
     found = Measured(forward=hasty, backward=hasty, saved=saved, out=usual, back=usual)
-    plan = block_plan.best([with_seconds(block, found)] * 4, block_plan.Around(), 1e9)
+    plan = block_plan.best([add_seconds(block, found)] * 4, block_plan.Around(), 1e9)
     assert plan is not None and plan.actions == ("keep",) * 4

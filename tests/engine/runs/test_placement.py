@@ -56,7 +56,7 @@ def test_devices_are_those_of_the_placement_or_ranks_in_order() -> None:
 def seats(order: list[int]) -> list[Seat]:
     """Of a lab that is not set up: only names count."""
     place = RankHosts.__new__(RankHosts)
-    place._lab = lab.for_process(TWO)
+    place._lab = lab.make_process_lab(TWO)
     found = [place.seat(rank, order) for rank in range(len(order))]
     return [seat for seat in found if seat is not None]
 

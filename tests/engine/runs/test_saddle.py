@@ -11,7 +11,7 @@ from engine.config.presets import remember
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.model.workloads.published.saddle import DisturbedNetwork, Quadratics, workload
-from engine.rank.workload_report import of_config
+from engine.rank.workload_report import workload_facts
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tests.support.engine.masha import Reference
@@ -111,7 +111,7 @@ def test_five_seeds_come_to_the_solution_and_naive_ones_do_not() -> None:
 
 def test_a_step_sees_all_functions_and_is_the_workloads_own() -> None:
     config = saddle("masha1")
-    remember(config.model, of_config(config))
+    remember(config.model, workload_facts(config))
     assert not list(rules.problems(config))
     refused = {
         "batch__global_batch": 16, "parallel__zero_stage": 1, "compression__method": "int8", "parallel__pp": 2,

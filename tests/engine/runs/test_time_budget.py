@@ -151,23 +151,23 @@ def test_a_run_that_goes_on_has_a_time_of_its_own(session: Session) -> None:
 def test_all_ranks_take_over_a_length_at_the_same_step(tmp_path: Path) -> None:
     page = Progress(tmp_path, 2)
     first, second = StopControl(page, 0), StopControl(page, 1)
-    assert first.planned(3) is None
+    assert first.planned_steps(3) is None
     first.plan(3, 100)
-    assert [first.planned(step) for step in (3, 4, 5)] == [None, None, 100]
+    assert [first.planned_steps(step) for step in (3, 4, 5)] == [None, None, 100]
     first.plan(5, 50)  # rank 1 may not be there yet
-    assert [second.planned(step) for step in (4, 5)] == [None, 100]
+    assert [second.planned_steps(step) for step in (4, 5)] == [None, 100]
     first.plan(6, 50)
-    assert [first.planned(step) for step in (8, 9)] == [50, 50]
-    assert [second.planned(step) for step in (8,)] == [50]
+    assert [first.planned_steps(step) for step in (8, 9)] == [50, 50]
+    assert [second.planned_steps(step) for step in (8,)] == [50]
     first.plan(9, 2)  # fewer than are done: the run is over where all know it
-    assert (first.planned(11), second.planned(11)) == (11, 11)
+    assert (first.planned_steps(11), second.planned_steps(11)) == (11, 11)
 
 
 def test_a_length_that_comes_late_is_whole_rounds_all_the_same(tmp_path: Path) -> None:
     control = StopControl(Progress(tmp_path, 2), 0)
     control.widen(8)
     control.plan(5, 8, period=4)  # before step 15 not all ranks know it
-    assert control.planned(15) == 16
+    assert control.planned_steps(15) == 16
 
 
 def test_a_stop_is_the_last_word(tmp_path: Path) -> None:
@@ -178,5 +178,5 @@ def test_a_stop_is_the_last_word(tmp_path: Path) -> None:
     assert not any(control.should_stop(step) for step in (4, 5))  # ranks may not know the length yet
     assert not control.should_stop(6)
     control.plan(7, 50)
-    assert control.planned(8) is None
+    assert control.planned_steps(8) is None
     assert control.should_stop(8)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.schedules.actions import Action, Costs, Plan, Work, in_order, result_of, results_by_route
+from engine.schedules.actions import Action, Costs, Plan, Work, order_actions, result_of, results_by_route
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from tests.engine.schedules.test_registry import chunks_of
@@ -191,6 +191,6 @@ def test_sizes_that_do_not_fit_are_refused(change: dict[str, object], words: str
 @quick
 @given(plans())
 def test_the_order_of_execution_keeps_every_list(made: Plan) -> None:
-    ran = sorted(in_order(made), key=lambda entry: entry[0])
+    ran = sorted(order_actions(made), key=lambda entry: entry[0])
     lists = {rank: tuple(action for _, action in row) for rank, row in groupby(ran, lambda entry: entry[0])}
     assert lists == dict(enumerate(made.actions))

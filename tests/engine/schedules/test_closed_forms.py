@@ -12,7 +12,7 @@ from engine.schedules.closed_forms import (
     idle_seconds,
 )
 from engine.schedules.registry import KINDS, plan
-from engine.schedules.simulate import in_flight, simulate
+from engine.schedules.simulate import peak_in_flight, simulate
 from tests.engine.schedules.test_registry import grid
 from tests.support.engine.schedule_checker import Visits, visits
 
@@ -119,7 +119,7 @@ def test_activations_in_flight(kind: str) -> None:
     wrong = {
         size: counted
         for size in grid(kind)
-        if (counted := in_flight(plan(kind, *size))) != closed_forms.in_flight(kind, *size)
+        if (counted := peak_in_flight(plan(kind, *size))) != closed_forms.peak_in_flight(kind, *size)
     }
     assert wrong == {}
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.config.errors import LayoutError
 from engine.config.validation import rules
-from engine.schedules.actions import Action, Costs, Plan, in_order
+from engine.schedules.actions import Action, Costs, Plan, order_actions
 from engine.schedules.credits import credits_of, fewest, ways
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import Timeline, simulate
@@ -29,7 +29,7 @@ PLANS = st.builds(
 
 
 def ends(plan: Plan, registers: int) -> bool:
-    return sum(1 for _ in in_order(plan, credits_of(plan, registers))) == sum(map(len, plan.actions))
+    return sum(1 for _ in order_actions(plan, credits_of(plan, registers))) == sum(map(len, plan.actions))
 
 
 @given(PLANS)

@@ -18,7 +18,7 @@ from engine.rank.worker import train_in_group
 from engine.run import run_folder
 from engine.schedules.actions import Action, Costs, Size, backward, forward
 from engine.schedules.algorithms import NoFormError, alternate
-from engine.schedules.closed_forms import idle_seconds, in_flight
+from engine.schedules.closed_forms import idle_seconds, peak_in_flight
 from engine.schedules.registry import KINDS, ONE, Kind, plan
 from engine.schedules.simulate import simulate
 from profilers.records.reader import RunRecords
@@ -92,7 +92,7 @@ def test_without_formulas_its_list_is_simulated_and_counted() -> None:
     assert problems_of_plan(plan(NAME, 2, 1, 4)) == []
     with pytest.raises(NoFormError):
         idle_seconds(NAME, 2, 1, 4, costs)
-    assert in_flight(NAME, 2, 1, 4) == (4, 4)
+    assert peak_in_flight(NAME, 2, 1, 4) == (4, 4)
     assert largest(config()).total_bytes > 0
     pipeline = setting_of(config()).pipeline
     assert pipeline is not None

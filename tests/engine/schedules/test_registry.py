@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.schedules.actions import Plan, Size, Work
 from engine.schedules.algorithms import rounds
 from engine.schedules.registry import KINDS, plan
-from engine.schedules.simulate import in_flight
+from engine.schedules.simulate import peak_in_flight
 from tests.support.engine.schedule_checker import problems
 
 
@@ -72,7 +72,7 @@ def test_a_step_needs_a_rank_and_a_micro_batch(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if 1 in KINDS[kind].chunks])
 def test_without_a_pipeline_one_micro_batch_is_in_flight(kind: str) -> None:
-    assert plan(kind, 1, 1, 2).written(0) == "F0 B0 F1 B1"
+    assert plan(kind, 1, 1, 2).rank_text(0) == "F0 B0 F1 B1"
 
 
 def test_one_stage_in_words() -> None:
@@ -108,7 +108,7 @@ WRITTEN = {
 @pytest.mark.parametrize("size", WRITTEN)
 def test_small_plans_in_words(size: tuple[str, int, int, int]) -> None:
     made = plan(*size)
-    assert [made.written(rank) for rank in range(made.ranks)] == WRITTEN[size]
+    assert [made.rank_text(rank) for rank in range(made.ranks)] == WRITTEN[size]
 
 
 @given(st.integers(1, 12), st.integers(1, 60))
@@ -122,7 +122,7 @@ def test_rounds_hold_every_micro_batch_and_are_never_short(ranks: int, micro_bat
 
 
 def peaks(made: Plan) -> list[float]:
-    return [peak / made.chunks for peak in in_flight(made)]
+    return [peak / made.chunks for peak in peak_in_flight(made)]
 
 
 def test_zero_bubble_needs_no_more_memory_than_one_f_one_b() -> None:
@@ -138,6 +138,6 @@ def test_zero_bubble_v_spreads_memory_evenly() -> None:
 
 
 def test_a_smaller_share_between_the_two_backwards_lowers_the_peak_of_late_ranks() -> None:
-    whole, half = (in_flight(plan("zb_h1", 4, 1, 8), share) for share in (1.0, 0.5))
+    whole, half = (peak_in_flight(plan("zb_h1", 4, 1, 8), share) for share in (1.0, 0.5))
     assert whole == (4.0, 4.0, 4.0, 4.0)
     assert half == (4.0, 3.5, 3.0, 2.5)

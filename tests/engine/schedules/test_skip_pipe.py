@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.schedules.actions import Costs, Plan, Work, in_order
+from engine.schedules.actions import Costs, Plan, Work, order_actions
 from engine.schedules.registry import plan
 from engine.schedules.simulate import simulate
 from engine.schedules.skip_pipe import (
@@ -17,8 +17,8 @@ from engine.schedules.skip_pipe import (
     LEAST_TRAINED,
     Skips,
     choices,
-    left_out,
-    most_left_out,
+    count_skips,
+    most_skips,
     most_under_way,
 )
 from tests.support.engine.every_order import Way, shortest
@@ -41,7 +41,7 @@ def seconds(made: Plan, layers: Sequence[int] = ()) -> float:
 @pytest.mark.parametrize("layers", UNEVEN)
 def test_no_order_of_any_paths_is_shorter_on_three_stages(layers: tuple[int, ...]) -> None:
     found = seconds(plan("1f1b", 3, 1, 4, Skips(SIXTH, layers=layers)), layers)
-    every = list(choices(3, 4, left_out(3, 4, SIXTH)))
+    every = list(choices(3, 4, count_skips(3, 4, SIXTH)))
     assert every == [((0, 2), (0, 2), (0, 1, 2), (0, 1, 2))]
     best = min(shortest([way(path, layers) for path in paths], 3, found + 1) for paths in every)
     assert best == found
@@ -52,7 +52,7 @@ def test_no_order_of_any_paths_is_shorter_on_three_stages(layers: tuple[int, ...
 )
 def test_nor_on_four_where_neighbours_may_change_places(layers: tuple[int, ...], share: float) -> None:
     found = seconds(plan("1f1b", 4, 1, 3, Skips(share, layers=layers)), layers)
-    every = list(choices(4, 3, left_out(4, 3, share)))
+    every = list(choices(4, 3, count_skips(4, 3, share)))
     assert any((0, 2, 1, 3) in paths for paths in every) == (share == SIXTH)
     best = min(shortest([way(path, layers) for path in paths], 4, found + 1) for paths in every)
     assert best == found
@@ -82,8 +82,8 @@ SIZES = st.tuples(
 def test_every_rule_of_paths_holds(size: tuple[int, int, int, float, bool], data: st.DataObject) -> None:
     ranks, chunks, count, share, orderly = size
     stages = ranks * chunks
-    total = left_out(stages, count, share)
-    if not 0 < total <= most_left_out(stages, count):
+    total = count_skips(stages, count, share)
+    if not 0 < total <= most_skips(stages, count):
         return
     layers = tuple(data.draw(st.integers(1, 4)) for _ in range(stages))
     made = plan("interleaved", ranks, chunks, count, Skips(share, orderly, layers))
@@ -114,7 +114,7 @@ def test_no_two_micro_batches_are_on_a_stage_at_once_and_planning_never_makes_a_
     size: tuple[int, int, int, float, bool],
 ) -> None:
     ranks, chunks, count, share, _ = size
-    if not 0 < left_out(ranks * chunks, count, share) <= most_left_out(ranks * chunks, count):
+    if not 0 < count_skips(ranks * chunks, count, share) <= most_skips(ranks * chunks, count):
         return
     whole = plan("interleaved", ranks, chunks, count)
     loose, orderly = (plan("interleaved", ranks, chunks, count, Skips(share, one)) for one in (False, True))
@@ -136,7 +136,7 @@ def test_collisions_cost_what_a_plan_saves() -> None:
 def test_messages_go_along_paths() -> None:
     made = plan("1f1b", 4, 1, 4, Skips(0.25))
     for action in chain.from_iterable(made.actions):
-        wanted, given_on = made.wanted(action), made.given(action)
+        wanted, given_on = made.find_input(action), made.find_output(action)
         path = made.paths[action.micro_batch]
         place = path.index(action.stage)
         ahead = action.work is Work.FORWARD
@@ -147,4 +147,4 @@ def test_messages_go_along_paths() -> None:
 
 def test_paths_for_which_the_own_order_stands_still_are_looked_at_too() -> None:
     found = plan("interleaved", 3, 2, 5, Skips(0.125, True, (2, 1, 1, 2, 2, 2)))
-    assert sum(1 for _ in in_order(found)) == sum(map(len, found.actions))
+    assert sum(1 for _ in order_actions(found)) == sum(map(len, found.actions))

@@ -85,13 +85,13 @@ def test_a_run_makes_as_many_events_as_two_steps_have(device: Device, tmp_path: 
     made: list[int] = []
     with StepLog(rank) as log:  # type: ignore[arg-type]
         for step in range(8):
-            log.before(step)
+            log.begin_step(step)
             timer.begin(step)
             with timer.phase("forward"), timer.phase("communication_exposed"):
                 pass
             times = timer.end()
             device.clock.run()
-            log.after(times, 1.0, 1.0)
+            log.finish_step(times, 1.0, 1.0)
             made.append(device.made)
             del times
         device.clock.run()

@@ -54,13 +54,13 @@ class Rank:
 
     def step(self, log: StepLog, number: int) -> None:
         """Two collectives in the backward pass: one waited for, one not."""
-        log.before(number)
+        log.begin_step(number)
         self.timer.begin(number)
         with self.timer.phase("backward"):
             dist.all_reduce(torch.ones(4))
             work = dist.all_reduce(torch.ones(8), async_op=True)
         work.wait()
-        log.after(self.timer.end(), 1.0, 1.0)
+        log.finish_step(self.timer.end(), 1.0, 1.0)
 
     @property
     def steps(self) -> list[Any]:
@@ -179,7 +179,7 @@ def test_steps_without_detail_have_their_time_and_nothing_else(tmp_path: Path) -
     beside: list[list[Issued]] = []
     with StepLog(rank, choice=choice) as log:  # type: ignore[arg-type]
         for step in range(5):
-            log.before(step)
+            log.begin_step(step)
             rank.timer.begin(step)
             with rank.timer.phase("backward"):
                 dist.all_reduce(torch.ones(4))
@@ -188,7 +188,7 @@ def test_steps_without_detail_have_their_time_and_nothing_else(tmp_path: Path) -
                 with collect_background_calls() as calls:
                     dist.all_reduce(torch.ones(16), async_op=True).wait()
                 beside.append(calls)
-            log.after(rank.timer.end(), 1.0, 1.0)
+            log.finish_step(rank.timer.end(), 1.0, 1.0)
             rank.clock.run()
     assert [sample.backward_seconds is not None for sample in rank.steps] == [True, False, False, True, False]
     assert all(sample.step_seconds > 0 for sample in rank.steps)

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import chain, groupby, product
 from typing import NamedTuple
 
-from engine.schedules.actions import Action, Plan, Route, Work, in_order, result_of, results_by_route
+from engine.schedules.actions import Action, Plan, Route, Work, order_actions, result_of, results_by_route
 
 _COMPLETE = (sorted((Work.FORWARD, Work.BACKWARD)), sorted((Work.FORWARD, Work.INPUT, Work.WEIGHT)))
 
@@ -82,7 +82,7 @@ def _completeness(plan: Plan) -> list[str]:
 
 
 def _stuck(plan: Plan) -> list[str]:
-    ran = list(in_order(plan))
+    ran = list(order_actions(plan))
     done, places = {result_of(action) for _, action in ran}, Counter(rank for rank, _ in ran)
     found = []
     for rank, actions in enumerate(plan.actions):

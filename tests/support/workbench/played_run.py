@@ -118,7 +118,7 @@ class PlayedRun(OngoingRun):
         return Turn(self._next, self._change(values, by) or command != SET)
 
     def _change(self, values: dict[str, Any], by: str) -> bool:
-        config = live_changes.changed_config(self._steps.config, values)
+        config = live_changes.change_config(self._steps.config, values)
         changes = live_changes.changes(self._steps.config, config)
         for one in changes:
             about = {"key": one.key, "old": one.old, "new": one.new, "by": by}

@@ -11,7 +11,7 @@ import pytest
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules
-from engine.footprint.device_overhead import Outside, outside_allocator
+from engine.footprint.device_overhead import Outside, device_overhead
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import largest
 from tests.support.drawn import SEED
@@ -74,7 +74,7 @@ def test_memory_is_what_the_engine_counts_and_an_allowance() -> None:
     asked = config(dp=2, tp=4, pp=2)
     found = forecast(asked, SELENE)
     counted = largest(asked).total_bytes
-    beside = outside_allocator(asked)
+    beside = device_overhead(asked)
     assert found.outside == beside
     assert found.memory_bytes.low == counted + beside.low
     assert found.memory_bytes.median == pytest.approx(1.03 * counted + beside.likely)
@@ -89,7 +89,7 @@ def test_what_is_outside_the_allocator_can_be_too_much() -> None:
     """Axes that leave counted bytes as they are need more of the device: each has a communicator."""
     tight = np.array([(SELENE.memory_bytes - headroom.GIB) / 1.03])
     alone, many = (
-        room_of(tight, SELENE, headroom.outside_columns([outside_allocator(one)]))
+        room_of(tight, SELENE, headroom.outside_columns([device_overhead(one)]))
         for one in (config(), config(dp=8, tp=2))
     )
     assert alone.probability[0] < 0.5 < many.probability[0]
@@ -110,7 +110,7 @@ def test_many_layouts_at_a_time_hold_what_each_holds_outside() -> None:
     points, cases = next(space.blocks())
     found = headroom.outside_of_cases(cases, space.base, SELENE.on_cpu)
     rows = random.Random(SEED).sample(range(len(points)), 40)
-    each = headroom.outside_columns([outside_allocator(space.config(points[row].tolist())) for row in rows])
+    each = headroom.outside_columns([device_overhead(space.config(points[row].tolist())) for row in rows])
     for column, expected in zip(found, each, strict=True):
         assert (np.asarray(column)[rows] == expected).all()
     assert len(np.unique(found.median)) > 5

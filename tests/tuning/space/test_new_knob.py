@@ -51,7 +51,7 @@ def test_without_its_entry_it_acts_under_its_key_and_is_decided_at_the_start() -
     assert KEY not in offered_space(config, 4)
     assert lossy({KEY: 5}) == {}
     with pytest.raises(InputError, match="is decided when a run starts"):
-        live_changes.changed_config(config, {KEY: 5})
+        live_changes.change_config(config, {KEY: 5})
 
 
 @pytest.mark.usefixtures("made_up")
@@ -92,7 +92,7 @@ def test_all_but_one_value_lose_something() -> None:
 @pytest.mark.usefixtures("made_up")
 def test_it_turns_its_part_while_a_run_goes() -> None:
     before = small()
-    after = live_changes.changed_config(before, {KEY: 5})
+    after = live_changes.change_config(before, {KEY: 5})
     (change,) = live_changes.changes(before, after)
     assert (change.key, change.old, change.new) == (KEY, before.checkpoint.keep, 5)
     assert live_changes.parts([change]) == [ACTIVATIONS]

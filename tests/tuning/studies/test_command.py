@@ -128,7 +128,7 @@ def test_a_baseline_that_is_refused_leaves_no_trial(tmp_path: Path) -> None:
         tune(home, file)
     assert not StudyReader(home / STUDIES / file.name).view().journal.trials
     (run,) = [path for path in home.iterdir() if path.name != STUDIES]
-    assert run_folder.RunStatus.of(run).state == "ended"
+    assert run_folder.RunStatus.from_folder(run).state == "ended"
 
 
 @pytest.mark.parametrize(

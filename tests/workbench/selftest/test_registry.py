@@ -167,13 +167,13 @@ def test_every_axis_and_schedule_of_the_engine_is_there_and_legal(ranks: int, tm
 @pytest.mark.parametrize("ranks", RANKS)
 def test_gradients_of_data_parallelism_take_many_buckets(ranks: int, tmp_path: Path) -> None:
     """With one bucket a rank that averages only its first would look exact."""
-    from engine.footprint.weights import held_by
+    from engine.footprint.weights import parameters_by_stage
     from engine.parallel.data.buckets import GradientBuckets
 
     bench = Bench("cpu", ranks, tmp_path)
     for values in (layouts.data(ranks) | layouts.expert(ranks)).values():
         config = bench.config(layouts.SIZES | values)
-        weights = held_by(config, [Part(layouts.SIZES["model.layers"], True, True)])[0].weights
+        weights = parameters_by_stage(config, [Part(layouts.SIZES["model.layers"], True, True)])[0].weights
         each = [torch.nn.Parameter(torch.zeros(w.rows, w.columns)) for w in weights for _ in range(w.copies)]
         assert len(GradientBuckets(each, None, config.overlap.bucket_mb * 2**20).buckets) >= 4
 

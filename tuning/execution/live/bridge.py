@@ -180,7 +180,7 @@ class Bridge:
     def _config_after(self, command: Command) -> RunConfig:
         if command.command != commands.SET:
             raise InputError(command.command, None, _NOT_SET)
-        return live_changes.changed_config(self._config, command.arguments)
+        return live_changes.change_config(self._config, command.arguments)
 
     def _answer(self, command: Command, step: int, **what: Any) -> None:
         told = {"files": [], "note": None, "problem": None} | what

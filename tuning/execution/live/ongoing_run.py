@@ -91,7 +91,7 @@ class OngoingRun:
     @property
     def status(self) -> RunStatus:
         """What its folder says."""
-        return RunStatus.of(self.folder)
+        return RunStatus.from_folder(self.folder)
 
     def outcome(self) -> RunOutcome | None:
         """How it ended; None while it goes on."""

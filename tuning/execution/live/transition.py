@@ -112,7 +112,7 @@ class Approach:
         if not (values := live_values(run.config, config)):
             self._reference = None  # the run goes on with it
             return None
-        live_changes.changed_config(run.config, values)
+        live_changes.change_config(run.config, values)
         self._reference = None
         return Begun(run.turn(values, by, SET).step)
 
@@ -185,7 +185,7 @@ class Approach:
 
     def _values(self, now: RunConfig, wanted: RunConfig) -> dict[str, Any]:
         values = live_values(now, wanted)
-        live_changes.changed_config(now, values)
+        live_changes.change_config(now, values)
         return values
 
     def _is_judged(self, config: RunConfig) -> bool:

@@ -159,7 +159,7 @@ def build(file: ClusterFile, find: Finder, folder: Path, nodes: int | None = Non
         raise InputError(f"{file.name}.across", None, "is missing: give the link that joins the groups")
     across = _link(f"{file.name}.across", file.across) if file.across else None
     measured = _read_bandwidths(folder / file.measured) if file.measured else ()
-    links = host_links.from_file(folder / file.links) if file.links else None
+    links = host_links.read_links(folder / file.links) if file.links else None
     count = sum(group.nodes for group in groups)
     if links is not None and len(links.hosts) != count:
         remedy = f"joins {len(links.hosts):,} hosts, and {file.name} has {count:,} nodes: measure all of them"

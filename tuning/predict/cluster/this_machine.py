@@ -37,14 +37,14 @@ def cluster(calibration: Calibration) -> Cluster:
     Raises:
         InputError: the calibration lacks GEMM, memory or collectives.
     """
-    gemms = calibration.of("gemm")
+    gemms = calibration.select_curves("gemm")
     ranks = max((curve.ranks for curve in gemms), default=0)
     if not ranks:
         raise InputError("calibration.gemm", None, _MISSING)
     device = gemms[0].device
     chip = _accelerator(calibration, ranks, device)
     inside = _inside_link(calibration, ranks)
-    backends = {curve.backend for curve in calibration.of("collective")}
+    backends = {curve.backend for curve in calibration.select_curves("collective")}
     return Cluster(
         name=calibration.fingerprint.id,
         groups=(Group(1, ranks, chip, inside, inside, "none: one host"),),
@@ -88,10 +88,12 @@ def _memory(calibration: Calibration, ranks: int, device: str) -> int:
 def _inside_link(calibration: Calibration, ranks: int) -> Link:
     if ranks == 1:
         return _loop(calibration)
-    sends = [curve for curve in calibration.of("collective") if curve.name == "send" and curve.fit]
+    sends = [curve for curve in calibration.select_curves("collective") if curve.name == "send" and curve.fit]
     if sends:
         return _largest(sends[0].fit.segments if sends[0].fit else ())
-    rings = [curve for curve in calibration.of("collective") if curve.name == "all_reduce" and curve.fit]
+    rings = [
+        curve for curve in calibration.select_curves("collective") if curve.name == "all_reduce" and curve.fit
+    ]
     if not rings:
         raise InputError("calibration.collective", None, _MISSING)
     widest = max(rings, key=lambda curve: curve.ranks)
@@ -102,7 +104,7 @@ def _inside_link(calibration: Calibration, ranks: int) -> Link:
 
 def _loop(calibration: Calibration) -> Link:
     """One rank sends to nobody: its own memory stands in."""
-    chip = _accelerator(calibration, 1, calibration.of("gemm")[0].device)
+    chip = _accelerator(calibration, 1, calibration.select_curves("gemm")[0].device)
     return Link(0.0, chip.memory_bandwidth)
 
 
@@ -123,7 +125,7 @@ def _copies(calibration: Calibration, ranks: int) -> Iterator[tuple[str, Link]]:
 
 
 def _curves(calibration: Calibration, kind: Kind, ranks: int) -> list[Curve]:
-    return [curve for curve in calibration.of(kind) if curve.ranks == ranks]
+    return [curve for curve in calibration.select_curves(kind) if curve.ranks == ranks]
 
 
 def _source(calibration: Calibration) -> str:
@@ -188,7 +190,7 @@ def seats_of(config: RunConfig, ranks: int | None = None) -> Seats:
 
 
 def _single_rank_peaks(calibration: Calibration, kind: Kind) -> list[tuple[str, float]]:
-    curves = [curve for curve in calibration.of(kind) if curve.ranks == 1]
+    curves = [curve for curve in calibration.select_curves(kind) if curve.ranks == 1]
     return [(curve.name, peak) for curve in curves if (peak := curve.peak)]
 
 

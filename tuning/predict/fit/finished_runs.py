@@ -111,7 +111,7 @@ class Finished:
 
 def finished_of(folder: Path) -> Finished | None:
     """A run folder's; None if it did not come to its end, or nobody but a model ran it."""
-    status = RunStatus.of(folder)
+    status = RunStatus.from_folder(folder)
     if not is_complete(status):
         return None
     told = folder.name, str(status.backend), status.fingerprint

@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from engine.footprint.device_overhead import Outside, nccl_settings, of_layout, outside_allocator
+from engine.footprint.device_overhead import Outside, device_overhead, layout_overhead, nccl_settings
 from tuning.predict.model.cases import Array, Cases
 
 GIB = 2**30
@@ -115,7 +115,7 @@ OUTSIDE_SAID = (
 
 def outside(config: RunConfig, on_cpu: bool) -> Outside:
     """What one rank holds outside of the allocator; a rank on a CPU nothing."""
-    return Outside() if on_cpu else outside_allocator(config)
+    return Outside() if on_cpu else device_overhead(config)
 
 
 def outside_columns(found: Sequence[Outside]) -> Beside:
@@ -133,5 +133,5 @@ def outside_of_cases(cases: Cases, base: RunConfig, on_cpu: bool) -> Beside:
     layout, wanted = layout_of(base), nccl_settings(base)
     names = ("dp", "tp", "pp", "zero_stage")
     layouts = [replace(layout, **dict(zip(names, kind, strict=True))) for kind in kinds.tolist()]
-    found = outside_columns([of_layout(one, wanted) for one in layouts])
+    found = outside_columns([layout_overhead(one, wanted) for one in layouts])
     return Beside(*(np.asarray(column)[which.ravel()] for column in found))

@@ -103,7 +103,7 @@ class _Part:
         items, phase = self._sent.of(place), _PHASES.get(action.work, "backward")
         joined = {item.tag for item in items if isinstance(item, Join)}
         shares = sum(not isinstance(item, Collective) or item.tag not in joined for item in items)
-        share = self._step.seconds[action.stage].of(action.work) / max(shares, 1)
+        share = self._step.seconds[action.stage].seconds(action.work) / max(shares, 1)
         done, inner = 0.0 if shares else share, list[Inner]()
         for item in items:
             if isinstance(item, Collective) and item.tag in joined:
@@ -164,7 +164,7 @@ class _Links:
     def connect(self, rank: int, place: int, action: Action) -> None:
         """An action of a rank with the one of another rank that it waits for, if there is one."""
         step, plan = self._step, self._step.plan
-        needed = plan.wanted(action)
+        needed = plan.find_input(action)
         if needed is None or plan.rank_of[needed.stage] == rank:
             return
         source, border = plan.rank_of[needed.stage], min(needed.stage, action.stage)
@@ -186,7 +186,7 @@ def _check_own(plan: Plan) -> None:
     for rank, actions in enumerate(plan.actions):
         done = set[Action]()
         for action in actions:
-            needed = plan.wanted(action)
+            needed = plan.find_input(action)
             if needed is not None and plan.rank_of[needed.stage] == rank and needed not in done:
                 raise ValueError(f"the {plan.kind} plan: rank {rank} runs {action} before its own {needed}")
             done.add(result_of(action))

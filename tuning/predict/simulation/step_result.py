@@ -98,7 +98,7 @@ class Simulated:
     def in_flight(self, replica: int = 0, weight_share: float = 1.0) -> tuple[float, ...]:
         """Most activations on each rank of a pipeline, as they come and go in time.
 
-        As ``engine.schedules.simulate.in_flight``, which counts the lists.
+        As ``engine.schedules.simulate.peak_in_flight``, which counts the lists.
         """
         shares = {Work.FORWARD: 1.0, Work.BACKWARD: -1.0}
         shares |= {Work.INPUT: weight_share - 1.0, Work.WEIGHT: -weight_share}

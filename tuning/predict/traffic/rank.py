@@ -144,7 +144,7 @@ class RankStep:
         yield Section("optimizer", tuple(self._optimizer()))
 
     def _items(self, action: Action, last: bool) -> tuple[Call | Join, ...]:
-        found, needed, made = list[Item](), self._plan.wanted(action), self._plan.given(action)
+        found, needed, made = list[Item](), self._plan.find_input(action), self._plan.find_output(action)
         if needed is not None:
             found += self._post.take(needed)
         found += self._action_items(action, last)

@@ -16,7 +16,7 @@ from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, skips_of
 from engine.schedules.actions import Costs, Plan, Work
 from engine.schedules.registry import plan
-from engine.schedules.simulate import in_flight, simulate
+from engine.schedules.simulate import peak_in_flight, simulate
 from engine.schedules.skip_pipe import relative_sizes
 from profilers.analysis.anatomy import clocks_of
 from profilers.records.reader import RunRecords
@@ -114,7 +114,7 @@ def series_of(chosen: Plan, sizes: Sequence[float] = (), registers: int | None =
         bars,
         timeline.seconds,
         timeline.bubble_fraction,
-        in_flight(chosen),
+        peak_in_flight(chosen),
         chosen.paths,
     )
 

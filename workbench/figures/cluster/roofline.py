@@ -253,7 +253,7 @@ def roofline_of(folder: Path, summary: RunSummary | None) -> RooflineSeries | No
     tree = run_folder.read_json(folder / run_folder.CONFIG)
     if summary is None or not tree:
         return None
-    held = store.calibration_of_run(folder.parent, RunStatus.of(folder))
+    held = store.calibration_of_run(folder.parent, RunStatus.from_folder(folder))
     try:
         return roofline(parse(tree), summary, held.calibration, held.reason)
     except (InputError, ValueError):

@@ -210,7 +210,7 @@ def _mark(folder: Path) -> tuple[Any, Any]:
     """What two folders of the same run share for good."""
     first = folder / run_folder.STARTED
     config = run_folder.read_json(first if first.exists() else folder / run_folder.CONFIG)
-    return config, run_folder.RunStatus.of(folder).created_unix
+    return config, run_folder.RunStatus.from_folder(folder).created_unix
 
 
 def _make_at_home(place: Path, names: dict[str, str]) -> None:

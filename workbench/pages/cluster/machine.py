@@ -84,7 +84,7 @@ def _calibration_charts(shown: Calibration) -> None:
     with right:
         figure = calibration.gemm(calibration.gemm_series(shown))
         chart(figure, "machine-gemm", "FLOP/s of matrix products by size and dtype")
-        _bandwidths([*shown.of("memory"), *shown.of("transfer")])
+        _bandwidths([*shown.select_curves("memory"), *shown.select_curves("transfer")])
     st.caption(_TRUST)
 
 
@@ -102,7 +102,7 @@ def _collectives(shown: Calibration) -> None:
     chosen = groups.get(label or "", groups[labels[-1]])
     series = calibration.bandwidth_series(shown, *chosen)
     chart(calibration.bandwidth(series), "machine-bandwidth", "Bus bandwidth by payload, with the fit")
-    _fits([curve for curve in shown.of("collective") if (curve.backend, curve.ranks) == chosen])
+    _fits([curve for curve in shown.select_curves("collective") if (curve.backend, curve.ranks) == chosen])
 
 
 def _fits(curves: list[Curve]) -> None:

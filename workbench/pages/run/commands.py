@@ -56,7 +56,7 @@ def _draw_commands(run_id: str, going: bool) -> None:
 
 def _command_parts(folder: Path, going: bool) -> None:
     """Traces have a tab of their own for how far they are."""
-    answers = [order for order in run_commands.of_run(folder) if order.command not in commands.BETWEEN]
+    answers = [order for order in run_commands.run_answers(folder) if order.command not in commands.BETWEEN]
     waiting = run_commands.waiting(folder, SNAPSHOT)
     for order in waiting:
         if going:
@@ -250,7 +250,7 @@ def _live_parts(folder: Path, going: bool) -> None:
     if going:
         _form(folder)
         _tune(folder)
-    answers = run_orders.of_run(folder)
+    answers = run_orders.run_answers(folder)
     _commands_table(folder, {one.id: one for one in reversed(answers) if one.command in commands.BETWEEN})
 
 
@@ -279,7 +279,7 @@ def _form(folder: Path) -> None:
 
 def _ask(folder: Path) -> None:
     """What takes no values."""
-    kept = any(one.command == commands.TRY and not one.problem for one in run_orders.of_run(folder))
+    kept = any(one.command == commands.TRY and not one.problem for one in run_orders.run_answers(folder))
     with st.container(horizontal=True):
         if kept and button_pressed(
             st.button, "Go back to the copy", "turn-back", icon=":material/undo:", help=_BACK
@@ -291,7 +291,7 @@ def _ask(folder: Path) -> None:
 
 def _tune(folder: Path) -> None:
     """A search on this run, by a process of its own; a link to its study once there is one."""
-    labels = run_folder.RunStatus.of(folder).labels
+    labels = run_folder.RunStatus.from_folder(folder).labels
     study = labels.get("live") or f"{PREFIX}{folder.name}"
     if (home() / STUDIES / study).is_dir():
         st.page_link(

@@ -48,7 +48,7 @@ def machine(bench: Bench) -> Verdict:
     if bench.device != "cpu" and shown and not usable:
         wrong.append(f"the driver shows {shown} GPUs, and none can be used: {bench.why_not_cuda()}")
     measured: dict[str, Number] = {"gpus_shown_count": shown, "gpus_usable_count": usable}
-    return verdict_of(wrong, _words(checks, usable, selection.hidden(driver)), measured)
+    return verdict_of(wrong, _words(checks, usable, selection.describe_hidden_gpus(driver)), measured)
 
 
 def nvml(bench: Bench) -> Verdict:

@@ -41,7 +41,7 @@ def calibration(bench: Bench) -> Verdict:
         if not points or not all(math.isfinite(seconds) and seconds > 0 for seconds in points):
             wrong.append(f"{curve.name} on {curve.ranks} ranks has implausible times")
     wanted: tuple[Kind, ...] = ("gemm", "memory", "collective", *(("transfer",) if device == "cuda" else ()))
-    wrong += [f"no curve of kind {kind}" for kind in wanted if not found.of(kind)]
+    wrong += [f"no curve of kind {kind}" for kind in wanted if not found.select_curves(kind)]
     where = "GPUs" if device == "cuda" else "CPU ranks"
     good = f"{len(found.curves)} curves on {ranks} {where} in {found.seconds:.0f} s"
     return verdict_of(wrong, good, _best(found))

@@ -80,7 +80,7 @@ def _check_growth(growth: int | None) -> list[str]:
 
 def at_rest(run: Path) -> list[int]:
     """Resident bytes of each rank of a run that is over, once it freed what it can; empty if that cannot be read."""
-    pids = run_folder.RunStatus.of(run).rank_pids
+    pids = run_folder.RunStatus.from_folder(run).rank_pids
     time.sleep(_REST_SECONDS)
     try:
         return [psutil.Process(pid).memory_info().rss for pid in pids]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.model.workload import Workload
-from engine.model.workloads.published.options import at_least
+from engine.model.workloads.published.options import require_minimum
 from engine.model.workloads.vision import DrawnImages, accuracy
 
 #: What each branch is scaled by at the start, as the authors' code has it.
@@ -32,7 +32,7 @@ def workload(
     """
     if form not in ("folded", "branches") or width % 4:
         raise ValueError(f"{form=}, {width=}: forms are folded and branches, 4 has to divide width")
-    at_least(1, image=image, width=width, classes=classes)
+    require_minimum(1, image=image, width=width, classes=classes)
     return Workload(
         name="convolutions",
         first=lambda: nn.Conv2d(3, width, kernel_size=3, padding=1),

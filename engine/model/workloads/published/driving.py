@@ -17,7 +17,7 @@ from engine.comm import host_values
 from engine.config.errors import InputError
 from engine.config.presets import FIELD
 from engine.model.workload import Workload
-from engine.model.workloads.published.options import at_least
+from engine.model.workloads.published.options import require_minimum
 from engine.model.workloads.published.ppo import Ppo, Rule
 
 REWARDS = ("completion", "shaped")
@@ -49,8 +49,8 @@ def workload(
     """
     if reward not in REWARDS:
         raise ValueError(f"{reward=}: rewards are {' and '.join(REWARDS)}")
-    at_least(1, environments=environments, rollout=rollout, epochs=epochs, width=width)
-    at_least(0, vehicles=vehicles)
+    require_minimum(1, environments=environments, rollout=rollout, epochs=epochs, width=width)
+    require_minimum(0, vehicles=vehicles)
     _package()
     rule = Rule(environments, rollout, epochs, lambda: Road(reward, vehicles))
     return Workload(

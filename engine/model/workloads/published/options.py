@@ -6,7 +6,7 @@ from engine.config.errors import InputError
 from engine.model.workload import StepSetting
 
 
-def at_least(least: int, **options: object) -> None:
+def require_minimum(least: int, **options: object) -> None:
     """
     Raises:
         ValueError: an option is no whole number, or a smaller one.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from engine.config.errors import InputError
 from engine.model.workload import StepInput, StepResult, StepSetting, Workload
-from engine.model.workloads.published.options import at_least, needs_adamw
+from engine.model.workloads.published.options import needs_adamw, require_minimum
 from engine.model.workloads.vision import DrawnImages, accuracy
 
 #: The signs' size: what tanh comes to without growing for ever.
@@ -29,8 +29,8 @@ def workload(
     """
     if layers % 2 or layers < 2:
         raise ValueError(f"layers={layers} has to be even and above 0: the cut is in the middle")
-    at_least(0, apart=apart)
-    at_least(1, image=image, width=width, classes=classes)
+    require_minimum(0, apart=apart)
+    require_minimum(1, image=image, width=width, classes=classes)
     generator = torch.Generator().manual_seed(seed)
     labels = _SIZE * (2.0 * torch.randint(2, (classes, width), generator=generator) - 1)
     return Workload(

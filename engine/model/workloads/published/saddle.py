@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from engine.model.workload import Batches, Mean, Workload
 from engine.model.workloads.published.extragradient import METHODS, Rule, own_step
-from engine.model.workloads.published.options import at_least
+from engine.model.workloads.published.options import require_minimum
 from engine.model.workloads.vision import Classes, DrawnImages, Images, accuracy
 
 
@@ -46,8 +46,8 @@ def workload(
         raise ValueError(f"{share=}, {refresh=}: both have to be above 0 and at most 1")
     if penalty < 0:
         raise ValueError(f"{penalty=} has to be at least 0: there is no saddle point below")
-    at_least(1, unknowns=unknowns, functions=functions)
-    at_least(0, seed=seed)
+    require_minimum(1, unknowns=unknowns, functions=functions)
+    require_minimum(0, seed=seed)
     game = GAMES[problem](unknowns, functions, penalty, seed)
     rule = Rule(method, share, refresh, seed)
     return Workload(

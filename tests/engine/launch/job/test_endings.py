@@ -44,7 +44,7 @@ def _going(home: Path, steps: int = 3) -> Path:
 
 
 def _pids(folder: Path) -> list[int]:
-    return run_folder.RunStatus.of(folder).rank_pids
+    return run_folder.RunStatus.from_folder(folder).rank_pids
 
 
 def test_an_exit_code_is_the_job_s(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_its_ranks_write_a_trace_and_what_their_memory_holds(tmp_path: Path) -> 
         assert {f"step {trace.first}", f"step {trace.first + 1}"} <= names, sorted(names)[:50]
     assert any(str(event.get("name")).startswith("gloo:all_reduce") for event in events)
     assert kept.accepted, kept.text
-    written = [one for one in answers.of_run(folder) if one.command == "snapshot"]
+    written = [one for one in answers.run_answers(folder) if one.command == "snapshot"]
     assert [json.loads((folder / one.files[0]).read_text())["rank"] for one in written] == [0, 1]
     assert not refused.accepted and "foreign job" in refused.text and "trace" in refused.text
     # Of a job with many steps they are compacted when it ends.

@@ -139,16 +139,16 @@ def test_a_kept_lab_with_a_link_down_is_not_used_and_is_made_anew(session: Sessi
 def test_a_link_is_lost_after_two_seconds_and_explains_what_ranks_say() -> None:
     states: list[str | None] = [None]
     watch = NetworkWatch(lambda: states[-1])
-    assert watch.lost() is None
+    assert watch.find_failure() is None
     said = RunOutcome(Ending.COMM_ERROR, "Connection reset by peer", 3)
-    assert watch.with_cause(said) == said
+    assert watch.add_cause(said) == said
     states.append("the link of lab host 1 (rank 1) is down")
     until = time.monotonic() + 10.0
     began, found = time.monotonic(), None
     while found is None and time.monotonic() < until:
-        found = watch.lost()
+        found = watch.find_failure()
         time.sleep(0.05)
     assert found == RunOutcome(Ending.COMM_ERROR, states[-1] or "")
     assert time.monotonic() - began >= 2.0
-    assert watch.with_cause(said).reason == states[-1]
-    assert watch.with_cause(RunOutcome(Ending.OOM, "x")).reason == "x"
+    assert watch.add_cause(said).reason == states[-1]
+    assert watch.add_cause(RunOutcome(Ending.OOM, "x")).reason == "x"

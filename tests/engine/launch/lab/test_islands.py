@@ -20,7 +20,7 @@ from engine.comm.channel import Channel
 from engine.config.network import Shape, even
 from engine.config.sections import Lab
 from engine.launch.lab import build, lab, registry
-from engine.launch.lab.build import LabError, noted_rates
+from engine.launch.lab.build import LabError, read_rates
 from engine.launch.lab.links import Link, down_links
 from engine.launch.pool import RankHosts
 from engine.run import netns
@@ -39,7 +39,7 @@ PAYLOAD = 1448 / 1514
 @pytest.fixture
 def made() -> Iterator[lab.Lab]:
     """A lab of two islands."""
-    one = lab.for_process(TWO)
+    one = lab.make_process_lab(TWO)
     one.up()
     yield one
     one.down()
@@ -49,7 +49,7 @@ def made() -> Iterator[lab.Lab]:
 @needs_lab
 def test_every_link_is_measured_within_five_percent(made: lab.Lab) -> None:
     assert made.complete
-    measured = noted_rates(made.links)
+    measured = read_rates(made.links)
     assert [link.name for link in measured] == [
         "host 0",
         "host 1",
@@ -64,21 +64,21 @@ def test_every_link_is_measured_within_five_percent(made: lab.Lab) -> None:
 
 @needs_lab
 def test_links_that_are_not_limited_are_not_measured() -> None:
-    one = lab.for_process(Shape((1, 1), (0, 0), 20_000))
+    one = lab.make_process_lab(Shape((1, 1), (0, 0), 20_000))
     one.up()
     try:
-        assert [link.name for link in noted_rates(one.links)] == ["island 0", "island 1"]
+        assert [link.name for link in read_rates(one.links)] == ["island 0", "island 1"]
     finally:
         one.down()
 
 
 @needs_lab
 def test_second_cards_carry_their_rate_and_reach_their_island_alone() -> None:
-    one = lab.for_process(Shape((2, 1), (80_000, 40_000), 20_000, 120_000))
+    one = lab.make_process_lab(Shape((2, 1), (80_000, 40_000), 20_000, 120_000))
     one.up()
     try:
         assert one.complete
-        cards = {link.name: rates for link, rates in noted_rates(one.links).items() if "second" in link.name}
+        cards = {link.name: rates for link, rates in read_rates(one.links).items() if "second" in link.name}
         assert list(cards) == [f"host {host}, second card" for host in range(3)]
         for rates in cards.values():
             assert rates == pytest.approx((120.0, 120.0), rel=0.05)
@@ -94,10 +94,12 @@ def test_second_cards_carry_their_rate_and_reach_their_island_alone() -> None:
 def reaches(one: lab.Lab, address: str) -> bool:
     """Whether the first host can call whoever has an address."""
     host = int(address.rpartition(".")[2]) - 1
-    with netns.inside(one.namespaces[host], lambda: socket.create_server((address, 0))) as server:
+    with netns.run_inside(one.namespaces[host], lambda: socket.create_server((address, 0))) as server:
         port = server.getsockname()[1]
         try:
-            netns.inside(one.namespaces[0], partial(socket.create_connection, (address, port), 2.0)).close()
+            netns.run_inside(
+                one.namespaces[0], partial(socket.create_connection, (address, port), 2.0)
+            ).close()
         except OSError:
             return False
     return True
@@ -119,7 +121,7 @@ def test_a_link_that_does_not_carry_its_rate_is_refused(monkeypatch: pytest.Monk
         )
 
     monkeypatch.setattr(build, "shape", less)
-    one = lab.for_process(TWO)
+    one = lab.make_process_lab(TWO)
     with pytest.raises(LabError) as refused:
         one.up()
     asked = next(link.rate_kbit for link in one.links if link.name == name) / 1000
@@ -135,9 +137,9 @@ def test_hosts_use_the_tcp_of_the_lab_whatever_the_machine_does_by_default(made:
     """Both ends of a connection between two hosts, also of different islands."""
     first = made.namespaces[0]
     for host in (1, 3):
-        with netns.inside(made.namespaces[host], lambda: socket.create_server(("", 0))) as server:
+        with netns.run_inside(made.namespaces[host], lambda: socket.create_server(("", 0))) as server:
             address = (f"10.200.0.{host + 1}", server.getsockname()[1])
-            with netns.inside(first, partial(socket.create_connection, address, 10)) as caller:
+            with netns.run_inside(first, partial(socket.create_connection, address, 10)) as caller:
                 called = server.accept()[0]
                 for end in (caller, called):
                     name = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)

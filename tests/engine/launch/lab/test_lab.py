@@ -45,7 +45,7 @@ def left() -> list[str]:
 
 @needs_lab
 def test_a_lab_is_complete_when_up_and_gone_when_down() -> None:
-    made = lab.for_process(even(3, 100.0))
+    made = lab.make_process_lab(even(3, 100.0))
     made.up()
     try:
         assert made in registry.standing()
@@ -60,7 +60,7 @@ def test_a_lab_is_complete_when_up_and_gone_when_down() -> None:
 
 @needs_lab
 def test_links_that_stand_can_be_held_to_another_rate() -> None:
-    made = lab.for_process(even(2, 100.0))
+    made = lab.make_process_lab(even(2, 100.0))
     made.up()
     try:
         slower = [replace(link, rate_kbit=20_000) for link in made.links]
@@ -81,7 +81,7 @@ def shaped(namespace: str, interface: str) -> str:
 @needs_lab
 def test_nothing_shows_among_the_machines_own_interfaces() -> None:
     before = Path("/proc/net/dev").read_text(encoding="ascii").count("\n")
-    made = lab.for_process(even(2, None))
+    made = lab.make_process_lab(even(2, None))
     made.up()
     try:
         assert Path("/proc/net/dev").read_text(encoding="ascii").count("\n") == before
@@ -108,7 +108,7 @@ def total(rank: int) -> float:
 
 @needs_lab
 def test_a_command_that_fails_leaves_nothing() -> None:
-    made = lab.for_process(even(2, 10.0))
+    made = lab.make_process_lab(even(2, 10.0))
     subprocess.run(["ip", "netns", "add", made.namespaces[1]], check=True)
     with pytest.raises(LabError, match="File exists"):
         made.up()
@@ -119,7 +119,7 @@ def test_a_command_that_fails_leaves_nothing() -> None:
 def test_what_a_killed_owner_left_is_swept() -> None:
     script = (
         "import time; from engine.launch.lab import lab; from engine.config.network import Shape;"
-        "made = lab.for_process(Shape((1, 2), (50_000, 0), 20_000)); made.up();"
+        "made = lab.make_process_lab(Shape((1, 2), (50_000, 0), 20_000)); made.up();"
         "print(made.switch, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as owner:

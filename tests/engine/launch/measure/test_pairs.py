@@ -70,7 +70,7 @@ def test_torchrun_measures_the_nodes_it_starts(tmp_path: Path) -> None:
     file = tmp_path / "links.json"
     done = under_torchrun(3, "--out", str(file))
     assert done.returncode == 0, done.stderr
-    links = host_links.from_file(file)
+    links = host_links.read_links(file)
     assert len(links.hosts) == len(set(links.hosts)) == 3
     assert links.key == host_links.key_of(links.hosts)
     assert all(

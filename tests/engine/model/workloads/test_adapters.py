@@ -37,7 +37,7 @@ def build(kind: str, learned: bool = False) -> Decoder:
     if learned:
         numbers = torch.Generator().manual_seed(0)
         with torch.no_grad():
-            for one in decoder.trained().values():
+            for one in decoder.trained_parameters().values():
                 one.normal_(0.0, 0.2, generator=numbers)
     return decoder
 
@@ -58,10 +58,12 @@ def test_before_training_it_is_the_frozen_model_to_the_bit(kind: str) -> None:
 def test_only_what_stands_beside_has_gradients_and_all_of_it(kind: str) -> None:
     decoder = build(kind, learned=True)
     loss_of(decoder).backward()
-    assert all(one.grad is None for one in decoder.frozen().values())
-    assert all(one.grad is not None and one.grad.abs().max() > 0 for one in decoder.trained().values())
-    assert decoder.frozen().keys() == build("none").named().keys()
-    shapes = [tuple(one.shape) for one in decoder.trained().values()]
+    assert all(one.grad is None for one in decoder.frozen_parameters().values())
+    assert all(
+        one.grad is not None and one.grad.abs().max() > 0 for one in decoder.trained_parameters().values()
+    )
+    assert decoder.frozen_parameters().keys() == build("none").model_parameters().keys()
+    shapes = [tuple(one.shape) for one in decoder.trained_parameters().values()]
     factors = side_factors(config(kind), range(LAYERS))
     assert shapes == [(one.rows, one.columns) for one in factors]
     assert sum(map(math.prod, shapes)) == side_parameters(config(kind))

@@ -9,7 +9,7 @@ import pytest
 from engine.config.errors import InputError
 from engine.model.workloads.published import convolutions, driving, partitioned
 from engine.model.workloads.published.sparse import sparse_update
-from engine.rank.workload_report import of_config
+from engine.rank.workload_report import workload_facts
 from tests.support.runs import small
 
 
@@ -40,5 +40,5 @@ def test_a_number_that_is_too_small_is_named(factory: Any, options: dict[str, An
 def test_an_optimizer_that_the_step_would_leave_out_is_refused(workload: str) -> None:
     config = small(model__workload=workload, train__optimizer="sgd")
     with pytest.raises(InputError, match=r"train\.optimizer='sgd'.*leave it out"):
-        of_config(config)
-    of_config(config.with_values({"train.optimizer": "adamw"}))
+        workload_facts(config)
+    workload_facts(config.with_values({"train.optimizer": "adamw"}))

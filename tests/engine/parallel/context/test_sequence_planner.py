@@ -16,7 +16,7 @@ from engine.parallel.context.sequence_costs import SequenceCosts
 from engine.parallel.context.sequence_planner import (
     GroupRanks,
     SequencePlan,
-    in_buckets,
+    bucket_lengths,
     plan_documents,
     program_solver,
     slowest,
@@ -102,7 +102,7 @@ def test_every_document_has_one_place_and_no_rank_more_than_it_holds(budget: flo
             for group in part:
                 assert group.degree in ranks.degrees
                 assert sum(lengths[one] for one in group.documents) <= group.degree * ranks.capacity
-        assert SequencePlan.of_document(plan.as_document()) == plan
+        assert SequencePlan.from_document(plan.as_document()) == plan
 
 
 def test_a_program_finds_what_longest_first_misses() -> None:
@@ -121,7 +121,7 @@ def test_buckets_lose_the_fewest_tokens_there_can_be() -> None:
     numbers = random.Random(3)
     for _ in range(20):
         rising = sorted(numbers.randint(1, 50) for _ in range(9))
-        found = in_buckets(rising, 3)
+        found = bucket_lengths(rising, 3)
         assert sum(size for _, size in found) == 9 and len(found) <= 3
         lost = sum(length * size for length, size in found) - sum(rising)
         cuts = itertools.combinations(range(1, 9), 2)
@@ -134,7 +134,7 @@ def test_buckets_lose_the_fewest_tokens_there_can_be() -> None:
         for length, size in found:
             assert rising[place + size - 1] == length
             place += size
-    assert in_buckets([3, 3, 8], 16) == [(3, 1), (3, 1), (8, 1)]
+    assert bucket_lengths([3, 3, 8], 16) == [(3, 1), (3, 1), (8, 1)]
 
 
 def test_a_missing_scipy_is_one_line_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from engine.parallel.context import sequence_steps
 from engine.parallel.context.sequence_costs import SequenceCosts, costs_by_formula
 from engine.parallel.context.sequence_measure import (
     attention_bytes,
-    fitted_coefficients,
+    fit_coefficients,
     middle_of,
     shapes_of,
 )
@@ -220,7 +220,7 @@ def test_costs_are_found_again_from_the_seconds_that_follow_from_them() -> None:
     assert bytes_ == 3 * 4 * 2 * (64 + 32 + 32 + 64)  # queries, keys, values, results; forward and backward
     costs = SequenceCosts(3e-8, 2e-5, 0.004, bytes_, {2: 3e7, 4: 1e6}, {2: 0.001, 4: 0.02}, 3e-4)
     shapes = [shape for degree in (1, 2, 4) for shape in shapes_of(degree, 512, 2048)]
-    found = fitted_coefficients(
+    found = fit_coefficients(
         {shape: costs.group([shape[2]] * shape[1], shape[0]) for shape in shapes}, bytes_
     )
     for name in costs.as_document():
@@ -230,7 +230,7 @@ def test_costs_are_found_again_from_the_seconds_that_follow_from_them() -> None:
         shape: none.group([shape[2]] * shape[1], shape[0]) * (1 + 0.01 * (-1) ** place)
         for place, shape in enumerate(shapes)
     }
-    found = fitted_coefficients(noisy, bytes_)
+    found = fit_coefficients(noisy, bytes_)
     assert min(found.square_seconds, found.fixed_seconds, *found.latency.values()) >= 0
     for shape in shapes:
         assert found.group([shape[2]] * shape[1], shape[0]) == pytest.approx(noisy[shape], rel=0.05)

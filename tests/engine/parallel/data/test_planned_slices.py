@@ -50,7 +50,7 @@ def planned_step(rank: int, stage: int, folder: str) -> dict[str, bool]:
     def see(content: Content) -> None:
         seen.append((content.parts, content.flat.clone()))
 
-    for part in replica.compressed():
+    for part in replica.compressible_gradients():
         part.follow(Plan("int4", 4, bits))
         part.watch = see
     context.timer.begin(0)

@@ -47,7 +47,7 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     links = links_of_islands([0, 0, 1, 1])
     path = host_links.save(tmp_path, links)
     assert host_links.stored_links(tmp_path) == {links.key: links}
-    assert host_links.from_file(path) == links
+    assert host_links.read_links(path) == links
     assert json.loads(path.read_text())["islands"] == [0, 0, 1, 1]
     (path.parent / "damaged.json").write_text("{")
     assert host_links.stored_links(tmp_path) == {links.key: links}
@@ -69,4 +69,4 @@ def test_a_file_that_holds_something_else_is_refused(
     path = tmp_path / "links.json"
     path.write_text(json.dumps(links_of_islands([0, 0]).as_dict() | change))
     with pytest.raises(InputError, match=message):
-        host_links.from_file(path)
+        host_links.read_links(path)

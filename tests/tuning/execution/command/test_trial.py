@@ -92,7 +92,7 @@ def test_steps_are_read_as_each_trainer_tells_of_them(tmp_path: Path, prints: st
         assert steps == pytest.approx([round(step) for step in steps], rel=1e-3) and steps == sorted(steps)
     assert summary.tokens_per_second is None
     assert "tokens of a step" in str(summary.tokens_per_second_reason)
-    assert run_folder.RunStatus.of(only_run(home)).state == "ended"
+    assert run_folder.RunStatus.from_folder(only_run(home)).state == "ended"
     assert not left(home)
 
 
@@ -242,7 +242,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     file = study("", trainer={"command": "no-such-trainer --micro-batch-size 2"})
     with pytest.raises(InputError, match=r"cannot be started \(No such file or directory: no-such-trainer\)"):
         run(tmp_path / "home", file)
-    assert run_folder.RunStatus.of(only_run(tmp_path / "home")).state == "ended"
+    assert run_folder.RunStatus.from_folder(only_run(tmp_path / "home")).state == "ended"
 
 
 def test_a_controller_that_is_killed_takes_all_with_it(tmp_path: Path) -> None:

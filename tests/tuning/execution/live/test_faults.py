@@ -168,7 +168,7 @@ def test_a_run_whose_controller_was_killed_as_it_started_it_is_taken_over(tmp_pa
         of_study = [
             path.parent.name
             for path in live.home.glob(f"*/{run_folder.STATUS}")
-            if "live" in run_folder.RunStatus.of(path.parent).labels
+            if "live" in run_folder.RunStatus.from_folder(path.parent).labels
         ]
         assert of_study == [run.id] == runs_of(live.folder)
         assert wait_until(lambda: run.step > 3, PATIENCE_SECONDS)

@@ -206,7 +206,7 @@ def test_one_that_cannot_start_or_tells_nothing_is_told(tmp_path: Path) -> None:
         Tuning(tmp_path / "one", nothing).starter.run(nothing.config)
     silent = study(live={"trainer": {"folder": str(tmp_path / "nobody"), "silent_seconds": 0.5}})
     run = Tuning(tmp_path / "two", silent).starter.run(silent.config)
-    assert wait_until(lambda: RunStatus.of(run.folder).state == "ended", PATIENCE_SECONDS)
+    assert wait_until(lambda: RunStatus.from_folder(run.folder).state == "ended", PATIENCE_SECONDS)
     outcome = run.outcome()
     assert (
         outcome is not None and outcome.ending is Ending.HANG and "told nothing for 0.5 s" in outcome.reason

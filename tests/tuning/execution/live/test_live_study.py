@@ -274,7 +274,7 @@ def test_a_window_after_a_stop_covers_the_steps_that_it_measured(tmp_path: Path)
         # As many as are measured of a trial: of a run that goes on there is no warm-up to wait for.
         assert covered["end"] - covered["first"] >= file.config.train.steps - file.config.train.warmup
         inbox.send(after.run, "stop")
-        assert wait_until(lambda: RunStatus.of(after.run).state == "ended", PATIENCE_SECONDS)
+        assert wait_until(lambda: RunStatus.from_folder(after.run).state == "ended", PATIENCE_SECONDS)
         with pytest.raises(OverError, match="was stopped"):
             after.windows(config, labels, lambda: False)
         assert len(json.loads((after.folder / RUNS).read_text())["runs"]) == 2

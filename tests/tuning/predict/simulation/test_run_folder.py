@@ -63,7 +63,7 @@ def test_memory_in_time_peaks_at_the_footprint(kind: str, recompute: str) -> Non
     values = {"schedule__kind": kind, "schedule__chunks": chunks, "memory__recompute": recompute}
     made = config(parallel__pp=2, parallel__tp=2, **values)
     done = played(made)
-    assert done.in_flight() == closed_forms.in_flight(kind, 2, chunks, 16 // 2)
+    assert done.in_flight() == closed_forms.peak_in_flight(kind, 2, chunks, 16 // 2)
     for line, row in zip(memory_of(made, done), footprints(made), strict=True):
         assert line.activation_bytes == row.activation_bytes
         assert line.peak_bytes == row.total_bytes

@@ -110,7 +110,7 @@ def test_a_snapshot_that_somebody_asked_for_is_followed(
     tab.page.get_by_text("Memory snapshot:").wait_for(state="detached")
     tab.screenshot(screenshots, "snapshot-recorded-light")
     assert tab.page.locator("[data-testid=stException]").count() == 0
-    assert {answer.rank for answer in run_commands.of_run(training)} == {0, 1}
+    assert {answer.rank for answer in run_commands.run_answers(training)} == {0, 1}
 
 
 def test_snapshots_show_how_far_they_are_and_what_the_end_of_the_run_left(home: Path) -> None:

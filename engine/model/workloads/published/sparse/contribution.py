@@ -43,7 +43,7 @@ def held_out_batches(images: DrawnImages, batches: int, device: torch.device) ->
     return [_tensors(images, _APART + place * BATCH, BATCH, device) for place in range(batches)]
 
 
-def held_out(images: DrawnImages, device: torch.device) -> Batch:
+def held_out_batch(images: DrawnImages, device: torch.device) -> Batch:
     """What losses are taken on, apart from those of ``held_out_batches`` and from the run's."""
     return _tensors(images, 2 * _APART, HELD_OUT, device)
 
@@ -62,7 +62,7 @@ def forward(layers: Sequence[Layer], x: Tensor) -> Tensor:
 
 def train_start(layers: Sequence[Layer], images: DrawnImages, steps: int) -> None:
     """Train all in float32 by Adam."""
-    weights = [one for layer in layers for one in layer.trained()]
+    weights = [one for layer in layers for one in layer.gradient_targets()]
     optimizer = torch.optim.Adam([one for one in weights if isinstance(one, torch.nn.Parameter)], _START_RATE)
     for step in range(steps):
         inputs, classes = _tensors(images, step * BATCH, BATCH, layers[0].bias.device)
@@ -106,7 +106,7 @@ class Analysis:
     def loss(self, update: Update, order: Sequence[Tensor]) -> float:
         """Held-out, after training this alone."""
         select(self.layers, self.shapes, update, order)
-        before = [[one.clone() for one in layer.held()] for layer in self.layers]
+        before = [[one.clone() for one in layer.stored_values()] for layer in self.layers]
         updating = Updating(self.layers, self.rule)
         for turn, (inputs, classes) in enumerate(self.batches):
             updating.take(F.cross_entropy(forward(self.layers, inputs), classes))
@@ -115,7 +115,7 @@ class Analysis:
             inputs, classes = self.held_out
             found = float(F.cross_entropy(forward(self.layers, inputs), classes))
             for layer, values in zip(self.layers, before, strict=True):
-                for mine, value in zip(layer.held(), values, strict=True):
+                for mine, value in zip(layer.stored_values(), values, strict=True):
                     mine.copy_(value)
         return found
 

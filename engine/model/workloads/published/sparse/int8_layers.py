@@ -70,12 +70,12 @@ class Layer(nn.Module):
             return out.flatten(1)
         return out if self.grid is not None else F.relu(out)
 
-    def trained(self) -> list[Tensor]:
+    def gradient_targets(self) -> list[Tensor]:
         """What gradients are taken of: weights, if some are chosen, and biases, if they move."""
         weight = self.weight if self.grid is None else self.leaf
         return [*([weight] if len(self.chosen) else []), *([self.bias] if self.moves else [])]
 
-    def held(self) -> tuple[Tensor, Tensor]:
+    def stored_values(self) -> tuple[Tensor, Tensor]:
         """Weights and biases in the memory that they are kept in."""
         return (self.weight.detach() if self.grid is None else self.grid.codes), self.bias.detach()
 
@@ -139,7 +139,7 @@ def unpack(packed: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 @torch.no_grad()
-def to_int8(layers: Sequence[Layer], samples: Tensor) -> None:
+def quantize_layers(layers: Sequence[Layer], samples: Tensor) -> None:
     """Give all layers their grids: weights by the largest of an output channel, activations by that of the samples."""
     x = samples
     for layer in layers:

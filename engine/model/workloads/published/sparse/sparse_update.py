@@ -17,16 +17,16 @@ from torch import Tensor
 
 from engine.config.errors import InputError
 from engine.model.workload import Build, StepInput, StepResult, StepSetting, Workload
-from engine.model.workloads.published.options import at_least
+from engine.model.workloads.published.options import require_minimum
 from engine.model.workloads.published.sparse import contribution
-from engine.model.workloads.published.sparse.int8_layers import Layer, SavedBytes, to_int8
+from engine.model.workloads.published.sparse.int8_layers import Layer, SavedBytes, quantize_layers
 from engine.model.workloads.published.sparse.update_choice import (
     Costs,
     Gains,
     LayerShape,
     Update,
-    best_within,
-    last_within,
+    choose_best,
+    choose_last_layers,
 )
 from engine.model.workloads.published.sparse.update_rule import Rule, Updating
 from engine.model.workloads.vision import DrawnImages, accuracy
@@ -79,7 +79,7 @@ def workload(
     Raises:
         ValueError: an option is out of its range, or a layer unknown.
     """
-    at_least(1, image=image, width=width, classes=classes)
+    require_minimum(1, image=image, width=width, classes=classes)
     shapes = _shapes(image, width, layers, classes)
     if weights not in ("int8", "float32") or start < 0 or min(probe, budget_kib) <= 0:
         raise ValueError(
@@ -161,7 +161,7 @@ class Budgeted:
             with contribution.one_thread():
                 self._update, self._gains = self._prepare(rule, train.learning_rate)
             self._updating = Updating(self._layers, replace(rule, scaled=task.scaled))
-            self._saved = SavedBytes([one.held()[0] for one in self._layers])
+            self._saved = SavedBytes([one.stored_values()[0] for one in self._layers])
             self._first = True
 
     def take(self, given: StepInput) -> StepResult:
@@ -186,13 +186,13 @@ class Budgeted:
         task, layers, device = self._task, self._layers, self._setting.model.device
         contribution.train_start(layers, task.old, task.start)
         batches = contribution.held_out_batches(task.new, task.probe, device)
-        to_int8(layers, torch.cat([images for images, _ in batches[:_GRIDS]]))
+        quantize_layers(layers, torch.cat([images for images, _ in batches[:_GRIDS]]))
         analysis = contribution.Analysis(
-            layers, task.shapes, rule, rate, batches, contribution.held_out(task.new, device)
+            layers, task.shapes, rule, rate, batches, contribution.held_out_batch(task.new, device)
         )
         order = analysis.order()
         gains = analysis.gains(order) if task.update == "auto" else None
-        update = trained_parts(task, self._costs, gains)
+        update = choose_update(task, self._costs, gains)
         assert update is not None, "checked before"
         if not task.int8:
             for layer in layers:
@@ -238,12 +238,16 @@ def _bytes(one: Tensor) -> int:
     return one.numel() * one.element_size()
 
 
-def trained_parts(task: Task, costs: Costs, gains: Gains | None) -> Update | None:
+def choose_update(task: Task, costs: Costs, gains: Gains | None) -> Update | None:
     """What is trained; None if nothing fits the budget. Without gains ``auto`` is ``last``, which fits when it does."""
     if task.update == "all":
         return contribution.everything(task.shapes)
     if isinstance(task.update, str):
-        return last_within(costs, task.budget) if gains is None else best_within(costs, gains, task.budget)
+        return (
+            choose_last_layers(costs, task.budget)
+            if gains is None
+            else choose_best(costs, gains, task.budget)
+        )
     update = _from_first(task.update)
     return update if costs.total(update) <= task.budget else None
 
@@ -264,7 +268,7 @@ def _check(setting: StepSetting, task: Task, costs: Costs) -> None:
     if train.clip_value is not None:
         remedy = "sparse_update cuts the norm of the gradient alone; leave it out, and set train.clip_norm"
         raise InputError("train.clip_value", train.clip_value, remedy)
-    if trained_parts(task, costs, None) is None:
+    if choose_update(task, costs, None) is None:
         given = task.update
         least = contribution.head_alone(task.shapes) if isinstance(given, str) else _from_first(given)
         what = "the head alone" if isinstance(given, str) else "this update"

@@ -112,7 +112,7 @@ class Gains:
     weights: Mapping[tuple[int, float], float]
 
 
-def best_within(costs: Costs, gains: Gains, budget: int) -> Update | None:
+def choose_best(costs: Costs, gains: Gains, budget: int) -> Update | None:
     """The update of the highest sum of gains in so many bytes, None if not even the head fits; exact.
 
     For each first layer it is a knapsack with one share of each layer; states that cost no less and gain no more than
@@ -156,7 +156,7 @@ def _worth_keeping(
     return kept
 
 
-def last_within(costs: Costs, budget: int) -> Update | None:
+def choose_last_layers(costs: Costs, budget: int) -> Update | None:
     """As many last layers as fit, whole, and the largest share of the one before them."""
     head = len(costs.layers) - 1
     update: Update | None = None

@@ -43,7 +43,7 @@ class Updating:
 
     def take(self, loss: Tensor) -> None:
         """Add a micro-batch's gradient."""
-        wanted = [tensor for layer in self._layers for tensor in layer.trained()]
+        wanted = [tensor for layer in self._layers for tensor in layer.gradient_targets()]
         found = torch.autograd.grad(loss, wanted)
         for (layer, is_weight), mine, one in zip(
             self._parts(), self._views(self.gradient), found, strict=True
@@ -93,10 +93,10 @@ class Updating:
             if is_weight:
                 if self._rule.scaled:
                     view.div_(_worth(layer) ** 2)
-                view.add_(self._rule.decay * layer.held()[0][layer.chosen])
+                view.add_(self._rule.decay * layer.stored_values()[0][layer.chosen])
 
     def _parts(self) -> Iterator[tuple[Layer, bool]]:
-        """Layers whose weights, and whose biases, are trained: in the order of ``Layer.trained``."""
+        """Layers whose weights, and whose biases, are trained: in the order of ``Layer.gradient_targets``."""
         for layer in self._layers:
             yield from [(layer, True)] * (len(layer.chosen) > 0) + [(layer, False)] * layer.moves
 

@@ -19,7 +19,7 @@ from engine.model.stage import Stage
 from engine.model.workload import OwnStep, StepInput, StepSetting
 from engine.model.workloads.opening import open_blueprint
 from engine.model.workloads.published.sparse.contribution import everything
-from engine.model.workloads.published.sparse.int8_layers import Layer, pack, to_int8, unpack
+from engine.model.workloads.published.sparse.int8_layers import Layer, pack, quantize_layers, unpack
 from engine.model.workloads.published.sparse.sparse_update import workload
 from engine.model.workloads.published.sparse.update_choice import (
     SHARES,
@@ -27,12 +27,12 @@ from engine.model.workloads.published.sparse.update_choice import (
     Gains,
     LayerShape,
     Update,
-    best_within,
-    last_within,
+    choose_best,
+    choose_last_layers,
 )
 from engine.model.workloads.sequential import ListedBlueprint
 from engine.parallel.build import alone
-from engine.rank.workload_report import of_config
+from engine.rank.workload_report import workload_facts
 from tests.support.runs import small
 
 SHAPES = [
@@ -101,9 +101,9 @@ def test_the_choice_is_the_best_of_all() -> None:
                 if costs.total(Update(since, chosen | {head: 1.0})) <= budget:
                     gained = sum(gains.weights[key] for key in chosen.items())
                     best = max(best, gains.biases[since] + gained)
-        found = best_within(costs, gains, budget)
+        found = choose_best(costs, gains, budget)
         if not np.isfinite(best):
-            assert found is None and last_within(costs, budget) is None
+            assert found is None and choose_last_layers(costs, budget) is None
             continue
         assert found is not None and costs.total(found) <= budget
         gained = sum(gains.weights[key] for key in found.shares.items() if key[0] != head)
@@ -115,9 +115,9 @@ def test_as_many_last_layers_as_fit() -> None:
     costs = Costs(SHAPES, 2, 0)
     whole = Update(2, {2: 1.0, 3: 1.0})
     room = costs.total(whole)
-    assert last_within(costs, room) == whole
-    assert last_within(costs, room - 1) == Update(2, {2: 0.5, 3: 1.0})
-    assert last_within(costs, 10**6) == everything(SHAPES)
+    assert choose_last_layers(costs, room) == whole
+    assert choose_last_layers(costs, room - 1) == Update(2, {2: 0.5, 3: 1.0})
+    assert choose_last_layers(costs, 10**6) == everything(SHAPES)
 
 
 def test_flags_take_an_eighth_and_come_back() -> None:
@@ -130,7 +130,7 @@ def in_int8() -> tuple[list[Layer], Tensor]:
     torch.manual_seed(5)
     layers = [Layer(3, 6), Layer(6, 8, stride=2), Layer(8, 5, head=True)]
     images = torch.randn(10, 3, 8, 8)
-    to_int8(layers, images[:8])
+    quantize_layers(layers, images[:8])
     return layers, images
 
 
@@ -189,7 +189,7 @@ def test_bytes_are_those_of_the_formula_and_what_is_left_out_stays(
 ) -> None:
     stage, step, told, config = opened(options, train__momentum=momentum)
     layers = layers_of(stage)
-    before = [[one.clone() for one in layer.held()] for layer in layers]
+    before = [[one.clone() for one in layer.stored_values()] for layer in layers]
     inputs, classes = open_blueprint(config, alone()).samples(stage).training(0, 16)
     batches = list(zip(inputs.split(4), classes.split(4), strict=True))
     for number in range(3):
@@ -199,7 +199,7 @@ def test_bytes_are_those_of_the_formula_and_what_is_left_out_stays(
     assert told["sent_bytes"] == told["counted_bytes"]["gradients"]
     assert any(0 < one["trained_channels"] < one["channels"] for one in told["layers"]), "a part of a layer"
     for layer, (codes, bias), row in zip(layers, before, told["layers"], strict=True):
-        now, moved = layer.held()
+        now, moved = layer.stored_values()
         rest = torch.ones(len(bias), dtype=torch.bool)
         rest[layer.chosen] = False
         assert rest.sum() == row["channels"] - row["trained_channels"]
@@ -237,7 +237,7 @@ def test_bad_input_is_one_line() -> None:
     }
     for field, (options, more, words) in refused.items():
         with pytest.raises(InputError, match=words) as told:
-            of_config(config_of(options, **more))
+            workload_facts(config_of(options, **more))
         assert told.value.field == field
     with pytest.raises(InputError, match="this update takes"):
-        of_config(config_of({"update": "blocks.0, blocks.2, last", "budget_kib": 9.0}))
+        workload_facts(config_of({"update": "blocks.0, blocks.2, last", "budget_kib": 9.0}))
