@@ -59,7 +59,7 @@ def make(home: Path, trials: int, runs: bool = True) -> Big:
 
 def repeated(lines: list[Line], trials: int, file: study_file.StudyFile) -> Iterator[Line]:
     """The journal's first ``SEARCHED`` trials, then the same ones with other buckets, values and runs."""
-    yield lines[0] | {"file": file.resolved(), "fingerprint": file.fingerprint()}
+    yield lines[0] | {"file": file.resolve(), "fingerprint": file.fingerprint()}
     templates = [[line for line in lines if line.get("number") == number] for number in range(SEARCHED)]
     random = np.random.default_rng(0)
     for number in range(trials):
@@ -82,7 +82,7 @@ def more(big: Big, first: int, count: int) -> None:
 
 
 def _file(trials: int, left: int = _LEFT) -> study_file.StudyFile:
-    given = file_of(trials + left, "random").resolved()
+    given = file_of(trials + left, "random").resolve()
     model = {"model": {"preset": "3b"}, "data": {"sequence_length": 3072}, "precision": "bf16"}
     given["base"] = given["base"] | model
     return study_file.parse(given | {"name": NAME, "simulate": {"cluster": _CLUSTER, "noise": 0.01}})
@@ -112,8 +112,8 @@ def run_name(name: str, number: int) -> str:
 def _rewrite(folder: Path, file: study_file.StudyFile, lines: list[Line]) -> None:
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / study_folder.JOURNAL).write_text(text, encoding="utf-8")
-    run_folder.write_json(folder / study_folder.STUDY, file.resolved())
-    (folder / study_folder.STUDY_GIVEN).write_text(json.dumps(file.resolved()), encoding="utf-8")
+    run_folder.write_json(folder / study_folder.STUDY, file.resolve())
+    (folder / study_folder.STUDY_GIVEN).write_text(json.dumps(file.resolve()), encoding="utf-8")
     (folder / study_folder.DATABASE).unlink(missing_ok=True)
 
 

@@ -98,5 +98,5 @@ def new_run(session: Session, file: StudyFile, found: StudyResult) -> tuple[floa
     assert found.recommended is not None
     config = file.search_space.config(found.recommended.config)
     _, summary = session.execute(config, {"purpose": "again"}, lambda: False)
-    share = conditions.of_run(summary).get("others_share")
+    share = conditions.run_conditions(summary).get("others_share")
     return summary.tokens_per_second or float("nan"), "" if share is None else f"{100 * share:.0f}"

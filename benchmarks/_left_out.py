@@ -105,7 +105,7 @@ def left_out(table: Table) -> Iterator[LeftOut]:
             out = groups == name
             rest = calibrate.select(table.rows, ~out)
             train = published.joined(rest, table.also) if table.also else rest
-            constants = calibrate.fitted_constants(
+            constants = calibrate.fit_constants(
                 train if (~out).any() else table.also or train, most=calibrate.MOST
             )
             own = calibrate.select(table.rows, out)
@@ -124,7 +124,7 @@ def _ranges(left: Array, groups: Names, table: Table) -> tuple[Array, Array]:
         others = left[~out]
         if not len(others):
             assert table.also is not None, "a table of one group is predicted from another"
-            others = calibrate.held_out(table.also, most=calibrate.MOST)
+            others = calibrate.cross_validate(table.also, most=calibrate.MOST)
         ends = np.percentile(others, [5, 95])
         low[out], high[out] = np.exp(-ends[1]), np.exp(-ends[0])
     return low, high

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
-from tuning.execution.executor import Played, Ran, played_summary
+from tuning.execution.executor import Played, Ran, build_summary
 
 _STEPS = 20
 _NOISE = 0.01
@@ -46,4 +46,4 @@ class MadeUp(Played):
         samples = (base * (1 + _NOISE * self._random.standard_normal(_STEPS))).tolist()
         loss = {"validation_loss": 2.4} if outcome.good else {}
         known = {"backend": "made up", "losses": [2.5] * config.train.steps}
-        return outcome, played_summary(run, config, samples if outcome.good else [], **known, **loss)
+        return outcome, build_summary(run, config, samples if outcome.good else [], **known, **loss)

@@ -31,7 +31,7 @@ from engine.config.run_config import RunConfig, parse
 from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES
 from profilers.system import procfs
 from tuning.predict.model.hardware import Accelerator, Cluster, Group
-from tuning.predict.placement.links import lab_of, of_lab
+from tuning.predict.placement.links import lab_links, lab_of
 from tuning.predict.placement.place import LOOPBACK
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.machine import Machine
@@ -128,7 +128,7 @@ def predicted(config: RunConfig) -> float:
     shape, order = lab_of(config), config.parallel.placement
     assert shape is not None
     assert order is not None
-    links = of_lab(shape, layout_of(config).world_size, LOOPBACK)
+    links = lab_links(shape, layout_of(config).world_size, LOOPBACK)
     device = Accelerator("a paced core", {}, 0, 0.0)
     hosts = Cluster("the lab", (Group(links.devices, 1, device, LOOPBACK, LOOPBACK, "lab"),))
     step = step_of(config, costs(config, LAYER), backend="gloo")

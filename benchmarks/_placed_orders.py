@@ -41,9 +41,9 @@ from engine.launch.pool import LocalPool
 from engine.run.outcome import Ending
 from engine.session import Session
 from tuning.predict.model.hardware import Accelerator, Cluster, Group
-from tuning.predict.placement.automatic import PLACEMENT, chosen, message_seconds
+from tuning.predict.placement.automatic import PLACEMENT, choose_values, message_seconds
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
-from tuning.predict.placement.links import Links, Shared, of_lab
+from tuning.predict.placement.links import Links, Shared, lab_links
 from tuning.predict.placement.place import LOOPBACK
 from tuning.predict.placement.search import place
 from tuning.predict.placement.stage_layers import split_layers
@@ -118,7 +118,7 @@ def overlaps() -> dict[str, RunConfig]:
 
 def chosen_order() -> str:
     """What ``auto`` stands for in this lab: ranks in order where it finds nothing better."""
-    asked = chosen(_config(parallel={"pp": 2, "dp": 2}, lab=ISLANDS), [PLACEMENT])[PLACEMENT]
+    asked = choose_values(_config(parallel={"pp": 2, "dp": 2}, lab=ISLANDS), [PLACEMENT])[PLACEMENT]
     return _name([int(one) for one in asked or range(4)])
 
 
@@ -146,7 +146,7 @@ def chosen_of_shuffled() -> list[str]:
 def _links(config: RunConfig) -> Links:
     shape = shape_of(config.lab)
     assert isinstance(shape, Shape)
-    return of_lab(shape, layout_of(config).world_size, LOOPBACK)
+    return lab_links(shape, layout_of(config).world_size, LOOPBACK)
 
 
 def _name(order: Sequence[int]) -> str:

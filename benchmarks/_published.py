@@ -93,7 +93,7 @@ def each(measured: Measured) -> list[Machine]:
 def joined(one: Measured, other: Measured) -> Measured:
     """Both, one after the other."""
     return Measured(
-        Cases.joined([one.cases, other.cases]),
+        Cases.join([one.cases, other.cases]),
         stacked([*each(one), *each(other)]),
         np.concatenate([one.seconds, other.seconds]),
         np.concatenate([one.groups.astype(str), other.groups.astype(str)]),
@@ -103,7 +103,7 @@ def joined(one: Measured, other: Measured) -> Measured:
 @functools.cache
 def a100() -> Constants:
     """Fitted to all of vTrain's rows."""
-    return calibrate.fitted_constants(
+    return calibrate.fit_constants(
         joined(single(FILES["vtrain_single"]), multi(FILES["vtrain_multi"])), most=calibrate.MOST
     )
 

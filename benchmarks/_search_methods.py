@@ -52,7 +52,7 @@ class Meter:
     @property
     def seen(self) -> Seen:
         """As the prior takes it."""
-        return Seen.of(self.rows, [-float(np.log(value)) for value in self.values])
+        return Seen.from_lists(self.rows, [-float(np.log(value)) for value in self.values])
 
 
 #: Executes rows of a cell until its meter's budget is spent.

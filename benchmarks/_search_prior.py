@@ -79,7 +79,7 @@ def belief(fold: Fold, columns: Columns) -> Belief:
     out_of_memory = fold.risk.out_of_memory(bytes_)
     lives = 1 - fold.risk.fails(own, bytes_, np.zeros(len(own), np.bool_))
     alike = features(columns)
-    return Belief.of(
+    return Belief.from_columns(
         alike,
         np.log(without / own.global_batch),
         fold.spread,

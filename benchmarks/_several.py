@@ -107,7 +107,7 @@ def recorded(model: str, nodes: int) -> Problem:
 def simulated(objectives: Sequence[str], name: str) -> Problem:
     """Every point of ``examples/frontier.yaml`` by the closed forms that its simulated trials play."""
     file = study_file.load(_FRONTIER)
-    tree = file.resolved() | {"objective": objectives[0], "objectives": list(objectives)}
+    tree = file.resolve() | {"objective": objectives[0], "objectives": list(objectives)}
     file = study_file.parse(tree)
     space, known = file.search_space, dict[str, Values]()
     by_ranks: dict[int, list[Point]] = {}
@@ -116,7 +116,7 @@ def simulated(objectives: Sequence[str], name: str) -> Problem:
     for ranks, points in by_ranks.items():
         configs = [space.config(point) for point in points]
         for point, found in zip(
-            points, forecasts(configs, target.named_target("frontier", None, ranks)), strict=True
+            points, forecasts(configs, target.parse_target("frontier", None, ranks)), strict=True
         ):
             natural = tuple(_foreseen(found, one) for one in objectives)
             known[point_key(point)] = natural if found.out_of_memory_probability <= 0.5 else None

@@ -103,7 +103,7 @@ def _bytes(session: Session, share: float) -> dict[str, int]:
     """Of the gradients that two data ranks average in a step."""
     config = config_of(train__slice_keep=share, parallel__dp=2, batch__micro_batch=4, train__steps=4)
     config = config.with_values({"train.warmup": 1, "train.validation_batches": 0, "profile.budget": None})
-    calls = [call for call in traffic_of(Pipeline.of(config), 0).calls if call.axis == "dp"]
+    calls = [call for call in traffic_of(Pipeline.from_config(config), 0).calls if call.axis == "dp"]
     summary = _summary(session, config)
     return {
         "counted": round(sum(row.bytes for row in summary.communication if row.axis == "dp")),

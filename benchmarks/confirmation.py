@@ -225,8 +225,8 @@ class MadeUp:
         found = confirmation.confirmation_of(self.state, self.file)
         chosen = recommendation.decide(found, self.file).arm.trial.number if found else 0
         best = found.fastest.trial.number if found else 0
-        ratio = found.against(found.baseline).ratio if found else None
-        verdict = found.against(found.baseline).verdict if found else "equal"
+        ratio = found.compare_fastest(found.baseline).ratio if found else None
+        verdict = found.compare_fastest(found.baseline).verdict if found else "equal"
         fastest = int(self.truth.argmin())
         pruned = self.state.trials[fastest].outcome == "pruned"
         missed = pruned and self.truth[chosen] > self.truth[fastest] * (1 + EQUAL)

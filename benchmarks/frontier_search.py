@@ -90,7 +90,7 @@ def published(model: str) -> dict[str, Any]:
 def foreseen(file: StudyFile, point: Mapping[str, Any]) -> Forecast:
     """What is predicted of a point of a study's space."""
     return forecasts(
-        [file.search_space.config(dict(point))], target.named_target("frontier", None, point["ranks"])
+        [file.search_space.config(dict(point))], target.parse_target("frontier", None, point["ranks"])
     )[0]
 
 

@@ -28,7 +28,7 @@ from engine.config.run_config import RunConfig
 from engine.run import netns
 from engine.run.outcome import Ending, RunOutcome
 from tuning.analysis.comparison import compare_runs
-from tuning.execution.executor import Played, Ran, played_summary
+from tuning.execution.executor import Played, Ran, build_summary
 from tuning.predict import target
 from tuning.search.prediction_prior import Foresight
 from tuning.space.points import Point, point_key
@@ -79,7 +79,7 @@ class Recorded(Played):
         row = self._random.choice(self._kept.runs(self._keys[config.dumps()]))
         outcome = RunOutcome(Ending(row["outcome"]), row["reason"])
         samples = row["samples"] if outcome.good else []
-        return outcome, played_summary(run, config, samples, world_size=4, losses=[2.5] * config.train.steps)
+        return outcome, build_summary(run, config, samples, world_size=4, losses=[2.5] * config.train.steps)
 
 
 def replayed(kept: Kept, seed: int, changes: dict[str, Any], folder: Path) -> Found:
@@ -90,7 +90,7 @@ def replayed(kept: Kept, seed: int, changes: dict[str, Any], folder: Path) -> Fo
     def foresee(space: Any) -> Foresight | None:
         if file.prior == "none":
             return None
-        return Foresight(space, target.measured_here(kept.calibration), seed)
+        return Foresight(space, target.calibrated_target(kept.calibration), seed)
 
     document = run_study(file, folder / f"{seed}", Recorded(kept, seed), foresee=foresee).as_dict()
     rows = document["trials"]

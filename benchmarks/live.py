@@ -28,7 +28,7 @@ from engine.session import Session
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import RunRecords
-from tuning.execution.live.exploitation import to_the_end, windows_of
+from tuning.execution.live.exploitation import run_to_the_end, windows_of
 from tuning.execution.live.ongoing_run import runs_of
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage import commands
@@ -61,7 +61,9 @@ def study(steps: int) -> StudyFile:
 def tuned(home: Path, file: StudyFile) -> str:
     """Search and train on; the run's name."""
     folder, windows = home / STUDIES / file.name, windows_of(home, file)
-    to_the_end(windows, file, lambda: run_study(file, folder, windows), lambda: nullcontext(lambda: False))
+    run_to_the_end(
+        windows, file, lambda: run_study(file, folder, windows), lambda: nullcontext(lambda: False)
+    )
     return runs_of(folder)[-1]
 
 

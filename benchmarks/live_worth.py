@@ -25,7 +25,7 @@ from benchmarks._stop_watch import HomeWatch
 from engine.config.run_config import RunConfig, load
 from engine.run import run_folder
 from engine.session import Session
-from tuning.execution.live.exploitation import to_the_end, windows_of
+from tuning.execution.live.exploitation import run_to_the_end, windows_of
 from tuning.execution.live.ongoing_run import runs_of
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage.study_folder import STUDIES
@@ -87,7 +87,9 @@ def alone(home: Path, config: RunConfig, steps: int) -> str:
 def tuned(home: Path, file: StudyFile) -> str:
     """Searched and trained to its end; its name."""
     folder, windows = home / STUDIES / file.name, windows_of(home, file)
-    to_the_end(windows, file, lambda: run_study(file, folder, windows), lambda: nullcontext(lambda: False))
+    run_to_the_end(
+        windows, file, lambda: run_study(file, folder, windows), lambda: nullcontext(lambda: False)
+    )
     show_windows(folder)
     return runs_of(folder)[-1]
 

@@ -23,7 +23,7 @@ from benchmarks import _table
 from engine.config.run_config import RunConfig
 from tuning.execution.simulated_machine import Simulation
 from tuning.predict.forecast import forecasts
-from tuning.predict.target import named_target
+from tuning.predict.target import parse_target
 from tuning.search import phases
 from tuning.space.space import Space
 from tuning.spec import study_file
@@ -56,7 +56,7 @@ def file_of(case: tuple[str, str, int, int, int, int], seed: int, in_phases: boo
 
 def seconds_of(configs: list[RunConfig], case: tuple[str, str, int, int, int, int]) -> list[float]:
     """Of a step by the model; infinite where a rank more likely than not runs out of memory."""
-    found = forecasts(configs, named_target(case[1], None, case[2]))
+    found = forecasts(configs, parse_target(case[1], None, case[2]))
     return [
         one.step_seconds.median if one.out_of_memory_probability <= 0.5 else float("inf") for one in found
     ]

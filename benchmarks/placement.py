@@ -37,7 +37,7 @@ from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tuning.predict.placement.cost import Costs
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
-from tuning.predict.placement.links import of_lab
+from tuning.predict.placement.links import lab_links
 from tuning.predict.placement.place import LOOPBACK
 from tuning.predict.placement.search import crossing_bytes, crossing_groups
 from tuning.predict.placement.stage_layers import slowest_stage, split_layers
@@ -116,7 +116,7 @@ def _config(parallel: dict[str, Any], lab: dict[str, Any], steps: int, **more: A
 
 
 def _order(config: RunConfig, order: tuple[int, ...]) -> Case:
-    layout, links = layout_of(config), of_lab(_shape(config), len(order), LOOPBACK)
+    layout, links = layout_of(config), lab_links(_shape(config), len(order), LOOPBACK)
     volumes = volumes_of(config)
     crossing = crossing_groups(layout, order, links.islands)
     return Case(
@@ -135,7 +135,7 @@ def _split(steps: int, split: tuple[int, ...]) -> Case:
     config = _config({"pp": 2}, PAIR, steps, model=model, schedule=schedule)
     rounds = accumulation(config) + config.parallel.pp - 1
     predicted = rounds * slowest_stage(split, SPEEDS, (0.0, head_layers(config)))
-    links, layout = of_lab(_shape(config), 2, LOOPBACK), layout_of(config)
+    links, layout = lab_links(_shape(config), 2, LOOPBACK), layout_of(config)
     bridge = sum(crossing_bytes(layout, (0, 1), links.islands, volumes_of(config)).values())
     return Case("splits", config, (0, 1), predicted, bridge, "pp")
 

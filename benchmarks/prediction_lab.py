@@ -69,7 +69,7 @@ def by_events(trials: Sequence[Trial], constants: CoreConstants) -> Array:
 
 def closed_form(known: Sequence[Trial], constants: CoreConstants) -> Predictor:
     """Ranks that have an even share of the cores all the time; what it does not know is fitted to whole steps."""
-    fitted = calibrate.fitted_constants(measured(known, machine, 1), constants, {})
+    fitted = calibrate.fit_constants(measured(known, machine, 1), constants, {})
 
     def predict(trials: Sequence[Trial]) -> Array:
         found = measured(trials, machine, 1)

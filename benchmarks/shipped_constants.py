@@ -37,7 +37,7 @@ def measured() -> Measured:
     parts = tables()
     names = [np.full(len(part.seconds), name) for name, part in parts.items()]
     return Measured(
-        Cases.joined([part.cases for part in parts.values()]),
+        Cases.join([part.cases for part in parts.values()]),
         published.stacked([row for part in parts.values() for row in published.each(part)]),
         np.concatenate([part.seconds for part in parts.values()]),
         np.concatenate(names),

@@ -68,14 +68,14 @@ class Measuring:
         trial = self._trial
         labels = {"study": self._file.name, "trial": str(trial.number), "purpose": self._purpose}
         space = self._file.search_space
-        config = rounds.lengthened_config(space.config(trial.config))
-        resolved = {key: config.flat()[key] for key in space.by_word(trial.config)}
+        config = rounds.lengthen_config(space.config(trial.config))
+        resolved = {key: config.flat()[key] for key in space.automatic_keys(trial.config)}
         config = rounds.window(config, trial.window) if trial.window else config
         outcome, summary = execute(config, labels, self._should_stop, self._began)
         if self._interruption.seen and outcome.ending in _OF_A_GROUP:
             outcome = replace(outcome, ending=Ending.STOPPED)
         told = executor.trial_record(trial, outcome, summary, self._journal.state, self._file)
-        told["conditions"] |= self._clock.known() | self._beside.known()
+        told["conditions"] |= self._clock.readings() | self._beside.readings()
         told["resolved"] = resolved | executor.planned_actions(summary)
         if outcome.ending is Ending.STOPPED:
             told["by_command"] = self._control.killed.get(trial.number)
@@ -279,7 +279,7 @@ class Study:
                 if words not in state.notes:
                     self._journal.append("note", text=words)
             note = self._mirroring.follow()
-        self._board.known(state)
+        self._board.skip_ended_trials(state)
         self._board.show(state, note="; ".join(filter(None, (note, self._mirroring.slow))))
 
     def _settle(self) -> None:

@@ -29,4 +29,4 @@ def cases(columns: Mapping[str, NDArray[Any]]) -> Cases:
         TypeError: a column that has no usual value is missing.
     """
     known = {field.name for field in fields(Cases)}
-    return Cases.of(**{name: column for name, column in columns.items() if name in known})
+    return Cases.from_columns(**{name: column for name, column in columns.items() if name in known})

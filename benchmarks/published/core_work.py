@@ -54,7 +54,7 @@ class CoreWork:
         """
         if (reason := why_not_known(config)) is not None:
             raise InputError("config", reason, "no formula says what is sent; set it to its default")
-        return cls(config, Pipeline.of(config), rate_of(config), device)
+        return cls(config, Pipeline.from_config(config), rate_of(config), device)
 
     @property
     def plan(self) -> Plan:

@@ -15,7 +15,7 @@ from profilers.analysis.memory import memory_rows, peak
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import Archive, RunRecords
 from tuning.predict.fit.calibrate import Measured
-from tuning.predict.fit.finished_runs import Trial, is_complete, joined_machine, layout
+from tuning.predict.fit.finished_runs import Trial, is_complete, join_machines, layout
 from tuning.predict.model.cases import cases_of
 from tuning.predict.model.step_time import Machine
 
@@ -78,7 +78,7 @@ def measured(
     groups = np.array([layout(one) for one in configs])
     return Measured(
         cases_of(configs, devices_per_node),
-        joined_machine([machine(one) for one in configs]),
+        join_machines([machine(one) for one in configs]),
         seconds,
         groups,
     )

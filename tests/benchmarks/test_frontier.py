@@ -27,7 +27,7 @@ def trials() -> frontier.Trials:
 
 
 def test_flops_are_counted_as_the_authors_logger_counts_them() -> None:
-    log = Cases.of(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048, micro_batch=1,
+    log = Cases.from_columns(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048, micro_batch=1,
                    micro_batches=640, dp=2, tp=4, pp=16)  # fmt: skip
     rate = frontier.counted_flops(log)[0] / 196.5 / 128 / 1e12
     assert rate == pytest.approx(149.46, rel=1e-3)
@@ -60,12 +60,12 @@ def test_the_width_is_students_t_of_the_errors() -> None:
 
 
 def test_what_ships_is_what_is_fitted_and_what_a_target_answers_with(trials: frontier.Trials) -> None:
-    found, kept = frontier.calibrated(trials), device_constants.of("mi250x-gcd")
+    found, kept = frontier.calibrated(trials), device_constants.find_constants("mi250x-gcd")
     assert kept is not None
     assert asdict(kept.constants) == pytest.approx(asdict(found.constants), rel=1e-3)
     assert (kept.low, kept.high) == pytest.approx((found.low, found.high), rel=1e-3)
     assert (kept.ranges, kept.trials) == (found.ranges, 3)
-    here = target.of_cluster(catalogue.cluster("frontier", 2))
+    here = target.cluster_target(catalogue.cluster("frontier", 2))
     assert here.calibrated == kept
     assert here.unsure == 0.0
     assert "prediction_frontier" in here.constants_source
@@ -97,7 +97,7 @@ def test_an_example_holds_what_the_authors_ran(model: str, key: str) -> None:
 def test_the_authors_layout_is_a_legal_point_that_fits(model: str) -> None:
     file, point = search.example(model), search.published(model)
     space = file.search_space
-    assert space.outside(point) is None
+    assert space.why_outside(point) is None
     config, names = space.config(point), frontier.layouts()
     row = names[0].index(model)
     assert check(config).world_size == point["ranks"] == names[1].world[row]

@@ -20,7 +20,7 @@ from tuning.predict.model.cases import FULL, SELECTIVE, Cases, cases_of
 
 SCORED = Path(__file__).parents[2] / "benchmarks" / "data"
 #: Of 22B, 175B, 530B and 1T in arXiv 2205.05198, table 3: one sequence a micro-batch but for the first.
-PUBLISHED = Cases.of(
+PUBLISHED = Cases.from_columns(
     layers=[48, 96, 105, 128],
     hidden=[6144, 12288, 20480, 25600],
     heads=[64, 96, 128, 160],

@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 def _many(count: int) -> Cases:
-    return Cases.of(
+    return Cases.from_columns(
         layers=np.full(count, 8), hidden=1024, heads=8, vocabulary=1000, sequence=128, micro_batch=1,
         micro_batches=4, dp=np.where(np.arange(count) % 4 == 0, 2, 1), pp=2,
     )  # fmt: skip

@@ -36,7 +36,7 @@ class Spread:
     variance: float
     degrees: int
 
-    def beside(self, assumed: float) -> float:
+    def blend(self, assumed: float) -> float:
         """The standard deviation, with what is ``assumed`` of it as long as little was seen: the mean of both
         variances, weighted by their degrees of freedom.
         """
@@ -97,7 +97,7 @@ def compare_runs(one: Runs, other: Runs, seed: int) -> Comparison:
     return Comparison(first, second, ratio, repeated=True, verdict=verdict(ratio, margin=0.0))
 
 
-def of_runs(logs: Sequence[float]) -> Interval:
+def interval_of_runs(logs: Sequence[float]) -> Interval:
     """What the logarithms of several runs' rates make together, and where 95 % of further such runs fall: Student's t,
     with the error of the mean and the noise of a run. Without ends from fewer than three runs.
     """

@@ -35,7 +35,7 @@ RULES = {
 }
 
 
-def of_run(summary: RunSummary, processors: int | None = None) -> dict[str, float]:
+def run_conditions(summary: RunSummary, processors: int | None = None) -> dict[str, float]:
     """The readings of a run that are known; GPUs count where ranks compute on them.
 
     What others took is what was busy without the ranks' own processor time, of a host that holds all ranks; a

@@ -24,7 +24,7 @@ import numpy as np
 
 from engine.config.layout import least_steps, round_steps
 from tuning.analysis import early_stop, leaderboard, live_comparison, paired_comparison
-from tuning.analysis.comparison import LEVEL, NORMAL, Comparison, of_runs
+from tuning.analysis.comparison import LEVEL, NORMAL, Comparison, interval_of_runs
 from tuning.analysis.paired_comparison import Lead
 from tuning.analysis.scoring import is_lossy
 from tuning.space import rounds
@@ -78,14 +78,14 @@ class Confirmed:
         """Of the fastest before another one."""
         return paired_comparison.lead(self.fastest.logs, other.logs, self.error)
 
-    def against(self, other: Arm) -> Comparison:
+    def compare_fastest(self, other: Arm) -> Comparison:
         """The fastest beside another one."""
         return self.compare_arms(self.fastest, other)
 
     def compare_arms(self, one: Arm, other: Arm) -> Comparison:
         """Two arms, over the rounds that both had."""
         lead = paired_comparison.lead(one.logs, other.logs, self.error)
-        better, baseline = (of_runs(list(arm.logs.values())) for arm in (one, other))
+        better, baseline = (interval_of_runs(list(arm.logs.values())) for arm in (one, other))
         return Comparison(
             better,
             baseline,
@@ -207,7 +207,7 @@ def trial_steps(state: StudyState, file: StudyFile, trial: Trial) -> int:
     """Those of a whole run of it."""
     known = state.cache("trial steps", file.config)
     if trial.number not in known:
-        known[trial.number] = rounds.lengthened_config(file.search_space.config(trial.config)).train.steps
+        known[trial.number] = rounds.lengthen_config(file.search_space.config(trial.config)).train.steps
     steps: int = known[trial.number]
     return steps
 
@@ -222,7 +222,7 @@ def overhead_seconds(state: StudyState) -> float:
     return max(0.0, median(found)) if found else 0.0
 
 
-def with_winner(stands: leaderboard.Standing, found: Confirmed | None) -> leaderboard.Standing:
+def promote_winner(stands: leaderboard.Standing, found: Confirmed | None) -> leaderboard.Standing:
     """The best is who was the fastest when measured again, the runner-up the fastest other one of the search."""
     if found is None:
         return stands
@@ -233,7 +233,7 @@ def with_winner(stands: leaderboard.Standing, found: Confirmed | None) -> leader
 
 def winner(state: StudyState, file: StudyFile) -> Trial | None:
     """The best trial of a study: by the rounds if it was measured again, else by the search."""
-    return with_winner(leaderboard.standing(state, file), confirmation_of(state, file)).best
+    return promote_winner(leaderboard.standing(state, file), confirmation_of(state, file)).best
 
 
 def confirmation_of(state: StudyState, file: StudyFile) -> Confirmed | None:

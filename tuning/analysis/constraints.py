@@ -62,11 +62,11 @@ def constraint_checks(
     constraints: Constraints | None, measures: Mapping[str, Mapping[str, Any]]
 ) -> list[Checked]:
     """Every constraint beside what one run measured."""
-    given = constraints.given() if constraints else {}
+    given = constraints.bounds() if constraints else {}
     return [_check(name, bound, measures.get(BOUNDS[name].measure) or {}) for name, bound in given.items()]
 
 
-def over_runs(
+def check_runs(
     constraints: Constraints | None, runs: Sequence[Mapping[str, Mapping[str, Any]]]
 ) -> list[Checked]:
     """Every constraint beside what several runs of one configuration measured: of memory the run that keeps it least,

@@ -35,7 +35,7 @@ from tuning.analysis.comparison import NORMAL, spread_of, student
 from tuning.analysis.scoring import is_lossy
 from tuning.spec.study_file import StudyFile
 from tuning.spec.terms import Racing
-from tuning.storage.controllers import on_this_host
+from tuning.storage.controllers import select_local
 from tuning.storage.state import StudyState, Trial
 
 ERROR = 0.05
@@ -240,7 +240,7 @@ def run_spread(state: StudyState, assumed: float) -> float:
     """How far runs of one configuration stray: as seen in this study, beside what is assumed until it is."""
     groups = [[trial.samples, *(again.samples for again in leaderboard.repeats(state, trial))]
               for trial in leaderboard.repeated_trials(state)]  # fmt: skip
-    return spread_of(groups).beside(assumed)
+    return spread_of(groups).blend(assumed)
 
 
 def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
@@ -248,7 +248,7 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
     best = leaderboard.standing(state, file).best
     if best is None or len(best.samples) < 2:
         return None
-    if bool(best.conditions.get("beside")) != (len(on_this_host(state.under_way)) > 1):
+    if bool(best.conditions.get("beside")) != (len(select_local(state.under_way)) > 1):
         return None
     tokens = (best.measures.get(_TOKENS) or {}).get("value")
     if file.config.tokens_per_step is None:  # in steps a second

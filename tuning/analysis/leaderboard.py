@@ -10,7 +10,7 @@ from itertools import combinations
 from engine.config.knobs.catalogue import loses_alike, loses_as_much
 from engine.run.outcome import FROM_OUTSIDE, RETRY_ONCE
 from tuning.analysis import live_comparison
-from tuning.analysis.constraints import Checked, is_about, over_runs
+from tuning.analysis.constraints import Checked, check_runs, is_about
 from tuning.analysis.learning import learning
 from tuning.analysis.scoring import LOSS_GUARD, Judged, is_lossy, judge
 from tuning.space.points import Point, Points, point_key
@@ -161,7 +161,7 @@ class Standing:
 
 def standing(state: StudyState, file: StudyFile) -> Standing:
     """The best trials so far: by their values, of a live study beside each other at the same time
-    (:func:`tuning.analysis.live_comparison.over_baseline`), where what loses less comes before what is as fast. A
+    (:func:`tuning.analysis.live_comparison.ratio_to_baseline`), where what loses less comes before what is as fast. A
     lossy one is the best only if the loss guard was satisfied.
     """
     known = state.cache("standing", file)
@@ -226,13 +226,13 @@ def loses_less(one: Trial, other: Trial, file: StudyFile) -> bool:
 
 def rank(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> float:
     """Larger is better, among the trials of one study that have a value."""
-    return live_comparison.over_baseline(state, trial, baseline, file) or trial.value or 0.0
+    return live_comparison.ratio_to_baseline(state, trial, baseline, file) or trial.value or 0.0
 
 
-def at_one_level(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
+def level_trial(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
     """As if the machine had been for it what it was for the baseline: a live study's samplers learn from that."""
     baseline = standing(state, file).baseline
-    over = live_comparison.over_baseline(state, trial, baseline, file)
+    over = live_comparison.ratio_to_baseline(state, trial, baseline, file)
     return trial if over is None or baseline is None else replace(trial, value=over * (baseline.value or 0.0))
 
 
@@ -319,7 +319,7 @@ def may_win(state: StudyState, file: StudyFile) -> list[Trial]:
 def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[Checked]:
     """The study's constraints beside a trial and its re-measurements."""
     runs = [trial, *(again for again in confirmations(state, trial) if again.value is not None)]
-    return over_runs(file.constraints, [run.measures for run in runs])
+    return check_runs(file.constraints, [run.measures for run in runs])
 
 
 def keeps(state: StudyState, trial: Trial, file: StudyFile) -> bool:
@@ -360,7 +360,7 @@ def pareto_front(trials: Sequence[Trial], aims: Sequence[Aim]) -> list[Trial]:
 def _measured_aims(trial: Trial, aims: Sequence[Aim]) -> tuple[float, ...] | None:
     """What a trial measured of each aim, larger being better; None if one of them is not known."""
     found = [(aim, (trial.measures.get(aim.name) or {}).get("value")) for aim in aims]
-    kept = tuple(aim.kept(value) for aim, value in found if value)
+    kept = tuple(aim.to_stored(value) for aim, value in found if value)
     return kept if len(kept) == len(found) else None
 
 

@@ -23,7 +23,9 @@ def ranks(file: StudyFile) -> bool:
     return file.live is not None and file.aim.objective.by_time
 
 
-def over_baseline(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> float | None:
+def ratio_to_baseline(
+    state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile
+) -> float | None:
     """A trial's value over the baseline's, as if the machine had been the same for both. None of a study that is not
     ranked so.
     """
@@ -31,7 +33,7 @@ def over_baseline(state: StudyState, trial: Trial, baseline: Trial | None, file:
         return None
     known = state.cache("over the baseline", baseline.number)
     if trial.number not in known:
-        known[trial.number] = chain(state, trial, baseline).over(baseline)
+        known[trial.number] = chain(state, trial, baseline).ratio_to(baseline)
     over: float = known[trial.number]
     return over
 
@@ -51,7 +53,7 @@ class Chain:
         """Of the rate over that of the first window; without ends where a link has none."""
         return interval(self.middle, self.half)
 
-    def over(self, baseline: Trial) -> float:
+    def ratio_to(self, baseline: Trial) -> float:
         """The rate over the baseline's: a first window of others counts at the level that the leader had around it."""
         if self.began.config == baseline.config:
             return math.exp(self.middle)

@@ -29,7 +29,7 @@ def measure(summary: RunSummary, aim: Aim) -> Measure | None:
     """What a run measured of an aim; None if it did not."""
     if aim.objective.single:
         natural = _single(summary, aim)
-        return None if not natural else Measure(aim.kept(natural), None, None, [aim.kept(natural)])
+        return None if not natural else Measure(aim.to_stored(natural), None, None, [aim.to_stored(natural)])
     if aim.name == "step_seconds" and summary.tokens_per_step is None:
         return _of_steps(summary, aim)
     scale = _scale(summary, aim)
@@ -53,8 +53,10 @@ def _of_steps(summary: RunSummary, aim: Aim) -> Measure | None:
     found = summary.step_seconds
     if found is None or not found.mean:
         return None
-    low, high = (aim.kept(end) if end else None for end in (found.high, found.low))
-    return Measure(aim.kept(found.mean), low, high, [aim.kept(one) for one in _rounds(summary) if one > 0])
+    low, high = (aim.to_stored(end) if end else None for end in (found.high, found.low))
+    return Measure(
+        aim.to_stored(found.mean), low, high, [aim.to_stored(one) for one in _rounds(summary) if one > 0]
+    )
 
 
 def _rounds(summary: RunSummary) -> list[float]:
@@ -125,7 +127,7 @@ def _single(summary: RunSummary, aim: Aim) -> float | None:
     if aim.name == "peak_memory_bytes":
         return summary.peak_memory_bytes
     if aim.name == "loss_at_seconds":
-        return summary.validation_loss if kept_its_time(summary) else None
+        return summary.validation_loss if is_on_time(summary) else None
     if summary.joules_per_step is None or summary.tokens_per_step is None:
         return None
     return summary.joules_per_step / summary.tokens_per_step
@@ -135,7 +137,7 @@ def _single(summary: RunSummary, aim: Aim) -> float | None:
 _LATE = 0.1
 
 
-def kept_its_time(summary: RunSummary) -> bool:
+def is_on_time(summary: RunSummary) -> bool:
     """Whether a run had a time and ended about then: one of which fewer than three steps fit takes longer, and its loss
     is that of another time.
     """
@@ -161,7 +163,7 @@ def _scale(summary: RunSummary, aim: Aim) -> float | None:
         return _HOUR_SECONDS / hourly if hourly else None
     if aim.name == "time_to_loss":
         seconds = seconds_to_loss(summary, aim.target_loss)
-        return None if seconds is None else aim.kept(seconds) / summary.tokens_per_second
+        return None if seconds is None else aim.to_stored(seconds) / summary.tokens_per_second
     return 1.0
 
 
@@ -169,7 +171,7 @@ def _reason_of_time(summary: RunSummary) -> str:
     given, used = summary.budget_seconds, summary.budget_used_seconds
     if given is None or used is None:
         return "the run was given no time (train.seconds)"
-    if not kept_its_time(summary):
+    if not is_on_time(summary):
         steps = len(summary.losses)
         return f"its {steps} steps took {used:.3g} s instead of {given:g}: give trials more time"
     return "it took no loss on held-out text"

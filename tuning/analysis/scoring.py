@@ -21,12 +21,12 @@ __all__ = [
     "LOSS_GUARD",
     "UNDECIDED",
     "Judged",
+    "add_measures",
     "constraints",
     "is_lossy",
     "judge",
-    "measured_values",
+    "measure_values",
     "reaches_target",
-    "with_measures",
 ]
 
 LOSS_GUARD = "loss_guard"
@@ -92,7 +92,7 @@ def loss_at(summary: RunSummary, steps: int) -> float | None:
     return next((row.loss for row in summary.quality if row.step == steps), None)
 
 
-def measured_values(
+def measure_values(
     outcome: RunOutcome, summary: RunSummary, aim: Aim = _TOKENS, steps: int | None = None
 ) -> dict[str, Any]:
     """The measured part of a ``tell``: what the aim has of each whole round, what they make together, and its
@@ -117,7 +117,7 @@ def measured_values(
         "leader_trial": summary.leader_trial,
         "steps": len(summary.losses),
         "peak_memory_bytes": summary.peak_memory_bytes,
-        "conditions": conditions.of_run(summary),
+        "conditions": conditions.run_conditions(summary),
     }
     short = aim.target_loss is not None and seconds_to_loss(summary, aim.target_loss) is None
     has_rate = summary.tokens_per_second is not None or summary.tokens_per_step is None
@@ -125,10 +125,10 @@ def measured_values(
     found = measure(summary, aim) if good else None
     if found is None:
         return told | {"value": None, "low": None, "high": None, "samples": []}
-    return told | asdict(widened_interval(found, summary.leader_level))
+    return told | asdict(widen_interval(found, summary.leader_level))
 
 
-def widened_interval(found: Measure, level: float | None) -> Measure:
+def widen_interval(found: Measure, level: float | None) -> Measure:
     """With an interval that has the value as it would be at the level of 1, too: at another level of the leader nobody
     knows whether this one became as much slower or faster.
     """
@@ -137,7 +137,7 @@ def widened_interval(found: Measure, level: float | None) -> Measure:
     return replace(found, low=found.low * min(1.0, level), high=found.high * max(1.0, level))
 
 
-def with_measures(
+def add_measures(
     told: dict[str, Any], outcome: RunOutcome, summary: RunSummary, file: StudyFile
 ) -> dict[str, Any]:
     """A ``tell`` with what the run measured of every objective, and what its study's constraints say of that."""

@@ -23,7 +23,7 @@ from tuning.spec.study_file import MAY_CHANGE, StudyFile
 from tuning.spec.terms import Budget, check_price
 from tuning.storage import effective_config
 from tuning.storage.commands import Command, pending
-from tuning.storage.effective_config import NO_BUDGET, Mask, changed_file, steered_file
+from tuning.storage.effective_config import NO_BUDGET, Mask, change_file, steer_file
 from tuning.storage.journal import Journal, UnreachableError
 from tuning.storage.state import StudyState
 
@@ -41,7 +41,7 @@ def pin(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     for key, value in _given("pin", arguments, "parallel.tp=2").items():
         if (
             effective_config.is_range(value)
-            or len(effective_config.wanted_values(file.search_space, key, value)) != 1
+            or len(effective_config.parse_values(file.search_space, key, value)) != 1
         ):
             raise InputError(key, value, f"pin takes one value; give several to narrow {key}=..")
     return narrow(arguments, state, file)
@@ -66,7 +66,7 @@ def unpin(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     Raises:
         InputError: a key is not pinned or narrowed.
     """
-    known = effective_config.of_state(state, file.search_space).by_key
+    known = effective_config.build_mask(state, file.search_space).by_key
     for key in _given("unpin", arguments, "parallel.tp"):
         if key not in known:
             raise InputError("unpin", key, f"is not pinned or narrowed; now: {', '.join(known) or 'nothing'}")
@@ -83,7 +83,7 @@ def widen(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     given = _given("widen", arguments, "parallel.tp=1,2,4")
     if any(not _was_declared(file, key, value) for key, value in given.items()):
         return successor.announce(given, state, file)
-    now = effective_config.of_state(state, space).by_key
+    now = effective_config.build_mask(state, space).by_key
     limits: dict[str, Knob | None] = {}
     for key, value in given.items():
         if key not in now:
@@ -106,7 +106,7 @@ def budget(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     changes: dict[str, Any] = {}
     for name, value in _given("budget", arguments, "trials=40").items():
         changes |= _budget_key(name, value, file, changes)
-    after = changed_file(file, changes)
+    after = change_file(file, changes)
     check_price(after.price, after.budget, (), None)
     done = len(leaderboard.counted_trials(state))
     ends = f"; {done} are done, so the search ends" if done >= leaderboard.trials_wanted(state, after) else ""
@@ -121,7 +121,7 @@ def sampler(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
         InputError: there is no such sampler, or it does not fit this space.
     """
     name = arguments.get("name")
-    after = changed_file(file, {"sampler": name})
+    after = change_file(file, {"sampler": name})
     sampler_choice.check(after.sampler, after.search_space)
     choice = effective_config.sampler(after, state)
     return f"{choice.name} from here on: {choice.reason}", {"changes": {"turned": {"sampler": name}}}
@@ -149,14 +149,16 @@ def _was_declared(file: StudyFile, key: str, value: Any) -> bool:
         return True
     if key not in space.by_key:
         return False
-    return all(space.by_key[key].contains(each) for each in effective_config.wanted_values(space, key, value))
+    return all(space.by_key[key].contains(each) for each in effective_config.parse_values(space, key, value))
 
 
 def _change_limits(limits: dict[str, Knob | None], state: StudyState, file: StudyFile) -> Reply:
     """The mask with some limits changed, if it leaves anything to measure."""
     space = file.search_space
     known = {
-        key: knob for key, knob in effective_config.of_state(state, space).by_key.items() if key not in limits
+        key: knob
+        for key, knob in effective_config.build_mask(state, space).by_key.items()
+        if key not in limits
     }
     after = Mask(tuple(replace(knob, key=key) for key, knob in (known | limits).items() if knob))
     effective_config.check_leaves_points(space, after, leaderboard.visited_keys(state, space))
@@ -229,7 +231,7 @@ class Control:
 
     @property
     def _file(self) -> StudyFile:
-        return steered_file(self._given, self._journal.state)
+        return steer_file(self._given, self._journal.state)
 
     def poll(self, at_once: bool = False) -> None:
         """Apply what has arrived; looks at the folder a few times a second at most, unless ``at_once``."""
@@ -323,7 +325,7 @@ class Control:
         space = self._file.search_space
         if not arguments:
             raise InputError("enqueue", None, "needs at least one key, e.g. batch.micro_batch=2")
-        point = space.completed(arguments)
+        point = space.complete(arguments)
         self._check_new(point, state)
         waiting = len(policy.enqueued_points(state)) + len(state.under_way)
         wanted = leaderboard.trials_wanted(state, self._file)
@@ -332,7 +334,7 @@ class Control:
             raise InputError("enqueue", space.label(point), remedy)
         silent = [key for key in arguments if key in point and not space.is_active(key, point)]
         note = f"; {', '.join(silent)} without effect there" if silent else ""
-        masked = effective_config.of_state(state, space).outside(point, space)
+        masked = effective_config.build_mask(state, space).why_masked(point, space)
         note += f"; {masked}, measured nevertheless" if masked else ""
         return f"next: {space.label(point)}{note}", {"point": point}
 

@@ -51,7 +51,7 @@ def begin(folder: Path, file: StudyFile, storage: str | None) -> Opening:
     if storage is None:
         warm_start.check(folder, file, reader.look())
     prepare_storage(reader, file, storage)
-    file = as_before(reader, file)
+    file = restore_choices(reader, file)
     check_same(reader.look().file, file)
     return follow(Opening(file, reader), storage)
 
@@ -71,7 +71,7 @@ def prepare_folder(reader: JournalReader, file: StudyFile) -> None:
         raise InputError("home", str(folder), remedy) from None
 
 
-def as_before(reader: JournalReader, file: StudyFile) -> StudyFile:
+def restore_choices(reader: JournalReader, file: StudyFile) -> StudyFile:
     """The file to go on with: where it leaves the space or the confirmation to us, what was chosen when its study began
     stays chosen.
     """
@@ -107,7 +107,7 @@ def check_same(known: dict[str, Any] | None, file: StudyFile) -> None:
 
 def begin_journal(opened: Journal, folder: Path, file: StudyFile) -> None:
     """Let the journal begin with what the study asks, or go on with what has been allowed to grow."""
-    resolved = file.resolved()
+    resolved = file.resolve()
     if is_new := opened.state.file != resolved:
         machine = fingerprint.this_machine().id
         opened.append("study", file=resolved, fingerprint=file.fingerprint(), machine=machine)
@@ -167,7 +167,7 @@ def prepare_storage(reader: JournalReader, file: StudyFile, storage: str | None)
             remedy = f"is kept in {marked.get('storage')}; give that as --storage, or in WORKBENCH_STORAGE"
             raise InputError("study", file.name, remedy)
         return
-    status = StudyStatus.of(folder)
+    status = StudyStatus.from_folder(folder)
     if status.alive:
         raise controllers.busy(folder.name, status.owner or {}, _ways(file, storage))
     prepare_folder(reader, file)
@@ -212,7 +212,9 @@ def _begin_in_database(storage: str, folder: Path, file: StudyFile, state: Study
             raise InputError("storage", database.address.shown, f"{problem}; try again") from None
     prepare_storage(JournalReader(place / JOURNAL), file, storage)
     successor.hand_over(folder, place, state)
-    if not StudyStatus.of(folder).continued_in:  # no controller of this home was there when it was widened
+    if not StudyStatus.from_folder(
+        folder
+    ).continued_in:  # no controller of this home was there when it was widened
         status = run_folder.read_json(folder / run_folder.STATUS) or {}
         write(folder / run_folder.STATUS, status | {"state": "continued", "continued_in": file.name})
 
@@ -300,4 +302,4 @@ def _check_machine(journal: Journal, file: StudyFile) -> None:
 def _file_of_others(journal: Journal, file: StudyFile) -> StudyFile:
     """Who joins others works on what they work on: a budget is changed by command."""
     known = journal.state.file
-    return file if known is None or known == file.resolved() else study_file.parse(known)
+    return file if known is None or known == file.resolve() else study_file.parse(known)

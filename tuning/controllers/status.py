@@ -93,7 +93,7 @@ class Board:
                 self.show(study, trial, elsewhere="" if self._is_ours(trial) else words(trial.lease or {}))
                 self.refresh_result(study)
 
-    def known(self, study: StudyState) -> None:
+    def skip_ended_trials(self, study: StudyState) -> None:
         """What ended by now is no news."""
         self._announced |= {trial.number for trial in study.trials if trial.outcome is not None}
 

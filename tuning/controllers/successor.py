@@ -41,9 +41,9 @@ def announce(given: dict[str, Any], state: StudyState, file: StudyFile) -> tuple
     for key, value in given.items():
         _check_reachable(after, key, value)
     limits: dict[str, Any] = {}
-    for key, now in effective_config.of_state(state, file.search_space).by_key.items():
+    for key, now in effective_config.build_mask(state, file.search_space).by_key.items():
         if key in added:  # what was asked for is open, and what was narrowed away stays so
-            asked = Knob(key, effective_config.wanted_values(file.search_space, key, given[key]))
+            asked = Knob(key, effective_config.parse_values(file.search_space, key, given[key]))
             open_now = effective_config.union(added[key], now, asked)
             limits[key] = open_now and open_now.document()
     words = f"was not declared: the study goes on as {name}, with all its trials"
@@ -52,7 +52,7 @@ def announce(given: dict[str, Any], state: StudyState, file: StudyFile) -> tuple
 
 def successor_file(file: StudyFile, successor: dict[str, Any]) -> StudyFile:
     """The file of the study that goes on."""
-    document = file.resolved() | {"name": successor["name"], "space": successor["space"]}
+    document = file.resolve() | {"name": successor["name"], "space": successor["space"]}
     return study_file.parse(document)
 
 
@@ -92,7 +92,7 @@ def _begin(folder: Path, place: Path, file: StudyFile, state: StudyState) -> Non
         except OSError as error:
             remedy = f"cannot be written ({error.strerror}); free space or give another --home"
             raise InputError("home", str(place), remedy) from None
-        status.write(place / study_folder.STUDY, file.resolved())
+        status.write(place / study_folder.STUDY, file.resolve())
     hand_over(folder, place, state)
 
 
@@ -112,7 +112,7 @@ def lines(folder: Path, file: StudyFile, state: StudyState) -> list[Line]:
 def _taken_over(line: Line, fresh: dict[str, Any], file: StudyFile) -> Line:
     """A line of the study before: points name the knobs that are new, and nobody succeeds himself."""
     if line["kind"] == "study":
-        wider = {key: value for key, value in file.resolved().items() if key in ("name", "space")}
+        wider = {key: value for key, value in file.resolve().items() if key in ("name", "space")}
         return line | {"file": line["file"] | wider, "fingerprint": file.fingerprint()}
     if line["kind"] == "proposal":
         return line | {"config": fresh | line["config"]}
@@ -148,7 +148,7 @@ def _next_name(state: StudyState, file: StudyFile) -> str:
 
 def _widen_knob(file: StudyFile, key: str, given: Any) -> Knob:
     """A knob with what was declared and what is asked for beside it."""
-    values = effective_config.wanted_values(file.search_space, key, given)
+    values = effective_config.parse_values(file.search_space, key, given)
     knob = file.search_space.by_key.get(key)
     if knob is not None and knob.is_range:
         low, high = knob.grid()[0], knob.grid()[-1]
@@ -166,8 +166,8 @@ def _widen_knob(file: StudyFile, key: str, given: Any) -> Knob:
 def _check_reachable(file: StudyFile, key: str, given: Any) -> None:
     """Raise unless each new value stands in some legal point."""
     space = file.search_space
-    for value in effective_config.wanted_values(space, key, given):
-        left = effective_config.narrowed_space(space, effective_config.Mask((Knob(key, (value,)),)))
+    for value in effective_config.parse_values(space, key, given):
+        left = effective_config.narrow_space(space, effective_config.Mask((Knob(key, (value,)),)))
         if left.random_point(Random(0), ()) is None:
             raise InputError(
                 key, value, f"no legal point of {file.ranks} ranks has it; the space stays as it is"

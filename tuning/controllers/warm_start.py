@@ -110,7 +110,7 @@ def _point_here(config: Point, other: StudyFile, file: StudyFile) -> Point | Non
     here = space.base_values | point
     if any(here[key] != value and acts(key, there) for key, value in config.items()):
         return None
-    return None if space.outside(point) or space.problem(point) else point
+    return None if space.why_outside(point) or space.problem(point) else point
 
 
 def _row(trial: Trial, point: Point) -> dict[str, Any]:

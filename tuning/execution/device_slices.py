@@ -12,7 +12,7 @@ from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from profilers.gpu import detection
 from tuning.storage import study_folder
-from tuning.storage.controllers import Leased, is_here, on_this_host, present, words
+from tuning.storage.controllers import Leased, is_here, present, select_local, words
 
 FIELD = "side_by_side"
 
@@ -118,9 +118,9 @@ class Beside:
 
     def look(self, under_way: Sequence[Leased]) -> None:
         """Count those that run now."""
-        self._sum += sum(trial.number != self._number for trial in on_this_host(under_way))
+        self._sum += sum(trial.number != self._number for trial in select_local(under_way))
         self._looks += 1
 
-    def known(self) -> dict[str, float]:
+    def readings(self) -> dict[str, float]:
         """``beside``; nothing of a trial that ran alone."""
         return {"beside": self._sum / self._looks} if self._sum else {}

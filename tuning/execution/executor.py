@@ -72,7 +72,7 @@ class Played(ABC):
         """How it ended, and what it measured."""
 
 
-def played_summary(run: str, config: RunConfig, samples: list[float], **more: Any) -> RunSummary:
+def build_summary(run: str, config: RunConfig, samples: list[float], **more: Any) -> RunSummary:
     """Of a run whose measured steps took ``samples`` seconds, if it measured some; ``more`` are keys of a summary."""
     tokens = config.batch.global_batch * config.data.sequence_length
     tree = {
@@ -86,7 +86,7 @@ def played_summary(run: str, config: RunConfig, samples: list[float], **more: An
     return RunSummary.from_dict(tree | more)
 
 
-def ended_run(home: Path, trial: Trial) -> tuple[RunOutcome, RunSummary, float] | None:
+def read_ended_run(home: Path, trial: Trial) -> tuple[RunOutcome, RunSummary, float] | None:
     """How the run of a trial ended, what it measured, and when (Unix time); None if it was going on, or if its folder
     cannot be read.
     """
@@ -109,12 +109,12 @@ def trial_record(
 ) -> dict[str, Any]:
     """Value and constraints of a run that ended, and the reason where a loss was not good enough."""
     outcome = terms.environment_outcome(outcome, summary)
-    found = scoring.measured_values(outcome, summary, file.aim, trial.window or file.config.train.steps)
+    found = scoring.measure_values(outcome, summary, file.aim, trial.window or file.config.train.steps)
     judged = _judge_loss(trial, summary, state, file)
     found["constraints"] = scoring.constraints(outcome, trial.attempt > 0, judged)
     if outcome.good and judged is not None and judged.state != "satisfied":
         found["reason"] = outcome.reason or judged.reason
-    return scoring.with_measures(found, outcome, summary, file)
+    return scoring.add_measures(found, outcome, summary, file)
 
 
 def planned_actions(summary: RunSummary) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def planned_actions(summary: RunSummary) -> dict[str, Any]:
 
 def orphan_record(trial: Trial, home: Path, state: StudyState, file: StudyFile) -> dict[str, Any]:
     """What became of a trial whose owner died: how its run ended if it did, else that it is lost."""
-    found = ended_run(home, trial)
+    found = read_ended_run(home, trial)
     if found is None:
         reason = "the process that ran the study died during this trial"
         return {"run": trial.run, "outcome": Ending.LOST.value, "reason": reason}

@@ -41,7 +41,7 @@ def weighs_memory(file: StudyFile) -> bool:
 def _requested_measures(file: StudyFile) -> Iterator[tuple[str, object, str]]:
     for aim in file.aims:
         yield "objective", aim.name, aim.name
-    for name, bound in (file.constraints.given() if file.constraints else {}).items():
+    for name, bound in (file.constraints.bounds() if file.constraints else {}).items():
         yield f"constraints.{name}", bound, BOUNDS[name].measure
 
 

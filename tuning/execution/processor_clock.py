@@ -28,7 +28,7 @@ class ProcessorClock:
         if mhz:
             self._sum, self._count = self._sum + mhz, self._count + 1
 
-    def known(self) -> dict[str, float]:
+    def readings(self) -> dict[str, float]:
         """``processor_mhz``, if it is known."""
         return {"processor_mhz": self._sum / self._count} if self._count else {}
 

@@ -84,7 +84,7 @@ class Simulation:
             InputError: the cluster is not known, or has no such nodes.
         """
         if ranks not in self._targets:
-            self._targets[ranks] = target.named_target(self.cluster, None, ranks)
+            self._targets[ranks] = target.parse_target(self.cluster, None, ranks)
         return self._targets[ranks]
 
     def _write(self, writer: RecordWriter, config: RunConfig, found: Forecast, completed: bool) -> None:

@@ -45,7 +45,7 @@ class Neighbour(NamedTuple):
     config: RunConfig
 
 
-def of(config: RunConfig) -> list[Neighbour]:
+def list_neighbours(config: RunConfig) -> list[Neighbour]:
     """Each of them once; the configuration itself is legal."""
     found: dict[str, Neighbour] = {}
     flat = config.flat()
@@ -147,7 +147,7 @@ def forecast(config: RunConfig, target: Target) -> Forecast:
         InputError: it breaks a rule, is not of the cluster's size, or the device lacks a figure.
     """
     own = forecasts([config], target)[0]
-    near = of(config)
+    near = list_neighbours(config)
     others = zip(near, forecasts([one.config for one in near], target), strict=True)
     changes = [_change(own, one.values, other) for one, other in others if other.fits]
     return replace(own, changes=tuple(sorted(changes, key=lambda change: change.step_seconds)))
@@ -167,7 +167,7 @@ def forecasts(configs: Sequence[RunConfig], target: Target) -> list[Forecast]:
     for kind in dict.fromkeys(kinds):
         rows = [row for row, one in enumerate(kinds) if one == kind]
         some = [configs[row] for row in rows]
-        found |= dict(zip(rows, _forecast_batch(some, target.at(some[0]), kind[0]), strict=True))
+        found |= dict(zip(rows, _forecast_batch(some, target.adapt_to_config(some[0]), kind[0]), strict=True))
     return [found[row] for row in range(len(configs))]
 
 
@@ -176,9 +176,9 @@ def _forecast_batch(configs: Sequence[RunConfig], target: Target, precision: str
     cases = cases_of(configs, target.devices_per_node)
     found = columns(cases, target, precision)
     held = [footprint.largest(config) for config in configs]
-    beside = [headroom.outside(config, target.on_cpu) for config in configs]
+    beside = [headroom.rank_overhead(config, target.on_cpu) for config in configs]
     counted = np.array([one.total_bytes for one in held], np.float64)
-    needs = room_of(counted, target, headroom.outside_columns(beside))
+    needs = room_of(counted, target, headroom.overhead_columns(beside))
     peak = float(target.machine(precision).device.peak)
     return [
         _answer(config, target, _Row(row, cases, found, needs, peak), held[row], beside[row])
@@ -223,7 +223,7 @@ def terms(breakdown: Breakdown, number: int) -> dict[str, float]:
 
 
 def _notes(config: RunConfig, target: Target, row: _Row) -> list[str]:
-    beyond = target.calibrated.beyond(row.cases.take(np.array([row.number])))
+    beyond = target.calibrated.describe_excess(row.cases.take(np.array([row.number])))
     unseen = (
         f"outside of what was measured ({'; '.join(beyond)}): the interval is wider, and the answer less sure"
     )

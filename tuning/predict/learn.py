@@ -29,8 +29,8 @@ from tuning.predict import answer
 from tuning.predict.cluster.this_machine import Seats, seats_of
 from tuning.predict.fit import allowances, calibrate
 from tuning.predict.fit.allowances import Peaks
-from tuning.predict.fit.calibrate import CONTRADICTION, Calibrated, Measured, of_few
-from tuning.predict.fit.finished_runs import Finished, Trial, joined_machine, layout
+from tuning.predict.fit.calibrate import CONTRADICTION, Calibrated, Measured, small_sample_factor
+from tuning.predict.fit.finished_runs import Finished, Trial, join_machines, layout
 from tuning.predict.model.cases import cases_of
 from tuning.predict.model.constants import MEASURED_LIMITS
 from tuning.predict.model.headroom import Allowance
@@ -81,7 +81,7 @@ class Contradiction(NamedTuple):
         )
 
 
-def counted_runs(runs: Sequence[Finished], target: Target, here: Fingerprint) -> Counted:
+def select_runs(runs: Sequence[Finished], target: Target, here: Fingerprint) -> Counted:
     """Those that ran whole, on this machine as it is set up now, with nothing that is not modelled."""
     groups, left_out = dict[tuple[Any, ...], list[Run]](), list[LeftOut]()
     ours = here.as_dict()
@@ -165,12 +165,12 @@ def _why_illegal(config: RunConfig) -> str | None:
 Groups = Sequence[Sequence[Run]]
 
 
-def learned_target(target: Target, runs: Sequence[Finished], here: Fingerprint) -> Target:
-    """This machine as ``target.measured_here`` has it, with what finished runs tell of it; ``runs`` by rising age.
+def learn_target(target: Target, runs: Sequence[Finished], here: Fingerprint) -> Target:
+    """This machine as ``target.calibrated_target`` has it, with what finished runs tell of it; ``runs`` by rising age.
 
     Too few change no constant, and a note says how many are missing. Runs that contradict each other never count.
     """
-    known, left_out = counted_runs(runs, target, here)
+    known, left_out = select_runs(runs, target, here)
     groups, contradictions = agreeing(known)
     older = [
         LeftOut(run.id, f"is older than the {_MOST} newest configurations")
@@ -184,27 +184,27 @@ def learned_target(target: Target, runs: Sequence[Finished], here: Fingerprint) 
         runs=len(_flatten(groups)),
         configurations=len(groups),
         layouts=len(_layouts(groups)),
-        links=tuple(sorted({able.at(group[0].config).links_name for group in groups} - {""})),
+        links=tuple(sorted({able.adapt_to_config(group[0].config).links_name for group in groups} - {""})),
         memory_runs=memory_runs,
         allowance=allowance,
         left_out=tuple(left_out),
     )
     found = replace(target, experience=told)
     if told.configurations >= LEAST_CONFIGURATIONS and told.layouts >= LEAST_LAYOUTS:
-        found = _fit_target(replace(able, experience=told), measured_runs(groups, able))
+        found = _fit_target(replace(able, experience=told), summarize_runs(groups, able))
     else:
         found = replace(found, notes=(*found.notes, _too_few(told)))
     return replace(found, notes=(*found.notes, *_of_left_out(told, contradictions)))
 
 
-def measured_runs(groups: Groups, target: Target) -> Measured:
+def summarize_runs(groups: Groups, target: Target) -> Measured:
     """Medians of runs alike, on the machine as each configuration's ranks have it; layouts are held out as a whole."""
     configs = [group[0].config for group in groups]
-    seats = [target.at(config) for config in configs]
+    seats = [target.adapt_to_config(config) for config in configs]
     machines = [one.machine(config.precision) for one, config in zip(seats, configs, strict=True)]
     seconds = np.array([np.median([run.trial.seconds for run in group]) for group in groups])
     cases = cases_of(configs, [one.devices_per_node for one in seats])
-    return Measured(cases, joined_machine(machines), seconds, _parts(groups))
+    return Measured(cases, join_machines(machines), seconds, _parts(groups))
 
 
 def _of_as_many(target: Target, groups: Groups) -> Target:
@@ -236,7 +236,7 @@ def _fit_target(target: Target, of: Measured) -> Target:
 
 def _uncertainty(calibrated: Calibrated, layouts: int) -> float:
     """What an interval from so few layouts lacks."""
-    return (of_few(layouts) - 1) * max(abs(calibrated.low), abs(calibrated.high))
+    return (small_sample_factor(layouts) - 1) * max(abs(calibrated.low), abs(calibrated.high))
 
 
 def _memory(groups: Groups, target: Target) -> tuple[int, Allowance | None]:
@@ -250,7 +250,7 @@ def _memory(groups: Groups, target: Target) -> tuple[int, Allowance | None]:
     ]
     held = [footprint.largest(group[0].config).total_bytes for group in with_peak]
     found = Peaks(np.array(held, np.float64), np.array(peaks, np.float64), _parts(with_peak))
-    return count, allowances.learned_allowance(found, count, target.on_cpu)
+    return count, allowances.learn_allowance(found, count, target.on_cpu)
 
 
 def _parts(groups: Groups) -> NDArray[np.int_]:

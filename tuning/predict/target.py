@@ -138,15 +138,15 @@ class Target:
             return self.experience.allowance
         return headroom.ON_CPU if self.on_cpu else headroom.ON_GPU
 
-    def at(self, config: RunConfig) -> Target:
+    def adapt_to_config(self, config: RunConfig) -> Target:
         """As the ranks of a configuration have it.
 
         Raises:
             InputError: there are more than this machine can have.
         """
-        return self.seated(this_machine.seats_of(config))
+        return self.adapt_to_seats(this_machine.seats_of(config))
 
-    def seated(self, seats: Seats) -> Target:
+    def adapt_to_seats(self, seats: Seats) -> Target:
         """As so many ranks have it: on this machine's CPU they share cores, and may be in the lab. Else the same.
 
         Raises:
@@ -214,7 +214,7 @@ class Target:
         }
 
 
-def named_target(text: str, nodes: int | None = None, ranks: int | None = None) -> Target:
+def parse_target(text: str, nodes: int | None = None, ranks: int | None = None) -> Target:
     """A cluster of the catalogue or a TOML file. Without ``nodes`` as many as ``ranks`` fill; a part of one will do.
 
     Raises:
@@ -224,11 +224,11 @@ def named_target(text: str, nodes: int | None = None, ranks: int | None = None) 
         return _of_catalogue(text, nodes, ranks)
     path = Path(text)
     if path.suffix == ".toml" or path.exists():
-        return of_cluster(catalogue.from_file(path, nodes))
-    return of_cluster(catalogue.cluster(text, nodes or 1))
+        return cluster_target(catalogue.read_cluster(path, nodes))
+    return cluster_target(catalogue.cluster(text, nodes or 1))
 
 
-def of_cluster(cluster: Cluster, exact: bool = True) -> Target:
+def cluster_target(cluster: Cluster, exact: bool = True) -> Target:
     """With the constants of its devices if they are of one kind that has some; else with the shipped ones."""
     kinds = sorted({group.accelerator.name for group in cluster.groups})
     notes: tuple[str, ...] = ()
@@ -242,7 +242,7 @@ def of_cluster(cluster: Cluster, exact: bool = True) -> Target:
             *notes,
             f"between nodes seconds are those of the slowest measured link, {rate}, whatever the placement",
         )
-    own = device_constants.of(kinds[0]) if len(kinds) == 1 else None
+    own = device_constants.find_constants(kinds[0]) if len(kinds) == 1 else None
     if own is not None:
         notes = (device_constants.note(kinds[0], own), *notes)
         return Target(cluster, own, exact, 0.0, notes, device_constants.FITTED[kinds[0]].source)
@@ -259,7 +259,7 @@ def _unfitted_note(accelerator: str) -> str:
     )
 
 
-def measured_here(calibration: Calibration) -> Target:
+def calibrated_target(calibration: Calibration) -> Target:
     """This machine: what was measured is reached in full, so constants that are shares of a data sheet become 1.
 
     Raises:
@@ -288,13 +288,13 @@ def _of_catalogue(text: str, nodes: int | None, ranks: int | None) -> Target:
     one = catalogue.cluster(text, nodes or 1)
     size = one.groups[0].devices
     if nodes is not None or ranks is None or len(one.groups) > 1:
-        return of_cluster(one)
+        return cluster_target(one)
     if ranks <= size:
-        return of_cluster(one, exact=False)
+        return cluster_target(one, exact=False)
     if ranks % size:
         raise InputError(
             "world size",
             ranks,
             f"nodes of {text} have {size} devices: give a multiple of {size}, or at most {size}",
         )
-    return of_cluster(catalogue.cluster(text, ranks // size))
+    return cluster_target(catalogue.cluster(text, ranks // size))

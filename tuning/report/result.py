@@ -145,7 +145,7 @@ def _arm(arm: Arm, found: Confirmed, file: StudyFile) -> ArmRow:
 
 def display_value(value: float | None, low: float | None, high: float | None, aim: Aim) -> Shown:
     """A kept value as people see it."""
-    return Shown(aim.shown(value), *aim.bounds(low, high), aim.unit)
+    return Shown(aim.to_display(value), *aim.bounds(low, high), aim.unit)
 
 
 def is_kept(state: StudyState, trial: Trial | None, file: StudyFile) -> bool:
@@ -174,7 +174,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     """The document of a study: ``result.json``, ``tune --json`` and ``show``."""
     stands, found = leaderboard.standing(state, file), confirmation.confirmation_of(state, file)
     decision = _make_decision(found, state, file) if found else None
-    stands = confirmation.with_winner(stands, found)
+    stands = confirmation.promote_winner(stands, found)
     compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared, found)
     best, baseline = _remeasured_intervals(found)
@@ -187,7 +187,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         objectives=[aim.name for aim in file.aims],
         price=Price(file.price.per_gpu_hour, file.price.currency) if file.price else None,
         simulate=file.simulate.cluster if file.simulate else None,
-        constraints=file.constraints.given() if file.constraints else {},
+        constraints=file.constraints.bounds() if file.constraints else {},
         ranks=file.ranks,
         state=study_state,
         best=_entry(Entry, stands.best, file, best),
@@ -217,12 +217,12 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         damage=list(state.damage),
         failures=failures.board(state, file),
         steering=effective_config.events(state),
-        mask=effective_config.of_state(state, file.search_space).document(),
+        mask=effective_config.build_mask(state, file.search_space).document(),
         sampler=effective_config.sampler(file, state),
         budget_settings=effective_config.budget(file),
         continues=list(state.continues),
         continued_in=(state.successor or {}).get("name"),
-        inherited=effective_config.inherited(state),
+        inherited=effective_config.inherited_studies(state),
     )
     lines = summary_line.result_lines(document, state)
     return replace(document, result_lines=lines, result_line=summary_line.SEPARATOR.join(lines))
@@ -234,7 +234,7 @@ def _remeasured_intervals(found: Confirmed | None) -> tuple[Interval | None, Int
     """
     if found is None:
         return None, None
-    rounds = found.against(found.baseline)
+    rounds = found.compare_fastest(found.baseline)
     return rounds.better, rounds.baseline if found.plain else None
 
 
@@ -272,7 +272,7 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
     guard = None if judged is None else GuardState(judged.state, judged.reason)
     # A constraint is judged over all runs of a trial that has a value.
     limits = leaderboard.limits(state, trial, file) if trial.value is not None else []
-    over = live_comparison.over_baseline(state, trial, stands.baseline, file)
+    over = live_comparison.ratio_to_baseline(state, trial, stands.baseline, file)
     return TrialRow(**values, guard=guard, limits=limits, over_baseline=over)
 
 
@@ -295,7 +295,7 @@ def _compare(
 ) -> Comparison | None:
     """Best against baseline; against itself for the best's own interval when there is no other."""
     if found is not None and (found.plain or stands.baseline is None):
-        return found.against(found.baseline)
+        return found.compare_fastest(found.baseline)
     if stands.best is None or stands.baseline is None:
         return None
     if not live_comparison.ranks(file) or stands.best.config == stands.baseline.config:
@@ -321,7 +321,7 @@ def _in_turns(state: StudyState, best: Trial, baseline: Trial, file: StudyFile) 
         )
     low, high = compared.ratio.low, compared.ratio.high
     alone = math.inf if low is None or high is None else math.log(high / low) / 2
-    ratio = paired_comparison.interval(math.log(links.over(baseline)), math.hypot(alone, links.half))
+    ratio = paired_comparison.interval(math.log(links.ratio_to(baseline)), math.hypot(alone, links.half))
     moved = links.began is not best or links.began.leader_level is not None
     sure = None if moved else compared.probability
     return replace(compared, ratio=ratio, verdict=paired_comparison.verdict(ratio, 0.0), probability=sure)

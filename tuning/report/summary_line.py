@@ -113,7 +113,7 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     objective = document.aim.objective
     if gain.low is None and objective.single and not gain.confirmed:
         once = "a run gives one value and no interval: undecided until both are measured again"
-        return f"{beside(gain, yardstick)}; {once}"
+        return f"{ratio_text(gain, yardstick)}; {once}"
     words = gain_text(gain, yardstick, objective.better) + _outlook(document)
     row = next((row for row in document.trials if row.number == baseline.trial), None)
     if gain.verdict != "better" and row and row.broken:
@@ -144,7 +144,7 @@ def _comparison_words(document: StudyResult, gain: Gain, best: Entry, live: bool
 _SURE_ALONE = 0.975
 
 
-def beside(gain: Gain, yardstick: str) -> str:
+def ratio_text(gain: Gain, yardstick: str) -> str:
     """A ratio of which nothing is known but itself."""
     return f"{signed_percent(gain.ratio)} % compared with {yardstick}"
 
@@ -156,7 +156,7 @@ def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
     ratio, low, high = gain.ratio, gain.low, gain.high
     if low is None or high is None:
         few = f"from too few {'rounds' if gain.confirmed else 'or too uneven steps'} for an interval"
-        return f"undecided: {beside(gain, yardstick)}, {few}"
+        return f"undecided: {ratio_text(gain, yardstick)}, {few}"
     if gain.verdict == "better":
         return f"{_part(ratio)} % {word} than {yardstick}, 95 % interval {_part(low)} to {_part(high)} %"
     if gain.verdict == "worse":
@@ -169,7 +169,7 @@ def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
     likely = "" if gain.probability is None else f", {100 * gain.probability:.0f} % likely to be {word}"
     if gain.probability is not None and gain.probability >= _SURE_ALONE:
         likely += " (the interval, which holds after every round, is wider than that)"
-    return f"undecided: {beside(gain, yardstick)}, {between}{likely}"
+    return f"undecided: {ratio_text(gain, yardstick)}, {between}{likely}"
 
 
 def _not_told(document: StudyResult) -> str:

@@ -18,7 +18,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial
 
 from tuning.sampling.optuna_export_storage import Place, SqliteFile
-from tuning.sampling.optuna_study import directions, frozen
+from tuning.sampling.optuna_study import directions, to_frozen_trial
 from tuning.space.encoding import Encoding
 from tuning.spec import study_file
 from tuning.spec.objectives import Aim
@@ -117,7 +117,7 @@ class Mirror:
         self._take(state)
         self._compare(study.get_trials(deepcopy=False))
         for trial in list(self._missing.values())[: self._lot]:
-            if told := frozen(trial, self._encoding, self._several):
+            if told := to_frozen_trial(trial, self._encoding, self._several):
                 study.add_trial(told)
             self._compared += 1
             del self._missing[trial.number]
@@ -129,7 +129,7 @@ class Mirror:
         ]
         for trial in sorted(new, key=lambda trial: (trial.ended_unix or 0.0, trial.number)):
             self._taken.add(trial.number)
-            if told := frozen(trial, self._encoding, self._several):
+            if told := to_frozen_trial(trial, self._encoding, self._several):
                 self._expected[trial.number], self._missing[trial.number] = _identity(told), trial
 
     def _compare(self, there: Sequence[FrozenTrial]) -> None:
@@ -153,7 +153,7 @@ class Mirror:
                 directions=directions(self._several),
                 load_if_exists=True,
             )
-            self._place.opened(self._study)
+            self._place.check_study(self._study)
             self._opened = self._storage_mark(self._storage)
         return self._study
 
@@ -240,7 +240,7 @@ def rebuild(folder: Path, tell: Callable[[str], None] = lambda _: None, most: in
 
 def _note_lag(folder: Path, lag: str) -> str:
     """Those words, which a study's status has from now on, too, unless somebody runs it."""
-    status = StudyStatus.of(folder)
+    status = StudyStatus.from_folder(folder)
     if status != StudyStatus() and status.optuna_lag != lag and not status.alive:
         with suppress(OSError):
             update_status(folder, optuna_lag=lag)

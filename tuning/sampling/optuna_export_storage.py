@@ -30,7 +30,7 @@ class Place(Protocol):
     url: str
     engine_options: dict[str, Any]
 
-    def opened(self, study: optuna.Study) -> None:
+    def check_study(self, study: optuna.Study) -> None:
         """Raise if it is somebody else's."""
         ...
 
@@ -55,7 +55,7 @@ class SqliteFile:
         self.url = f"sqlite:///{self._path}"
         self.engine_options: dict[str, Any] = {"connect_args": {"timeout": LOCK_SECONDS}}
 
-    def opened(self, study: optuna.Study) -> None:
+    def check_study(self, study: optuna.Study) -> None:
         """It lies in the study's own folder."""
 
     def mark(self) -> object:
@@ -107,7 +107,7 @@ class InDatabase:
             "connect_args": {"connect_timeout": CONNECT_SECONDS},
         }
 
-    def opened(self, study: optuna.Study) -> None:
+    def check_study(self, study: optuna.Study) -> None:
         """Check whose it is.
 
         Raises:

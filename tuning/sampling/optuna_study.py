@@ -112,7 +112,7 @@ class Index:
 
     def tell(self, trial: Trial) -> None:
         """Take over how a journaled trial ended."""
-        finished = frozen(trial, self._encoding, self._several)
+        finished = to_frozen_trial(trial, self._encoding, self._several)
         if (placeholder := self._elsewhere.pop(trial.number, None)) is not None:
             self._study.tell(
                 placeholder, state=TrialState.FAIL
@@ -246,7 +246,7 @@ def _values(trial: Trial, several: Sequence[Aim]) -> list[float] | None:
     return known if trial.value is not None and len(known) == len(one) else None
 
 
-def frozen(trial: Trial, encoding: Encoding, several: Sequence[Aim] = ()) -> FrozenTrial | None:
+def to_frozen_trial(trial: Trial, encoding: Encoding, several: Sequence[Aim] = ()) -> FrozenTrial | None:
     """A journaled trial as Optuna keeps it; None for one that it has no business with.
 
     A failure about the configuration is a pruned trial with a broken constraint: TPE ranks it last, without a

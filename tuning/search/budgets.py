@@ -45,13 +45,13 @@ def _ran(trial: Trial) -> bool:
     return trial.value is not None or trial.outcome in GOOD
 
 
-def predicted_infeasible(words: str) -> InfeasibleSpace:
+def infeasible_by_prediction(words: str) -> InfeasibleSpace:
     """What :func:`tuning.search.acquisition.gives_up` says."""
     ends = words.startswith(CERTAIN)
     return InfeasibleSpace(words + (_ONWARDS if ends else ""), ends)
 
 
-def measured_infeasible(state: StudyState) -> InfeasibleSpace | None:
+def infeasible_by_trials(state: StudyState) -> InfeasibleSpace | None:
     """Without predictions: after twelve failures, and none of them ends the search."""
     found = failed_trials(state)
     if len(found) < MOST_FAILURES:
@@ -67,11 +67,11 @@ def infeasible_note(state: StudyState) -> str:
     said = [note for note in state.notes if note.startswith((CERTAIN, SO_FAR))]
     if not said:
         return ""
-    now = measured_infeasible(state)
+    now = infeasible_by_trials(state)
     return now.words if now and said[-1].startswith(SO_FAR) and FORETOLD not in said[-1] else said[-1]
 
 
-def ended_infeasible(state: StudyState) -> bool:
+def is_infeasible(state: StudyState) -> bool:
     """Whether the search ended because nothing runs."""
     certain = any(note.startswith(CERTAIN) for note in state.notes)
     return certain and not any(map(_ran, state.trials))
@@ -157,7 +157,7 @@ def _confirmation_use(state: StudyState, file: StudyFile, name: str, rate: float
     return 2 * median([_trial_use(name, rate, file, trial, usual) for trial in ended] or [0.0])
 
 
-def used_up(state: StudyState, file: StudyFile, under_way: int = 0) -> str | None:
+def exhausted_budget(state: StudyState, file: StudyFile, under_way: int = 0) -> str | None:
     """The first kind that one more trial would use up, with the confirmation of the best and with so many trials
     ``under_way``; None while all suffice.
     """
@@ -191,18 +191,18 @@ def no_room_again(state: StudyState, file: StudyFile, trials: Sequence[Trial]) -
 def document(state: StudyState, file: StudyFile, study_state: str) -> Budgets:
     """For people and ``--json``."""
     rows = {name: use.row for name, use in budgets(state, file).items()}
-    return Budgets(**rows, stopped_by=stopped_by(state, file, study_state))
+    return Budgets(**rows, stopped_by=stop_reason(state, file, study_state))
 
 
-def stopped_by(state: StudyState, file: StudyFile, study_state: str) -> str | None:
+def stop_reason(state: StudyState, file: StudyFile, study_state: str) -> str | None:
     """What ended the search: first what its own trials used up, for confirmations come after it."""
-    if kind := used_up(_search(state), file):
+    if kind := exhausted_budget(_search(state), file):
         return kind
     if study_state in ("running", "paused", "stopping", "interrupted"):
-        return used_up(state, file)
-    if ended_infeasible(state):
+        return exhausted_budget(state, file)
+    if is_infeasible(state):
         return "nothing_runs"
-    return "space" if SPACE_IS_MEASURED in state.notes else used_up(state, file) or "command"
+    return "space" if SPACE_IS_MEASURED in state.notes else exhausted_budget(state, file) or "command"
 
 
 def _search(state: StudyState) -> StudyState:

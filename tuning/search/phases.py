@@ -76,7 +76,7 @@ def open_now(state: StudyState, file: StudyFile) -> Iterator[tuple[str, Mask]]:
     """The name and mask of the phase that is on, of those that follow it, and last the whole space without a name; each
     inside what commands left open.
     """
-    space, given = file.search_space, effective_config.of_state(state, file.search_space)
+    space, given = file.search_space, effective_config.build_mask(state, file.search_space)
     known = phases(state, file)
     leaders = _leaders(state, file, known[0].keys) if known else []
     if leaders:

@@ -12,8 +12,8 @@ from engine.run.outcome import Ending
 from tuning.analysis import confirmation, leaderboard, live_comparison
 from tuning.analysis.scoring import is_lossy
 from tuning.search import phases
-from tuning.search.budgets import is_spent, no_room_again, used_up
-from tuning.space.first_tries import Tries, first_tries, fitting_tries, worked_out
+from tuning.search.budgets import exhausted_budget, is_spent, no_room_again
+from tuning.space.first_tries import Tries, automatic_point, first_tries, fitting_tries
 from tuning.space.points import Point, point_key
 from tuning.spec.study_file import StudyFile
 from tuning.storage import effective_config
@@ -76,7 +76,7 @@ def _baseline_words(file: StudyFile) -> str:
 def search_goes_on(state: StudyState, file: StudyFile) -> bool:
     """Whether every budget allows one more trial beside those that run, leaving what it takes to confirm the best."""
     searching = sum(trial.confirms is None for trial in state.under_way)
-    return used_up(state, file, searching) is None
+    return exhausted_budget(state, file, searching) is None
 
 
 def enqueued_points(state: StudyState) -> list[tuple[str, Point]]:
@@ -136,7 +136,7 @@ def _worked_out(state: StudyState, file: StudyFile) -> Step | None:
     trials it is measured with each of these taken back as well, for what formulas do not know.
     """
     space, best = file.search_space, leaderboard.standing(state, file).best
-    automatic = worked_out(space)
+    automatic = automatic_point(space)
     if best is None or not automatic:
         return None
     values = space.base_values | best.config
@@ -149,11 +149,11 @@ def _worked_out(state: StudyState, file: StudyFile) -> Step | None:
             for other in space.by_key[key].choices
             if other != AUTO
         ]
-    known, open_now = leaderboard.visited_keys(state, space), effective_config.of_state(state, space)
+    known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
     for changed, why in twins:
         point = space.point(values | changed)
         unknown = point_key(point) not in known and open_now.allows(point, space)
-        if unknown and not space.outside(point) and not space.problem(point):
+        if unknown and not space.why_outside(point) and not space.problem(point):
             return Step("search", "sampler", point, why)
     return None
 
@@ -162,7 +162,7 @@ def _next_first_try(
     state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]
 ) -> Step | None:
     space = file.search_space
-    known, open_now = leaderboard.visited_keys(state, space), effective_config.of_state(state, space)
+    known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
 
     def left(tries: Sequence[tuple[Point, str]]) -> list[tuple[Point, str]]:
         return [each for each in tries if point_key(each[0]) not in known and open_now.allows(each[0], space)]
@@ -181,7 +181,7 @@ def _less_lossy(state: StudyState, file: StudyFile) -> Step | None:
     is none, or all such were measured.
     """
     space, best = file.search_space, leaderboard.standing(state, file).best
-    known, open_now = leaderboard.visited_keys(state, space), effective_config.of_state(state, space)
+    known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
     for loser in sorted(leaderboard.losers(state, file), key=lambda one: -(one.value or 0.0)):
         if best is not None and (loser.value or 0.0) <= (best.value or 0.0):
             return None
@@ -201,7 +201,7 @@ def _gentlest(state: StudyState, file: StudyFile) -> Step | None:
     space, best = file.search_space, leaderboard.standing(state, file).best
     if best is None or not live_comparison.ranks(file) or not is_lossy(space.base_values | best.config):
         return None
-    known, open_now = leaderboard.visited_keys(state, space), effective_config.of_state(state, space)
+    known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
     for point in space.less_lossy(best.config, least=True):
         if point_key(point) not in known and open_now.allows(point, space) and is_wanted(point, state, file):
             why = f"loses least by the methods of trial {best.number}, and leads if it is about as fast"
@@ -258,7 +258,7 @@ def _ended_for_nothing(state: StudyState, file: StudyFile) -> Trial | None:
     if not failed or is_spent(state, file):
         return None
     space = file.search_space
-    open_now = effective_config.of_state(state, space)
+    open_now = effective_config.build_mask(state, space)
     best, again = confirmation.winner(state, file), leaderboard.retried_trials(state)
     spared = [
         trial
@@ -275,7 +275,7 @@ def _ended_for_nothing(state: StudyState, file: StudyFile) -> Trial | None:
 
 def _apply_pins(state: StudyState, file: StudyFile, point: Point) -> Point:
     """The baseline of a run that goes on has what somebody set by hand within its window."""
-    limits = effective_config.of_state(state, file.search_space).by_key
+    limits = effective_config.build_mask(state, file.search_space).by_key
     pinned = {key: limits[key].choices[0] for key in point if key in limits and len(limits[key].choices) == 1}
     return file.search_space.canonical_point(point | pinned)
 

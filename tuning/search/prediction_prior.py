@@ -42,7 +42,7 @@ def prediction_belief(configs: Sequence[RunConfig], target: Target, columns: Arr
         raise InputError("space", None, "holds no configuration to predict")
     found = forecasts(configs, target)
     low, high = (np.array([getattr(one.step_seconds, end) for one in found]) for end in ("low", "high"))
-    return Belief.of(
+    return Belief.from_columns(
         features([config.flat() for config in configs]) if columns is None else columns,
         -np.log([one.tokens_per_second for one in found]),
         np.log(high / low) / (2 * HALF_OF_90_PERCENT),
@@ -141,7 +141,9 @@ class Foresight:
         known = set(rows)
         pool = [row for row, point in enumerate(self.points) if row in known or allows(point)]
         place = {row: number for number, row in enumerate(pool)}
-        found = acquisition.propose(_take(belief, pool), Seen.of([place[row] for row in rows], values))
+        found = acquisition.propose(
+            _take(belief, pool), Seen.from_lists([place[row] for row in rows], values)
+        )
         if found is None:
             return None
         ran = any(np.isfinite(values))
@@ -154,9 +156,9 @@ class Foresight:
         if not budgets.failed_trials(state):
             return None
         if self.belief is None:
-            return budgets.measured_infeasible(state)
-        words = acquisition.gives_up(self.belief, Seen.of(*self._measured_rows(state)))
-        return budgets.predicted_infeasible(words) if words else None
+            return budgets.infeasible_by_trials(state)
+        words = acquisition.gives_up(self.belief, Seen.from_lists(*self._measured_rows(state)))
+        return budgets.infeasible_by_prediction(words) if words else None
 
     def hopeless(self, state: StudyState) -> frozenset[str]:
         """Keys of the candidates that will most likely fail, by predictions as the trials corrected them: the sampler
@@ -164,7 +166,7 @@ class Foresight:
         """
         if not self._proposes or self.belief is None:
             return frozenset()
-        skipped = acquisition.skipped_candidates(self.belief, Seen.of(*self._measured_rows(state)))
+        skipped = acquisition.skipped_candidates(self.belief, Seen.from_lists(*self._measured_rows(state)))
         return frozenset(point_key(self.points[row]) for row in skipped)
 
     def document(self, state: StudyState) -> dict[str, Any] | None:
@@ -174,7 +176,7 @@ class Foresight:
         rows, values = self._measured_rows(state)
         if self.belief is None or not rows:
             return None
-        errors = prediction_errors(self.belief, Seen.of(rows, values))._asdict()
+        errors = prediction_errors(self.belief, Seen.from_lists(rows, values))._asdict()
         errors["within"] = errors["within"] if np.isfinite(errors["within"]) else None
         counts = {"candidates": len(self.points), "skipped": len(self.hopeless(state))}
         return errors | counts | {"source": self._target.constants_source}

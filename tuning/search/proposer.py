@@ -49,7 +49,7 @@ class Proposer:
     def file(self) -> StudyFile:
         """The file, with what commands changed in it since."""
         state = self._journal.state
-        return state.once("file", None, lambda: effective_config.steered_file(self._given, state))
+        return state.once("file", None, lambda: effective_config.steer_file(self._given, state))
 
     @property
     def is_exhausted(self) -> bool:
@@ -72,7 +72,7 @@ class Proposer:
                 self._index.runs_elsewhere(trial)
             elif trial.number not in self._told:
                 self._told.add(trial.number)
-                self._index.tell(leaderboard.at_one_level(state, trial, file))
+                self._index.tell(leaderboard.level_trial(state, trial, file))
         self._index.only_elsewhere([trial.number for trial in state.under_way])
 
     def draw(self) -> Draw | None:
@@ -118,7 +118,7 @@ class Proposer:
     def _nothing_runs(self, state: StudyState) -> bool:
         """Whether nothing will run; says so, or that nothing ran so far, once."""
         asked = self._foresight
-        found = asked.nothing_runs(state) if asked else budgets.measured_infeasible(state)
+        found = asked.nothing_runs(state) if asked else budgets.infeasible_by_trials(state)
         if found is None:
             return False
         begin = budgets.CERTAIN if found.ends else budgets.SO_FAR
@@ -155,7 +155,7 @@ class Proposer:
 
     @property
     def _mask(self) -> Mask:
-        return effective_config.of_state(self._journal.state, self._given.search_space)
+        return effective_config.build_mask(self._journal.state, self._given.search_space)
 
     def _choice(self) -> str:
         return effective_config.sampler(self.file, self._journal.state).name
@@ -170,5 +170,5 @@ class Proposer:
 
     def _space_of(self, open_now: Mask) -> Space:
         if self._narrowed is None or self._narrowed[0] != open_now:
-            self._narrowed = (open_now, effective_config.narrowed_space(self._given.search_space, open_now))
+            self._narrowed = (open_now, effective_config.narrow_space(self._given.search_space, open_now))
         return self._narrowed[1]

@@ -55,7 +55,7 @@ class Belief:
     refused: tuple[str, ...]
 
     @classmethod
-    def of(
+    def from_columns(
         cls,
         features: Array,
         log_seconds: Array,
@@ -105,7 +105,7 @@ class Seen(NamedTuple):
     log_seconds: Array
 
     @classmethod
-    def of(cls, rows: list[int], log_seconds: list[float]) -> Seen:
+    def from_lists(cls, rows: list[int], log_seconds: list[float]) -> Seen:
         """From lists."""
         return cls(np.array(rows, np.intp), np.array(log_seconds, np.float64))
 
@@ -175,7 +175,7 @@ def prediction_errors(belief: Belief, seen: Seen) -> PredictionErrors:
     after = posterior(belief, seen)
     ran = ~seen.failed
     rows, measured = seen.rows[ran], seen.log_seconds[ran]
-    before = posterior(belief, Seen.of([], []))
+    before = posterior(belief, Seen.from_lists([], []))
     off = np.minimum(np.abs(measured - before.fast[rows]), np.abs(measured - before.slow[rows]))
     within = float((off < HALF_OF_90_PERCENT * before.spread[rows]).mean()) if len(rows) else float("nan")
     fails = before.fails[seen.rows]

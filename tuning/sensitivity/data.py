@@ -57,7 +57,7 @@ def is_number(knob: Knob) -> bool:
     return knob.is_range or (numbers and bool(known))
 
 
-def ordered_values(knob: Knob, values: Iterable[Any]) -> list[Any]:
+def sort_values(knob: Knob, values: Iterable[Any]) -> list[Any]:
     """Different values in their order: numbers by size with the missing one last, others as the study lists them."""
     found = list(dict.fromkeys(values))
     if is_number(knob):
@@ -65,7 +65,7 @@ def ordered_values(knob: Knob, values: Iterable[Any]) -> list[Any]:
     return sorted(found, key=knob.choices.index if set(found) <= set(knob.choices) else str)
 
 
-def moved_point(space: Space, point: Point, key: str, value: Any) -> tuple[Point | None, str]:
+def move_point(space: Space, point: Point, key: str, value: Any) -> tuple[Point | None, str]:
     """A point with one knob at another value; None with the reason where that cannot run, or without where it is the
     same run.
     """
@@ -96,7 +96,7 @@ class Group:
         """How many columns."""
         return len(self.names) or 1
 
-    def of(self, value: Any) -> list[float]:
+    def encode(self, value: Any) -> list[float]:
         """The columns of one value."""
         if self.names:
             return [float(value == name) for name in self.names]
@@ -116,10 +116,10 @@ class Columns:
 
     groups: tuple[Group, ...]
 
-    def of(self, points: Sequence[Point]) -> Array:
+    def encode(self, points: Sequence[Point]) -> Array:
         """One row for each point."""
         rows = [
-            [number for group in self.groups for number in group.of(point[group.knob.key])]
+            [number for group in self.groups for number in group.encode(point[group.knob.key])]
             for point in points
         ]
         return np.array(rows, dtype=np.float64)
@@ -139,7 +139,7 @@ class Columns:
 
 def columns(knobs: Sequence[Knob], points: Sequence[Point]) -> Columns:
     """For those knobs that differ between points."""
-    groups = (_group(knob, ordered_values(knob, (point[knob.key] for point in points))) for knob in knobs)
+    groups = (_group(knob, sort_values(knob, (point[knob.key] for point in points))) for knob in knobs)
     return Columns(tuple(group for group in groups if group is not None))
 
 

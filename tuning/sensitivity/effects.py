@@ -52,7 +52,7 @@ def _of_knob(knob: Knob, space: Space, known: Sequence[Trial], broken: Sequence[
     there, gone = (_by_value(knob, space, trials) for trials in (known, broken))
     rows = [
         _row(value, there.get(value, []), gone.get(value, []))
-        for value in data.ordered_values(knob, [*there, *gone])
+        for value in data.sort_values(knob, [*there, *gone])
     ]
     acting = sum(row.trials for row in rows)
     return KnobRow(knob.key, acting, _reason(rows, acting), rows)
@@ -149,7 +149,7 @@ def _steps(knob: Knob, point: Point, at: dict[str, list[Trial]]) -> list[Any]:
         return [choice for choice in knob.choices if choice != now]
     tried = _tried_values(knob, point, at) if knob.is_range else set()
     (tried_below, tried_above), (below, above) = (
-        _adjacent_values(data.ordered_values(knob, [*pool, now]), now) for pool in (tried, knob.grid())
+        _adjacent_values(data.sort_values(knob, [*pool, now]), now) for pool in (tried, knob.grid())
     )
     return [*(tried_below or below), *(tried_above or above)]
 
@@ -175,7 +175,7 @@ def _neighbour(
 ) -> Neighbour | None:
     """None where the step leads to the very same run."""
     key, _, value = step
-    made, broken = data.moved_point(
+    made, broken = data.move_point(
         file.search_space, file.search_space.canonical_point(winner.config), key, value
     )
     if made is None:

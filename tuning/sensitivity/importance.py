@@ -36,7 +36,7 @@ def _active_values(config: Point, space: Space) -> Point:
 def _shares(points: list[tuple[Point, float]], space: Space) -> dict[str, float]:
     import optuna
 
-    study = as_study(points, space)
+    study = build_study(points, space)
     quantile = min(0.5, max(0.1, BEST_TRIALS / len(points)))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=quantile)
     with warnings.catch_warnings():
@@ -45,7 +45,7 @@ def _shares(points: list[tuple[Point, float]], space: Space) -> dict[str, float]
     return {key: float(share) for key, share in shares.items()}
 
 
-def as_study(points: list[tuple[Point, float]], space: Space) -> Any:
+def build_study(points: list[tuple[Point, float]], space: Space) -> Any:
     """An Optuna study in memory whose trials are points and their values."""
     import optuna
 

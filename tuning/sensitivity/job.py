@@ -71,7 +71,7 @@ def write(study: Path, trials: int, found: Fanova | Shap) -> None:
 def read(study: Path, kind: type[Found], trials: int) -> Kept[Found] | None:
     """The outcome over exactly so many trials, or None."""
     document = run_folder.read_json(path(study, kind.method, trials))
-    return outcomes.taken_up(kind, document) if document else None
+    return outcomes.parse_kept(kind, document) if document else None
 
 
 def newest(study: Path, kind: type[Found], trials: int) -> Kept[Found] | None:

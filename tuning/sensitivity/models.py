@@ -25,7 +25,7 @@ from tuning.analysis import confirmation
 from tuning.sensitivity import data
 from tuning.sensitivity.data import Array, Columns, columns
 from tuning.sensitivity.effects import nearest, neighbours
-from tuning.sensitivity.importance import as_study
+from tuning.sensitivity.importance import build_study
 from tuning.sensitivity.outcomes import (
     Explained,
     Fanova,
@@ -117,7 +117,7 @@ def fanova(state: StudyState, space: Space) -> Iterator[Fanova]:
     if reason:
         yield Fanova(reason=reason, trials=len(points), complete=True)
         return
-    study, found = as_study(points, space), list[dict[str, float]]()
+    study, found = build_study(points, space), list[dict[str, float]]()
     for seed in range(_GROUPS):
         found.append(_shares(study, seed))
         yield _so_far(found, len(points))
@@ -190,7 +190,7 @@ def explain(
     """Of knobs and of pairs, the largest mean effect first. ``show`` puts the model's unit into ``effect``'s."""
     import shap
 
-    rows, explainer = columns.of(points), shap.TreeExplainer(found.model)
+    rows, explainer = columns.encode(points), shap.TreeExplainer(found.model)
     effects, both = np.asarray(explainer.shap_values(rows)), []
     for start in range(0, len(rows), _ROWS_AT_A_TIME):
         both.append(np.asarray(explainer.shap_interaction_values(rows[start : start + _ROWS_AT_A_TIME])))
@@ -208,10 +208,10 @@ def _knob(group: Any, effects: Array, points: Sequence[Point], show: Show) -> Kn
     knob = group.knob
     at = [nearest(knob, point[knob.key]) for point in points]
     rows = []
-    for value in data.ordered_values(knob, at):
+    for value in data.sort_values(knob, at):
         own = effects[[one == value for one in at]]
         rows.append(ValueEffect(value, len(own), float(show(own.mean()))))
-    numbers = [group.of(point[knob.key])[0] for point in points]
+    numbers = [group.encode(point[knob.key])[0] for point in points]
     direction = _direction(numbers, effects) if data.is_number(knob) else None
     return KnobEffect(knob.key, float(show(np.abs(effects).mean())), direction, rows)
 
@@ -324,7 +324,7 @@ def _poor(score: str, least: float) -> str:
 
 def _fit(space: Space, points: list[Point], targets: Any) -> Fitted | None:
     made = columns(space.knobs, points)
-    return Fitted(fit(made.of(points), targets), made, points) if made.groups else None
+    return Fitted(fit(made.encode(points), targets), made, points) if made.groups else None
 
 
 def _dependence(fitted: Fitted, space: Space) -> list[PredictedKnob]:
@@ -334,7 +334,7 @@ def _dependence(fitted: Fitted, space: Space) -> list[PredictedKnob]:
     points = [space.canonical_point(space.point(fitted.points[index])) for index in sorted(chosen)]
     rows = []
     for group in fitted.columns.groups:
-        shown = data.ordered_values(group.knob, group.knob.grid() if group.knob.is_range else group.seen)
+        shown = data.sort_values(group.knob, group.knob.grid() if group.knob.is_range else group.seen)
         found = (
             (value, _points_at(points, group.knob.key, value, space)) for value in shown if group.knows(value)
         )
@@ -346,14 +346,14 @@ def _dependence(fitted: Fitted, space: Space) -> list[PredictedKnob]:
 def _points_at(points: Sequence[Point], key: str, value: Any, space: Space) -> list[Point]:
     acting = (point for point in points if space.is_active(key, point))
     found = (
-        point if point[key] == value else data.moved_point(space, point, key, value)[0] for point in acting
+        point if point[key] == value else data.move_point(space, point, key, value)[0] for point in acting
     )
     return [point for point in found if point is not None]
 
 
 def _predict_value(value: Any, points: Sequence[Point], fitted: Fitted) -> PredictedValue:
     full = [point for point in points if fitted.columns.know(point)]
-    mean = float(np.exp(fitted.found.predict(fitted.columns.of(full))).mean()) if full else None
+    mean = float(np.exp(fitted.found.predict(fitted.columns.encode(full))).mean()) if full else None
     return PredictedValue(value, len(full), mean)
 
 
@@ -365,14 +365,14 @@ def _neighbours(
     if winner is None:
         return []
     space, rows = file.search_space, []
-    here = fitted.found.predict(fitted.columns.of([data.knobs_at(space, winner)]))[0]
+    here = fitted.found.predict(fitted.columns.encode([data.knobs_at(space, winner)]))[0]
     for one in neighbours(state, file):
         if one.config is None or one.stands != "unknown":
             continue
         point = space.base_values | one.config
         if not fitted.columns.know(point):
             continue
-        gap = float(fitted.found.predict(fitted.columns.of([point]))[0] - here)
+        gap = float(fitted.found.predict(fitted.columns.encode([point]))[0] - here)
         loss, low, high = (100 * float(-np.expm1(gap + sign * fitted.found.error)) for sign in (0, 1, -1))
         rows.append(PredictedNeighbour(one.key, one.value, _chance(fails, point), loss, low, high))
     return rows
@@ -381,4 +381,4 @@ def _neighbours(
 def _chance(fails: Fitted | None, point: Point) -> float | None:
     if fails is None or not fails.columns.know(point):
         return None
-    return float(np.clip(fails.found.predict(fails.columns.of([point]))[0], 0, 1))
+    return float(np.clip(fails.found.predict(fails.columns.encode([point]))[0], 0, 1))

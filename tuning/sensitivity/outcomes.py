@@ -173,7 +173,7 @@ class Kept(Generic[Found_co]):
         return head | plain(self.found)
 
 
-def taken_up(kind: type[Found_co], data: dict[str, Any]) -> Kept[Found_co] | None:
+def parse_kept(kind: type[Found_co], data: dict[str, Any]) -> Kept[Found_co] | None:
     """What a file holds, or None if it is of another version or shape."""
     if data.get("version") != VERSION:
         return None

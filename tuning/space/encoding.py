@@ -89,7 +89,7 @@ class Encoding:
     def encode(self, point: Point) -> dict[str, Any] | None:
         """What a sampler would have drawn for a point; None if it cannot draw this point."""
         point = self.space.canonical_point(point)  # an older version may have called it by another name
-        if self.space.degrees(point) not in self.space.layouts or self.space.outside(point):
+        if self.space.degrees(point) not in self.space.layouts or self.space.why_outside(point):
             return None
         params = self._encode(point)
         return params if self.decode(params) == point else None

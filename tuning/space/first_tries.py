@@ -112,21 +112,23 @@ def _nearest(knob: Knob, value: Any) -> Any:
     return min(numbers, key=lambda one: abs(one - value))
 
 
-def worked_out(space: Space) -> Point:
+def automatic_point(space: Space) -> Point:
     """What can be: formulas have it no slower than what it is chosen from."""
     return {key: AUTO for key in AUTOMATIC if key in space.by_key and space.by_key[key].contains(AUTO)}
 
 
 def _tries(space: Space, values: Point, why: str) -> Tries:
     point = space.point(values)
-    return [] if space.outside(point) or space.problem(point) else [(point, why)]
+    return [] if space.why_outside(point) or space.problem(point) else [(point, why)]
 
 
 def _largest(space: Space, degrees: tuple[int, ...]) -> Point | None:
     if degrees not in space.layouts:
         return None
-    plain = _plain(space) | dict(zip(space.layout_keys, degrees, strict=True)) | worked_out(space)
+    plain = _plain(space) | dict(zip(space.layout_keys, degrees, strict=True)) | automatic_point(space)
     knob = space.by_key.get("batch.micro_batch")
     sizes = sorted(knob.grid(), reverse=True) if knob else [space.base.batch.micro_batch]
     points = [space.point(plain | {"batch.micro_batch": size}) for size in sizes]
-    return next((point for point in points if not space.outside(point) and not space.problem(point)), None)
+    return next(
+        (point for point in points if not space.why_outside(point) and not space.problem(point)), None
+    )

@@ -44,9 +44,9 @@ class Knob:
         if not self.is_range:
             return self.choices
         parts = [index / (GRID_POINTS - 1) for index in range(GRID_POINTS)]
-        return tuple(dict.fromkeys(self.at(part) for part in parts))
+        return tuple(dict.fromkeys(self.interpolate(part) for part in parts))
 
-    def at(self, part: float) -> Any:
+    def interpolate(self, part: float) -> Any:
         """The value at a part of the range, 0 the low end and 1 the high end."""
         if self.log:
             value = self._low * (self._high / self._low) ** part
@@ -150,7 +150,7 @@ def _parse_range(key: str, value: dict[str, Any], base: RunConfig) -> Knob:
     return Knob(key, low=low, high=high, log=log, integer=isinstance(now, int))
 
 
-def checked_value(key: str, value: Any, base: RunConfig) -> Any:
+def check_value(key: str, value: Any, base: RunConfig) -> Any:
     """A value as a run's configuration writes it.
 
     Raises:
@@ -178,7 +178,7 @@ def _end(key: str, end: str, value: Any, base: RunConfig) -> Any:
 
 def _normal(key: str, value: Any, base: RunConfig) -> Any:
     try:
-        return checked_value(key, value, base)
+        return check_value(key, value, base)
     except InputError as error:
         raise InputError(f"space.{key}", value, error.remedy) from None
 
@@ -209,7 +209,7 @@ def rare_values(base: RunConfig, ranks: int) -> dict[str, list[Any]]:
     return {key: values for key, values in found.items() if values}
 
 
-def left_alone(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, str]:
+def fixed_knob_reasons(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, str]:
     """By knob, why a study that names no space does not turn it."""
     turned, search = default_space(base, ranks, in_time), Search(base, ranks, in_time)
     found = {key: facts for key, facts in KNOBS.items() if facts.title and key not in turned}

@@ -205,7 +205,7 @@ class Points:
     def layout_part(self, values: Point) -> Point:
         """The layout's part of a point, from degrees; those that are not given stand as in the base."""
         degrees = {key: values.get(key, self.base_values[key]) for key in self.layout_keys}
-        return self.rested({"parallel.dp": self.data_parallel(values)} | degrees)
+        return self.rest_inactive({"parallel.dp": self.data_parallel(values)} | degrees)
 
     def point(self, values: Point) -> Point:
         """The canonical point of values; those that are not given stand as in the base, dp follows."""
@@ -214,7 +214,7 @@ class Points:
 
     def canonical_point(self, point: Point) -> Point:
         """A point with every silent knob at rest, and one name for what has two."""
-        rested = self.rested(point)
+        rested = self.rest_inactive(point)
         now = self.base_values | rested
         width = self.by_key.get("parallel.shard_ranks")
         if width and width.contains(None) and now[width.key] == data_ranks(now):
@@ -243,7 +243,7 @@ class Points:
             return int(now[ACCUMULATION])
         return int(now["batch.global_batch"] // (now["parallel.dp"] * now["batch.micro_batch"]))
 
-    def rested(self, point: Point) -> Point:
+    def rest_inactive(self, point: Point) -> Point:
         """A point with every knob that does not act at rest."""
         resting, now = dict(point), self.base_values | point
         for key in (*self.deciding, *point):
@@ -268,12 +268,12 @@ class Points:
 
     def config(self, point: Point) -> RunConfig:
         """The full, checked configuration of a point."""
-        config, asked = self.base.with_values(self.of_run(point)), self.automatic(point)
+        config, asked = self.base.with_values(self.run_values(point)), self.automatic(point)
         return config.with_values(self.resolve(config, asked)) if asked else config
 
-    def of_run(self, point: Point) -> Point:
+    def run_values(self, point: Point) -> Point:
         """What a point sets in a run's configuration."""
-        left_out = {RANKS, ACCUMULATION, *self.by_word(point)}
+        left_out = {RANKS, ACCUMULATION, *self.automatic_keys(point)}
         given = {key: value for key, value in point.items() if key not in left_out}
         if ACCUMULATION in point:
             sizes = (point["parallel.dp"], self._value_of(point, "batch.micro_batch"), point[ACCUMULATION])
@@ -286,7 +286,7 @@ class Points:
         """The keys that stand at ``auto`` in a point; ``config`` has what they stand for."""
         return [key for key in AUTOMATIC if point.get(key) == AUTO]
 
-    def by_word(self, point: Point) -> list[str]:
+    def automatic_keys(self, point: Point) -> list[str]:
         """The keys that stand at ``auto``, or as the base has them, for a list each."""
         return [key for key in AUTOMATIC if point.get(key) in (AUTO, GIVEN)]
 
@@ -314,14 +314,14 @@ class Points:
     def _quick_config(self, point: Point) -> RunConfig:
         """As :meth:`config`, without checking values that are known to be good."""
         sections: dict[str, Point] = {}
-        for key, value in self.of_run(point).items():
+        for key, value in self.run_values(point).items():
             section, _, name = key.rpartition(".")
             sections.setdefault(section, {})[name] = value
         top = sections.pop("", {})
         changed = {name: _update_section(getattr(self.base, name), new) for name, new in sections.items()}
         return self.base.model_copy(update=changed | top)
 
-    def outside(self, point: Point) -> str | None:
+    def why_outside(self, point: Point) -> str | None:
         """Which value of a point is not in the space, in words."""
         for key, value in point.items():
             knob = self.by_key.get(key)

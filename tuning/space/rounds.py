@@ -38,7 +38,7 @@ def window(whole: RunConfig, steps: int) -> RunConfig:
     )
 
 
-def lengthened_config(asked: RunConfig) -> RunConfig:
+def lengthen_config(asked: RunConfig) -> RunConfig:
     """The configuration that runs: with the steps that ``ROUNDS`` whole rounds need, or as many rounds as fit.
 
     One with a time has the rounds that fit. The loss that is held against the baseline's is taken at the asked steps,

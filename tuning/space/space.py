@@ -191,7 +191,7 @@ class Space(Points):
         left = [point for key, point in self.legal_by_key.items() if key not in visited and wanted(point)]
         return random.choice(left) if left else None
 
-    def completed(self, values: Point) -> Point:
+    def complete(self, values: Point) -> Point:
         """A full point from some keys; the others stand as in the baseline.
 
         Raises:
@@ -206,11 +206,11 @@ class Space(Points):
                 key, value, f"is not turned by this study{stays}; known: {', '.join(self.by_key)}"
             )
         full = {key: value for key, value in (self.baseline[0] | values).items() if key != "parallel.dp"}
-        own = {key: full.pop(key) for key in (*STUDY_KEYS, *self.by_word(full)) if key in full}
+        own = {key: full.pop(key) for key in (*STUDY_KEYS, *self.automatic_keys(full)) if key in full}
         checked = self.base.with_values(full).flat() | own
         self._check_world(values, checked)
         point = self.point(checked)
-        broken = self.outside(point) or self.problem(point)
+        broken = self.why_outside(point) or self.problem(point)
         if broken:
             raise InputError("enqueue", self.label(point), broken)
         return point
@@ -235,7 +235,7 @@ class Space(Points):
             less = [value for value in numbers if (value > now if way == "lower" else value < now)]
             for value in sorted(less, key=lambda value: abs(value - now), reverse=least):
                 found = self.point(values | {knob.key: value})
-                if not self.outside(found) and self.problem(found) is None:
+                if not self.why_outside(found) and self.problem(found) is None:
                     yield found
                     break
 
@@ -258,4 +258,4 @@ class Space(Points):
 
 
 def _draw(knob: Knob, random: Random) -> Any:
-    return knob.at(random.random()) if knob.is_range else random.choice(knob.choices)
+    return knob.interpolate(random.random()) if knob.is_range else random.choice(knob.choices)

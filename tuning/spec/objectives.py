@@ -76,7 +76,7 @@ KNOWN: dict[Name, Objective] = {
 }  # fmt: skip
 
 
-__all__ = ["Aim", "Name", "check_loss_after", "find_aim", "per_hour", "text"]
+__all__ = ["Aim", "Name", "check_loss_after", "find_aim", "store_seconds", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,30 +117,30 @@ class Aim:
         """How figures write a value."""
         return ",.0f" if self.name == "tokens_per_second" else ",.3~r"
 
-    def kept(self, natural: float) -> float:
+    def to_stored(self, natural: float) -> float:
         """A value in the unit of the objective's name, as it is kept."""
         return self.objective.kept / natural if self.objective.lower else natural
 
     def natural(self, value: float | None) -> float | None:
-        """The reverse of :meth:`kept`."""
+        """The reverse of :meth:`to_stored`."""
         return self.objective.kept / value if self.objective.lower and value else value
 
-    def in_unit(self, natural: float | None) -> float | None:
+    def to_unit(self, natural: float | None) -> float | None:
         """A value in the unit of the objective's name, in the unit that people see."""
         return None if natural is None else natural * self.objective.factor
 
-    def shown(self, value: float | None) -> float | None:
+    def to_display(self, value: float | None) -> float | None:
         """A kept value in the unit that people see."""
-        return self.in_unit(self.natural(value))
+        return self.to_unit(self.natural(value))
 
     def bounds(self, low: float | None, high: float | None) -> tuple[float | None, float | None]:
         """The ends of an interval in that unit, the lower one first."""
-        ends = self.shown(low), self.shown(high)
+        ends = self.to_display(low), self.to_display(high)
         return ends[::-1] if self.objective.lower else ends
 
     def words(self, value: float | None) -> str:
         """A kept value as people read it, with its unit."""
-        return f"{text(self.shown(value))} {self.unit}"
+        return f"{text(self.to_display(value))} {self.unit}"
 
 
 def find_aim(
@@ -170,7 +170,7 @@ def check_loss_after(aims: Sequence[Aim], train: Train, own: bool) -> None:
         raise InputError("objective", "loss_at_seconds", remedy)
 
 
-def per_hour(seconds: float) -> float:
+def store_seconds(seconds: float) -> float:
     """How a time is kept."""
     return KNOWN["time_to_loss"].kept / seconds
 

@@ -23,7 +23,7 @@ from engine.config.validation import live_changes
 from tuning.predict.placement import automatic
 from tuning.space import rounds
 from tuning.space.equal_text import GLOBAL_BATCH
-from tuning.space.knobs import STUDY_KEYS, Knob, default_space, left_alone, parse_space, space_note
+from tuning.space.knobs import STUDY_KEYS, Knob, default_space, fixed_knob_reasons, parse_space, space_note
 from tuning.space.space import Space
 from tuning.space.yaml_loader import StrictLoader, place
 from tuning.spec import sampler_choice, terms
@@ -196,7 +196,7 @@ class StudyFile(Section):
         _check(again)
         return again
 
-    def tuned_live(self) -> StudyFile:
+    def tune_live(self) -> StudyFile:
         """The same file for one run that goes on, with the usual terms.
 
         Raises:
@@ -243,7 +243,7 @@ class StudyFile(Section):
         known, stands = presets.facts_of(self.config.model), self.live is not None or self.trainer is not None
         if self._space is None or self._space[0] is not known:
             turned = self.config, self.ranks, self.knobs
-            space = Space(*turned, automatic.chosen, stands, refuses=self._refused_by_trainer)
+            space = Space(*turned, automatic.choose_values, stands, refuses=self._refused_by_trainer)
             self._space = known, space
         return self._space[1]
 
@@ -258,7 +258,7 @@ class StudyFile(Section):
     @cached_property
     def left_alone(self) -> dict[str, str]:
         """By knob, why it is not turned; nothing is said of a study that turns others than the usual ones."""
-        return left_alone(self.config, self.ranks, self.in_time) if self.is_usual else {}
+        return fixed_knob_reasons(self.config, self.ranks, self.in_time) if self.is_usual else {}
 
     @cached_property
     def is_usual(self) -> bool:
@@ -304,7 +304,7 @@ class StudyFile(Section):
     def _dump_given(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_unset=True)
 
-    def resolved(self) -> dict[str, Any]:
+    def resolve(self) -> dict[str, Any]:
         """The file with every default written out. What it does not ask of a loss is left out: a study that began
         before that could be asked is still the same.
         """
@@ -317,7 +317,7 @@ class StudyFile(Section):
 
     def identity(self) -> dict[str, Any]:
         """What must not change inside a study, as flat keys."""
-        fixed = {key: value for key, value in self.resolved().items() if key not in MAY_CHANGE}
+        fixed = {key: value for key, value in self.resolve().items() if key not in MAY_CHANGE}
         base = self.config.model_dump(mode="json", exclude_defaults=True)
         for derived in ("dp", "world_size"):
             base.get("parallel", {}).pop(derived, None)

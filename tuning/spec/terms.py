@@ -48,7 +48,7 @@ class Constraints(Section):
     max_step_seconds: Positive | None = None
     min_tokens_per_second: Positive | None = None
 
-    def given(self) -> dict[str, float]:
+    def bounds(self) -> dict[str, float]:
         """Those that were asked for."""
         return {name: value for name, value in self if value is not None}
 

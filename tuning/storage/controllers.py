@@ -157,7 +157,7 @@ def words(member: Member) -> str:
     return f"process {member.get('pid')} on {member.get('host', socket.gethostname())}"
 
 
-def on_this_host(under_way: Sequence[Leased]) -> list[Leased]:
+def select_local(under_way: Sequence[Leased]) -> list[Leased]:
     """The trials that run on this host; a study that began before hosts were noted has no others."""
     return [trial for trial in under_way if is_here(trial.lease or {})]
 
@@ -208,7 +208,7 @@ class StudyStatus:
     updated_unix: float = 0.0
 
     @classmethod
-    def of(cls, folder: Path) -> StudyStatus:
+    def from_folder(cls, folder: Path) -> StudyStatus:
         """The status of a study's folder; ``StudyStatus()`` if there is none, or if it cannot be read."""
         document = run_folder.read_json(folder / run_folder.STATUS) or {}
         return cls(
@@ -250,7 +250,7 @@ def take(folder: Path, join: bool = False, ways: str = "work on it together with
     try:
         with (folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held only while deciding: two starts at once must not both win
-            status = StudyStatus.of(folder)
+            status = StudyStatus.from_folder(folder)
             others, owner = present(folder), dict(ownership.me())
             if status.alive and not others:
                 others = [status.owner or {}]

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from engine.config import run_config as runconfig
 from engine.config.errors import InputError
-from tuning.space.knobs import Knob, checked_value
+from tuning.space.knobs import Knob, check_value
 from tuning.space.points import Point
 from tuning.space.space import Space
 from tuning.space.yaml_loader import StrictLoader
@@ -42,7 +42,7 @@ class Mask:
         """Limits by their knob's key."""
         return {limit.key: limit for limit in self.limits}
 
-    def outside(self, point: Point, space: Space) -> str | None:
+    def why_masked(self, point: Point, space: Space) -> str | None:
         """Which value of a point is masked, in words; a knob that does not act at a point has no say there."""
         for key, limit in self.by_key.items():
             if key in point and space.is_active(key, point) and not limit.contains(point[key]):
@@ -51,7 +51,7 @@ class Mask:
 
     def allows(self, point: Point, space: Space) -> bool:
         """Whether a point may be proposed now."""
-        return self.outside(point, space) is None
+        return self.why_masked(point, space) is None
 
     def document(self) -> dict[str, Any]:
         """Plain values by key: a list, or the two ends of a range."""
@@ -74,10 +74,10 @@ class Narrowed(Space):
 
     def problem(self, point: Point) -> str | None:
         """Why a point cannot run or may not be proposed, or None."""
-        return self.mask.outside(point, self.whole) or self.whole.problem(point)
+        return self.mask.why_masked(point, self.whole) or self.whole.problem(point)
 
 
-def of_state(state: StudyState, space: Space) -> Mask:
+def build_mask(state: StudyState, space: Space) -> Mask:
     """The mask that a study's commands amount to."""
     known = state.cache("mask", space)
     if None not in known:
@@ -87,7 +87,7 @@ def of_state(state: StudyState, space: Space) -> Mask:
     return mask
 
 
-def narrowed_space(space: Space, mask: Mask) -> Space:
+def narrow_space(space: Space, mask: Mask) -> Space:
     """The part of a space that a mask leaves; without a mask the space itself."""
     if not mask.limits:
         return space
@@ -103,7 +103,7 @@ def check_leaves_points(space: Space, mask: Mask, visited: Collection[str]) -> N
     Raises:
         InputError: nothing is left, with the reason.
     """
-    left = narrowed_space(space, mask)
+    left = narrow_space(space, mask)
     if left.random_point(Random(0), visited) is not None:
         return
     if left.random_point(Random(0), ()) is None:
@@ -135,7 +135,7 @@ def limit(space: Space, key: str, given: Any) -> Knob | None:
     knob = declared_values(space, key)
     if given == ALL:
         return None
-    wanted = wanted_values(space, key, given)
+    wanted = parse_values(space, key, given)
     beyond = [value for value in wanted if not knob.contains(value)]
     if beyond:
         raise InputError(
@@ -146,7 +146,7 @@ def limit(space: Space, key: str, given: Any) -> Knob | None:
     return Knob(key, wanted)
 
 
-def wanted_values(space: Space, key: str, given: Any) -> tuple[Any, ...]:
+def parse_values(space: Space, key: str, given: Any) -> tuple[Any, ...]:
     """The values that were typed, checked as a run checks them; of a range its two ends.
 
     Raises:
@@ -162,7 +162,7 @@ def wanted_values(space: Space, key: str, given: Any) -> tuple[Any, ...]:
         raise InputError(key, given, f"give values, for example {key}=1,2 or {key}=low..high")
     if key == DATA_PARALLEL:
         return tuple(dict.fromkeys(texts))
-    return tuple(dict.fromkeys(checked_value(key, value, space.base) for value in texts))
+    return tuple(dict.fromkeys(check_value(key, value, space.base) for value in texts))
 
 
 def is_range(given: Any) -> bool:
@@ -225,16 +225,16 @@ NO_BUDGET = ("seed", "sampler", "prior", "phases", "inherit", "racing", "side_by
 CONFIRMING = ("confirm_repeats", "confirm_runners_up", "equal_within")
 
 
-def steered_file(file: StudyFile, state: StudyState) -> StudyFile:
+def steer_file(file: StudyFile, state: StudyState) -> StudyFile:
     """The file with what commands changed in it since; all that a trial measures is as it was."""
     if not state.turned:
         return file
-    return changed_file(
+    return change_file(
         file, {key: value for key, value in state.turned.items() if key in StudyFile.model_fields}
     )
 
 
-def changed_file(file: StudyFile, changes: dict[str, Any]) -> StudyFile:
+def change_file(file: StudyFile, changes: dict[str, Any]) -> StudyFile:
     """The file with other values of what may change.
 
     Raises:
@@ -286,7 +286,7 @@ class InheritedStudy:
     words: str
 
 
-def inherited(state: StudyState) -> list[InheritedStudy]:
+def inherited_studies(state: StudyState) -> list[InheritedStudy]:
     """What a study began with."""
     return [
         InheritedStudy(earlier.study, earlier.same, len(earlier.trials), earlier.words)

@@ -79,7 +79,7 @@ class Journal:
         """``reader``: of the same file; what it has read is not read again."""
         self.path = path
         self._lock = FileLock(path.with_name(TURN))
-        self.state, self._offset, self._lines = reader.taken() if reader else (StudyState(), 0, 0)
+        self.state, self._offset, self._lines = reader.snapshot() if reader else (StudyState(), 0, 0)
         self._file = self._check(lambda: os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644))
         self._check(self._take_over)
 
@@ -159,7 +159,7 @@ class Journal:
         is gone, for we have the lock.
         """
         tail = os.pread(self._file, os.fstat(self._file).st_size - self._offset, self._offset)
-        if line_in(tail) is None:
+        if parse_line(tail) is None:
             os.ftruncate(self._file, self._offset)
         else:
             os.write(self._file, b"\n")
@@ -208,7 +208,7 @@ def parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:
     lines, damage = [], []
     pieces = data.split(b"\n")
     for number, piece in enumerate(pieces, start=first):
-        parsed = line_in(piece)
+        parsed = parse_line(piece)
         if parsed is not None:
             lines.append(parsed)
         elif piece.strip() and number < first + len(pieces) - 1:
@@ -216,7 +216,7 @@ def parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:
     return lines, damage
 
 
-def line_in(piece: bytes) -> Line | None:
+def parse_line(piece: bytes) -> Line | None:
     """The line that a piece of a journal is; None for one that is half-written or damaged."""
     line: Any
     try:
@@ -290,7 +290,7 @@ class JournalReader:
                     self._begin()
             return self._state
 
-    def taken(self) -> tuple[StudyState, int, int]:
+    def snapshot(self) -> tuple[StudyState, int, int]:
         """A copy of the state by now, and how many bytes and lines of the file it is from: whole lines only."""
         with self._lock, suppress(OSError), self.path.open("rb") as file:
             self._follow(file)
@@ -323,7 +323,7 @@ def _next(file: BinaryIO, offset: int) -> bytes:
     cut = data.rfind(b"\n") + 1
     if cut:
         return data[:cut]
-    return data if line_in(data) is not None else b""
+    return data if parse_line(data) is not None else b""
 
 
 def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:

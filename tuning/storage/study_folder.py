@@ -15,7 +15,7 @@ from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, journal
 from tuning.storage.controllers import StudyStatus
-from tuning.storage.effective_config import steered_file
+from tuning.storage.effective_config import steer_file
 from tuning.storage.journal import JournalReader
 from tuning.storage.state import StudyState
 
@@ -66,7 +66,7 @@ def status_of(folder: Path, state: StudyState) -> StudyStatus:
     Raises:
         InputError: there is no study in this folder.
     """
-    status = StudyStatus.of(folder)
+    status = StudyStatus.from_folder(folder)
     if state.file is None and status == StudyStatus():
         raise InputError("study", folder.name, "no such study; `workbench ls` lists what there is")
     return status
@@ -86,7 +86,7 @@ def list_studies(home: Path) -> list[Path]:
 def latest(folder: Path) -> Path:
     """Where a study goes on by now, after its space was widened; the folder itself if it was not."""
     seen = {folder}
-    while name := StudyStatus.of(folder).continued_in:
+    while name := StudyStatus.from_folder(folder).continued_in:
         following = folder.parent / name
         if following in seen or not (following / JOURNAL).exists():
             break
@@ -97,7 +97,7 @@ def latest(folder: Path) -> Path:
 def history(home: Path, name: str) -> set[str]:
     """Every name that a study has had."""
     folder = latest(home / STUDIES / name)
-    return {name, folder.name, *StudyStatus.of(folder).continues}
+    return {name, folder.name, *StudyStatus.from_folder(folder).continues}
 
 
 def state_of(status: StudyStatus) -> str:
@@ -109,7 +109,7 @@ def state_of(status: StudyStatus) -> str:
 def file_of(document: dict[str, Any] | None, state: StudyState) -> StudyFile | None:
     """As commands changed it since; None for a file that this version refuses: the journal stays readable."""
     try:
-        return steered_file(study_file.parse(document), state) if document else None
+        return steer_file(study_file.parse(document), state) if document else None
     except InputError:
         return None
 

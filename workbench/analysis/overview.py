@@ -122,7 +122,7 @@ def study_now(view: StudyView, document: StudyDocument) -> StudyNow:
         repeats=view.file is not None and view.file.confirm_repeats > 0,
         leader=best.label if best else None,
         leader_trial=best.trial if best else None,
-        leader_value=aim.shown(best.value) if best else None,
+        leader_value=aim.to_display(best.value) if best else None,
         unit=aim.unit,
         gain=gain,
         gain_line=_gain_line(result),

@@ -12,7 +12,7 @@ from tuning.predict.cluster import catalogue, cluster_file
 from tuning.predict.cluster.csv_table import DATA
 from tuning.predict.fit import finished_runs
 from tuning.predict.plan.track_record import Record, record_of
-from tuning.predict.target import Target, of_cluster
+from tuning.predict.target import Target, cluster_target
 from workbench.home.calibrations import found_here, target_of
 from workbench.home.inputs import assignments, set_dotted
 from workbench.home.runs import run_folders
@@ -53,7 +53,7 @@ def typed_target(text: str) -> Target:
         if key in values:  # a form never becomes a path
             remedy = "names a file: save both and use `workbench plan --cluster FILE`"
             raise InputError(key, values[key], remedy)
-    return of_cluster(cluster_file.build(cluster_file.parse(values), catalogue.accelerator, DATA, None))
+    return cluster_target(cluster_file.build(cluster_file.parse(values), catalogue.accelerator, DATA, None))
 
 
 def record_of_home(home: Path) -> Record:
@@ -62,5 +62,5 @@ def record_of_home(home: Path) -> Record:
     if found.calibration is None:
         return Record([], reason=f"this machine has no calibration that holds: {found.reason}")
     target = target_of(home, None, None, None, with_runs=False)
-    runs = finished_runs.finished_runs(run_folders(home), home / finished_runs.KEPT)
+    runs = finished_runs.read_finished_runs(run_folders(home), home / finished_runs.KEPT)
     return record_of(runs, target, found.calibration.fingerprint)

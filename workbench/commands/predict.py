@@ -97,17 +97,17 @@ def predict(
     from tuning.predict.placement import place
 
     prediction = forecast(configuration, target)
-    return _forecast(prediction, place.of(configuration, target), json)
+    return _forecast(prediction, place.place_config(configuration, target), json)
 
 
 def _forecast(prediction: Forecast, where: Placed | None, json: bool) -> int:
-    from tuning.predict.placement.signatures.decoder import best_on
+    from tuning.predict.placement.signatures.decoder import choose_by_seconds
     from tuning.predict.placement.traffic_map import traffic_of
     from workbench.text.output import emit_json, result_console
 
     traffic = traffic_of(prediction.config, prediction.target)
     if json:
-        lies = best_on(prediction.config, prediction.target)
+        lies = choose_by_seconds(prediction.config, prediction.target)
         told = {
             "placement": where and where.as_dict(),
             "traffic": traffic and traffic.as_dict(),
@@ -146,7 +146,7 @@ def _simulate(config: RunConfig, target: Target, home: Path, json: bool) -> int:
     from workbench.text.output import emit_json, result_console
 
     rules.check(config)
-    name, _ = write_run(home, config, simulate_config(config, target.at(config)))
+    name, _ = write_run(home, config, simulate_config(config, target.adapt_to_config(config)))
     view = runs.load(home / name)
     if json:
         emit_json(runs.document(view))

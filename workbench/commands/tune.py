@@ -92,7 +92,7 @@ def tune(
     if dry_run:
         raise _no_command("--dry-run", "shows what a study of a command would run; leave it out")
     if live and file.live is None:
-        file = file.tuned_live()
+        file = file.tune_live()
     if file.live is not None:
         _check_alone(join, storage)
     return search_and_report(home, file, json, join, storage)
@@ -267,7 +267,7 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     """Search on a run; one that the study began trains on to its end with what was found, an ``attached`` one is left
     with it. Ctrl-C stops a run of the study's own, with a checkpoint.
     """
-    from tuning.execution.live.exploitation import ended_with, to_the_end, windows_of
+    from tuning.execution.live.exploitation import final_config, run_to_the_end, windows_of
     from tuning.execution.signals import Interruption
     from tuning.storage.study_folder import STUDIES, STUDY
     from tuning.study import run_study
@@ -300,11 +300,11 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
 
     if attached is not None:
         result = search()
-        best = ended_with(windows, file, result)
+        best = final_config(windows, file, result)
         if not starter.was_left:
             windows.leave(best, file.name)
         return result
-    result, changed = to_the_end(windows, file, search, looking)
+    result, changed = run_to_the_end(windows, file, search, looking)
     return _look_again(home, file, result, changed, starter) if changed else result
 
 

@@ -151,7 +151,7 @@ def parallel(trials: Sequence[TrialRow], aim: Aim, letters: Mapping[str, str], s
     drawing = figure(f"All trials of {study}", "", "", study, 420)
     if not axes or not measured:
         return empty(drawing, "no two measured trials differ in a knob")
-    values = [aim.shown(row.value) or 0.0 for row in measured]
+    values = [aim.to_display(row.value) or 0.0 for row in measured]
     low, high = min(values), max(values)
     ranked = sorted(zip(measured, values, strict=True), key=lambda one: one[0].value or 0.0)
     for row, value in _select_trials(ranked, set(letters)):
@@ -228,7 +228,7 @@ def slices(trials: Sequence[TrialRow], aim: Aim, letters: Mapping[str, str], stu
         if rows:
             drawing.add_scatter(
                 x=[axis.labels[axis.values.index(row.config.get(axis.key))] for row in rows],
-                y=[aim.shown(row.value) for row in rows],
+                y=[aim.to_display(row.value) for row in rows],
                 mode="markers",
                 name=letter or "others",
                 legendgroup=letter or "others",

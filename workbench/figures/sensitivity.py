@@ -130,9 +130,9 @@ def _panel_series(row: KnobRow, aim: Aim) -> Panel:
         [words.choice(row.key, at.value) for at in rows],
         [at.trials for at in rows],
         [at.failed for at in rows],
-        [aim.shown(at.mean) for at in rows],
-        [aim.shown(at.best) for at in rows],
-        [aim.shown(at.predicted) for at in rows],
+        [aim.to_display(at.mean) for at in rows],
+        [aim.to_display(at.best) for at in rows],
+        [aim.to_display(at.predicted) for at in rows],
     )
 
 

@@ -77,7 +77,7 @@ class ImportanceSeries(NamedTuple):
 def trial_series(result: StudyResult) -> TrialSeries:
     """Every trial of a study as a figure has it."""
     aim = result.aim
-    best = [(number, aim.shown(value) or 0.0) for number, value in best_so_far(result.trials)]
+    best = [(number, aim.to_display(value) or 0.0) for number, value in best_so_far(result.trials)]
     groups: dict[str, list[Measured]] = {"exact": [], "lossy": [], "ruled_out": []}
     for row in result.trials:
         if row.value is not None:
@@ -101,7 +101,7 @@ def trial_series(result: StudyResult) -> TrialSeries:
         running=[_trial_mark(row) for row in result.trials if row.value is None and not row.failed],
         best_numbers=[number for number, _ in best],
         best_values=[value for _, value in best],
-        baseline=aim.shown(result.baseline.value) if result.baseline else None,
+        baseline=aim.to_display(result.baseline.value) if result.baseline else None,
         floor=_floor([end for end in ends if end]),
         ruled_out=groups["ruled_out"],
         confirmed=_confirmed_best(result),
@@ -114,7 +114,7 @@ def _confirmed_best(result: StudyResult) -> float | None:
     best, baseline = result.best, result.baseline
     if result.confirmation_rounds is None or best is None or (baseline and best.config == baseline.config):
         return None
-    return result.aim.shown(best.value)
+    return result.aim.to_display(best.value)
 
 
 def best_so_far(rows: Sequence[TrialRow]) -> list[tuple[int, float]]:
@@ -203,7 +203,7 @@ def _floor(values: Sequence[float]) -> float:
 
 
 def _trial_point(row: Measurement, aim: Aim) -> Measured:
-    value = aim.shown(row.value) or 0.0
+    value = aim.to_display(row.value) or 0.0
     low, high = aim.bounds(row.low, row.high)
     below = value - low if low is not None else 0.0
     above = high - value if high is not None else 0.0

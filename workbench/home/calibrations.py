@@ -147,7 +147,7 @@ def target_of(
     from tuning.predict import target
 
     if cluster is not None:
-        return target.named_target(cluster, nodes, ranks)
+        return target.parse_target(cluster, nodes, ranks)
     if nodes is not None:
         raise InputError("--nodes", nodes, "says how many of a cluster's: name it with --cluster")
 
@@ -155,7 +155,7 @@ def target_of(
     if found.calibration is None:
         remedy = f"{found.reason}, or name a cluster, such as --cluster {_example()}"
         raise InputError("--cluster", None, remedy)
-    here = replace(target.measured_here(found.calibration), lab_links=host_links.stored_links(home))
+    here = replace(target.calibrated_target(found.calibration), lab_links=host_links.stored_links(home))
     return _with_runs(home, here, found.calibration.fingerprint) if with_runs else here
 
 
@@ -164,8 +164,8 @@ def _with_runs(home: Path, here: Target, machine: Fingerprint) -> Target:
     from tuning.predict.fit import finished_runs
     from workbench.home.runs import run_folders
 
-    return learn.learned_target(
-        here, finished_runs.finished_runs(run_folders(home), home / finished_runs.KEPT), machine
+    return learn.learn_target(
+        here, finished_runs.read_finished_runs(run_folders(home), home / finished_runs.KEPT), machine
     )
 
 

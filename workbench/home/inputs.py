@@ -316,7 +316,7 @@ def _check_cluster(file: StudyFile, cluster: str) -> None:
         raise InputError("constraints.joules_per_token", joules, remedy)
     for ranks in file.search_space.choices("ranks") if file.search_space.turns_ranks else (file.ranks,):
         try:
-            target.named_target(cluster, None, ranks)
+            target.parse_target(cluster, None, ranks)
         except InputError as error:
             raise InputError(f"simulate.cluster: {error.field}", error.value, error.remedy) from None
 

@@ -103,7 +103,7 @@ def run_row(folder: Path) -> RunRow:
 
 def study_row(folder: Path) -> StudyRow:
     """The row of a study folder."""
-    status = StudyStatus.of(folder)
+    status = StudyStatus.from_folder(folder)
     result = parts(folder / RESULT, ("objective", "best", "gain", "result_line"))
     said = remarks.remarks_of(folder)
     return StudyRow(

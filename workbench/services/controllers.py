@@ -132,7 +132,7 @@ def _load() -> None:
 
 def _has_begun(folder: Path) -> bool:
     """Whether the first controller measures something: the first trial is its own."""
-    status = StudyStatus.of(folder)
+    status = StudyStatus.from_folder(folder)
     return bool(status.running or status.trials_done or status.state != "running")
 
 

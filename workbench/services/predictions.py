@@ -34,9 +34,9 @@ def foresight_of(home: Path, file: StudyFile) -> Foresee | None:
 
 
 def _simulated_target(file: StudyFile) -> Target | None:
-    from tuning.predict.target import named_target
+    from tuning.predict.target import parse_target
 
-    return named_target(file.simulate.cluster, None, file.ranks) if file.simulate else None
+    return parse_target(file.simulate.cluster, None, file.ranks) if file.simulate else None
 
 
 def _target(home: Path, file: StudyFile) -> Target | None:

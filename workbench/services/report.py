@@ -212,7 +212,7 @@ def _study_tables(found: StudyDocument) -> Iterator[str]:
             "trial": [row.number for row in shown],
             "configuration": [row.label or words.point(row.config) for row in shown],
             "ending": [words.ending_words(row.outcome) for row in shown],
-            aim.unit: [words.number(aim.shown(row.value), 1) for row in shown],
+            aim.unit: [words.number(aim.to_display(row.value), 1) for row in shown],
             "95 % interval": [words.interval_ends(*aim.bounds(row.low, row.high)) for row in shown],
             "run": [row.run for row in shown],
             "reason": [row.reason for row in shown],

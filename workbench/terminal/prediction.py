@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine.footprint.flops import parameters, shared_parameters, workload_of
 from tuning.predict.answer import WORDS, Change, Forecast
 from tuning.predict.placement.place import Placed
-from tuning.predict.placement.signatures.decoder import best_on
+from tuning.predict.placement.signatures.decoder import choose_by_seconds
 from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.why_not import WhyNot
 from workbench.text import plan as text
@@ -45,7 +45,7 @@ def print_forecast(
         _line(console, line)
     if traffic is not None:
         _line(console, text.traffic(traffic))
-    if said := text.signatures(found.config, best_on(found.config, found.target)):
+    if said := text.signatures(found.config, choose_by_seconds(found.config, found.target)):
         _line(console, said)
     _notes(console, found.notes)
 

@@ -105,7 +105,7 @@ def _dependence_rows(knobs: Sequence[KnobRow], aim: Aim) -> Iterator[tuple[str, 
             yield words.short(knob.key), words.NOTHING, knob.reason, "", "", "", ""
             continue
         for number, at in enumerate(knob.values):
-            shown = [words.number(aim.shown(value)) for value in (at.mean, at.best, at.predicted)]
+            shown = [words.number(aim.to_display(value)) for value in (at.mean, at.best, at.predicted)]
             name = "" if number else words.short(knob.key)
             yield name, words.choice(knob.key, at.value), str(at.trials), str(at.failed), *shown
 

@@ -114,7 +114,7 @@ def print_study(
             str(trial.number),
             trial.run or "",
             words.ending_words(trial.outcome),
-            text(aim.shown(trial.value)),
+            text(aim.to_display(trial.value)),
             words.interval_ends(*aim.bounds(trial.low, trial.high)),
             trial.label or words.point(trial.config),
         )

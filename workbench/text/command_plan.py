@@ -23,7 +23,7 @@ def plan(file: StudyFile) -> dict[str, Any]:
         "objective": file.objective,
         "baseline": file.config.trainer,
         "space": {knob.key: knob.document() for knob in file.knobs},
-        "first_trial": command.for_trial(file.config.trainer).text,
+        "first_trial": command.trial_invocation(file.config.trainer).text,
         "trials": file.trials,
         "steps": file.config.train.steps,
         "warmup": file.config.train.warmup,
@@ -39,7 +39,7 @@ def plan_lines(file: StudyFile) -> list[str]:
     turned = [f"  {knob.key} = {knob}{_today(file, knob.key)}" for knob in file.knobs]
     return [
         f"study {file.name}: {command.kind.title} on {ranks} rank{'s' * (ranks > 1)}, aims at {file.objective}",
-        f"trial 0, the command as it is: {readable_command(command.for_trial(file.config.trainer).text)}",
+        f"trial 0, the command as it is: {readable_command(command.trial_invocation(file.config.trainer).text)}",
         f"then at most {file.trials - 1} others, {train.steps} steps each, {train.warmup} of them warm-up, which turn:",
         *_time(file),
         *turned,
@@ -50,13 +50,13 @@ def plan_lines(file: StudyFile) -> list[str]:
 
 def _seconds_each(file: StudyFile) -> float | None:
     """Seconds after which a trial ends that can be judged; None without a budget of time."""
-    return None if file.budget_seconds is None else Allowance.of(file).share
+    return None if file.budget_seconds is None else Allowance.from_file(file).share
 
 
 def _time(file: StudyFile) -> list[str]:
     if file.budget_seconds is None:
         return []
-    each = Allowance.of(file)
+    each = Allowance.from_file(file)
     return [f"  in {each.whole:g} s: each ends after {each.share:.0f} s, but not before {each.least} steps"]
 
 

@@ -15,7 +15,7 @@ from tuning.predict.placement.place import Alternative, Placed
 from tuning.predict.placement.signatures.decoder import Found
 from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.families import Family
-from tuning.predict.plan.track_record import Held, Record, measured_of
+from tuning.predict.plan.track_record import Held, Record, find_measured_runs
 from workbench.text import words
 from workbench.text.quantities import COUNT, MILLISECONDS, PERCENT, RATIO, SECONDS, Column, milliseconds
 
@@ -39,7 +39,7 @@ class WhyNot(NamedTuple):
 
 def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Column]:
     """One line a layout, with what was measured of it wherever it was."""
-    held = [measured_of(record, row) if record else None for row in rows]
+    held = [find_measured_runs(record, row) if record else None for row in rows]
     parallel = [row.config.parallel for row in rows]
     return [
         Column("dp", [one.dp for one in parallel], COUNT),

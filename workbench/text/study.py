@@ -122,7 +122,7 @@ def front(result: StudyResult) -> dict[str, list[Any]]:
 
 def value(row: Mapping[str, Any], aim: Aim) -> str:
     """A measure and its interval; without one it is a single value of the run."""
-    shown = [aim.in_unit(row.get(end)) for end in ("value", "low", "high")]
+    shown = [aim.to_unit(row.get(end)) for end in ("value", "low", "high")]
     around = words.interval_ends(shown[1], shown[2])
     return text(shown[0]) + (f" ({around})" if around else "")
 
@@ -148,8 +148,8 @@ def columns(result: StudyResult) -> dict[str, list[str]]:
     return {
         "trial": [str(arm.trial) for arm in arms],
         "is": [_role(arm, confirmed) for arm in arms],
-        f"search, {aim.unit}": [text(aim.shown(arm.searched_value)) for arm in arms],
-        f"again, {aim.unit}": [text(aim.shown(_mean(arm))) for arm in arms],
+        f"search, {aim.unit}": [text(aim.to_display(arm.searched_value)) for arm in arms],
+        f"again, {aim.unit}": [text(aim.to_display(_mean(arm))) for arm in arms],
         "windows": [str(len(arm.rounds)) for arm in arms],
         "beside the baseline" if plain else f"beside trial {confirmed.beside}": [
             ""
@@ -245,6 +245,6 @@ def as_csv(result: StudyResult) -> str:
     out = csv.writer(text, lineterminator="\n")
     out.writerow(["trial", "outcome", aim.unit, "low", "high", *keys, *_COPIED])
     for row in rows:
-        measured = [row.number, row.outcome, aim.shown(row.value), *aim.bounds(row.low, row.high)]
+        measured = [row.number, row.outcome, aim.to_display(row.value), *aim.bounds(row.low, row.high)]
         out.writerow([*measured, *map(row.config.get, keys), *(getattr(row, name) for name in _COPIED)])
     return text.getvalue()

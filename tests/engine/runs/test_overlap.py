@@ -86,7 +86,9 @@ def test_gathers_of_single_parameters_change_no_bit_and_no_byte(session: Session
         rows: Any = RunRecords(session.home / summary.id / RECORDS).table(1, "comm").rows()
         gathers = [row.bytes for row in rows if row.operation == "all_gather" and row.step == 2]
         told = [
-            call.bytes for call in traffic_of(Pipeline.of(one), 1).calls if call.operation == "all_gather"
+            call.bytes
+            for call in traffic_of(Pipeline.from_config(one), 1).calls
+            if call.operation == "all_gather"
         ]
         assert gathers == told, name_
         found[name_] = summary.losses, gathers

@@ -184,7 +184,7 @@ def _against_formulas(session: Session, config: RunConfig, run: str) -> int | No
     if why_not_known(config) is not None:
         return None
     records, last, calls = RunRecords(session.home / run / RECORDS), config.train.steps - 1, 0
-    pipeline = Pipeline.of(config)
+    pipeline = Pipeline.from_config(config)
     for rank in range(layout_of(config).world_size):
         rows = records.table(rank, "comm").rows()
         sent = [row for row in rows if isinstance(row, CommSample) and row.step == last]

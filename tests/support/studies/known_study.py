@@ -69,7 +69,7 @@ def lines(count: int = EVERY, worth: Value = value, spread: float = NOISE) -> li
     random, chosen = Random(7), file()
     points = list(chosen.search_space.legal_points)
     random.shuffle(points)
-    head: dict[str, Any] = {"kind": "study", "file": chosen.resolved(), "fingerprint": chosen.fingerprint()}
+    head: dict[str, Any] = {"kind": "study", "file": chosen.resolve(), "fingerprint": chosen.fingerprint()}
     found = [head]
     for number, point in enumerate(points[:count]):
         asked = {"number": number, "config": point, "params": {}, "source": "sampler", "at_unix": 1.0}
@@ -88,7 +88,7 @@ def write(home: Path, count: int = EVERY, worth: Value = value, spread: float = 
     folder = home / "studies" / NAME
     (folder / "commands").mkdir(parents=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(TREE, sort_keys=False), "utf-8")
-    run_folder.write_json(folder / "study.json", file().resolved())
+    run_folder.write_json(folder / "study.json", file().resolve())
     journal = Journal(folder / "journal.jsonl")
     for line in lines(count, worth, spread):
         journal.append(

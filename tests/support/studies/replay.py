@@ -17,7 +17,7 @@ from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.run_summary import RunSummary
-from tuning.execution.executor import Played, Ran, played_summary
+from tuning.execution.executor import Played, Ran, build_summary
 from tuning.predict.model.cases import Array
 from tuning.spec.study_file import StudyFile, parse
 
@@ -139,11 +139,11 @@ class Replay(Played):
             "parameters": resolve(config.model).parameters,
         }
         if row is None or not np.isfinite(self._recorded.seconds[row]):
-            return played_summary(run, config, [], **known)
+            return build_summary(run, config, [], **known)
         seconds, memory = float(self._recorded.seconds[row]), float(self._recorded.memory_bytes[row])
         known["peak_memory_bytes"] = round(memory) if np.isfinite(memory) else None
         step = dict.fromkeys(("median", "p95", "low", "high"), seconds)
-        return played_summary(run, config, [seconds], step_seconds=step, **known)
+        return build_summary(run, config, [seconds], step_seconds=step, **known)
 
 
 def outcome(recorded: Recorded, row: int) -> RunOutcome:

@@ -9,7 +9,7 @@ from unittest import mock
 from tests.support.workbench.played_run import STEP_SECONDS, PlayedRun, PlayedStarter
 from tests.tuning.execution.live.test_live_study import live_study
 from tuning.execution.live import windows as live_windows
-from tuning.execution.live.exploitation import ended_with
+from tuning.execution.live.exploitation import final_config
 from tuning.execution.live.limits import Ledger
 from tuning.execution.live.transition import Approach
 from tuning.execution.live.windows import LiveWindows
@@ -34,7 +34,7 @@ def write_live(home: Path) -> str:
     # However slow the machine is, the run has the values that it is told to have.
     with mock.patch.object(live_windows, "IDLE_SECONDS", 3_600.0):
         found = run_study(file, study, windows)
-    windows.leave(ended_with(windows, file, found), NAME)
+    windows.leave(final_config(windows, file, found), NAME)
     run = starter.current
     assert isinstance(run, PlayedRun)
     run.finish()

@@ -84,9 +84,9 @@ def write_study(home: Path, make_run: Callable[..., Any], make_folder: Callable[
     (folder / "commands").mkdir(parents=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(STUDY, sort_keys=False), "utf-8")
     file = study_file.parse(STUDY)
-    run_folder.write_json(folder / "study.json", file.resolved())
+    run_folder.write_json(folder / "study.json", file.resolve())
     journal, live = Journal(folder / "journal.jsonl"), None
-    journal.append("study", file=file.resolved(), fingerprint=file.fingerprint())
+    journal.append("study", file=file.resolve(), fingerprint=file.fingerprint())
     for number, trial in enumerate(TRIALS):
         run = _run(number, trial, make_run)
         live = make_folder(home, run)

@@ -37,8 +37,8 @@ from workbench.text.study import caption, columns
 FILE = study()
 SPACE = FILE.search_space
 PLAIN = SPACE.baseline[0]
-WIDE = SPACE.completed({"parallel.tp": 2, "batch.micro_batch": 4})
-DEEP = SPACE.completed({"parallel.pp": 2, "memory.recompute": "full", "batch.micro_batch": 4})
+WIDE = SPACE.complete({"parallel.tp": 2, "batch.micro_batch": 4})
+DEEP = SPACE.complete({"parallel.pp": 2, "memory.recompute": "full", "batch.micro_batch": 4})
 TREE = {"id": "r", "layout": {}, "world_size": 4, "backend": "gloo", "parameters": 1, "tokens_per_step": 100}
 
 
@@ -113,7 +113,7 @@ def test_rounds_end_once_it_is_clear_who_is_faster_or_that_both_are_as_fast() ->
     for state, verdict in ((faster, "better"), (equal, "equal")):
         found = found_in(state)
         assert len(order(state)) <= 12
-        assert found.against(found.baseline).verdict in (verdict, "equal")
+        assert found.compare_fastest(found.baseline).verdict in (verdict, "equal")
     assert [arm.trial.number for arm in found_in(equal).equal] == [0, 1]
 
 
@@ -182,7 +182,7 @@ def test_windows_measure_as_long_as_they_wait() -> None:
 def test_windows_hold_whole_rounds_of_the_outer_loop() -> None:
     base = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": 60, "warmup": 4}}
     file = study(space={"outer.method": ["none", "local"], "outer.period": [7]}, base=base)
-    local = trial(1, file.search_space.completed({"outer.method": "local", "outer.period": 7}), 1000.0)
+    local = trial(1, file.search_space.complete({"outer.method": "local", "outer.period": 7}), 1000.0)
     state = StudyState(trials=(trial(0, file.search_space.baseline[0], 1000.0), local))
     steps = confirmation.window_steps(state, file, local)
     assert steps is not None
@@ -343,14 +343,14 @@ def test_conditions_come_from_the_summary() -> None:
                    throttled={"idle": 0.9, "power cap": 0.2}), GpuRow(1, 10, sm_clock_mhz=200.0, ranks=[])]  # fmt: skip
     summary = replace(RunSummary.from_dict(TREE), gpus=gpus, hosts=[HostRow(None, [0, 1], 10, cpu_fraction=0.75)],
                       step_seconds=StepSeconds(1.0, 1.0, 1.0, 1.0), cpu_seconds_per_step=2.0)  # fmt: skip
-    found = conditions.of_run(summary, processors=4)
+    found = conditions.run_conditions(summary, processors=4)
     assert found == {
         "sm_clock_mhz": 1400.0,
         "gpu_celsius": 70.0,
         "throttled_share": 0.2,
         "others_share": 0.25,
     }
-    assert conditions.of_run(RunSummary.from_dict(TREE)) == {}
+    assert conditions.run_conditions(RunSummary.from_dict(TREE)) == {}
 
 
 def test_others_on_the_processors_are_told_in_words() -> None:
@@ -379,7 +379,7 @@ def test_an_older_study_is_not_asked_for_more(tmp_path: Path) -> None:
     run_study(study(trials=4, confirm_repeats=1, confirm_runners_up=0), tmp_path, Machine())
     journal = tmp_path / study_folder.JOURNAL
     journal.write_text(journal.read_text().replace(', "confirm_runners_up": 0', ""))
-    kept = open_study.as_before(JournalReader(journal), file)
+    kept = open_study.restore_choices(JournalReader(journal), file)
     assert (kept.confirm_repeats, kept.confirm_runners_up) == (1, None)
     again = Machine()
     run_study(file, tmp_path, again)
@@ -418,11 +418,11 @@ def test_a_new_rule_of_what_is_equal_is_a_change_of_the_lead_s_verdict(
 
     monkeypatch.setattr(Lead, "verdict", verdict)
     found = found_in(told)
-    assert found.against(found.baseline).verdict == "undecided"
+    assert found.compare_fastest(found.baseline).verdict == "undecided"
     assert [arm.trial.number for arm in found.undecided] == [0]
     found = found_in(rerun(told, {0: 1000.0, 1: 1001.0}))
     assert len(found.baseline.windows) == enough > before
-    assert found.against(found.baseline).verdict == "equal"
+    assert found.compare_fastest(found.baseline).verdict == "equal"
 
 
 def test_an_interval_that_says_nothing_is_left_out() -> None:

@@ -140,16 +140,16 @@ def reaching(*rows: tuple[int, float, float]) -> RunSummary:
 def test_time_to_a_loss_is_the_seconds_until_it_is_first_there() -> None:
     aim = Aim("time_to_loss", 2.5)
     summary = reaching((2, 3.0, 1.0), (4, 2.5, 2.0), (6, 2.6, 3.0), (8, 2.2, 4.0))
-    told = scoring.measured_values(COMPLETED, summary, aim)
-    assert aim.shown(told["value"]) == pytest.approx(2.0)
+    told = scoring.measure_values(COMPLETED, summary, aim)
+    assert aim.to_display(told["value"]) == pytest.approx(2.0)
     low, high = aim.bounds(told["low"], told["high"])
     assert low == pytest.approx(2.0 * 200 / 210) and high == pytest.approx(2.0 * 200 / 190)
-    assert [aim.shown(sample) for sample in told["samples"]] == pytest.approx([2.0, 1.6, 2.0, 2.4])
+    assert [aim.to_display(sample) for sample in told["samples"]] == pytest.approx([2.0, 1.6, 2.0, 2.4])
     assert scoring.reaches_target(summary, 2.5).state == "satisfied"
     missed = scoring.reaches_target(summary, 2.0)
     assert (missed.state, missed.violation) == ("violated", pytest.approx(0.1))
     assert missed.reason == "held-out loss 2.2000 at the least after 8 steps, 2 wanted"
-    never = scoring.measured_values(COMPLETED, summary, Aim("time_to_loss", 2.0))
+    never = scoring.measure_values(COMPLETED, summary, Aim("time_to_loss", 2.0))
     assert (never["value"], never["samples"]) == (None, [])
     assert scoring.reaches_target(reaching(), 2.0).state == "undecided"
 
@@ -161,7 +161,7 @@ def test_a_study_finds_what_reaches_a_loss_soonest(folder: Path) -> None:
     assert (found["objective"], found["target_loss"]) == ("time_to_loss", 2.5)
     assert found["best"]["config"]["compression.method"] == "fp16"
     aim = find_aim(found["objective"], found["target_loss"])
-    best, baseline = (aim.shown(found[name]["value"]) for name in ("best", "baseline"))
+    best, baseline = (aim.to_display(found[name]["value"]) for name in ("best", "baseline"))
     assert best is not None and baseline is not None and best < baseline
     assert found["gain"]["verdict"] == "better"
     assert " s to a loss of 2.5" in found["result_line"] and "tokens/s" not in found["result_line"]

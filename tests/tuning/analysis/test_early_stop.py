@@ -111,10 +111,10 @@ def test_the_level_holds_over_all_looks_together() -> None:
 
 
 def test_the_spread_is_assumed_until_it_is_seen() -> None:
-    assert spread_of([[[1.0]], [[2.0]]]).beside(0.03) == pytest.approx(0.03)
+    assert spread_of([[[1.0]], [[2.0]]]).blend(0.03) == pytest.approx(0.03)
     seen = spread_of([[[1.0], [1.1]]] * 50)
     assert seen.degrees == 50
-    assert seen.beside(0.03) == pytest.approx(np.log(1.1) / 2**0.5, rel=0.05)
+    assert seen.blend(0.03) == pytest.approx(np.log(1.1) / 2**0.5, rel=0.05)
 
 
 def test_records_are_read_as_they_come(tmp_path: Path) -> None:
@@ -237,10 +237,10 @@ def test_what_cannot_be_asked_is_refused(racing: Any) -> None:
 def test_an_older_study_file_means_what_it_meant() -> None:
     file = study()
     assert file.races == study_file.Racing()
-    assert "racing" not in file.resolved()
+    assert "racing" not in file.resolve()
     assert (
         study(racing={"settle": 0.02}).fingerprint()
         == file.fingerprint()
         == study(racing=False).fingerprint()
     )
-    assert study_file.parse(study(racing={"settle": 0.02}).resolved()).races == study_file.Racing(settle=0.02)
+    assert study_file.parse(study(racing={"settle": 0.02}).resolve()).races == study_file.Racing(settle=0.02)

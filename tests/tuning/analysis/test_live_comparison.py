@@ -21,7 +21,7 @@ from tuning.execution.executor import (
     Ran,
     ShouldStop,
     SparedError,
-    played_summary,
+    build_summary,
 )
 from tuning.execution.live.windows import CONFIRM
 from tuning.report.study_result import StudyResult
@@ -54,9 +54,7 @@ class Windows(Played):
 
     def play(self, config: RunConfig, run: str) -> Ran:
         seconds, told = self._told[self._number - 1]
-        return RunOutcome(Ending.COMPLETED), played_summary(
-            run, config, [seconds, seconds * 1.01] * 4, **told
-        )
+        return RunOutcome(Ending.COMPLETED), build_summary(run, config, [seconds, seconds * 1.01] * 4, **told)
 
 
 def beside(leader: int, ratio: float, level: float) -> dict[str, Any]:
@@ -180,7 +178,7 @@ class Dear(Windows):
         name = f"again-{count}"
         if on_start is not None:
             on_start(Path(name))
-        return RunOutcome(Ending.COMPLETED), played_summary(name, config, [seconds] * 4)
+        return RunOutcome(Ending.COMPLETED), build_summary(name, config, [seconds] * 4)
 
 
 def test_close_leaders_are_told_apart_without_a_dear_baseline(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_what_cannot_run_side_by_side(
 
 def test_it_may_change_within_a_study_and_is_no_part_of_its_question() -> None:
     assert study(side_by_side=2).fingerprint() == study().fingerprint()
-    assert "side_by_side" not in study().resolved()
+    assert "side_by_side" not in study().resolve()
 
 
 @dataclass
@@ -95,9 +95,9 @@ def test_a_trial_remembers_how_many_ran_beside_it_on_its_host() -> None:
     for others in ([], [Leased(2, here)], [Leased(2, here), Leased(3, there)]):
         alone.look([Leased(1, None), *(other for other in others if other.lease == there)])
         beside.look([Leased(1, here), *others])
-    assert alone.known() == {}
-    assert beside.known() == {"beside": 2 / 3}
-    (line,) = differences([beside.known()], [{"beside": 0.0}], ("the winner", "the baseline"))
+    assert alone.readings() == {}
+    assert beside.readings() == {"beside": 2 / 3}
+    (line,) = differences([beside.readings()], [{"beside": 0.0}], ("the winner", "the baseline"))
     assert "the number of trials beside them differed" in line
 
 

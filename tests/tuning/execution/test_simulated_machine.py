@@ -12,7 +12,7 @@ from engine.run.outcome import Ending
 from tests.support.studies.fake import run_study, study
 from tuning.execution.simulated_machine import Simulation
 from tuning.predict.forecast import forecast
-from tuning.predict.target import named_target
+from tuning.predict.target import parse_target
 
 
 def config(**parallel: Any) -> RunConfig:
@@ -36,7 +36,7 @@ def run(home: Path, asked: RunConfig, noise: float = 0.0) -> Any:
 def test_a_step_is_what_is_predicted_and_its_phases_sum_to_it(tmp_path: Path) -> None:
     asked = config(dp=2, tp=4, pp=2)
     outcome, summary = run(tmp_path, asked)
-    found = forecast(asked, named_target("frontier", 2, 16))
+    found = forecast(asked, parse_target("frontier", 2, 16))
     assert outcome.ending is Ending.COMPLETED
     assert summary.backend == "simulated"
     assert summary.step_seconds.median == pytest.approx(found.step_seconds.median)

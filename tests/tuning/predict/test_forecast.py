@@ -29,7 +29,7 @@ KEYS = {
     "outside_allocator_bytes", "out_of_memory_probability", "changes", "notes", "experience", "sources",
 }  # fmt: skip
 MIXED = {"precision": "bf16", "memory": {"parameters": "bf16"}, "data": {"sequence_length": 2048}}
-SELENE = target.named_target("selene", 2)
+SELENE = target.parse_target("selene", 2)
 
 
 def config(preset: str = "7b", batch: int = 64, **parallel: int) -> RunConfig:
@@ -61,7 +61,7 @@ def test_the_json_that_others_rely_on() -> None:
 
 
 def test_limits_are_the_largest_terms_in_words() -> None:
-    found = forecast(config(preset="22b", dp=1, tp=16), target.named_target("frontier", 2))
+    found = forecast(config(preset="22b", dp=1, tp=16), target.parse_target("frontier", 2))
     shares = [limit.share for limit in found.limits]
     assert shares == sorted(shares, reverse=True)
     assert all(limit.share == pytest.approx(found.breakdown[limit.name] / found.step_seconds.median)
@@ -89,14 +89,14 @@ def test_what_is_outside_the_allocator_can_be_too_much() -> None:
     """Axes that leave counted bytes as they are need more of the device: each has a communicator."""
     tight = np.array([(SELENE.memory_bytes - headroom.GIB) / 1.03])
     alone, many = (
-        room_of(tight, SELENE, headroom.outside_columns([device_overhead(one)]))
+        room_of(tight, SELENE, headroom.overhead_columns([device_overhead(one)]))
         for one in (config(), config(dp=8, tp=2))
     )
     assert alone.probability[0] < 0.5 < many.probability[0]
 
 
 def test_a_rank_on_a_cpu_has_nothing_outside_an_allocator() -> None:
-    here = target.measured_here(calibrations.calibration())
+    here = target.calibrated_target(calibrations.calibration())
     asked = parse({})
     found = forecast(asked, here)
     assert found.outside == Outside()
@@ -106,11 +106,11 @@ def test_a_rank_on_a_cpu_has_nothing_outside_an_allocator() -> None:
 
 
 def test_many_layouts_at_a_time_hold_what_each_holds_outside() -> None:
-    space = Space.of(config(batch=32), 16, 8)
+    space = Space.from_config(config(batch=32), 16, 8)
     points, cases = next(space.blocks())
-    found = headroom.outside_of_cases(cases, space.base, SELENE.on_cpu)
+    found = headroom.case_overhead(cases, space.base, SELENE.on_cpu)
     rows = random.Random(SEED).sample(range(len(points)), 40)
-    each = headroom.outside_columns([device_overhead(space.config(points[row].tolist())) for row in rows])
+    each = headroom.overhead_columns([device_overhead(space.config(points[row].tolist())) for row in rows])
     for column, expected in zip(found, each, strict=True):
         assert (np.asarray(column)[rows] == expected).all()
     assert len(np.unique(found.median)) > 5
@@ -160,7 +160,7 @@ def test_a_device_that_constants_were_not_fitted_on_widens_it() -> None:
     cluster = catalogue.cluster("selene", 2)
     chip = replace(cluster.groups[0].accelerator, name="another")
     other = replace(cluster, groups=(replace(cluster.groups[0], accelerator=chip),))
-    known, unknown = forecast(asked, SELENE), forecast(asked, target.of_cluster(other))
+    known, unknown = forecast(asked, SELENE), forecast(asked, target.cluster_target(other))
     assert _width(unknown.step_seconds) > 1.5 * _width(known.step_seconds)
     assert any("another is believed" in note for note in unknown.notes)
 
@@ -219,9 +219,9 @@ def test_a_wrong_number_of_ranks_is_refused() -> None:
         with pytest.raises(InputError, match="selene has 16 devices"):
             forecast(config(**parallel), SELENE)
     with pytest.raises(InputError, match="multiple of 8"):
-        target.named_target("selene", None, 12)
-    assert target.named_target("selene", None, 32).cluster.size == 32
-    assert forecast(config(dp=4), target.named_target("selene", None, 4)).step_seconds.median > 0
+        target.parse_target("selene", None, 12)
+    assert target.parse_target("selene", None, 32).cluster.size == 32
+    assert forecast(config(dp=4), target.parse_target("selene", None, 4)).step_seconds.median > 0
 
 
 def test_a_broken_rule_is_refused() -> None:
@@ -231,14 +231,14 @@ def test_a_broken_rule_is_refused() -> None:
 
 def test_a_missing_figure_is_named() -> None:
     with pytest.raises(InputError, match=r"mosaic-h100.*bytes_per_second_per_node"):
-        target.named_target("mosaic-h100", 2)
-    here = target.measured_here(calibrations.calibration())
+        target.parse_target("mosaic-h100", 2)
+    here = target.calibrated_target(calibrations.calibration())
     with pytest.raises(InputError, match=r"peak_flops\.bf16.*it has fp32"):
         forecast(parse({"precision": "bf16"}), here)
 
 
 def test_this_machine_by_its_calibration() -> None:
-    here = target.measured_here(calibrations.calibration())
+    here = target.calibrated_target(calibrations.calibration())
     found = forecast(parse({}), here)
     assert found.peak_flops == pytest.approx(1e11)
     assert found.target.calibrated.constants.gemm_share == 1.0
@@ -254,7 +254,7 @@ def test_groups_that_differ_count_as_the_slowest(tmp_path: Path) -> None:
     text = f"[[groups]]\n{group.format('a100-80gb')}[[groups]]\n{group.format('a100-40gb')}"
     path = tmp_path / "two.toml"
     path.write_text(text + "[across]\nbytes_per_second = 1e9\n")
-    two = target.named_target(str(path))
+    two = target.parse_target(str(path))
     assert two.memory_bytes == catalogue.accelerator("a100-40gb").memory_bytes
     assert two.machine("bf16").links.between == 1e9
     assert any("differ" in note for note in forecast(config(dp=8, tp=2), two).notes)

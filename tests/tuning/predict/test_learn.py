@@ -39,7 +39,7 @@ def measured_machine() -> Calibration:
     return replace(found, curves=(*found.curves, *both))
 
 
-TARGET = target.measured_here(measured_machine())
+TARGET = target.calibrated_target(measured_machine())
 TRUE = TARGET.calibrated.constants.put(
     block_seconds=4e-3, step_seconds=0.03, update_passes=5.0, inside_seconds=5e-4, between_seconds=2e-3
 )
@@ -70,7 +70,7 @@ def planted(configs: Sequence[RunConfig], constants: Constants = TRUE, noise: fl
     """Runs that took what these constants say, and held 300 MiB and 8 % more than what is counted."""
     draw, found = np.random.default_rng(1), list[Finished]()
     for number, one in enumerate(configs):
-        seat = TARGET.at(one)
+        seat = TARGET.adapt_to_config(one)
         parts = step_time.step(cases_of([one], seat.devices_per_node), seat.machine("fp32"), constants)
         seconds = float(parts.seconds[0] * np.exp(draw.normal(0, noise)))
         peak = (1.08 * largest(one).total_bytes + 300 * MIB) * float(np.exp(draw.normal(0, 0.01)))
@@ -83,7 +83,7 @@ def drawn(layouts: Sequence[dict[str, int]] = LAYOUTS, lab: dict[str, Any] | Non
 
 
 def learned(runs: Sequence[Finished], base: Target = TARGET) -> Target:
-    return learn.learned_target(base, runs, HERE)
+    return learn.learn_target(base, runs, HERE)
 
 
 @pytest.fixture(scope="module")
@@ -191,13 +191,13 @@ def test_runs_in_the_lab_have_its_links() -> None:
 
 
 def test_ranks_share_cores_as_the_calibration_says() -> None:
-    alone, two, four = (TARGET.at(config(dp=ranks)) for ranks in (1, 2, 4))
+    alone, two, four = (TARGET.adapt_to_config(config(dp=ranks)) for ranks in (1, 2, 4))
     rates = [one.machine("fp32").device.peak for one in (alone, two, four)]
     assert rates == pytest.approx([1e11, (1e11 * 4e10) ** 0.5, 4e10])
     with pytest.raises(InputError, match="at most 4 devices"):
-        TARGET.at(config(dp=8))
+        TARGET.adapt_to_config(config(dp=8))
     more = learned([*planted(drawn())[:7], ran(config(dp=8), 3.0, "eight")])
-    eight = more.at(config(dp=8))
+    eight = more.adapt_to_config(config(dp=8))
     assert eight.machine("fp32").device.peak == pytest.approx(2e10)
     assert eight.memory_bytes == pytest.approx(four.memory_bytes / 2, rel=1e-6)
     assert any("one of 8 ranks that share the cores, 4 were timed" in note for note in eight.notes)
@@ -235,7 +235,7 @@ def test_the_believed_allowance_is_a_tenth_and_libraries_on_a_cpu() -> None:
 def test_on_a_gpu_only_the_share_is_learned() -> None:
     counted = np.linspace(1.0, 20.0, 8) * headroom.GIB
     peaks = Peaks(counted, 1.15 * counted, np.arange(8) % 3)
-    found = allowances.learned_allowance(peaks, 8, on_cpu=False)
+    found = allowances.learn_allowance(peaks, 8, on_cpu=False)
     assert found.share == pytest.approx(0.15, abs=0.01)
     assert found.context_bytes == 0
     low, high = found.ends(counted)

@@ -49,7 +49,7 @@ def folded(*parts: list[Line]) -> StudyState:
 
 def points(file: StudyFile) -> tuple[dict[str, Any], dict[str, Any]]:
     space = file.search_space
-    return space.baseline[0], space.completed({"parallel.tp": 2, "batch.micro_batch": 4})
+    return space.baseline[0], space.complete({"parallel.tp": 2, "batch.micro_batch": 4})
 
 
 BASELINE, OTHER = points(FILE)
@@ -63,7 +63,7 @@ def compared(
     """
     parts = [lines(0, BASELINE, 1000.0), lines(1, OTHER, searched)]
     if third is not None:
-        parts.append(lines(2, FILE.search_space.completed({"batch.micro_batch": 1}), third))
+        parts.append(lines(2, FILE.search_space.complete({"batch.micro_batch": 1}), third))
     for place in range(rounds):
         for arm in (0, 1) if place % 2 == 0 else (1, 0):
             value = (1000.0 * ratio if arm else 1002.0) * (1 + 0.002 * ((7 * place + 3 * arm) % 5 - 2))
@@ -160,8 +160,8 @@ def lossy(steps: int, loss: float, *windows: float) -> tuple[dict[str, Any], Stu
     base = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": steps}}
     file = study(space=LOSSY_SPACE, base=base)
     exact, topk = (
-        file.search_space.completed({"batch.micro_batch": 4}),
-        file.search_space.completed({"compression.method": "topk"}),
+        file.search_space.complete({"batch.micro_batch": 4}),
+        file.search_space.complete({"compression.method": "topk"}),
     )
     points = (file.search_space.baseline[0], exact, topk)
     losses = ({}, {}, {"validation_loss": loss})
@@ -248,7 +248,7 @@ def test_the_budget_leaves_time_to_confirm() -> None:
 
 def test_unprovable_settings_get_a_small_share() -> None:
     file = study(space=LOSSY_SPACE, trials=8)
-    point = file.search_space.completed({"compression.method": "topk"})
+    point = file.search_space.complete({"compression.method": "topk"})
     state = folded(*[lines(number, point, 1.0) for number in range(2)])
     assert policy.is_wanted(point, StudyState(), file)
     assert not policy.is_wanted(point, state, file)
@@ -260,7 +260,7 @@ def test_what_loses_more_than_one_that_lost_too_much_is_not_tried() -> None:
     file = study(space=space, trials=8, base={"train": {"steps": 100}})
 
     def settled(**values: Any) -> dict[str, Any]:
-        return file.search_space.completed({f"compression.{name}": value for name, value in values.items()})
+        return file.search_space.complete({f"compression.{name}": value for name, value in values.items()})
 
     failed = settled(method="powersgd", rank=4)
     losses = {"validation_loss": 2.0, "steps": 100}
@@ -353,7 +353,7 @@ def test_a_budget_with_time_for_the_baseline_alone_is_named() -> None:
 def test_neighbours_are_compared_with_runs_of_their_own_time() -> None:
     """The machine was twice as fast during the search; a third was not measured again."""
     space = FILE.search_space
-    wide, single = (space.completed({"batch.micro_batch": size}) for size in (4, 1))
+    wide, single = (space.complete({"batch.micro_batch": size}) for size in (4, 1))
     assert BASELINE["batch.micro_batch"] == 2
     parts = [lines(0, BASELINE, 1000.0), lines(1, wide, 2000.0), lines(2, single, 900.0)]
     for place in range(8):

@@ -8,7 +8,7 @@ import pytest
 from optuna.trial import TrialState
 
 from tests.support.studies.fake import seconds, study
-from tuning.sampling.optuna_study import Index, frozen
+from tuning.sampling.optuna_study import Index, to_frozen_trial
 from tuning.sensitivity.importance import importance
 from tuning.sensitivity.outcomes import Importance
 from tuning.space.encoding import Encoding
@@ -78,15 +78,15 @@ def test_unwanted_points_come_last_and_then_none() -> None:
 def test_how_an_end_looks_to_optuna(
     value: float | None, constraints: dict[str, float], state: TrialState
 ) -> None:
-    told = frozen(ended(0, SPACE.baseline[0], value, constraints=constraints), ENCODING)
+    told = to_frozen_trial(ended(0, SPACE.baseline[0], value, constraints=constraints), ENCODING)
     assert told is not None
     assert (told.state, told.value, told.constraints) == (state, value, constraints)
 
 
 def test_what_the_sampler_cannot_say_is_kept_from_it() -> None:
     outside = study(space={"parallel.tp": [2, 4]}).search_space
-    assert frozen(ended(0, outside.baseline[0], 1.0), Encoding(outside)) is None
-    assert frozen(ended(0, SPACE.baseline[0], 1.0, confirms=0), ENCODING) is None
+    assert to_frozen_trial(ended(0, outside.baseline[0], 1.0), Encoding(outside)) is None
+    assert to_frozen_trial(ended(0, SPACE.baseline[0], 1.0, confirms=0), ENCODING) is None
 
 
 def test_importance_finds_the_knob_that_matters() -> None:

@@ -124,7 +124,7 @@ def test_the_same_question_on_the_same_machine_is_not_asked_again(tmp_path: Path
     send(tmp_path / "first", "enqueue", {"parallel.pp": 2, "batch.micro_batch": 2}, "test")
     earlier = run_study(study(trials=16), tmp_path / "first", Machine(by_config=oom))
     found = run_study(
-        study(name="second", trials=8, inherit=["first"], space=study().resolved()["space"]),
+        study(name="second", trials=8, inherit=["first"], space=study().resolve()["space"]),
         tmp_path / "second",
         Machine(by_config=oom),
     )

@@ -13,7 +13,7 @@ from tests.support.studies.weighed import asked
 from tests.tuning.analysis.test_confirmation import searched, trial, wild
 from tuning.analysis import confirmation
 from tuning.analysis.comparison import compare, compare_runs, student
-from tuning.search.budgets import budgets, document, is_spent, used_up
+from tuning.search.budgets import budgets, document, exhausted_budget, is_spent
 from tuning.search.policy import next_step
 from tuning.spec import study_file
 from tuning.storage.state import StudyState, Trial
@@ -71,7 +71,7 @@ def ran(*seconds: float, confirms: int = 0) -> StudyState:
 )
 def test_the_first_budget_that_is_used_up_ends_the_search(more: dict[str, Any], kind: str | None) -> None:
     """Three trials of 10 s, one more, and the two that confirm the best make 60 s."""
-    assert used_up(ran(10.0, 10.0, 10.0), asked(**more, confirm_repeats=1)) == kind
+    assert exhausted_budget(ran(10.0, 10.0, 10.0), asked(**more, confirm_repeats=1)) == kind
 
 
 def test_a_trial_uses_the_hours_of_its_own_ranks() -> None:
@@ -89,7 +89,7 @@ def test_a_trial_uses_the_hours_of_its_own_ranks() -> None:
 def test_a_budget_of_trials_and_seconds_is_the_old_one_by_another_name() -> None:
     file = study_file.parse({"name": "a", "budget": {"trials": 3, "wall_seconds": 60}})
     assert (file.trials, file.budget_seconds) == (3, 60)
-    assert study_file.parse(file.resolved()).resolved() == file.resolved()
+    assert study_file.parse(file.resolve()).resolve() == file.resolve()
 
 
 def test_what_is_used_is_told() -> None:
@@ -111,7 +111,7 @@ def test_what_is_used_is_told() -> None:
 def test_a_tight_limit_keeps_half_of_what_the_baseline_leaves(limit: float, others: int) -> None:
     """Trials of 10 s, of which four are kept where they fit in: then others * 10 + 50 is at most the limit."""
     file, state = asked(budget_seconds=limit), ran(10.0)
-    while used_up(state, file) is None:
+    while exhausted_budget(state, file) is None:
         state = ran(*[10.0] * (len(state.trials) + 1))
     assert len(state.trials) == 1 + others
     row = budgets(state, file)["wall_seconds"].row
@@ -139,7 +139,7 @@ def pruned(seconds: float, number: int, value: float = 1000.0) -> Trial:
     """After 6 of 24 steps of half a second."""
     told = {"outcome": "pruned", "seconds": seconds, "steps": 6, "measures": {"step_seconds": {"value": 0.5}}}
     points = [{"parallel.tp": tp, "batch.micro_batch": size} for tp in (1, 2, 4) for size in (1, 2, 4)]
-    point = confirmed_study().search_space.completed(points[number])
+    point = confirmed_study().search_space.complete(points[number])
     return trial(number, point, value, **told)
 
 

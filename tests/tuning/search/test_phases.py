@@ -12,7 +12,7 @@ from engine.run.outcome import Ending, RunOutcome
 from tests.support.studies.fake import Machine, run_study, study
 from tests.tuning.report.test_result import lines
 from tuning.execution.simulated_machine import Simulation
-from tuning.predict.target import named_target
+from tuning.predict.target import parse_target
 from tuning.report.result import result
 from tuning.search import phases
 from tuning.search.prediction_prior import Foresight
@@ -177,7 +177,7 @@ def test_predictions_order_trials_inside_a_phase(tmp_path: Path) -> None:
     file = usual(name="foreseen", ranks=8, base=base, trials=13)
 
     def foresee(space: Space) -> Foresight:
-        return Foresight(space, named_target("selene", None, 8), 0)
+        return Foresight(space, parse_target("selene", None, 8), 0)
 
     found = run_study(file, tmp_path / "studies" / "foreseen", Simulation(tmp_path, "selene"), None, foresee)
     by_phase: dict[str, set[str]] = {}

@@ -9,7 +9,7 @@ from engine.run.outcome import Ending, RunOutcome
 from tests.support.studies.fake import Machine, run_study, study
 from tuning.execution.simulated_machine import Simulation
 from tuning.predict.forecast import forecasts
-from tuning.predict.target import Target, named_target
+from tuning.predict.target import Target, parse_target
 from tuning.search.acquisition import LEAST_FAILURES, MOST_FAILURES
 from tuning.search.prediction_prior import SAMPLED, Foresight
 from tuning.space.space import Space
@@ -38,7 +38,7 @@ def asked(**more: Any) -> StudyFile:
 
 
 def here() -> Target:
-    return named_target("selene", None, RANKS)
+    return parse_target("selene", None, RANKS)
 
 
 def foresee(space: Space) -> Foresight:

@@ -140,7 +140,7 @@ def test_experience_tries_a_little_of_each_axis() -> None:
 
 
 def test_a_point_by_hand_says_its_axes() -> None:
-    point = EXPERTS.completed(
+    point = EXPERTS.complete(
         {"parallel.cp": 2, "parallel.ep": 4, "parallel.zero_stage": 3, "parallel.shard_ranks": 2}
     )
     words = "dp=2 tp=1 pp=1 cp=2 ep=4 zero=3 micro_batch=1 cp_method=ring shard_ranks=2"

@@ -45,9 +45,9 @@ def test_a_baseline_outside_of_the_space_is_left_for_the_nearest_in_it() -> None
     """The yardstick takes one micro-batch a step; the space has five at least."""
     turned = {"batch.accumulation": [5, 10], "ranks": [2, 4], "parallel.tp": [1, 2], "parallel.pp": [1, 2]}
     space = study(space=turned, ranks=4).search_space
-    assert space.outside(space.baseline[0])
+    assert space.why_outside(space.baseline[0])
     points = [point for point, _ in fitting_tries(space, 40)]
-    assert points and not any(space.outside(point) or space.problem(point) for point in points)
+    assert points and not any(space.why_outside(point) or space.problem(point) for point in points)
     assert {point["batch.accumulation"] for point in points} == {5}
     assert (points[0]["ranks"], points[0]["parallel.tp"], points[0]["parallel.pp"]) == (4, 2, 2)
     assert [point for point, _ in first_tries(space, 40)]

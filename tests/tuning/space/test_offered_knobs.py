@@ -12,7 +12,7 @@ import pytest
 from engine.config.environment import SECTION
 from engine.config.knobs.catalogue import KNOBS, acts, deciding, facts_of
 from engine.config.run_config import RunConfig, parse
-from tuning.predict.placement.automatic import chosen
+from tuning.predict.placement.automatic import choose_values
 from tuning.space.knobs import Knob, default_space, offered_space, parse_space, rare_values
 from tuning.space.labels import label
 from tuning.space.space import Space
@@ -104,9 +104,11 @@ def test_each_value_stands_in_a_legal_point_at_which_it_acts(key: str) -> None:
     listed = [name for name in deciding() if name not in NOT_LISTED]
     beside = OF_EXPERTS if key in OF_EXPERTS else (*DEGREES, "schedule.chunks", *listed)
     turned = dict.fromkeys((*beside, key))
-    space = Space(base, RANKS, parse_space({name: known[name] for name in turned}, base), chosen, False)
+    space = Space(
+        base, RANKS, parse_space({name: known[name] for name in turned}, base), choose_values, False
+    )
     for value in known[key]:
-        pinned = effective_config.narrowed_space(space, effective_config.Mask((Knob(key, (value,)),)))
+        pinned = effective_config.narrow_space(space, effective_config.Mask((Knob(key, (value,)),)))
         drawn = (pinned.random_point(Random(seed), set()) for seed in range(DRAWS))
         points = (point for point in drawn if point is not None and point[key] == value)
         first = next(points, None)
@@ -127,7 +129,7 @@ def test_of_another_model_nothing_is_offered_that_only_the_decoder_can() -> None
 def test_with_a_budget_for_activations_nothing_else_is_said_of_them() -> None:
     values = {"memory.budget_gib": [None, 0.01], "memory.recompute": ["none", "full"], "parallel.pp": [1, 2]}
     values |= {"schedule.kind": ["1f1b", "zb_h1"]}
-    space = Space(DENSE, 2, parse_space(values, DENSE), chosen, False)
+    space = Space(DENSE, 2, parse_space(values, DENSE), choose_values, False)
     planned = [point for point in space.legal_points if point["memory.budget_gib"]]
     assert {
         (point["parallel.pp"], point["memory.recompute"], point["schedule.kind"]) for point in planned
@@ -143,7 +145,7 @@ def test_a_study_that_goes_on_from_a_checkpoint_may_freeze_it() -> None:
     base = parse({"model": SHAPE, "train": {"resume": "a-run"}} | TREE)
     offered = offered_space(base, 2)
     keys = ("train.adapt", "train.adapt_rank", "parallel.zero_stage", "parallel.tp")
-    space = Space(base, 2, parse_space({key: offered[key] for key in keys}, base), chosen, False)
+    space = Space(base, 2, parse_space({key: offered[key] for key in keys}, base), choose_values, False)
     frozen = [point for point in space.legal_points if point["train.adapt"] != "none"]
     assert {(point["train.adapt"], point["train.adapt_rank"]) for point in frozen} == {
         (kind, rank) for kind in ("lora", "losa") for rank in (4, 8, 16)

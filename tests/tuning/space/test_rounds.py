@@ -36,7 +36,7 @@ def asked(method: str, period: int, **train: Any) -> RunConfig:
 def test_a_trial_has_three_whole_rounds_or_as_many_as_fit(method: str, period: int, steps: int) -> None:
     config = asked(method, period)
     assert rounds.problem(config) is None
-    assert rounds.lengthened_config(config).train.steps == steps
+    assert rounds.lengthen_config(config).train.steps == steps
 
 
 def test_rounds_that_never_fit_are_refused_with_the_remedy() -> None:
@@ -51,14 +51,14 @@ def test_every_lengthened_run_measures_its_rounds() -> None:
         for period in range(1, 90):
             config = asked(method, period)
             if rounds.problem(config) is None:
-                assert rounds.lengthened_config(config).train.steps >= max(24, least_steps(config, 1))
+                assert rounds.lengthen_config(config).train.steps >= max(24, least_steps(config, 1))
 
 
 def test_the_loss_is_taken_at_the_asked_steps_too() -> None:
-    assert rounds.lengthened_config(asked("local", 20)).train.validate_every == 24
-    assert rounds.lengthened_config(asked("local", 20, validate_every=8)).train.validate_every == 8
-    assert rounds.lengthened_config(asked("local", 20, validate_every=7)).train.validate_every == 24
-    assert rounds.lengthened_config(asked("local", 20, validation_batches=0)).train.validate_every is None
+    assert rounds.lengthen_config(asked("local", 20)).train.validate_every == 24
+    assert rounds.lengthen_config(asked("local", 20, validate_every=8)).train.validate_every == 8
+    assert rounds.lengthen_config(asked("local", 20, validate_every=7)).train.validate_every == 24
+    assert rounds.lengthen_config(asked("local", 20, validation_batches=0)).train.validate_every is None
 
 
 def test_a_lengthened_run_is_judged_by_its_loss_at_the_asked_steps() -> None:

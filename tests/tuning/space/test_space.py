@@ -37,7 +37,7 @@ def test_random_points_are_legal_and_add_up(space: Space, seed: int) -> None:
     assert point is not None
     layout = check(space.config(point))
     assert layout.world_size == space.ranks
-    assert space.outside(point) is None
+    assert space.why_outside(point) is None
 
 
 @settings(max_examples=60)
@@ -146,7 +146,7 @@ def test_the_baseline_is_plain_even_if_the_base_is_not() -> None:
 
 
 def test_a_point_by_hand_is_completed_from_the_baseline() -> None:
-    point = FULL.completed({"parallel.tp": 2, "batch.micro_batch": 8})
+    point = FULL.complete({"parallel.tp": 2, "batch.micro_batch": 8})
     assert FULL.label(point) == "dp=2 tp=2 pp=1 zero=0 micro_batch=8"
 
 
@@ -163,7 +163,7 @@ def test_a_point_by_hand_is_completed_from_the_baseline() -> None:
 )
 def test_a_wrong_point_by_hand_is_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
-        FULL.completed(values)
+        FULL.complete(values)
     assert words in str(caught.value)
 
 
@@ -194,9 +194,9 @@ def test_a_point_may_name_what_the_study_leaves_as_it_is() -> None:
             "space": {"parallel.zero_stage": [0, 1], "batch.micro_batch": [1, 2]},
         }
     ).search_space
-    point = space.completed({"parallel.tp": 1, "parallel.pp": 1, "parallel.dp": 4, "batch.micro_batch": 2})
-    assert space.completed(point) == point
+    point = space.complete({"parallel.tp": 1, "parallel.pp": 1, "parallel.dp": 4, "batch.micro_batch": 2})
+    assert space.complete(point) == point
     with pytest.raises(InputError, match=r"parallel\.tp=2: is not turned by this study and stays 1; known"):
-        space.completed({"parallel.tp": 2})
+        space.complete({"parallel.tp": 2})
     with pytest.raises(InputError, match=r"no\.such=2: is not turned by this study; known"):
-        space.completed({"no.such": 2})
+        space.complete({"no.such": 2})

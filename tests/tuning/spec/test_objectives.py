@@ -59,13 +59,15 @@ def test_every_objective_comes_from_a_summary(aim: Aim, natural: Any, shown: flo
     assert aim.unit == unit
     told = measures(SUMMARY, aim, None)[aim.name]
     assert [told["value"], told["low"], told["high"]] == pytest.approx(list(natural))
-    assert aim.shown(found.value) == pytest.approx(shown)
-    assert aim.kept(natural[0]) == pytest.approx(found.value)
+    assert aim.to_display(found.value) == pytest.approx(shown)
+    assert aim.to_stored(natural[0]) == pytest.approx(found.value)
     if aim.objective.single:
         assert found.samples == [found.value]
         return
     assert found.low is not None and found.low < found.value < (found.high or 0), "kept: larger is better"
-    assert aim.shown(found.samples[1]) == pytest.approx(natural[0] * 0.8 ** _sign(aim) * aim.objective.factor)
+    assert aim.to_display(found.samples[1]) == pytest.approx(
+        natural[0] * 0.8 ** _sign(aim) * aim.objective.factor
+    )
 
 
 def _sign(aim: Aim) -> int:
@@ -122,7 +124,7 @@ def test_constraints_are_kept_broken_or_undecided() -> None:
 def test_of_several_runs_memory_holds_each_time_and_what_noise_moves_in_the_mean() -> None:
     def over(name: str, measure: str, bound: float, *values: float | None) -> constraints.Checked:
         runs = [{measure: {"value": value}} if value is not None else {} for value in values]
-        (found,) = constraints.over_runs(Constraints(**{name: bound}), runs)
+        (found,) = constraints.check_runs(Constraints(**{name: bound}), runs)
         return found
 
     assert over("memory_headroom", "memory_headroom", 0.1, 0.3, 0.05, 0.2).measured == 0.05
@@ -197,7 +199,7 @@ def test_a_budget_may_grow_and_a_question_may_not_change() -> None:
     assert asked(**same, prefer="peak_memory_bytes").fingerprint() != first.fingerprint()
     assert asked(**same, prefer="tokens_per_second").fingerprint() == first.fingerprint()
     assert asked(**same | {"constraints": {"memory_headroom": 0.2}}).fingerprint() != first.fingerprint()
-    assert set(asked().resolved()).isdisjoint({"objectives", "prefer", "price", "constraints", "budget"})
+    assert set(asked().resolve()).isdisjoint({"objectives", "prefer", "price", "constraints", "budget"})
     assert asked(objective=["mfu"]).fingerprint() == asked(objective="mfu").fingerprint()
 
 

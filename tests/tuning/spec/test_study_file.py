@@ -25,7 +25,7 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
     assert file.config.train.learning_rate == 0.001
     assert [knob.key for knob in file.knobs] == ["parallel.tp", "schedule.kind", "compression.ratio"]
     assert file.text == path.read_text("utf-8")
-    assert study_file.parse(file.resolved()).fingerprint() == file.fingerprint()
+    assert study_file.parse(file.resolve()).fingerprint() == file.fingerprint()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tuning.search import policy
 from tuning.space.encoding import Encoding
 from tuning.space.points import point_key
 from tuning.storage import effective_config
-from tuning.storage.effective_config import Mask, narrowed_space
+from tuning.storage.effective_config import Mask, narrow_space
 from tuning.storage.state import StudyState, fold
 
 SPACE = study().search_space
@@ -65,16 +65,16 @@ def test_legal_points_of_a_mask_are_those_of_the_space_inside_it() -> None:
         masked(parallel__pp="1,2", memory__recompute="full"),
         masked(parallel__dp=4),
     ):
-        part = narrowed_space(SPACE, left)
+        part = narrow_space(SPACE, left)
         wanted = {point_key(point) for point in SPACE.legal_points if left.allows(point, SPACE)}
         assert {point_key(point) for point in part.legal_points} == wanted
         assert wanted
-    assert narrowed_space(SPACE, Mask()) is SPACE
+    assert narrow_space(SPACE, Mask()) is SPACE
 
 
 def test_a_knob_that_does_not_act_has_no_say() -> None:
     left = masked(RATIOS, compression__ratio=0.05)
-    points = narrowed_space(RATIOS, left).legal_points
+    points = narrow_space(RATIOS, left).legal_points
     methods = {point["compression.method"] for point in points}
     assert methods == {"none", "topk"}
     assert {point["compression.ratio"] for point in points if point["compression.method"] == "topk"} == {0.05}
@@ -83,7 +83,7 @@ def test_a_knob_that_does_not_act_has_no_say() -> None:
 @pytest.mark.parametrize("name", ["tpe", "random", "nsga2"])
 def test_every_draw_keeps_to_the_mask_until_nothing_is_left(name: Any) -> None:
     left = masked(parallel__tp=2, memory__recompute="none")
-    part, visited, count = narrowed_space(SPACE, left), set[str](), 0
+    part, visited, count = narrow_space(SPACE, left), set[str](), 0
     index = Index(Encoding(SPACE), 0, 3, name=name)
     while (draw := index.ask(visited, within=part)) is not None:
         assert left.allows(draw.point, SPACE)
@@ -93,7 +93,7 @@ def test_every_draw_keeps_to_the_mask_until_nothing_is_left(name: Any) -> None:
 
 
 def test_a_pinned_value_inside_a_range_is_drawn_exactly() -> None:
-    part = narrowed_space(RATIOS, masked(RATIOS, compression__ratio=0.05, compression__method="topk"))
+    part = narrow_space(RATIOS, masked(RATIOS, compression__ratio=0.05, compression__method="topk"))
     point = part.random_point(Random(0), ())
     assert point is not None
     assert point["compression.ratio"] == 0.05
@@ -104,7 +104,7 @@ def test_a_mask_must_leave_something_new() -> None:
         effective_config.check_leaves_points(SPACE, masked(parallel__tp=4, parallel__pp=4), set())
     left = masked(parallel__tp=4, parallel__pp=1)
     effective_config.check_leaves_points(SPACE, left, set())
-    everything = {point_key(point) for point in narrowed_space(SPACE, left).legal_points}
+    everything = {point_key(point) for point in narrow_space(SPACE, left).legal_points}
     with pytest.raises(InputError, match="leaves no point that was not measured yet"):
         effective_config.check_leaves_points(SPACE, left, everything)
 
@@ -117,9 +117,9 @@ def command(name: str, changes: dict[str, Any] | None, accepted: bool = True) ->
 def test_a_journal_folds_into_its_mask() -> None:
     first = command("a", {"limits": {"parallel.tp": [1, 2], "batch.micro_batch": [4]}})
     state = fold([first, command("b", {"limits": {"parallel.tp": None}}), first])
-    assert effective_config.of_state(state, SPACE).document() == {"batch.micro_batch": [4]}
-    assert effective_config.of_state(fold([command("a", None, accepted=False)]), SPACE) == Mask()
-    assert effective_config.of_state(StudyState(limits={"gone.knob": [1]}), SPACE) == Mask()
+    assert effective_config.build_mask(state, SPACE).document() == {"batch.micro_batch": [4]}
+    assert effective_config.build_mask(fold([command("a", None, accepted=False)]), SPACE) == Mask()
+    assert effective_config.build_mask(StudyState(limits={"gone.knob": [1]}), SPACE) == Mask()
 
 
 def test_first_tries_outside_the_mask_are_left_out() -> None:

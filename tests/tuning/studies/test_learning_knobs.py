@@ -57,7 +57,7 @@ def test_trials_of_every_global_batch_see_the_same_text(session: Session, tmp_pa
 def test_a_trial_has_the_rate_and_warm_up_of_its_point() -> None:
     space = asked({"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
                    "train.learning_rate_warmup": [0, 6]}).search_space  # fmt: skip
-    config = space.config(space.completed({"train.learning_rate": 3e-3, "train.learning_rate_warmup": 6}))
+    config = space.config(space.complete({"train.learning_rate": 3e-3, "train.learning_rate_warmup": 6}))
     assert (config.train.learning_rate, config.train.learning_rate_warmup) == (3e-3, 6)
     assert config.train.steps == 12
 
@@ -66,7 +66,7 @@ def test_a_batch_that_does_not_divide_the_held_out_text_is_illegal() -> None:
     space = asked({"batch.global_batch": [8, 12]}).search_space
     assert [point["batch.global_batch"] for point in space.legal_points] == [8]
     with pytest.raises(InputError, match=re.escape("must divide the 16 sequences of held-out text")):
-        space.completed({"batch.global_batch": 12})
+        space.complete({"batch.global_batch": 12})
 
 
 def test_only_a_study_of_the_time_to_a_loss_is_offered_them() -> None:

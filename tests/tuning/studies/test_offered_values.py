@@ -14,12 +14,12 @@ from engine.config.knobs.catalogue import acts, deciding
 from engine.config.run_config import RunConfig, parse
 from engine.session import Session
 from tests.support.drawn import SEED
-from tuning.predict.placement.automatic import chosen
+from tuning.predict.placement.automatic import choose_values
 from tuning.space import rounds
 from tuning.space.knobs import Knob, offered_space, parse_space, rare_values
 from tuning.space.points import Point
 from tuning.space.space import Space
-from tuning.storage.effective_config import Mask, narrowed_space
+from tuning.storage.effective_config import Mask, narrow_space
 
 RANKS, DRAWS = 4, 300
 SHAPE = {
@@ -63,8 +63,8 @@ def point_at(key: str, value: Any, random: Random) -> tuple[Space, Point]:
     base, known = base_of(key), offered(key)
     beside = OF_EXPERTS if key in OF_EXPERTS else (*LAYOUT, *deciding())
     names = dict.fromkeys(name for name in (*beside, key) if name in known)
-    whole = Space(base, RANKS, parse_space({name: known[name] for name in names}, base), chosen, False)
-    space = narrowed_space(whole, Mask((Knob(key, (value,)),)))
+    whole = Space(base, RANKS, parse_space({name: known[name] for name in names}, base), choose_values, False)
+    space = narrow_space(whole, Mask((Knob(key, (value,)),)))
     points = [
         point for _ in range(DRAWS) if (point := space.random_point(random, set())) and point[key] == value
     ]
@@ -84,7 +84,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 def test_it_runs(session: Session, key: str, value: Any) -> None:
     random = Random(zlib.crc32(f"{SEED} {key} {value}".encode()))
     space, point = point_at(key, value, random)
-    outcome, summary = session.execute(rounds.lengthened_config(space.config(point)), {}, lambda: False)
+    outcome, summary = session.execute(rounds.lengthen_config(space.config(point)), {}, lambda: False)
     assert outcome.good, (point, outcome)
     assert summary.tokens_per_second, point
     assert summary.losses and all(loss is not None and 0 < loss < 20 for loss in summary.losses), point

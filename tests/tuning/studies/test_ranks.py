@@ -60,12 +60,12 @@ def test_a_sampler_draws_each_point_and_reads_it_back(space: Space) -> None:
 
 
 def test_a_point_by_hand_names_its_ranks(space: Space) -> None:
-    point = space.completed({"ranks": 8, "parallel.tp": 2})
+    point = space.complete({"ranks": 8, "parallel.tp": 2})
     assert (point["parallel.dp"], point["batch.accumulation"]) == (4, 2)
     with pytest.raises(InputError, match=r"enqueue.*ranks=16 is not in the space"):
-        space.completed({"ranks": 16})
+        space.complete({"ranks": 16})
     with pytest.raises(InputError, match="must be the study's 2 ranks"):
-        space.completed({"ranks": 2, "parallel.tp": 2, "parallel.dp": 2})
+        space.complete({"ranks": 2, "parallel.tp": 2, "parallel.dp": 2})
 
 
 @pytest.mark.parametrize("value", [[], [0], [2.5], {"low": 1, "high": 4}, [True], 3])

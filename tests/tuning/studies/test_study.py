@@ -141,7 +141,7 @@ def test_a_killed_rank_is_nobodys_fault(folder: Path) -> None:
 def test_another_question_under_the_same_name_is_refused(folder: Path) -> None:
     run_study(study(trials=2), folder, Machine())
     before = (folder / "journal.jsonl").read_bytes()
-    other = study(space=study().resolved()["space"] | {"parallel.tp": [1, 2]})
+    other = study(space=study().resolve()["space"] | {"parallel.tp": [1, 2]})
     with pytest.raises(
         InputError, match=r"another question: space.parallel.tp \(\[1, 2, 4\] before, now \[1, 2\]\)"
     ):

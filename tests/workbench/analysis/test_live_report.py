@@ -14,7 +14,7 @@ from engine.run.outcome import Ending, RunOutcome
 from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import Played, Ran, played_summary
+from tuning.execution.executor import Played, Ran, build_summary
 from tuning.report.study_result import Gain
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
@@ -74,7 +74,7 @@ class Beside(Played):
 
     def play(self, config: RunConfig, run: str) -> Ran:
         told = {"leader_level": 1.1, "leader_ratio": 1.25, "leader_ratio_low": 1.1, "leader_ratio_high": 1.4}
-        return RunOutcome(Ending.COMPLETED), played_summary(run, config, [1.0] * 4, **told)
+        return RunOutcome(Ending.COMPLETED), build_summary(run, config, [1.0] * 4, **told)
 
 
 def test_a_window_tells_how_it_did_beside_the_leader_and_what_settled(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import Played, Ran, played_summary
+from tuning.execution.executor import Played, Ran, build_summary
 from tuning.execution.live.ongoing_run import RUNS
 from tuning.execution.live.pinned_values import BY
 from tuning.execution.live.starter import Starter
@@ -26,7 +26,7 @@ class Steady(Played):
     """Every step takes a second."""
 
     def play(self, config: RunConfig, run: str) -> Ran:
-        return RunOutcome(Ending.COMPLETED), played_summary(run, config, [1.0] * 4)
+        return RunOutcome(Ending.COMPLETED), build_summary(run, config, [1.0] * 4)
 
 
 def test_what_was_set_by_hand_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def test_finished_runs_of_this_machine_count(command: Run, home: Path) -> None:
     store.save(home, machine)
     before = command("predict", EXAMPLE, "--home", home, "--json").document
     assert not before["experience"]["fitted"]
-    here = target.measured_here(machine)
+    here = target.calibrated_target(machine)
     assert here.sharing is not None
     here = replace(here, sharing=replace(here.sharing, most=2))
     for layout in ({"parallel.dp": 2}, {"parallel.tp": 2}, {}):

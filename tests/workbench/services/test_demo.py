@@ -37,7 +37,7 @@ def left(home: Path, name: str, state: str, **changes: Any) -> None:
     folder.mkdir(parents=True)
     file = study_file.parse(ASKED | {"name": name} | changes)
     journal = Journal(folder / "journal.jsonl")
-    journal.append("study", file=file.resolved(), fingerprint=file.fingerprint())
+    journal.append("study", file=file.resolve(), fingerprint=file.fingerprint())
     journal.close()
     run_folder.write_json(folder / "status.json", {"state": state})
 

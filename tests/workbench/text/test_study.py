@@ -44,7 +44,7 @@ def write(home: Path, state: StudyState, file: StudyFile = FILE) -> None:
     folder = home / study_folder.STUDIES / file.name
     folder.mkdir(parents=True)
     journal = Journal(folder / study_folder.JOURNAL)
-    journal.append("study", file=file.resolved(), fingerprint=file.fingerprint())
+    journal.append("study", file=file.resolve(), fingerprint=file.fingerprint())
     for trial in state.trials:
         for kind, values in told(trial):
             journal.append(kind, **values)

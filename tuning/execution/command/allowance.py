@@ -29,7 +29,7 @@ class Allowance:
     least: int
 
     @classmethod
-    def of(cls, file: StudyFile) -> Allowance:
+    def from_file(cls, file: StudyFile) -> Allowance:
         """That of a study's trials."""
         train = file.config.train
         whole = math.inf if file.budget_seconds is None else file.budget_seconds

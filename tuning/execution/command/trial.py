@@ -66,7 +66,7 @@ class CommandTrials:
         """
         if why := self._command.refusal(config.trainer):
             return RunOutcome(Ending.ILLEGAL, why), summary_of(config, "", BACKEND, None)
-        wanted = self._command.for_trial(config.trainer)
+        wanted = self._command.trial_invocation(config.trainer)
         folder = run_folder.create(self._home, config, labels)
         with run_folder.writable(self._home):
             given = put_in_place(wanted, folder / PLACE, config.trainer)
@@ -76,7 +76,12 @@ class CommandTrials:
             on_start(folder)
         alone = labels.get("purpose") == _BASELINE
         trial = Trial(
-            folder, config, given, self._sources(folder / PLACE, given), Allowance.of(self._file), alone
+            folder,
+            config,
+            given,
+            self._sources(folder / PLACE, given),
+            Allowance.from_file(self._file),
+            alone,
         )
         try:
             outcome = trial.run(should_stop, _changed_words(self._command.today, given))
@@ -256,7 +261,7 @@ class Trial:
         def was_killed_for_memory(pid: int | None) -> bool:
             return kernel.count() > killed_before if pid is None else kernel.was_killed(pid, killed_before)
 
-        return verdict.ended(end, list(self._tail), self.steps, was_killed_for_memory)
+        return verdict.classify_exit(end, list(self._tail), self.steps, was_killed_for_memory)
 
     def _note_ranks(self, found: int, missing: Mapping[int, str]) -> None:
         if found > self.ranks:  # a launcher that nobody here knows

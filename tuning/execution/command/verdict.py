@@ -35,7 +35,7 @@ _SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 _OF_A_LAUNCHER = ("ChildFailedError", "CalledProcessError", "SignalException")
 
 
-def ended(
+def classify_exit(
     end: Exit, lines: Sequence[str], steps: int, killed_for_memory: Callable[[int | None], bool]
 ) -> RunOutcome:
     """Of a trainer that ended by itself after so many recorded steps, fewer than were asked for. The kernel is asked

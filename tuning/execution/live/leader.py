@@ -137,7 +137,7 @@ class Leader:
         config = whose or self.config
         return None if config is None else self._worth.level(_name(config), steps)
 
-    def held(
+    def compare_window(
         self,
         summary: RunSummary,
         before: Sequence[float],
@@ -159,7 +159,7 @@ class Leader:
             leader_trial=self.trial,
         )
 
-    def behind(
+    def why_behind(
         self,
         config: RunConfig,
         seconds: Sequence[float],
@@ -172,7 +172,7 @@ class Leader:
         """
         tokens = config.batch.global_batch * config.data.sequence_length
         level, them = self.level(before, whose) or 1.0, whose or self.config
-        level = max(level, self._worth.moved(_name(them), before) or level) if them else level
+        level = max(level, self._worth.time_ratio(_name(them), before) or level) if them else level
         if why := self._worth.hopeless(seconds, tokens, level):
             return why
         found = lead_of_window(before, seconds)

@@ -90,7 +90,7 @@ class Checking:
         self._values: Mapping[str, Any] | None = None
         self._since, self._asked = 0, list[Checked]()
 
-    def of(self, result: StudyResult, values: Mapping[str, Any], step: int) -> LossChecks | None:
+    def update_checks(self, result: StudyResult, values: Mapping[str, Any], step: int) -> LossChecks | None:
         """Of a run that goes on from this ``step`` with these values, by their dotted keys; None where they lose
         nothing. Who leads anew, or loses otherwise, is checked from here on.
         """

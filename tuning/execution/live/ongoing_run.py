@@ -162,7 +162,7 @@ class OngoingRun:
         found = answers.wait_for(self.folder, order, ranks, patience)
         return found, answers.result_of_order(self.folder, found, ranks)
 
-    def by_hand(self, values: dict[str, Any]) -> dict[str, Any]:
+    def manual_values(self, values: dict[str, Any]) -> dict[str, Any]:
         """Those of some values that it has now which a person gave it."""
         deadline = time.monotonic() + _TELLING_SECONDS
         while True:
@@ -173,7 +173,7 @@ class OngoingRun:
                 return {key: values[key] for key in known if not str(last[key].by).startswith(BY_STUDY)}
             time.sleep(_POLL_SECONDS)
 
-    def by_hand_since(self, study: str) -> dict[str, Any]:
+    def manual_values_since(self, study: str) -> dict[str, Any]:
         """What a person gave it after the last turn of this study, or since the study began it, and it still has: no
         controller may have been there to see it.
         """

@@ -64,7 +64,7 @@ class Notes:
     trying: Trying | None = None
 
     @classmethod
-    def of(cls, folder: Path) -> Notes:
+    def from_folder(cls, folder: Path) -> Notes:
         """Those in a study's folder."""
         told = run_folder.read_json(folder / RUNS) or {}
         trying = told.get("trying")
@@ -79,7 +79,7 @@ class Notes:
 
 def note_run(folder: Path, run: str) -> None:
     """This is the run of the study in this folder from now on."""
-    notes = Notes.of(folder)
+    notes = Notes.from_folder(folder)
     if run not in notes.runs[-1:]:
         replace(notes, runs=(*notes.runs, run)).write(folder)
 
@@ -114,7 +114,7 @@ class Starter:
     @property
     def was_left(self) -> bool:
         """Whether a search that is over gave the run its values: what was changed since was changed by hand."""
-        return Notes.of(self._folder).left
+        return Notes.from_folder(self._folder).left
 
     def note_left(self, left: bool = True) -> None:
         """The search is over, and the run has what it ended with; or it goes on after all."""
@@ -123,10 +123,10 @@ class Starter:
 
     def note_reverted(self) -> None:
         """Somebody wants the run to have what it began with: it is given that once, also where a search had left it."""
-        if not Notes.of(self._folder).reverted:
+        if not Notes.from_folder(self._folder).reverted:
             self._note(left=False, reverted=True)
 
-    def died(self, safe: RunConfig) -> None:
+    def note_death(self, safe: RunConfig) -> None:
         """The run is over; if it is started again, then with this configuration."""
         self.keep(safe)
         self._reached = -1
@@ -138,7 +138,7 @@ class Starter:
     @property
     def trying(self) -> Trying | None:
         """What the run may have to undo."""
-        return Notes.of(self._folder).trying
+        return Notes.from_folder(self._folder).trying
 
     def note_trying(self, trying: Trying | None) -> None:
         """It may have to undo this from now on, whoever tunes it; None: all of it stays, or is undone."""
@@ -146,7 +146,7 @@ class Starter:
             self._note(trying=trying)
 
     def _safe(self) -> RunConfig | None:
-        known = Notes.of(self._folder).safe
+        known = Notes.from_folder(self._folder).safe
         return None if known is None else run_config.parse(known)
 
     @property
@@ -216,7 +216,7 @@ class Starter:
 
     def _note(self, **changes: Any) -> None:
         with run_folder.writable(self._home):
-            replace(Notes.of(self._folder), **changes).write(self._folder)
+            replace(Notes.from_folder(self._folder), **changes).write(self._folder)
 
     @contextmanager
     def _starting(self) -> Iterator[int]:

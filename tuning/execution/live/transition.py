@@ -155,7 +155,7 @@ class Approach:
             self._spoilt = increase(found, known.steps) > self._guard.threshold
         return found
 
-    def beside(self, config: RunConfig) -> tuple[RunConfig, list[float]] | None:
+    def baseline_steps(self, config: RunConfig) -> tuple[RunConfig, list[float]] | None:
         """The baseline, and the seconds of its steps that a window of this one does again; None where it does not."""
         if self._baseline is None or self._reference is None or self._is_baseline(config):
             return None

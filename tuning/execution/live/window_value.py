@@ -87,13 +87,13 @@ class Worth:
         """What the steps of the leader with this name take now over what they took, 1 where they differ by no more
         than two standard errors of windows; None if it was not measured before.
         """
-        arm, moved = self._arms.get(name), self.moved(name, seconds)
+        arm, moved = self._arms.get(name), self.time_ratio(name, seconds)
         if arm is None or moved is None:
             return None
         error = math.hypot(Arm(list(seconds), 1).error, arm.error)
         return moved if abs(math.log(moved)) > MOVED * error else 1.0
 
-    def moved(self, name: str, seconds: Sequence[float]) -> float | None:
+    def time_ratio(self, name: str, seconds: Sequence[float]) -> float | None:
         """The same, whether the difference is told from chance or not."""
         arm = self._arms.get(name)
         return None if arm is None or not seconds else fmean(seconds) / arm.seconds

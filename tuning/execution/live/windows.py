@@ -109,9 +109,9 @@ class LiveWindows:
     ) -> Ran:
         run = self._ready(config, labels)
         if self._given is None:  # the controller before this one may have been gone when somebody turned it
-            self._hold(run.by_hand_since(labels["study"]))
+            self._hold(run.manual_values_since(labels["study"]))
         elif others := live_values(self._given, run.config):
-            self._hold(run.by_hand(others))
+            self._hold(run.manual_values(others))
         config = config.with_values(self._hand.beside)
         self._check_undeclared()
         if labels.get("purpose") == CONFIRM:
@@ -138,12 +138,12 @@ class LiveWindows:
             self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), began, config)
             raise OverError(_OVER)
         if run.outcome() is not None:
-            self._starter.died(safe)
+            self._starter.note_death(safe)
             self._given = None
         summary = self._end(folder, run, outcome, began, config, level)
         if outcome.good and labels.get("purpose") == BASELINE:
             self._first = int(labels["trial"])
-        if outcome.good and began.undone and (known := self._approach.beside(config)):
+        if outcome.good and began.undone and (known := self._approach.baseline_steps(config)):
             outcome, summary = self._compare_with_leader(folder, known[1], [], outcome, summary, known[0])
         elif outcome.good and before and summary.step_samples:
             turns_back = needs_after(before, summary.step_samples)
@@ -209,7 +209,7 @@ class LiveWindows:
         """A window that ended, beside the leader's steps around it, or the ``baseline``'s that it did again. What was
         given up counts after all where the leader became as slow.
         """
-        held = self._leader.held(summary, before, after, baseline)
+        held = self._leader.compare_window(summary, before, after, baseline)
         if held is None:
             return outcome, summary
         summary = held if baseline is None else replace(held, leader_trial=self._first)
@@ -372,7 +372,7 @@ class LiveWindows:
         """
         self._idle.cancel()
         config = config.with_values(self._hand.values)
-        self._starter.died(config)
+        self._starter.note_death(config)
         self._give(config, f"{BY_STUDY}{name}, what it ended with")
         self._starter.note_left()
 
@@ -422,7 +422,7 @@ class LiveWindows:
             self._given = config
             began = turned or Begun(max(self._next, run.step + 1))
             purpose = labels.get("purpose")
-            around = self._approach.beside(config) or (None, before)
+            around = self._approach.baseline_steps(config) or (None, before)
             raced = around if self._races and purpose not in (CONFIRM, CHECK, BASELINE) else None
             return began, self._wait_for_end(
                 run, config, began, should_stop, raced, may_cost=purpose == CHECK
@@ -450,7 +450,7 @@ class LiveWindows:
             run.refresh()
             if others := live_values(config, now := run.config):
                 self._given = now
-                if hand := run.by_hand(others):
+                if hand := run.manual_values(others):
                     self._hold(hand)
                     return RunOutcome(Ending.STOPPED, f"{', '.join(hand)} was set by hand within the window")
                 return RunOutcome(Ending.STOPPED, _LATE)
@@ -464,7 +464,11 @@ class LiveWindows:
             if (
                 not answer
                 and around is not None
-                and (why := self._leader.behind(config, run.step_seconds(began.first), around[1], around[0]))
+                and (
+                    why := self._leader.why_behind(
+                        config, run.step_seconds(began.first), around[1], around[0]
+                    )
+                )
             ):
                 answer = EarlyEnd(Ending.PRUNED, why)
             if isinstance(answer, EarlyEnd):

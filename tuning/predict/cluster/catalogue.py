@@ -98,7 +98,7 @@ def cluster(name: str, nodes: int = 1) -> Cluster:
     return cluster_file.build(file, accelerator, DATA, nodes)
 
 
-def from_file(path: Path, nodes: int | None = None) -> Cluster:
+def read_cluster(path: Path, nodes: int | None = None) -> Cluster:
     """A person's own, from a TOML file with the keys of ``ClusterFile``.
 
     Raises:

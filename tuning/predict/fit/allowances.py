@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tuning.predict.fit.calibrate import of_few
+from tuning.predict.fit.calibrate import small_sample_factor
 from tuning.predict.fit.least_squares import fit
 from tuning.predict.model.cases import Array
 from tuning.predict.model.headroom import ON_CPU, ON_GPU, WORKSPACE_SHARE, Allowance
@@ -46,12 +46,12 @@ class Peaks(NamedTuple):
     groups: NDArray[np.int_]
 
 
-def learned_allowance(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
+def learn_allowance(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
     """From at least ``LEAST`` configurations, of which there were so many runs."""
-    held, error = fitted_allowance(peaks, on_cpu), left_out_error(peaks, on_cpu)
+    held, error = fit_allowance(peaks, on_cpu), cross_validation_error(peaks, on_cpu)
     share = held.scale - 1
     words = f"learned from {runs:,} runs, left-out error ±{100 * math.expm1(error):.0f} %"
-    error *= of_few(max(2, len(np.unique(peaks.groups))))
+    error *= small_sample_factor(max(2, len(np.unique(peaks.groups))))
     context, ends = ON_GPU.context_bytes, (ON_GPU.least_context_bytes, ON_GPU.most_context_bytes)
     said = f"memory: counted bytes {100 * share:+.1f} % as the allocator's peak, {words}"
     if on_cpu:
@@ -71,7 +71,7 @@ def learned_allowance(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
     )
 
 
-def fitted_allowance(peaks: Peaks, on_cpu: bool) -> _Held:
+def fit_allowance(peaks: Peaks, on_cpu: bool) -> _Held:
     """Robust, and held near what is believed."""
 
     def left(held: _Held) -> Array:
@@ -81,7 +81,7 @@ def fitted_allowance(peaks: Peaks, on_cpu: bool) -> _Held:
     return fit(left, _Held(ON_CPU.context_bytes, 1 + WORKSPACE_SHARE), free).constants
 
 
-def left_out_error(peaks: Peaks, on_cpu: bool) -> float:
+def cross_validation_error(peaks: Peaks, on_cpu: bool) -> float:
     """End of 90 % of the size of log(predicted / measured), each group predicted from the others."""
     left = np.zeros(len(peaks.counted))
     groups = peaks.groups
@@ -89,7 +89,7 @@ def left_out_error(peaks: Peaks, on_cpu: bool) -> float:
         groups = np.arange(len(left))
     for name in np.unique(groups):
         out = groups == name
-        held = fitted_allowance(Peaks(*(column[~out] for column in peaks)), on_cpu)
+        held = fit_allowance(Peaks(*(column[~out] for column in peaks)), on_cpu)
         left[out] = np.log(_predict_peaks(peaks.counted[out], held, on_cpu) / peaks.measured[out])
     return max(_LEAST_ERROR, float(np.percentile(np.abs(left), _PERCENTILE)))
 

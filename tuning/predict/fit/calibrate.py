@@ -1,6 +1,6 @@
 """Fits the free constants to measured trials, and tells how far off the result is where it was not fitted.
 
-``fitted_constants`` is the fit itself, for whoever has trials: ``benchmarks/shipped_constants.py`` gives it published
+``fit_constants`` is the fit itself, for whoever has trials: ``benchmarks/shipped_constants.py`` gives it published
 tables, and ``tuning.predict.learn`` the finished runs of this machine.
 
 Errors are of held-out groups of trials: each group (a model, a kind of device, a day) is predicted by constants that
@@ -65,16 +65,16 @@ class Calibrated:
 
     def interval(self, cases: Cases, seconds: Array) -> tuple[Array, Array]:
         """Seconds that 90 % of measurements lie between."""
-        wider = _PER_DOUBLING * self.outside(cases)
+        wider = _PER_DOUBLING * self.range_excess(cases)
         low = seconds * np.exp(-max(self.high, _LEAST) - wider)
         return low, seconds * np.exp(max(-self.low, _LEAST) + wider)
 
-    def outside(self, cases: Cases) -> Array:
+    def range_excess(self, cases: Cases) -> Array:
         """Doublings by which each configuration is out of the measured range, of all features together."""
         away = [self._distance_outside(cases, name) for name in self.ranges]
         return np.sum(away, axis=0) if away else np.zeros(len(cases))
 
-    def beyond(self, cases: Cases) -> list[str]:
+    def describe_excess(self, cases: Cases) -> list[str]:
         """In words, where the first configuration is out of the measured range."""
         first = cases.take(np.array([0]))
         return [
@@ -114,15 +114,15 @@ def calibrate(
         InputError: a measurement is no time, or two of the same configuration contradict each other.
     """
     check(measured)
-    left = held_out(measured, start, limits, most)
+    left = cross_validate(measured, start, limits, most)
     low, high = np.percentile(left, [_LOW, _HIGH])
-    whole = fitted_constants(measured, start, limits, most)
+    whole = fit_constants(measured, start, limits, most)
     columns = {name: getattr(measured.cases, name) for name in FEATURES}
     ranges = {name: (float(column.min()), float(column.max())) for name, column in columns.items()}
     return Calibrated(whole, float(low), float(high), len(measured.cases), ranges)
 
 
-def fitted_constants(
+def fit_constants(
     measured: Measured,
     start: Constants = constants.START,
     limits: Limits = constants.LIMITS,
@@ -154,7 +154,7 @@ def _rows(measured: Measured, count: int) -> Rows[Constants]:
     return left
 
 
-def held_out(
+def cross_validate(
     measured: Measured,
     start: Constants = constants.START,
     limits: Limits = constants.LIMITS,
@@ -167,7 +167,7 @@ def held_out(
     left = np.zeros(len(groups))
     for name in np.unique(groups):
         out = groups == name
-        constants = fitted_constants(select(measured, ~out), start, limits, most)
+        constants = fit_constants(select(measured, ~out), start, limits, most)
         rest = select(measured, out)
         predicted = step_time.step(rest.cases, rest.machine, constants).seconds
         left[out] = np.log(predicted / rest.seconds)
@@ -210,7 +210,7 @@ def _machines(measured: Measured) -> list[tuple[float, ...]]:
     return list(zip(*(np.broadcast_to(one, len(measured.seconds)).tolist() for one in figures), strict=True))
 
 
-def of_few(groups: int) -> float:
+def small_sample_factor(groups: int) -> float:
     """How many times as wide as their errors an interval of 90 % is that so many groups, two or more, tell of.
 
     Student's t in place of a normal distribution's end, and the error of the mean itself; the quantile is Fisher's and

@@ -32,7 +32,7 @@ FITTED = {
 
 
 @functools.cache
-def of(accelerator: str) -> Calibrated | None:
+def find_constants(accelerator: str) -> Calibrated | None:
     """Those of a kind of device; None where it has none of its own."""
     if accelerator not in FITTED:
         return None

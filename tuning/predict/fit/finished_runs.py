@@ -71,7 +71,7 @@ def layout(config: RunConfig) -> str:
     return " ".join(str(getattr(config.parallel, name)) for name in _LAYOUT)
 
 
-def joined_machine(machines: Sequence[Machine]) -> Machine:
+def join_machines(machines: Sequence[Machine]) -> Machine:
     """One machine whose figures are columns, a row for each."""
     device = zip(*(one.device for one in machines), strict=True)
     links = zip(*(one.links for one in machines), strict=True)
@@ -109,7 +109,7 @@ class Finished:
         return cls(data["run"], data["backend"], data["fingerprint"], trial, data["reason"])
 
 
-def finished_of(folder: Path) -> Finished | None:
+def read_finished_run(folder: Path) -> Finished | None:
     """A run folder's; None if it did not come to its end, or nobody but a model ran it."""
     status = RunStatus.from_folder(folder)
     if not is_complete(status):
@@ -131,7 +131,7 @@ def finished_of(folder: Path) -> Finished | None:
     return Finished(*told, Trial(config, float(seconds), (), summary.get("peak_memory_bytes")))
 
 
-def finished_runs(folders: Iterable[Path], kept: Path | None = None) -> list[Finished]:
+def read_finished_runs(folders: Iterable[Path], kept: Path | None = None) -> list[Finished]:
     """Those of the run folders that ran to their end, in their order.
 
     ``kept`` is a file with what was read before; it is brought up to date where that is possible.
@@ -153,7 +153,7 @@ def _load_cached(folder: Path, entry: list[Any] | None) -> tuple[Finished | None
     if entry and entry[0] == mark:
         with contextlib.suppress(InputError, KeyError, TypeError, ValueError):
             return (Finished.from_dict(entry[1]) if entry[1] else None), entry
-    one = finished_of(folder)
+    one = read_finished_run(folder)
     return one, [mark, one and one.as_dict()]
 
 

@@ -71,7 +71,7 @@ def fit(
                 break
         elif (damping := 4 * damping) > _STUCK:
             break
-    return Fitted(problem.at(place), residuals(problem.at(place)))
+    return Fitted(problem.shift_constants(place), residuals(problem.shift_constants(place)))
 
 
 def _ends(start: K, names: Sequence[str], limits: Mapping[str, tuple[float, float]]) -> tuple[Array, Array]:
@@ -93,7 +93,7 @@ class _Problem(NamedTuple, Generic[K]):
     rows: Rows[K] | None
     ends: tuple[Array, Array]
 
-    def at(self, place: Array) -> K:
+    def shift_constants(self, place: Array) -> K:
         """Constants, each so many logarithms from where it started."""
         factors = zip(self.names, np.exp(place).tolist(), strict=True)
         return replace(self.start, **{name: getattr(self.start, name) * factor for name, factor in factors})
@@ -104,7 +104,7 @@ class _Problem(NamedTuple, Generic[K]):
 
     def loss(self, place: Array) -> float:
         """What is to be small: robust residuals, and distance from what was believed."""
-        left = np.abs(self.residuals(self.at(place)))
+        left = np.abs(self.residuals(self.shift_constants(place)))
         robust = np.where(left < _HUBER, left**2, _HUBER * (2 * left - _HUBER))
         return float(robust.sum() / _HUBER**2 + ((place * self.stiffness) ** 2).sum())
 
@@ -114,9 +114,9 @@ class _Problem(NamedTuple, Generic[K]):
 
     def move(self, place: Array, damping: float) -> Array:
         """The next step of Gauss and Newton, shortened by ``damping`` (D. Marquardt, 1963)."""
-        left = self.residuals(self.at(place))
+        left = self.residuals(self.shift_constants(place))
         nudges = np.eye(len(place)) * _NUDGE
-        slopes = (self.several([self.at(place + nudge) for nudge in nudges]) - left).T / _NUDGE
+        slopes = (self.several([self.shift_constants(place + nudge) for nudge in nudges]) - left).T / _NUDGE
         weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(left), _TINY)) / _HUBER**2
         curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(self.stiffness**2)
         pull = slopes.T @ (weights * left) + self.stiffness**2 * place

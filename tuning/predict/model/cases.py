@@ -149,7 +149,7 @@ class Cases:
     sums_ends: Array
 
     @classmethod
-    def of(cls, **columns: object) -> Cases:
+    def from_columns(cls, **columns: object) -> Cases:
         """From columns or single values; what is not given is usual (a GPT's block, degrees of 1, mixed precision).
 
         Raises:
@@ -166,7 +166,7 @@ class Cases:
         return cls(**{name: np.ascontiguousarray(array) for name, array in zip(names, arrays, strict=True)})
 
     @classmethod
-    def joined(cls, parts: Sequence[Cases]) -> Cases:
+    def join(cls, parts: Sequence[Cases]) -> Cases:
         """One after the other."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
@@ -239,7 +239,7 @@ def cases_of(configs: Sequence[RunConfig], devices_per_node: int | Sequence[int]
     """A row for each configuration; ranks fill one node after the other, of one size or a size for each."""
     rows = [_row(config) for config in configs]
     columns: dict[str, Any] = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    return Cases.of(**columns, devices_per_node=devices_per_node)
+    return Cases.from_columns(**columns, devices_per_node=devices_per_node)
 
 
 def _row(config: RunConfig) -> dict[str, float]:

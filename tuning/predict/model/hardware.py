@@ -54,7 +54,7 @@ class Measured:
     message_bytes: float
     points: tuple[tuple[int, float], ...]
 
-    def at(self, nodes: float) -> float:
+    def interpolate(self, nodes: float) -> float:
         """Bytes/s over so many nodes: straight between points on logarithmic axes, level outside of them."""
         before = max((point for point in self.points if point[0] <= nodes), default=self.points[0])
         after = min((point for point in self.points if point[0] >= nodes), default=self.points[-1])

@@ -113,18 +113,18 @@ OUTSIDE_SAID = (
 )
 
 
-def outside(config: RunConfig, on_cpu: bool) -> Outside:
+def rank_overhead(config: RunConfig, on_cpu: bool) -> Outside:
     """What one rank holds outside of the allocator; a rank on a CPU nothing."""
     return Outside() if on_cpu else device_overhead(config)
 
 
-def outside_columns(found: Sequence[Outside]) -> Beside:
+def overhead_columns(found: Sequence[Outside]) -> Beside:
     """Of many ranks as columns."""
     rows = np.array([(one.likely, one.low, one.high) for one in found], np.float64).reshape(-1, 3)
     return Beside(*rows.T)
 
 
-def outside_of_cases(cases: Cases, base: RunConfig, on_cpu: bool) -> Beside:
+def case_overhead(cases: Cases, base: RunConfig, on_cpu: bool) -> Beside:
     """Outside of the allocator, of layouts of a plan: ``base`` with other dp, tp, pp and ZeRO stages."""
     if on_cpu:
         return NOTHING
@@ -133,5 +133,5 @@ def outside_of_cases(cases: Cases, base: RunConfig, on_cpu: bool) -> Beside:
     layout, wanted = layout_of(base), nccl_settings(base)
     names = ("dp", "tp", "pp", "zero_stage")
     layouts = [replace(layout, **dict(zip(names, kind, strict=True))) for kind in kinds.tolist()]
-    found = outside_columns([layout_overhead(one, wanted) for one in layouts])
+    found = overhead_columns([layout_overhead(one, wanted) for one in layouts])
     return Beside(*(np.asarray(column)[which.ravel()] for column in found))

@@ -23,7 +23,7 @@ from engine.config.validation.rules import problems
 from tuning.predict.model.cases import rank_layers
 from tuning.predict.placement.cost import Costs, Volumes
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
-from tuning.predict.placement.links import lab_of, of_lab
+from tuning.predict.placement.links import lab_links, lab_of
 from tuning.predict.placement.place import LOOPBACK
 from tuning.predict.placement.search import place
 from tuning.predict.placement.signatures.decoder import best
@@ -33,7 +33,7 @@ PLACEMENT = "parallel.placement"
 Lists = dict[str, list[int] | list[str] | None]
 
 
-def chosen(config: RunConfig, keys: Collection[str]) -> Lists:
+def choose_values(config: RunConfig, keys: Collection[str]) -> Lists:
     """A value for each of the ``keys`` of ``AUTOMATIC``: a list, or None where nothing is better than without it.
 
     Of a configuration that breaks a rule, and of another model than the decoder, all are None.
@@ -66,7 +66,7 @@ def _order(config: RunConfig) -> list[int] | None:
 @lru_cache(maxsize=4096)
 def _order_of(layout: Layout, shape: Shape, volumes: Volumes) -> tuple[int, ...] | None:
     """Asked for every point of a space; the same for those that send as much."""
-    found = place(layout, of_lab(shape, layout.world_size, LOOPBACK), volumes)
+    found = place(layout, lab_links(shape, layout.world_size, LOOPBACK), volumes)
     return None if found.in_order else found.devices
 
 
@@ -103,7 +103,7 @@ def message_seconds(config: RunConfig) -> float | None:
     if shape is None or not shape.is_uneven(layout.world_size) or not known:
         return None
     order = config.parallel.placement or range(layout.world_size)
-    costs = Costs(layout, of_lab(shape, layout.world_size, LOOPBACK), volumes_of(config))
+    costs = Costs(layout, lab_links(shape, layout.world_size, LOOPBACK), volumes_of(config))
     return float(costs(np.array([list(order)]))[0])
 
 

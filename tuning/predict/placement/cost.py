@@ -142,7 +142,7 @@ class Costs:
         total = np.zeros((len(orders), stages))
         for turn in self._turns[axis]:
             sources, targets = orders[:, turn.sources], orders[:, turn.targets]
-            groups = self.links.on_one_island(sources.reshape(len(orders), -1, turn.members))
+            groups = self.links.share_island(sources.reshape(len(orders), -1, turn.members))
             near = groups.repeat(turn.members, axis=1)
             seconds = self.links.seconds(sources, targets, turn.bytes_, near)
             of_stage = turn.sources // ranks
@@ -195,7 +195,7 @@ class Costs:
 
     def _near_pipelines(self, orders: Ints) -> Bools:
         """Pipelines of which all stages are on one island; [orders, pipelines]."""
-        return self.links.on_one_island(orders[:, self._stages.T])
+        return self.links.share_island(orders[:, self._stages.T])
 
     def _compute(self, orders: Ints, work: Work) -> Floats:
         """Of orders whose stages are alike in speed and memory layers are split once."""

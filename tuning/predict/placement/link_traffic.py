@@ -46,7 +46,7 @@ def _gradients(config: RunConfig) -> dict[str, Stream]:
     elements = _largest_stage(config) / parallel.tp + _replicated_elements(config) * (1 - 1 / parallel.tp)
     found = dict[str, Stream]()
     if config.model.experts is not None:
-        experts = _Experts.of(config)
+        experts = _Experts.from_config(config)
         elements += experts.instead / parallel.tp
         found["edp"] = _data_parallel_stream(config, experts.elements / parallel.ep / parallel.tp)
     found["dp"] = _data_parallel_stream(config, elements)
@@ -80,7 +80,7 @@ class _Experts(NamedTuple):
     instead: int
 
     @classmethod
-    def of(cls, config: RunConfig) -> _Experts:
+    def from_config(cls, config: RunConfig) -> _Experts:
         """Of a model that has experts."""
         shape, experts = resolve(config.model), config.model.experts or 1
         layers = math.ceil(max(rank_layers(config)) / sharing_of(config.model).layers_each)

@@ -69,7 +69,7 @@ class Links:
             else np.where(groups, self.inside.alpha_seconds[sources, targets], found)
         )
 
-    def on_one_island(self, devices: Ints) -> Bools:
+    def share_island(self, devices: Ints) -> Bools:
         """Whether the members of each group are, devices [..., members]; of shape [...]. Where links ``inside`` join
         islands, it is those, whatever islands all others were measured to make.
         """
@@ -91,7 +91,7 @@ class Links:
         return found
 
 
-def of_cluster(cluster: Cluster) -> Links:
+def cluster_links(cluster: Cluster) -> Links:
     """Of a described cluster, whose rates are per device with all devices of a node sending.
 
     Raises:
@@ -116,11 +116,11 @@ def of_cluster(cluster: Cluster) -> Links:
 
     alpha, rates = matrix("alpha_seconds"), matrix("bytes_per_second")
     if cluster.host_links is not None:
-        return of_hosts(cluster.host_links, nodes.tolist(), alpha, rates)
+        return host_links(cluster.host_links, nodes.tolist(), alpha, rates)
     return Links(alpha, rates, tuple(nodes.tolist()), tuple(islands.tolist()))
 
 
-def of_hosts(
+def host_links(
     measured: HostLinks, hosts: Sequence[int], alpha_seconds: Floats, bytes_per_second: Floats
 ) -> Links:
     """As hosts were measured, of devices that are on these ``hosts``; what joins two on one host is given.
@@ -142,7 +142,7 @@ def of_hosts(
     return Links(alpha, rates, tuple(hosts), tuple(of_device.tolist()), tuple(shared))
 
 
-def of_lab(shape: Shape, ranks: int, inside: Link, payload: float = 1448 / 1514) -> Links:
+def lab_links(shape: Shape, ranks: int, inside: Link, payload: float = 1448 / 1514) -> Links:
     """Of a lab with ``ranks`` places, which lie on its hosts as ranks do. Second cards join those of one island.
 
     ``inside`` is what a host's loopback does, and a link that has no rate. ``payload`` is the part of a rate that is
@@ -166,7 +166,7 @@ def of_lab(shape: Shape, ranks: int, inside: Link, payload: float = 1448 / 1514)
     if not shape.inside_kbit:
         return found
     second = Shape(shape.islands, (shape.inside_kbit,) * len(shape.islands))
-    return replace(found, inside=of_lab(second, ranks, inside, payload))
+    return replace(found, inside=lab_links(second, ranks, inside, payload))
 
 
 def lab_of(config: RunConfig) -> Shape | None:
@@ -177,7 +177,7 @@ def lab_of(config: RunConfig) -> Shape | None:
     return replace(shape, inside_kbit=0)
 
 
-def measured(
+def links_from_rates(
     bytes_per_second: Sequence[Sequence[float]],
     alpha_seconds: float = 0.0,
     nodes: Sequence[int] | None = None,

@@ -25,7 +25,7 @@ from tuning.predict.model.cases import cases_of, rank_layers
 from tuning.predict.model.hardware import Accelerator, Link
 from tuning.predict.placement.cost import Costs, Volumes, Work
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
-from tuning.predict.placement.links import Links, lab_of, of_cluster, of_hosts, of_lab
+from tuning.predict.placement.links import Links, cluster_links, host_links, lab_links, lab_of
 from tuning.predict.placement.orders import nested_orders
 from tuning.predict.placement.search import Placement, crossing_groups, place
 from tuning.predict.target import Target
@@ -123,7 +123,7 @@ class Placed:
         }
 
 
-def of(config: RunConfig, target: Target, limit_seconds: float = LIMIT_SECONDS) -> Placed | None:
+def place_config(config: RunConfig, target: Target, limit_seconds: float = LIMIT_SECONDS) -> Placed | None:
     """Of one configuration that keeps every rule; None where devices and links are all alike.
 
     Raises:
@@ -180,12 +180,12 @@ def links_of(config: RunConfig, target: Target) -> Links:
     """
     shape, used = shape_of(config.lab), lab_of(config)
     if len(target.cluster.groups) > 1 or shape is None or used is None:
-        return of_cluster(target.cluster)
+        return cluster_links(target.cluster)
     inside, ranks = target.group.inside if target.on_cpu else LOOPBACK, layout_of(config).world_size
-    configured, measured = of_lab(used, ranks, inside), target.lab_links.get(shape.code())
+    configured, measured = lab_links(used, ranks, inside), target.lab_links.get(shape.code())
     if measured is None:
         return configured
-    found = of_hosts(measured, configured.nodes, configured.alpha_seconds, configured.bytes_per_second)
+    found = host_links(measured, configured.nodes, configured.alpha_seconds, configured.bytes_per_second)
     return replace(found, inside=configured.inside)
 
 
@@ -274,7 +274,7 @@ def _most_layers(config: RunConfig, target: Target, chip: Accelerator) -> int:
     """Layers that are safe on a device, each taken as its share of the fullest rank; as many as now in any case."""
     fullest, whole = footprint.largest(config), resolve(config.model).layers
     held = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
-    beside = headroom.outside_columns([headroom.outside(config, target.on_cpu)])
+    beside = headroom.overhead_columns([headroom.rank_overhead(config, target.on_cpu)])
     needs = headroom.room(held, float(chip.memory_bytes), target.allowance, beside)
     return max(math.ceil(whole / config.parallel.pp), int((needs.probability <= headroom.SAFE).sum()))
 

@@ -30,7 +30,7 @@ import numpy as np
 from engine.config.layout import Layout, layers_of_stages
 from tuning.predict.model.hardware import Cluster
 from tuning.predict.placement.cost import AXES, GROUPS, Costs, Stream, Volumes, Work, turns
-from tuning.predict.placement.links import Floats, Ints, Links, of_cluster
+from tuning.predict.placement.links import Floats, Ints, Links, cluster_links
 from tuning.predict.placement.orders import nested_orders
 
 #: With more islands than this only the given order of them is tried: 120 orders of 5.
@@ -252,7 +252,7 @@ def place(
         InputError: links or times of layers are for another number of devices, islands have no link that joins
             them, or layers do not fit on stages.
     """
-    links = of_cluster(cluster) if isinstance(cluster, Cluster) else cluster
+    links = cluster_links(cluster) if isinstance(cluster, Cluster) else cluster
     costs = Costs(layout, links, volumes, work)
     in_order = tuple(range(links.devices))
     best: tuple[tuple[int, ...], Method] = in_order, "rank order"

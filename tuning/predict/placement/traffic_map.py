@@ -41,7 +41,7 @@ class TrafficMap:
         """Numbers of the nodes, ascending."""
         return sorted(set(self.links.nodes))
 
-    def between_nodes(self, axis: str | None = None) -> Floats:
+    def node_bytes(self, axis: str | None = None) -> Floats:
         """Bytes a step from node to node, of one axis or of all; what stays on a node is on the diagonal."""
         places = np.searchsorted(self.nodes, self.links.nodes)
         whole = np.zeros((len(self.nodes), len(self.nodes)))
@@ -66,7 +66,7 @@ class TrafficMap:
         """Plain values: bytes a step, and bytes/s of one device's link from node to node."""
         axes = {}
         for axis, matrix in self.bytes_.items():
-            nodes = self.between_nodes(axis)
+            nodes = self.node_bytes(axis)
             axes[axis] = {
                 "bytes_of_a_rank": float(matrix.sum(axis=1).max()),
                 "bytes_between_nodes": float(nodes.sum() - np.trace(nodes)),
@@ -76,7 +76,7 @@ class TrafficMap:
             "device_of_rank": list(self.device_of),
             "node_of_device": list(self.links.nodes),
             "axes": axes,
-            "between_nodes_bytes": self.between_nodes().tolist(),
+            "between_nodes_bytes": self.node_bytes().tolist(),
             "device_bytes_per_second": [
                 [None if np.isnan(rate) else rate for rate in row] for row in self.rates().tolist()
             ],
@@ -95,7 +95,7 @@ def traffic_map(config: RunConfig, target: Target) -> TrafficMap:
         raise InputError(
             "world size", count, f"links are mapped for up to {MOST_DEVICES:,} devices; use fewer nodes"
         )
-    target = target.at(config)
+    target = target.adapt_to_config(config)
     target.check(count)
     links, volumes = links_of(config, target), volumes_of(config)
     device_of = np.array(config.parallel.placement or range(count))

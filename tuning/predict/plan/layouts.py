@@ -45,7 +45,7 @@ class Space:
     devices_per_node: int
 
     @classmethod
-    def of(cls, config: RunConfig, ranks: int, devices_per_node: int) -> Space:
+    def from_config(cls, config: RunConfig, ranks: int, devices_per_node: int) -> Space:
         """Around a configuration, whose own layout, compression, overlap and schedule do not count.
 
         Raises:

@@ -105,7 +105,7 @@ def look(space: Space, target: Target) -> Looked:
     parts = []
     for points, cases in space.blocks():
         needs = room_of(
-            memory.largest(cases), target, headroom.outside_of_cases(cases, space.base, target.on_cpu)
+            memory.largest(cases), target, headroom.case_overhead(cases, space.base, target.on_cpu)
         )
         seconds = columns(cases, target, space.base.precision).seconds
         parts.append((points, seconds, needs.median, needs.probability))
@@ -123,8 +123,8 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
         InputError: nothing is legal, the device lacks a figure, or the model's time is not modelled.
     """
     count = ranks or target.cluster.size
-    target = target.seated(seats_of(config, count))
-    space = Space.of(config, count, target.devices_per_node)
+    target = target.adapt_to_seats(seats_of(config, count))
+    space = Space.from_config(config, count, target.devices_per_node)
     looked = look(space, target)
     order = np.argsort(looked.seconds, kind="stable")
     safe = order[looked.safe[order]]
@@ -153,7 +153,7 @@ def best(config: RunConfig, target: Target, ranks: int) -> Forecast | None:
     Raises:
         InputError: nothing is legal, or the model's time is not modelled.
     """
-    space = Space.of(config, ranks, target.devices_per_node)
+    space = Space.from_config(config, ranks, target.devices_per_node)
     looked = look(space, target)
     seconds = np.where(looked.safe, looked.seconds, np.inf)
     fastest = int(np.argmin(seconds))

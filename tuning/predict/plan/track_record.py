@@ -52,13 +52,16 @@ class Record:
 
 def record_of(runs: Sequence[Finished], target: Target, here: Fingerprint) -> Record:
     """Of the finished runs that count, as ``learn`` judges it; ``target`` is this machine by its calibration alone."""
-    counted = learn.counted_runs(runs, target, here)
+    counted = learn.select_runs(runs, target, here)
     groups = [
         group for group in counted.groups if layout_of(group[0].trial.config).world_size <= _most(target)
     ]
     if not groups:
         return Record([], len(counted.left_out), "no run of this home that ran to its end can be predicted")
-    predicted = [forecasts([group[0].trial.config], target.at(group[0].trial.config))[0] for group in groups]
+    predicted = [
+        forecasts([group[0].trial.config], target.adapt_to_config(group[0].trial.config))[0]
+        for group in groups
+    ]
     rows = [
         _compare_runs([run.id for run in group], [run.trial.seconds for run in group], forecast)
         for group, forecast in zip(groups, predicted, strict=True)
@@ -100,7 +103,7 @@ def plan_values(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def measured_of(record: Record, forecast: Forecast) -> Held | None:
+def find_measured_runs(record: Record, forecast: Forecast) -> Held | None:
     """The runs that had the configuration of a planned layout; None if there are none."""
     layout, values = layout_of(forecast.config).as_dict(), plan_values(forecast.config)
     same: Mapping[str, Any] = {"layout": layout, "values": values}

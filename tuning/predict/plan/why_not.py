@@ -84,7 +84,7 @@ def _problems(config: RunConfig) -> list[str]:
 
 def _best(config: RunConfig, target: Target, ranks: int) -> tuple[Forecast | None, str | None]:
     try:
-        found = plans.best(config, target.at(config), ranks)
+        found = plans.best(config, target.adapt_to_config(config), ranks)
     except InputError as error:
         return None, str(error)
     return found, None if found else "no layout of as many ranks and this batch fits safely"

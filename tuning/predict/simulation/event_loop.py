@@ -131,7 +131,7 @@ class EventLoop:
     def __init__(self, step: Step, machine: Machine) -> None:
         self._step = step
         self._ports = ports_of(machine, step.places, step.width, step.replicas)
-        self.program = Program.of(step, self._ports)
+        self.program = Program.from_step(step, self._ports)
         self._meetings, replicas = Meetings(step, self._ports), step.replicas
         self._ops = [self.program.ops[place // replicas] for place in range(step.places)]
         self.starts = [[0.0] * len(ops) for ops in self._ops]

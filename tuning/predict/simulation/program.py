@@ -67,7 +67,7 @@ class Program:
     ops: tuple[tuple[Op, ...], ...]
 
     @classmethod
-    def of(cls, step: Step, ports: Ports) -> Program:
+    def from_step(cls, step: Step, ports: Ports) -> Program:
         """ValueError if a rank's list uses what a later action of its own makes."""
         _check_own(step.plan)
         parts = [_Part(step, ports, rank) for rank in range(step.plan.ranks)]
@@ -100,7 +100,7 @@ class _Part:
 
     def _action(self, place: int, action: Action) -> Iterator[Op]:
         """Work up to each collective; what places have among themselves is part of the work."""
-        items, phase = self._sent.of(place), _PHASES.get(action.work, "backward")
+        items, phase = self._sent.action_items(place), _PHASES.get(action.work, "backward")
         joined = {item.tag for item in items if isinstance(item, Join)}
         shares = sum(not isinstance(item, Collective) or item.tag not in joined for item in items)
         share = self._step.seconds[action.stage].seconds(action.work) / max(shares, 1)

@@ -72,7 +72,7 @@ class SharedPorts(Ports):
         if axis != "tp" and devices.shape[1] % size == 0:
             blocks = devices.reshape(self._places, size, -1).swapaxes(1, 2)
         each, ring = blocks[0].size, blocks.shape[2]
-        near = self._links.on_one_island(blocks).reshape(-1).repeat(ring)
+        near = self._links.share_island(blocks).reshape(-1).repeat(ring)
         own = np.isin(np.arange(self._places), list(places)).repeat(each)
         return self._slowest_link(blocks.ravel(), np.roll(blocks, -1, axis=2).ravel(), near, own)
 
@@ -85,7 +85,7 @@ class SharedPorts(Ports):
         across = devices.reshape(len(places), ranks, -1).transpose(2, 0, 1)
         rings = across.reshape(-1, len(places) * ranks)
         inside = all(self.same_node(int(rings[0, 0]), int(one)) for one in rings.ravel())
-        near = self._links.on_one_island(rings)
+        near = self._links.share_island(rings)
         held = dict.fromkeys(
             port
             for one in places
@@ -112,7 +112,7 @@ class SharedPorts(Ports):
         """Of hops of rings [rings, devices], all of which go at the same time."""
         if rings.shape[1] == 1:
             return Link(0.0, float("inf"))
-        near = self._links.on_one_island(rings).repeat(rings.shape[1])
+        near = self._links.share_island(rings).repeat(rings.shape[1])
         return self._slowest_link(rings.ravel(), np.roll(rings, -1, axis=1).ravel(), near)
 
     def _slowest_link(self, sources: Ints, targets: Ints, near: Bools, own: Bools | None = None) -> Link:
@@ -129,7 +129,7 @@ class SharedPorts(Ports):
         sources, targets = np.array(self.devices(source)), np.array(self.devices(target))
         inside = self.same_node(self.device(source), self.device(target))
         pipeline = range(source % self._replicas, self._places, self._replicas)
-        near = self._links.on_one_island(np.array([self.devices(one) for one in pipeline]).T)
+        near = self._links.share_island(np.array([self.devices(one) for one in pipeline]).T)
         whole = self._slowest_link(sources, targets, near)
         shared = tuple(
             (port, count / one.bytes_per_second)

@@ -109,7 +109,7 @@ def step_of(
     """
     if (reason := why_not_known(config)) is not None:
         raise InputError("config", reason, "no formula says what is sent; set it to its default")
-    layout, pipeline = layout_of(config), Pipeline.of(config)
+    layout, pipeline = layout_of(config), Pipeline.from_config(config)
     per_rank = layout.world_size // layout.pp
     size = Wire(config).message("send").bytes or 0
     sent = tuple(
@@ -124,7 +124,7 @@ def step_of(
     return Step(pipeline.plan, tuple(seconds), float(size), layout.dp, width, sent, config.schedule.registers)
 
 
-def among(axis: str, layout: Layout) -> Among:
+def axis_groups(axis: str, layout: Layout) -> Among:
     """Which places meet on an axis; tp and cp are inside of one.
 
     Data ranks are numbered with cp fastest. Groups of them that cut through a place meet as a whole.
@@ -208,7 +208,7 @@ class _Converter:
         if item.bytes is not None and item.axis in ("ep", "ep_island"):
             self._rows = float(item.bytes)
         size = self._rows if item.bytes is None else float(item.bytes)
-        where = among(item.axis, self._layout)
+        where = axis_groups(item.axis, self._layout)
         return Collective(
             item.axis, item.operation, item.group_size, size, where, self._price(item), item.tag, item.dtype
         )

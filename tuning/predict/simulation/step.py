@@ -69,7 +69,7 @@ class Sent:
     actions: tuple[Items, ...] = ()
     after: Items = ()
 
-    def of(self, place: int) -> Items:
+    def action_items(self, place: int) -> Items:
         """In one action."""
         return self.actions[place] if self.actions else ()
 

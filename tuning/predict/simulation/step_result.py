@@ -95,7 +95,7 @@ class Simulated:
             found.append((time, level))
         return found
 
-    def in_flight(self, replica: int = 0, weight_share: float = 1.0) -> tuple[float, ...]:
+    def peak_in_flight(self, replica: int = 0, weight_share: float = 1.0) -> tuple[float, ...]:
         """Most activations on each rank of a pipeline, as they come and go in time.
 
         As ``engine.schedules.simulate.peak_in_flight``, which counts the lists.

@@ -33,7 +33,7 @@ class Call(NamedTuple):
     bytes: int | None
     tag: str | None = None
 
-    def beside(self, tag: str) -> Call:
+    def with_tag(self, tag: str) -> Call:
         """The same call, waited for later."""
         return self._replace(tag=tag)
 
@@ -80,7 +80,7 @@ class Traffic:
         return [item for one in self.sections for item in one.items if isinstance(item, Call)]
 
 
-def sent_only(items: Sequence[Item]) -> tuple[Call | Join, ...]:
+def drop_notes(items: Sequence[Item]) -> tuple[Call | Join, ...]:
     """Without the notes about gradients."""
     return tuple(item for item in items if not isinstance(item, Ready))
 
@@ -119,7 +119,7 @@ class Wire:
         size = self.sizes.element * self.sizes.hidden // chunks
         return (Call(operation, "tp", self.dtype, self.layout.tp, size),) * chunks
 
-    def turned(self, width: int) -> tuple[Call, ...]:
+    def exchange_slices(self, width: int) -> tuple[Call, ...]:
         """An activation so wide, split along its width and along the sequence, one exchanged for the other over tp."""
         size = self.sizes.element * self.sizes.tokens * width // self.layout.tp
         return (Call("all_to_all", "tp", self.dtype, self.layout.tp, size),)
@@ -132,7 +132,7 @@ class Wire:
         size = tp * 3 * self.sizes.tokens * BYTES[FLOAT32]
         return (Call("all_gather", "tp", FLOAT32, tp, size),) if tp > 1 else ()
 
-    def looked_up(self) -> tuple[Call, Call]:
+    def embedding_calls(self) -> tuple[Call, Call]:
         """Of an embedding in columns: the words of all data ranks, and columns of their rows, or of the gradients."""
         ranks, sizes = self.layout.inner, self.sizes
         words = BYTES[INT32] * ranks * sizes.tokens

@@ -36,7 +36,7 @@ class Bucket:
         return sum(round(one.trained * one.elements) for one in self.members)
 
 
-def dealt(parameters: Sequence[Parameter], bucket_mb: float, padding: int = 1) -> list[Bucket]:
+def make_buckets(parameters: Sequence[Parameter], bucket_mb: float, padding: int = 1) -> list[Bucket]:
     """Buckets of at most so many MiB of fp32 gradients, or of one parameter, in the order that a backward fills."""
     found = list[list[Parameter]]()
     for one in reversed(parameters):
@@ -167,7 +167,7 @@ class Policy:
     fused: bool = True
 
     @classmethod
-    def of(cls, config: RunConfig, on_streams: bool) -> Policy:
+    def from_config(cls, config: RunConfig, on_streams: bool) -> Policy:
         """As ``engine.parallel.data.fsdp`` reads it; on a GPU gathers and reductions have streams of their own."""
         layout, parallel = layout_of(config), config.parallel
         whole = "dp" if layout.cp == 1 else "dp_cp"
@@ -209,13 +209,13 @@ class Units:
         self._order = list[Unit]()
         self.keep = policy.always_gathered
 
-    def before_forward(self, name: int) -> Iterator[Item]:
+    def begin_forward(self, name: int) -> Iterator[Item]:
         """A unit's forward begins."""
         yield from self._await_unit(name)
         for other in self._next_blocks(name):
             yield from self._gather(other)
 
-    def after_forward(self, name: int) -> None:
+    def end_forward(self, name: int) -> None:
         """It ended."""
         unit = self._units.get(name)
         if unit is None:
@@ -224,7 +224,7 @@ class Units:
         unit.forwards.append(len(self._order))
         self._order.append(unit)
 
-    def before_backward(self, name: int) -> Iterator[Item]:
+    def begin_backward(self, name: int) -> Iterator[Item]:
         """A unit's backward begins."""
         yield from self._await_unit(name)
         behind = self._previous_blocks(name)
@@ -237,7 +237,7 @@ class Units:
         if place:
             yield from self._gather(self._order[place - 1].name)
 
-    def after_backward(self, name: int, last: bool) -> Iterator[Item]:
+    def end_backward(self, name: int, last: bool) -> Iterator[Item]:
         """It ended; ``last`` of the step, gradients are complete."""
         unit, policy = self._units.get(name), self._policy
         if unit is None:
@@ -278,13 +278,13 @@ class Units:
         for elements in [sum(sizes)] if self._policy.fused else sizes:
             size = BYTES[self._policy.dtype] * elements
             call = Call("all_gather", self._policy.axis, self._policy.dtype, ranks, size)
-            yield call.beside(_tag(name)) if self._policy.gathers_beside else call
+            yield call.with_tag(_tag(name)) if self._policy.gathers_beside else call
 
     def _reduction(self, unit: Unit) -> Call:
         ranks = self._policy.layout.shard
         size = BYTES[FLOAT32] * sum(one.padded_elements(ranks) for one in unit.parameters)
         call = Call("reduce_scatter", self._policy.axis, FLOAT32, ranks, size)
-        return call.beside(REDUCTIONS) if self._policy.reduces_beside else call
+        return call.with_tag(REDUCTIONS) if self._policy.reduces_beside else call
 
     def _next_blocks(self, name: int) -> range:
         """Blocks that a unit names in forward: those after it."""

@@ -53,7 +53,7 @@ class Parameter(NamedTuple):
         """Number of values."""
         return math.prod(self.shape)
 
-    def sliced(self, ranks: int, rank: int) -> int:
+    def slice_elements(self, ranks: int, rank: int) -> int:
         """Values of a rank's slice of rows, dealt out as ``torch.chunk`` does."""
         each = -(-self.shape[0] // ranks)
         return max(0, min(each, self.shape[0] - rank * each)) * (self.elements // self.shape[0])
@@ -178,7 +178,7 @@ class Layers:
         if not self.part.is_first:
             return []
         if self.wire.layout.columns:
-            words, rows = self.wire.looked_up()
+            words, rows = self.wire.embedding_calls()
             return [Piece((words, rows), (rows, Ready("embedding")))]
         if self._is_whole("embedding"):
             return [Piece(backward=(Ready("embedding"),))]
@@ -247,7 +247,7 @@ class Layers:
 
     def _exchange_slices(self, matrices: str, width: int) -> Piece:
         """Slices of the sequence and heads, of an activation so wide, exchanged where matrices know slices alone."""
-        call = self.wire.turned(width) if self._is_whole(matrices) else ()
+        call = self.wire.exchange_slices(width) if self._is_whole(matrices) else ()
         return Piece(call, call)
 
     def _context(self, again: bool) -> Piece:
@@ -271,7 +271,7 @@ class Layers:
         columns = self._columns(place, "gate_up", ("gate", "up"), regathers)
         has_slices, takes_slices = self._is_whole("gate_up"), self._is_whole("down")
         width = self.wire.sizes.shape.ffn_hidden
-        turned = self.wire.turned(width) if has_slices != takes_slices else ()
+        turned = self.wire.exchange_slices(width) if has_slices != takes_slices else ()
         return [norm, columns, Piece(turned, turned), *self._rows(place, "down", "down")]
 
     def _mixture(self, place: int) -> list[Piece]:

@@ -28,11 +28,11 @@ from tuning.predict.traffic.calls import (
     Section,
     Traffic,
     Wire,
-    sent_only,
+    drop_notes,
 )
 from tuning.predict.traffic.gradients import Shared
 from tuning.predict.traffic.layers import Parameter, parameters_of, splits
-from tuning.predict.traffic.stage import Stage, of_action, waits
+from tuning.predict.traffic.stage import Stage, action_items, waits
 
 
 class Post:
@@ -62,12 +62,12 @@ class Post:
         if self._plan.rank_of[to_stage] == self._place:
             self._here.add(made)
         else:
-            yield self._wire.message("send").beside("sent")
+            yield self._wire.message("send").with_tag("sent")
 
     def _expect(self, source: int) -> Iterator[Call]:
         if self._due[source] and source not in self._under_way:
             self._under_way[source] = self._due[source].popleft()
-            yield self._wire.message("recv").beside("received")
+            yield self._wire.message("recv").with_tag("received")
 
 
 def arrivals(plan: Plan) -> dict[int, dict[int, tuple[Action, ...]]]:
@@ -97,7 +97,7 @@ class Pipeline:
     arrivals: Mapping[int, Mapping[int, Sequence[Action]]]
 
     @classmethod
-    def of(cls, config: RunConfig) -> Pipeline:
+    def from_config(cls, config: RunConfig) -> Pipeline:
         """That of a configuration."""
         plan = plan_of(config)
         return cls(config, plan, tuple(parts_of(config, plan)), arrivals(plan))
@@ -150,15 +150,15 @@ class RankStep:
         found += self._action_items(action, last)
         if made is not None:
             found += self._post.give(*made)
-        return sent_only(found)
+        return drop_notes(found)
 
     def _action_items(self, action: Action, last: bool) -> list[Item]:
         """Without sharding, all micro-batches of a stage send alike but the last one."""
         stage, key = self._stages[action.stage], (action.stage, action.work, last)
         if stage.shards:
-            return list(of_action(stage, action, last))
+            return list(action_items(stage, action, last))
         if key not in self._known:
-            self._known[key] = list(of_action(stage, action, last))
+            self._known[key] = list(action_items(stage, action, last))
         return self._known[key]
 
     def _gather_once(self, ahead: Sequence[Action]) -> None:
@@ -172,9 +172,9 @@ class RankStep:
         if self._config.overlap.gather_with_optimizer:
             for one in self._shared_groups:
                 for index in reversed(range(len(one.buckets))) if one.sliced and not one.at_end else ():
-                    yield one.gathering(index).beside(ARRIVING)
+                    yield one.gathering(index).with_tag(ARRIVING)
         for stage in self._stages.values():
-            yield from stage.before()
+            yield from stage.begin_step()
 
     def _optimizer(self) -> Iterator[Call]:
         elements = sum(stage.partial_elements() for stage in self._stages.values())

@@ -9,7 +9,15 @@ from engine.config.knobs.tied_parameters import Holders
 from engine.footprint.activations import Part
 from engine.schedules.actions import Action, Work
 from tuning.predict.traffic.calls import BFLOAT16, BYTES, FLOAT32, Call, Item, Join, Ready, Wire
-from tuning.predict.traffic.gradients import GRADIENTS, REDUCTIONS, Filling, Policy, Shared, Units, dealt
+from tuning.predict.traffic.gradients import (
+    GRADIENTS,
+    REDUCTIONS,
+    Filling,
+    Policy,
+    Shared,
+    Units,
+    make_buckets,
+)
 from tuning.predict.traffic.layers import (
     ROOT,
     Layers,
@@ -42,7 +50,7 @@ class Stage:
         self.shared = list(self._shared_groups())
         self._filling = [Filling(one) for one in self.shared]
         rest = [one for one in self.parameters if not self._is_whole(one)]
-        policy = Policy.of(self._config, wire.batches)
+        policy = Policy.from_config(self._config, wire.batches)
         self._sets = sets_of(self._config, part)
         self._units = Units(policy, rest, len(self._sets)) if self.shards else None
 
@@ -96,7 +104,7 @@ class Stage:
         if self._units is not None:
             yield Join(REDUCTIONS)
 
-    def before(self) -> Iterator[Call]:
+    def begin_step(self) -> Iterator[Call]:
         """Delayed gradients, which the step before has sent."""
         for one in self._filling if self._config.overlap.delay else ():
             yield from one.send()
@@ -108,7 +116,7 @@ class Stage:
             return whole
         rank, ranks = self._data_rank % self._layout.shard, self._layout.shard
         sliced = [one for one in self.parameters if one.partial and not self._is_whole(one)]
-        return whole + sum(one.sliced(ranks, rank) for one in sliced)
+        return whole + sum(one.slice_elements(ranks, rank) for one in sliced)
 
     def _unit_from(self, place: int) -> int | None:
         """The unit whose first block has this place."""
@@ -128,21 +136,21 @@ class Stage:
         for shared, members in sorted(_by_set(self.parameters).items()):
             split = [one for one in members if not self._is_whole(one)]
             stages = len(self._holders.meeting(shared))
-            elements = sum(one.sliced(ranks, self._data_rank % ranks) for one in split)
+            elements = sum(one.slice_elements(ranks, self._data_rank % ranks) for one in split)
             if stages and split:
                 yield Call("all_reduce", "pp", FLOAT32, stages, BYTES[FLOAT32] * elements)
 
     def _begin_unit(self, name: int | None, forward: bool = False) -> Iterator[Item]:
         if self._units is None or name is None:
             return iter(())
-        return self._units.before_forward(name) if forward else self._units.before_backward(name)
+        return self._units.begin_forward(name) if forward else self._units.begin_backward(name)
 
     def _end_unit(self, name: int | None) -> None:
         if self._units is not None and name is not None:
-            self._units.after_forward(name)
+            self._units.end_forward(name)
 
     def _scatter_unit(self, name: int | None, last: bool) -> Iterator[Item]:
-        return iter(()) if self._units is None or name is None else self._units.after_backward(name, last)
+        return iter(()) if self._units is None or name is None else self._units.end_backward(name, last)
 
     def _fill_buckets(self, items: Iterable[Item], last: bool) -> Iterator[Item]:
         """Complete gradients let their buckets go."""
@@ -193,7 +201,7 @@ class Stage:
         sliced = self._layout.zero_stage == 1 and ranks > 1
         narrow = self._config.memory.parameters == "bf16" and self._layout.zero_stage < 2
         if found:
-            buckets = dealt(found, self._config.overlap.bucket_mb, ranks if sliced else 1)
+            buckets = make_buckets(found, self._config.overlap.bucket_mb, ranks if sliced else 1)
             yield Shared(axis, ranks, rank, sliced, tuple(buckets), BFLOAT16 if narrow else FLOAT32)
 
 
@@ -214,7 +222,7 @@ def _by_set(parameters: Iterable[Parameter]) -> dict[str, list[Parameter]]:
     return sets
 
 
-def of_action(stage: Stage, action: Action, last: bool) -> Iterator[Item]:
+def action_items(stage: Stage, action: Action, last: bool) -> Iterator[Item]:
     """What an action sends, but for its messages to other stages."""
     if action.work is Work.FORWARD:
         return stage.forward()

@@ -37,7 +37,7 @@ def is_shaped(given: Mapping[str, Any]) -> bool:
     )
 
 
-def named_values(space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def name_values(space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The values to try by names without hyphens and dots, and the options of those that had some.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuning.spec.trainers.any_trainer import EVERY_STEP, THREADS
-from tuning.spec.trainers.facts import Argument, TrainerKind, Value, count, divisors, line, near
+from tuning.spec.trainers.facts import Argument, TrainerKind, Value, count, divisors, line, nearest_values
 from tuning.spec.trainers.invocation import Invocation
 
 
@@ -106,7 +106,7 @@ DEEPSPEED = TrainerKind(
             "larger: fuller kernels, more activations; accumulation follows",
             lambda command: _ds_number(command, DS_SIZE),
             _with_ds_micro_batch,
-            lambda command, cores: near(
+            lambda command, cores: nearest_values(
                 divisors(_ds_sequences(command)), count(_ds_number(command, DS_SIZE))
             ),
             _ds_whole,

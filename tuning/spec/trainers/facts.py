@@ -143,7 +143,7 @@ def divisors(number: int) -> list[int]:
     return [one for one in range(1, number + 1) if number % one == 0]
 
 
-def near(values: Sequence[int], today: int, most: int = 4) -> list[int]:
+def nearest_values(values: Sequence[int], today: int, most: int = 4) -> list[int]:
     """Those values that are least away from today's, as factors."""
     nearest = sorted(values, key=lambda one: (max(one, today) / min(one, today), one))
     return sorted(nearest[:most])

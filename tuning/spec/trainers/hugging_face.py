@@ -10,7 +10,17 @@ from dataclasses import replace
 
 from tuning.spec.trainers.any_trainer import BAR, EVERY_STEP, THREADS
 from tuning.spec.trainers.deepspeed import DS_SIZE, DS_TIMES, ZERO, zero_file
-from tuning.spec.trainers.facts import Argument, Tokens, TrainerKind, Value, count, divisors, flag, line, near
+from tuning.spec.trainers.facts import (
+    Argument,
+    Tokens,
+    TrainerKind,
+    Value,
+    count,
+    divisors,
+    flag,
+    line,
+    nearest_values,
+)
 from tuning.spec.trainers.invocation import FOLDER, Invocation
 
 #: Of the settings of accelerate's launcher: what shards instead of the Trainer's own FSDP.
@@ -78,7 +88,7 @@ def _with_fsdp(command: Invocation, value: Value) -> Invocation:
     """By the word that releases before 5 have, too; nothing is said of it where it is off."""
     if command.json_argument is not None:
         return command.with_document(command.json_argument, {"fsdp": "full_shard" if value else ""})
-    return command.with_value("--fsdp", "full_shard") if value else command.without("--fsdp")
+    return command.with_value("--fsdp", "full_shard") if value else command.remove_option("--fsdp")
 
 
 def _on_cpu(command: Invocation) -> bool:
@@ -118,7 +128,9 @@ MICRO_BATCH = Argument(
     "larger: fuller kernels, more activations; accumulation follows",
     lambda command: _hf_value(command, PER_DEVICE, 8),
     _with_micro_batch,
-    lambda command, cores: near(divisors(_sequences(command)), count(_hf_value(command, PER_DEVICE, 8))),
+    lambda command, cores: nearest_values(
+        divisors(_sequences(command)), count(_hf_value(command, PER_DEVICE, 8))
+    ),
     _whole_accumulation,
 )
 

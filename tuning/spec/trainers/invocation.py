@@ -102,7 +102,7 @@ class Invocation:
             return self
         return replace(self, words=self.words[:place] + self.words[place + 1 :])
 
-    def without(self, flag: str) -> Invocation:
+    def remove_option(self, flag: str) -> Invocation:
         """Without an option and its value."""
         place = self._place(flag)
         if place is None:
@@ -253,7 +253,7 @@ class Invocation:
         return None
 
 
-def with_arguments(command: Invocation, values: Mapping[str, Any]) -> Invocation:
+def apply_arguments(command: Invocation, values: Mapping[str, Any]) -> Invocation:
     """Values by the names of their options, put where a macro stands, or set as options of the command."""
     macro = next((word for word in command.words if word in MACROS), None)
     if macro is None:

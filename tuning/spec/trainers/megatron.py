@@ -14,7 +14,7 @@ from tuning.spec.trainers.facts import (
     divisors,
     flag,
     line,
-    near,
+    nearest_values,
     puts,
     switch,
 )
@@ -66,8 +66,8 @@ def _megatron_recompute(command: Invocation) -> Value:
 
 def _with_megatron_recompute(command: Invocation, value: Value) -> Invocation:
     """Full recomputation asks for a method, which selective recomputation refuses."""
-    plain = command.without("--recompute-granularity").without("--recompute-method")
-    plain = plain.without("--recompute-num-layers")
+    plain = command.remove_option("--recompute-granularity").remove_option("--recompute-method")
+    plain = plain.remove_option("--recompute-num-layers")
     if value == "none":
         return plain
     chosen = plain.with_value("--recompute-granularity", value)
@@ -97,7 +97,7 @@ MEGATRON = TrainerKind(
             "larger: fuller kernels, more activations",
             flag("--micro-batch-size", 1),
             puts("--micro-batch-size"),
-            lambda command, cores: near(
+            lambda command, cores: nearest_values(
                 divisors(command.number("--global-batch-size") or 1), command.number("--micro-batch-size") or 1
             ),
             _megatron_batch,
@@ -137,6 +137,6 @@ MEGATRON = TrainerKind(
         ),
     ),
     # Its last save would overwrite that of the training that is tuned.
-    for_trials=lambda command: command.with_value("--log-interval", 1).without("--save"),
+    for_trials=lambda command: command.with_value("--log-interval", 1).remove_option("--save"),
     tokens=_megatron_tokens,
 )  # fmt: skip

@@ -14,9 +14,9 @@ from typing import Any
 
 from engine.config.errors import InputError
 from tuning.spec.trainers import command_line, invocation
-from tuning.spec.trainers.command_input import PREFIX, is_shaped, named_values
+from tuning.spec.trainers.command_input import PREFIX, is_shaped, name_values
 from tuning.spec.trainers.facts import Argument, StepLine, Value
-from tuning.spec.trainers.invocation import FIELD, Invocation, with_arguments
+from tuning.spec.trainers.invocation import FIELD, Invocation, apply_arguments
 from tuning.spec.trainers.registry import kind_of
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -85,9 +85,9 @@ class TunedCommand:
                     free[self.option(name)] = value
             elif value != argument.read(self.today):
                 command = argument.put(command, value)
-        return with_arguments(command, free)
+        return apply_arguments(command, free)
 
-    def for_trial(self, values: Mapping[str, Value]) -> Invocation:
+    def trial_invocation(self, values: Mapping[str, Value]) -> Invocation:
         """The same as a trial runs it: it tells of every step, and writes nothing where the training does."""
         command = self.kind.for_trials(self.with_values(values))
         return replace(command, variables=dict(self.kind.variables) | dict(command.variables))
@@ -144,7 +144,7 @@ def study_of_command(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not is_shaped(given):
         return dict(given)  # refused where the file is checked
-    space, options = named_values(given.get("space") or {})
+    space, options = name_values(given.get("space") or {})
     section = dict(given["trainer"])
     if options:
         section["arguments"] = options | (section.get("arguments") or {})

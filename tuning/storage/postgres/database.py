@@ -43,7 +43,7 @@ class Address:
         """As SQLAlchemy wants it."""
         return f"postgresql+psycopg:{self.url.partition(':')[2]}"
 
-    def spoken(self, error: object) -> str:
+    def error_text(self, error: object) -> str:
         """An error in one line, in which no password is left."""
         text = " ".join(str(error).split())
         for secret in self.secrets:
@@ -131,7 +131,7 @@ class Database:
             remedy = f"{problem}; start the database, or mend the address"
             raise InputError("storage", self.address.shown, remedy) from None
         except self._driver.Error as error:
-            remedy = f"cannot be used ({self.address.spoken(error)}); ask whoever runs the database"
+            remedy = f"cannot be used ({self.address.error_text(error)}); ask whoever runs the database"
             raise InputError("storage", self.address.shown, remedy) from None
 
     def run(self, statements: Sequence[tuple[str, Sequence[Any] | None]]) -> list[tuple[Any, ...]]:
@@ -193,7 +193,7 @@ class Database:
         self._drop()
         self._next_try = time.monotonic() + self._wait
         self._wait = min(2 * self._wait, LAST_WAIT_SECONDS)
-        self._reason = f"the database does not answer ({self.address.spoken(error)})"
+        self._reason = f"the database does not answer ({self.address.error_text(error)})"
         return UnreachableError(self._reason)
 
 

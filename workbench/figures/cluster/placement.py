@@ -130,7 +130,7 @@ def link_series(found: TrafficMap, axis: str | None = None) -> LinkSeries:
     """Between nodes; where there is one, between its devices."""
     if len(found.nodes) > 1:
         names = [f"node {node}" for node in found.nodes]
-        sent, rates = found.between_nodes(axis), found.rates()
+        sent, rates = found.node_bytes(axis), found.rates()
     else:
         wanted = [matrix for name, matrix in found.bytes_.items() if axis in (None, name)]
         count = found.links.devices

@@ -24,7 +24,7 @@ from engine.run.calibration import store
 from engine.run.calibration.table import Calibration
 from engine.run.run_folder import RunStatus
 from profilers.model.run_summary import CommunicationRow, RunSummary
-from tuning.predict.target import measured_here
+from tuning.predict.target import calibrated_target
 from workbench.figures.base import LINE_COLORS, NEUTRAL, PHASE_COLORS, empty, panel_place, panels
 
 HELP = (
@@ -108,7 +108,7 @@ def roofline(
     device = None
     if found is not None:
         try:
-            device = measured_here(found).at(config).machine(config.precision).device
+            device = calibrated_target(found).adapt_to_config(config).machine(config.precision).device
         except InputError as error:  # it was measured with fewer ranks, or lacks a figure
             reason = str(error)
     if device is None:

@@ -74,7 +74,7 @@ def _place(row: TrialRow, across: Aim, upwards: Aim) -> Place | None:
 
 
 def _value_with_error(measure: Mapping[str, Any], aim: Aim) -> tuple[float, tuple[float, float]] | None:
-    value, low, high = (aim.in_unit(measure.get(name)) for name in ("value", "low", "high"))
+    value, low, high = (aim.to_unit(measure.get(name)) for name in ("value", "low", "high"))
     if value is None:
         return None
     return value, (value - low if low is not None else 0.0, high - value if high is not None else 0.0)

@@ -21,7 +21,7 @@ from tuning.spec import study_file
 from tuning.spec.study_file import NAME
 from tuning.storage import controllers, study_folder
 from tuning.storage.controllers import StudyStatus
-from tuning.storage.journal import line_in
+from tuning.storage.journal import parse_line
 from tuning.storage.state import Line
 
 #: Name before -> name from now on, of a study and all that it continues.
@@ -36,7 +36,7 @@ def whole_lines(data: bytes) -> bytes:
 def lines(data: bytes) -> Iterator[Line]:
     """Every line that can be read."""
     for piece in data.split(b"\n"):
-        line = line_in(piece)
+        line = parse_line(piece)
         if line is not None:
             yield line
 
@@ -47,7 +47,7 @@ def renamed_journal(data: bytes, names: Names) -> bytes:
 
 
 def _rename_line(piece: bytes, names: Names) -> bytes:
-    line = line_in(piece)
+    line = parse_line(piece)
     change = _CHANGES.get(line["kind"]) if line else None
     if line is None or change is None:
         return piece
@@ -104,7 +104,7 @@ def names_for(studies: tuple[str, ...], new: str | None) -> dict[str, str]:
 def settle_study(folder: Path) -> None:
     """Nobody runs it here, whoever ran it where it comes from."""
     if run_folder.read_json(folder / run_folder.STATUS) is not None:
-        held = StudyStatus.of(folder).state in controllers.HELD
+        held = StudyStatus.from_folder(folder).state in controllers.HELD
         state = {"state": "interrupted"} if held else {}
         controllers.update_status(folder, **state, owner=None, current_run=None)
 

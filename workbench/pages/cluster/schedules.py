@@ -121,7 +121,7 @@ def _planned_series(chosen: Plan, measured: TimedSeries, sizes: Sequence[float] 
 def _simulated_series(config: RunConfig, chosen: Plan) -> TimedSeries | str:
     """Of this machine; or why it cannot be."""
     try:
-        target = target_of(home(), None, None, layout_of(config).world_size).at(config)
+        target = target_of(home(), None, None, layout_of(config).world_size).adapt_to_config(config)
         found = simulate_config(config, target)
     except InputError as error:
         return error.remedy

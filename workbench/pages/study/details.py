@@ -251,7 +251,7 @@ def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
     failed = sum(row.failed and row.number not in again for row in result.trials)
     repeated = sum(row.number in again for row in result.trials)
     tiles = {
-        f"{name}, {aim.unit}": (text(aim.shown(entry.value)), _interval_text(entry, result))
+        f"{name}, {aim.unit}": (text(aim.to_display(entry.value)), _interval_text(entry, result))
         if entry
         else (words.NOTHING, "")
         for name, entry in (("Best", result.best), ("Baseline", result.baseline))

@@ -163,4 +163,4 @@ def _value(row: WindowRow, aim: Aim) -> str:
     if row.value is None:
         return words.NOTHING
     ends = words.interval_ends(*aim.bounds(row.low, row.high))
-    return text(aim.shown(row.value)) + (f" ({ends})" if ends else "")
+    return text(aim.to_display(row.value)) + (f" ({ends})" if ends else "")

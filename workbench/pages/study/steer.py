@@ -135,7 +135,7 @@ def _choice(column: Any, knob: Knob, now: Any, study: str) -> Any:
 def _send_points(view: StudyView, space: Space, values: dict[str, Any]) -> None:
     """Only the values that act at this point are named, so that the answer is easy to read."""
     try:
-        point = space.completed(values)
+        point = space.complete(values)
     except InputError as error:
         st.error(words.escape(str(error)), icon=":material/error:")
         return

@@ -108,7 +108,7 @@ def trials_table(
         {
             "trial": [row.number for row in newest],
             "outcome": [[words.ending_words(row.outcome)] for row in newest],
-            aim.unit: [aim.shown(row.value) for row in newest],
+            aim.unit: [aim.to_display(row.value) for row in newest],
             "95 % interval": [words.interval_ends(*aim.bounds(row.low, row.high)) for row in newest],
             "layout": [_layout(row.config) for row in newest],
             **{

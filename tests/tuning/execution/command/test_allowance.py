@@ -76,16 +76,16 @@ def test_a_study_that_could_measure_its_baseline_alone_says_what_it_would_take(
 
 
 def test_a_share_is_cut_only_of_a_trial_that_can_be_judged() -> None:
-    tight = Allowance.of(study(120.0))
+    tight = Allowance.from_file(study(120.0))
     assert tight.least == 2 + LEAST_MEASURED
     assert not tight.why_spent(9.9, 100) and not tight.why_spent(60.0, 6)
     assert tight.why_spent(10.0, 7) == "ended after 7 steps: 10 s of budget.wall_seconds=120 are its share"
-    without = Allowance.of(study(120.0, budget=None))
+    without = Allowance.from_file(study(120.0, budget=None))
     assert not without.why_spent(1e6, 10_000) and without.no_room(1e6, 0, None) is None
 
 
 def test_what_it_would_take_follows_from_the_steps_so_far() -> None:
-    tight = Allowance.of(study(120.0))
+    tight = Allowance.from_file(study(120.0))
     assert tight.no_room(59.9, 2, 40.0) is None and tight.no_room(60.0, 7, 40.0) is None
     problem = tight.no_room(60.0, 2, 40.0)
     assert problem is not None

@@ -6,14 +6,14 @@ import pytest
 
 from engine.run.outcome import Ending, RunOutcome
 from tuning.execution.command.process import Exit
-from tuning.execution.command.verdict import KEPT_LINES, ended, last_error, refusal, stands_still
+from tuning.execution.command.verdict import KEPT_LINES, classify_exit, last_error, refusal, stands_still
 
 REPORT = "E1120 10:00:00 elastic: failed (exitcode: {code}) local_rank: 1 (pid: 4711) of binary: python"
 AFTER = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
 
 
 def verdict(code: int | None, *lines: str, steps: int = 5, killed: tuple[int | None, ...] = ()) -> RunOutcome:
-    return ended(Exit(code), lines, steps, lambda pid: pid in killed)
+    return classify_exit(Exit(code), lines, steps, lambda pid: pid in killed)
 
 
 def test_a_rank_that_the_kernel_killed_ran_out_of_memory_and_any_other_was_killed() -> None:
@@ -103,6 +103,6 @@ def test_one_that_fails_without_an_error_is_told_in_its_last_words() -> None:
 
 
 def test_one_that_leaves_somebody_running_after_too_few_steps_says_so() -> None:
-    found = ended(Exit(0, ("python",)), ("step 2",), 2, lambda pid: False)
+    found = classify_exit(Exit(0, ("python",)), ("step 2",), 2, lambda pid: False)
     assert found.ending is Ending.ILLEGAL
     assert "after 2 steps, fewer than are measured, and left python running" in found.reason

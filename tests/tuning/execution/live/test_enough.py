@@ -19,7 +19,7 @@ from tuning.execution.executor import (
     Played,
     Ran,
     ShouldStop,
-    played_summary,
+    build_summary,
 )
 from tuning.execution.live.windows import CONFIRM
 from tuning.spec.study_file import StudyFile
@@ -63,9 +63,7 @@ class Windows(Played):
                 "leader_ratio_high": 1.3,
             }
             told["leader_trial"] = self._number - 2
-        return RunOutcome(Ending.COMPLETED), played_summary(
-            run, config, [seconds, seconds * 1.01] * 4, **told
-        )
+        return RunOutcome(Ending.COMPLETED), build_summary(run, config, [seconds, seconds * 1.01] * 4, **told)
 
 
 def study(**more: Any) -> StudyFile:

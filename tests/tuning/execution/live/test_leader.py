@@ -9,7 +9,7 @@ import pytest
 
 from profilers.model.run_summary import RunSummary
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import OverError, SparedError, played_summary
+from tuning.execution.executor import OverError, SparedError, build_summary
 from tuning.execution.live.leader import STEPS, Leader, drift_words, lead_of_window, may_lead_after_all
 from tuning.spec.study_file import parse
 
@@ -119,19 +119,19 @@ def test_on_an_uneven_machine_a_window_is_given_up_beside_the_leader_right_befor
     leader.rank(fast, summary_with([0.5, 1.5, 0.4, 1.6]), again=False, spoilt=False)
     before = [1.0, 2.2, 0.9, 2.3]
     assert leader.level(before) == 1.0
-    assert leader.behind(other, [1.5, 1.5, 1.5], before) == ""
-    assert "as the machine is now" in leader.behind(other, [1.9, 1.9, 1.9], before)
-    assert "as it was at first" in leader.behind(other, [1.5, 1.5, 1.5], [0.5, 1.5])
+    assert leader.why_behind(other, [1.5, 1.5, 1.5], before) == ""
+    assert "as the machine is now" in leader.why_behind(other, [1.9, 1.9, 1.9], before)
+    assert "as it was at first" in leader.why_behind(other, [1.5, 1.5, 1.5], [0.5, 1.5])
 
 
 def test_whoever_is_measured_next_leads_once_nobody_may_have_the_leader_s_values() -> None:
     leader = Leader()
     fast, slow = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2))
     leader.rank(fast, summary_with([0.1] * 4), again=False, spoilt=False, trial=0)
-    assert leader.behind(slow, [1.0] * 4, [])
+    assert leader.why_behind(slow, [1.0] * 4, [])
     leader.forget()
     assert (leader.config, leader.trial) == (fast, None), "what it was is still better than nothing known"
-    assert not leader.behind(slow, [1.0] * 4, [])
+    assert not leader.why_behind(slow, [1.0] * 4, [])
     assert leader.rank(slow, summary_with([1.0] * 4), again=False, spoilt=False, trial=1)
     assert (leader.config, leader.trial) == (slow, 1)
 
@@ -152,4 +152,4 @@ def test_a_dear_baseline_is_spared_once() -> None:
 
 def summary_with(seconds: list[float]) -> RunSummary:
     config = live_study().config
-    return played_summary("window", config, seconds)
+    return build_summary("window", config, seconds)

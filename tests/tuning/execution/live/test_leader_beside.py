@@ -137,7 +137,7 @@ def test_the_interval_of_a_window_has_both_levels_in_it() -> None:
         summary = RunSummary.from_dict(
             tree | more | {"leader_level": level, "tokens_per_second_interval": bounds}
         )
-        return scoring.measured_values(RunOutcome(Ending.COMPLETED), summary, Aim())
+        return scoring.measure_values(RunOutcome(Ending.COMPLETED), summary, Aim())
 
     usual, slower, faster = told(1.0), told(2.0), told(0.5)
     assert told(None)["low"] == usual["low"] and usual["value"] == slower["value"] == faster["value"]

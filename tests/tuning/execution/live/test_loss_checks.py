@@ -25,11 +25,11 @@ from tuning.execution.executor import (
     Played,
     Ran,
     ShouldStop,
-    played_summary,
+    build_summary,
     trial_record,
 )
 from tuning.execution.live import exploitation, windows
-from tuning.execution.live.exploitation import to_the_end
+from tuning.execution.live.exploitation import run_to_the_end
 from tuning.execution.live.loss_checks import (
     LEAST_STEPS,
     OF_THE_GAIN,
@@ -98,7 +98,7 @@ class AtOnce(Played):
     """Windows that take no time."""
 
     def play(self, config: RunConfig, run: str) -> Ran:
-        return RunOutcome(Ending.COMPLETED), played_summary(run, config, [1.0] * 4)
+        return RunOutcome(Ending.COMPLETED), build_summary(run, config, [1.0] * 4)
 
 
 def test_a_check_that_was_asked_for_and_told_counts_once(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_check_that_was_asked_for_and_told_counts_once(tmp_path: Path) -> None
     values, checking = file.search_space.config(row.config).flat(), Checking(file)
 
     def done(*told: Measurement) -> Sequence[Checked]:
-        found = checking.of(replace(result, confirmations=[*told]), values, 60)
+        found = checking.update_checks(replace(result, confirmations=[*told]), values, 60)
         assert found is not None
         return found.done
 
@@ -259,7 +259,7 @@ def test_who_leads_and_learns_nothing_is_found_out(tmp_path: Path, monkeypatch: 
         led.append(found.best.config["compression.method"])
         return found
 
-    result, changed = to_the_end(tuned.windows, file, search, lambda: nullcontext(lambda: False))
+    result, changed = run_to_the_end(tuned.windows, file, search, lambda: nullcontext(lambda: False))
     assert (led, changed) == (["topk", "none"], "")
     folder = tuned.run
     assert load(folder / run_folder.CONFIG).compression.method == "none"
@@ -307,7 +307,7 @@ def test_what_is_asked_while_the_run_trains_on_is_done(
             commands.send(tuned.folder, CHECK, {"steps": 0}, "somebody")
         return searches[-1]
 
-    result, changed = to_the_end(tuned.windows, file, search, lambda: nullcontext(lambda: False))
+    result, changed = run_to_the_end(tuned.windows, file, search, lambda: nullcontext(lambda: False))
     assert len(searches) >= 2 and not changed
     (answer,) = [one for one in result.steering if one.command == CHECK and one.by == "somebody"]
     assert not answer.accepted and "takes steps=N, with N from 1 on" in answer.reason
@@ -331,7 +331,7 @@ def test_revert_while_the_run_trains_on_gives_it_what_it_began_with(
             commands.send(tuned.folder, "revert", {}, "somebody")
         return searches[-1]
 
-    to_the_end(tuned.windows, file, search, lambda: nullcontext(lambda: False))
+    run_to_the_end(tuned.windows, file, search, lambda: nullcontext(lambda: False))
     assert searches[0].best is not None and searches[0].best.config["compression.method"] == "int8"
     assert len(searches) == 2 and len(losses(tuned.run)) == 60
     assert load(tuned.run / run_folder.CONFIG).compression.method == "none"

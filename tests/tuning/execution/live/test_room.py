@@ -13,7 +13,7 @@ from engine.run.outcome import Ending
 from profilers.model.run_summary import MemoryRow, RunSummary
 from tests.support.runs import small
 from tests.tuning.execution.live.test_live_study import Live, live_study
-from tuning.execution.executor import played_summary
+from tuning.execution.executor import build_summary
 from tuning.execution.live import limits
 from tuning.execution.live.limits import lacking
 
@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 def held(config: RunConfig, mib: int) -> RunSummary:
-    summary = played_summary("one", config, [0.1])
+    summary = build_summary("one", config, [0.1])
     return RunSummary.from_dict(
         summary.as_dict() | {"memory": [vars_of(MemoryRow(0, "resident set", mib * MIB, None, 3))]}
     )

@@ -130,15 +130,15 @@ def test_dies_of_one_package_have_their_own_link() -> None:
 def test_the_playbook_cluster_knows_measured_bandwidths() -> None:
     found = {table.operation: table for table in catalogue.cluster("playbook-h100", nodes=4).measured}
     assert set(found) == {"all_reduce", "all_gather", "reduce_scatter"}
-    assert found["all_reduce"].at(1) == pytest.approx(435.97e9)
-    assert found["all_reduce"].at(64) == pytest.approx(32.94e9)
-    assert 99.56e9 < found["all_reduce"].at(6) < 160.14e9
+    assert found["all_reduce"].interpolate(1) == pytest.approx(435.97e9)
+    assert found["all_reduce"].interpolate(64) == pytest.approx(32.94e9)
+    assert 99.56e9 < found["all_reduce"].interpolate(6) < 160.14e9
 
 
 def test_a_measured_curve_is_straight_on_logarithmic_axes_and_level_outside() -> None:
     curve = Measured("all_reduce", 1e6, ((2, 100.0), (8, 25.0)))
-    assert curve.at(4) == pytest.approx(50)
-    assert (curve.at(1), curve.at(2), curve.at(100)) == (100, 100, 25)
+    assert curve.interpolate(4) == pytest.approx(50)
+    assert (curve.interpolate(1), curve.interpolate(2), curve.interpolate(100)) == (100, 100, 25)
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -148,7 +148,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_file_describes_islands_on_different_networks(tmp_path: Path) -> None:
-    found = catalogue.from_file(written(tmp_path, ISLANDS))
+    found = catalogue.read_cluster(written(tmp_path, ISLANDS))
     assert (found.name, found.size) == ("islands", 20)
     assert found.link(0, 8).alpha_seconds == 1e-6
     assert found.link(0, 8).bytes_per_second == 25e9
@@ -182,17 +182,17 @@ def test_a_file_describes_islands_on_different_networks(tmp_path: Path) -> None:
 def test_a_bad_file_is_told_in_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in ISLANDS
     with pytest.raises(InputError, match=message) as told:
-        catalogue.from_file(written(tmp_path, ISLANDS.replace(old, new, 1)))
+        catalogue.read_cluster(written(tmp_path, ISLANDS.replace(old, new, 1)))
     assert "\n" not in str(told.value)
 
 
 def test_the_number_of_nodes_is_for_files_with_one_group(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nodes=4: islands has 2 groups"):
-        catalogue.from_file(written(tmp_path, ISLANDS), nodes=4)
+        catalogue.read_cluster(written(tmp_path, ISLANDS), nodes=4)
     one = ISLANDS.partition("[[groups]]")[2].partition("[[groups]]")[0]
-    assert catalogue.from_file(written(tmp_path, "[[groups]]" + one), nodes=4).size == 32
+    assert catalogue.read_cluster(written(tmp_path, "[[groups]]" + one), nodes=4).size == 32
     with pytest.raises(InputError, match="cannot be read"):
-        catalogue.from_file(tmp_path / "none.toml")
+        catalogue.read_cluster(tmp_path / "none.toml")
 
 
 def curve(kind: Kind, name: str, ranks: int, seconds: dict[int, float]) -> Curve:

@@ -34,7 +34,7 @@ def trials(count: int = 120, noise: float = 0.02, seed: int = 3) -> Measured:
 
 
 def test_planted_constants_are_found_again() -> None:
-    found = calibrate.fitted_constants(trials(noise=0.0))
+    found = calibrate.fit_constants(trials(noise=0.0))
     for name in ("block_seconds", "score_passes", "message_share", "step_seconds"):
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.15), name
 
@@ -46,7 +46,7 @@ def test_slopes_of_many_constants_at_a_time_are_those_one_by_one() -> None:
         constants.START,
         constants.FREE,
     )
-    found = calibrate.fitted_constants(measured)
+    found = calibrate.fit_constants(measured)
     for name in constants.FREE:
         assert getattr(found, name) == pytest.approx(getattr(slow.constants, name), rel=1e-6), name
 
@@ -55,7 +55,7 @@ def test_a_few_odd_measurements_do_not_bend_the_rest() -> None:
     measured = trials()
     odd = measured.seconds.copy()
     odd[::10] *= 4
-    found = calibrate.fitted_constants(measured._replace(seconds=odd))
+    found = calibrate.fit_constants(measured._replace(seconds=odd))
     error = step_time.step(measured.cases, MACHINE, found).seconds / measured.seconds - 1
     assert np.median(np.abs(error)) < 0.04
 
@@ -70,10 +70,10 @@ def test_the_interval_holds_what_was_held_out_and_widens_outside() -> None:
     far = other.cases.put(tp=other.cases.tp * 16)
     far_low, far_high = known.interval(far, found)
     assert (far_high / far_low > high / low).all()
-    assert known.beyond(far.take(np.array([int(np.argmax(far.tp))])))[0].startswith(
+    assert known.describe_excess(far.take(np.array([int(np.argmax(far.tp))])))[0].startswith(
         "tp 128 was measured from 1 to 8"
     )
-    assert not known.beyond(measured.cases)
+    assert not known.describe_excess(measured.cases)
 
 
 def test_it_is_kept_as_json() -> None:
@@ -115,7 +115,7 @@ def test_shipped_constants_are_fitted_to_the_shipped_tables() -> None:
 def test_the_error_of_shipped_constants_is_that_of_a_table_never_seen() -> None:
     whole = of_published_tables()
     assert set(whole.groups) == set(tables())
-    kept, left = calibrate.shipped_constants(), calibrate.held_out(whole, most=calibrate.MOST)
+    kept, left = calibrate.shipped_constants(), calibrate.cross_validate(whole, most=calibrate.MOST)
     inside = ((left >= kept.low) & (left <= kept.high)).mean()
     assert inside == pytest.approx(0.9, abs=0.01)
     assert kept.low < 0 < kept.high
@@ -172,8 +172,8 @@ def test_who_starts_outside_may_stay_there() -> None:
 
 def test_rows_that_count_as_few_leave_more_to_the_belief() -> None:
     measured = trials(60)
-    free, bound = (calibrate.fitted_constants(measured, most=most) for most in (60.0, 0.01))
-    assert calibrate.fitted_constants(measured) == free
+    free, bound = (calibrate.fit_constants(measured, most=most) for most in (60.0, 0.01))
+    assert calibrate.fit_constants(measured) == free
     for name in ("block_seconds", "score_passes"):
         believed = getattr(constants.START, name)
         moved = [abs(np.log(getattr(found, name) / believed)) for found in (free, bound)]

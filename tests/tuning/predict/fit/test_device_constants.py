@@ -11,20 +11,20 @@ from tuning.predict.model.hardware import Link
 def test_every_kind_that_is_named_has_a_file_and_is_in_the_catalogue() -> None:
     assert set(device_constants.FITTED) <= set(catalogue.accelerators())
     for name in device_constants.FITTED:
-        known = device_constants.of(name)
+        known = device_constants.find_constants(name)
         assert known is not None
         assert known.low < 0 < known.high
-    assert device_constants.of("a100-80gb") is None
+    assert device_constants.find_constants("a100-80gb") is None
 
 
 def test_clusters_of_that_kind_alone_have_them() -> None:
-    own = device_constants.of("mi250x-gcd")
+    own = device_constants.find_constants("mi250x-gcd")
     frontier, selene = catalogue.cluster("frontier", 2), catalogue.cluster("selene", 2)
     for cluster in (frontier, catalogue.cluster("lumi", 2)):
-        assert target.of_cluster(cluster).calibrated == own
+        assert target.cluster_target(cluster).calibrated == own
     mixed = replace(frontier, groups=(*frontier.groups, *selene.groups), across=Link(1e-5, 1e9))
-    both = target.of_cluster(mixed)
-    assert both.calibrated == target.of_cluster(selene).calibrated == calibrate.shipped_constants()
+    both = target.cluster_target(mixed)
+    assert both.calibrated == target.cluster_target(selene).calibrated == calibrate.shipped_constants()
     assert both.unsure > 0
     assert any("mi250x-gcd is believed" in note for note in both.notes)
 

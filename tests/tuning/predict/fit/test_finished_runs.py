@@ -11,7 +11,7 @@ import pytest
 from engine.config.run_config import RunConfig, parse
 from engine.run import run_folder
 from tuning.predict.fit import finished_runs as module
-from tuning.predict.fit.finished_runs import KEPT, Finished, finished_of, finished_runs
+from tuning.predict.fit.finished_runs import KEPT, Finished, read_finished_run, read_finished_runs
 
 PLAIN = parse({"parallel": {"dp": 2}})
 
@@ -27,7 +27,7 @@ def ran(home: Path, config: RunConfig = PLAIN, seconds: float | None = 0.5, **st
 
 
 def test_a_run_is_read_from_its_summary(tmp_path: Path) -> None:
-    found = finished_of(folder := ran(tmp_path))
+    found = read_finished_run(folder := ran(tmp_path))
     assert found is not None
     assert found.trial is not None
     assert (found.run, found.backend, found.fingerprint) == (folder.name, "gloo", {"cpu": "any"})
@@ -36,15 +36,17 @@ def test_a_run_is_read_from_its_summary(tmp_path: Path) -> None:
 
 
 def test_only_what_ran_to_its_end_is_finished(tmp_path: Path) -> None:
-    assert finished_of(ran(tmp_path, outcome={"ending": "oom"})) is None
-    assert finished_of(ran(tmp_path, backend="simulated")) is None
-    assert finished_of(tmp_path / "nothing") is None
-    short, changed = finished_of(ran(tmp_path, seconds=None)), ran(tmp_path)
+    assert read_finished_run(ran(tmp_path, outcome={"ending": "oom"})) is None
+    assert read_finished_run(ran(tmp_path, backend="simulated")) is None
+    assert read_finished_run(tmp_path / "nothing") is None
+    short, changed = read_finished_run(ran(tmp_path, seconds=None)), ran(tmp_path)
     run_folder.change_config(changed, PLAIN.with_values({"batch.micro_batch": 2}))
     broken = ran(tmp_path)
     (broken / run_folder.CONFIG).write_text('{"parallel": {"dpp": 2}}')
     reasons = ["has no measured step", "was changed as it went", "unknown key"]
-    for one, reason in zip((short, finished_of(changed), finished_of(broken)), reasons, strict=True):
+    for one, reason in zip(
+        (short, read_finished_run(changed), read_finished_run(broken)), reasons, strict=True
+    ):
         assert one is not None
         assert one.trial is None
         assert reason in one.reason
@@ -55,14 +57,14 @@ def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
         [ran(tmp_path), ran(tmp_path, outcome={"ending": "oom"}), ran(tmp_path, seconds=None)],
         tmp_path / KEPT,
     )
-    first = finished_runs(folders, kept)
+    first = read_finished_runs(folders, kept)
     assert [one.run for one in first] == [folders[0].name, folders[2].name]
     read = list[str]()
-    monkeypatch.setattr(module, "finished_of", lambda folder: read.append(folder.name))
-    assert finished_runs(folders, kept) == first
+    monkeypatch.setattr(module, "read_finished_run", lambda folder: read.append(folder.name))
+    assert read_finished_runs(folders, kept) == first
     assert not read
     run_folder.update_status(folders[0], labels={"kept": "yes"})
-    finished_runs(folders, kept)
+    read_finished_runs(folders, kept)
     assert read == [folders[0].name]
 
 
@@ -72,26 +74,26 @@ def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_broken_file_is_made_anew(tmp_path: Path, text: str) -> None:
     kept, folder = tmp_path / KEPT, ran(tmp_path)
     kept.write_text(text)
-    assert [one.run for one in finished_runs([folder], kept)] == [folder.name]
+    assert [one.run for one in read_finished_runs([folder], kept)] == [folder.name]
     assert folder.name in json.loads(kept.read_text())["runs"]
 
 
 def test_an_entry_of_another_version_is_read_again(tmp_path: Path) -> None:
     kept, folder = tmp_path / KEPT, ran(tmp_path)
-    first = finished_runs([folder], kept)
+    first = read_finished_runs([folder], kept)
     document = json.loads(kept.read_text())
     document["runs"][folder.name][1]["trial"]["config"]["parallel"]["old_key"] = 1
     kept.write_text(json.dumps(document))
-    assert finished_runs([folder], kept) == first
+    assert read_finished_runs([folder], kept) == first
 
 
 def test_runs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     kept, folders = tmp_path / KEPT, [ran(tmp_path), ran(tmp_path)]
-    finished_runs(folders, kept)
-    finished_runs(folders[:1], kept)
+    read_finished_runs(folders, kept)
+    read_finished_runs(folders[:1], kept)
     assert list(json.loads(kept.read_text())["runs"]) == [folders[0].name]
 
 
 def test_a_home_that_cannot_be_written_goes_without(tmp_path: Path) -> None:
     folder = ran(tmp_path)
-    assert len(finished_runs([folder], tmp_path / "missing" / KEPT)) == 1
+    assert len(read_finished_runs([folder], tmp_path / "missing" / KEPT)) == 1

@@ -15,7 +15,7 @@ from engine.session import Session
 from tests.support.engine import calibrations
 from tuning.predict import learn, target
 from tuning.predict.answer import Range
-from tuning.predict.fit.finished_runs import Finished, finished_runs, layout
+from tuning.predict.fit.finished_runs import Finished, layout, read_finished_runs
 from tuning.predict.forecast import forecasts
 
 LAYOUTS = ({"dp": 2}, {"dp": 2, "zero_stage": 3}, {"tp": 2}, {"pp": 2}, {"cp": 2})
@@ -47,20 +47,20 @@ def own_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Finished]:
     with Session(home) as session:
         for config in configs():
             session.execute(config, {}, lambda: False, folders.append)
-    return finished_runs(folders)
+    return read_finished_runs(folders)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_each_layout_is_predicted_from_the_others(own_runs: list[Finished]) -> None:
     """Of ten a range of 90 % that is learned from few, on a machine that does other things too, holds seven."""
-    base = target.measured_here(calibrations.calibration((2,)))
+    base = target.calibrated_target(calibrations.calibration((2,)))
     trials = [run.trial for run in own_runs if run.trial]
     assert len(trials) == len(LAYOUTS) * len(SIZES)
     held = dict.fromkeys(("step", "memory"), 0)
     for trial in trials:
         others = [run for run in own_runs if run.trial and layout(run.trial.config) != layout(trial.config)]
-        found = forecasts([trial.config], learn.learned_target(base, others, fingerprint.this_machine()))[0]
+        found = forecasts([trial.config], learn.learn_target(base, others, fingerprint.this_machine()))[0]
         assert trial.peak_bytes is not None
         held["step"] += _holds(found.step_seconds, trial.seconds, "s")
         held["memory"] += _holds(found.memory_bytes, trial.peak_bytes, "bytes")

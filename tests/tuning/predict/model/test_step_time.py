@@ -32,7 +32,7 @@ USUAL = Constants()
 
 def case(**values: object) -> Cases:
     """One or several configurations of the smaller model."""
-    return Cases.of(**{**MODEL, "micro_batch": 2, "micro_batches": 8, **values})
+    return Cases.from_columns(**{**MODEL, "micro_batch": 2, "micro_batches": 8, **values})
 
 
 def seconds(cases: Cases, constants: Constants = USUAL) -> np.ndarray:
@@ -43,7 +43,7 @@ def seconds(cases: Cases, constants: Constants = USUAL) -> np.ndarray:
 def test_parameters_and_flops_are_those_of_megatron() -> None:
     """Equations 2 and 3 of arXiv 2104.04473."""
     batch = 64
-    cases = Cases.of(**LARGE, micro_batch=1, micro_batches=batch)
+    cases = Cases.from_columns(**LARGE, micro_batch=1, micro_batches=batch)
     layers, hidden, sequence, words = 96, 12288, 2048, 51200
     parameters = (
         12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (words + sequence) / (12 * layers * hidden))
@@ -123,7 +123,7 @@ def test_columns_have_to_be_known_and_given() -> None:
     with pytest.raises(TypeError, match=r"unknown columns: \['depth'\]"):
         case(depth=3)
     with pytest.raises(TypeError, match="missing"):
-        Cases.of(layers=2)
+        Cases.from_columns(layers=2)
 
 
 def test_a_configuration_has_the_sizes_and_operations_that_the_engine_counts() -> None:
@@ -155,7 +155,7 @@ def test_layered_order_gathers_once_for_all_micro_batches() -> None:
     gathered = [
         sum(
             call.bytes or 0
-            for call in traffic_of(Pipeline.of(one), 0).calls
+            for call in traffic_of(Pipeline.from_config(one), 0).calls
             if call.operation == "all_gather"
         )
         for one in (plain, layered)
@@ -330,7 +330,7 @@ ENDS = {"parallel__pp": 2, "model__tied_embeddings": True}
 def test_what_stages_share_is_summed_over_them(values: dict[str, Any]) -> None:
     """As many bytes as the rank that sends most sends by the formula of each call; norms are left out here."""
     config = small(**{"model__layers": 4, "batch__global_batch": 8} | values)
-    pipeline, sent = Pipeline.of(config), list[float]()
+    pipeline, sent = Pipeline.from_config(config), list[float]()
     for rank in range(layout_of(config).world_size):
         calls = [call for call in traffic_of(pipeline, rank).calls if call.axis == "pp"]
         sums = [call for call in calls if call.operation == "all_reduce" and call.dtype == "float32"]

@@ -14,7 +14,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.run.outcome import Ending, RunOutcome
 from tests.support.studies import fake
 from tests.support.studies.fake import Machine, run_study, study
-from tuning.predict.placement.automatic import chosen, message_seconds, slowest_stage_layers
+from tuning.predict.placement.automatic import choose_values, message_seconds, slowest_stage_layers
 from tuning.predict.placement.link_traffic import head_layers
 from tuning.search.policy import TAKES_BACK
 from tuning.space.encoding import Encoding
@@ -47,7 +47,7 @@ def test_no_split_has_a_shorter_slowest_stage(pp: int, recompute: str) -> None:
     asked = config(parallel={"pp": pp}, memory={"recompute": recompute})
     head = head_layers(asked) * (0.75 if recompute == "full" else 1)
     slowest = {split: max(*split[:-1], split[-1] + head) for split in splits(12, pp)}
-    found = chosen(asked, [LAYERS])[LAYERS]
+    found = choose_values(asked, [LAYERS])[LAYERS]
     assert head > 2
     assert found is not None
     assert slowest[tuple(found)] == pytest.approx(min(slowest.values()))
@@ -64,17 +64,17 @@ def test_no_split_has_a_shorter_slowest_stage(pp: int, recompute: str) -> None:
     ],
 )
 def test_where_nothing_is_better_layers_stay_even(sections: dict[str, Any]) -> None:
-    assert chosen(config(**sections), [LAYERS]) == {LAYERS: None}
+    assert choose_values(config(**sections), [LAYERS]) == {LAYERS: None}
 
 
 def test_ranks_are_placed_where_links_differ() -> None:
     two_stages = {"parallel": {"pp": 2, "dp": 2}}
-    found = chosen(config(**two_stages, lab=THREE_ISLANDS), [PLACEMENT])[PLACEMENT]
+    found = choose_values(config(**two_stages, lab=THREE_ISLANDS), [PLACEMENT])[PLACEMENT]
     # devices 1 and 2 are the island of two; the stage that crosses islands is the last, whose gradients have most time
     assert found == [1, 2, 0, 3]
-    assert chosen(config(**two_stages), [PLACEMENT]) == {PLACEMENT: None}
+    assert choose_values(config(**two_stages), [PLACEMENT]) == {PLACEMENT: None}
     one_island = {"hosts": 4, "rate_mbit": 1000.0}
-    assert chosen(config(**two_stages, lab=one_island), [PLACEMENT]) == {PLACEMENT: None}
+    assert choose_values(config(**two_stages, lab=one_island), [PLACEMENT]) == {PLACEMENT: None}
 
 
 def test_ranks_are_placed_where_a_host_has_several() -> None:
@@ -82,11 +82,11 @@ def test_ranks_are_placed_where_a_host_has_several() -> None:
     small = {"preset": "tiny", "layers": 4, "hidden": 32, "heads": 4, "kv_heads": 4, "vocabulary": 257}
     hosts = {"hosts": 2, "rate_mbit": 100.0}
     asked = config(model=small, data={"sequence_length": 4096}, parallel={"pp": 2, "dp": 2}, lab=hosts)
-    found = chosen(asked, [PLACEMENT])
+    found = choose_values(asked, [PLACEMENT])
     assert found == {PLACEMENT: [0, 2, 1, 3]}
     told = [message_seconds(one) for one in (asked.with_values(found), asked)]
     assert told[0] is not None and told[1] is not None and told[0] < told[1] / 2
-    assert chosen(asked.with_values({"lab.rate_mbit": None}), [PLACEMENT]) == {PLACEMENT: None}
+    assert choose_values(asked.with_values({"lab.rate_mbit": None}), [PLACEMENT]) == {PLACEMENT: None}
 
 
 def automatic_study(**changes: Any) -> StudyFile:
@@ -120,20 +120,20 @@ def test_a_study_whose_only_value_is_auto_has_points() -> None:
     (point,) = [point for point in space.legal_points if point["parallel.pp"] == 2]
     assert point[LAYERS] == "auto"
     assert space.config(point).schedule.stage_layers is None
-    assert space.outside(point) is None
+    assert space.why_outside(point) is None
 
 
 def test_a_study_runs_lists_and_tells_which(tmp_path: Path) -> None:
     found = run_study(automatic_study(), tmp_path / "studies" / "first", Machine())
     (dealt,) = [row for row in found["trials"] if row["config"][LAYERS] == "auto"]
-    assert dealt["resolved"] == {LAYERS: chosen(config(parallel={"pp": 2, "dp": 2}), [LAYERS])[LAYERS]}
+    assert dealt["resolved"] == {LAYERS: choose_values(config(parallel={"pp": 2, "dp": 2}), [LAYERS])[LAYERS]}
     assert f"stage_layers=auto({','.join(map(str, dealt['resolved'][LAYERS]))})" in dealt["label"]
     assert [row["resolved"] for row in found["trials"] if row is not dealt] == [{}, {}]
 
 
 def test_a_point_by_hand_may_ask_for_it() -> None:
     space = automatic_study().search_space
-    point = space.completed({"parallel.pp": 2, LAYERS: "auto"})
+    point = space.complete({"parallel.pp": 2, LAYERS: "auto"})
     assert point[LAYERS] == "auto"
     assert space.config(point).schedule.stage_layers is not None
 
@@ -179,7 +179,7 @@ def test_the_baseline_stands_where_the_base_does_and_keeps_its_limit() -> None:
     point, note = space.baseline
     plain = space.config(point)
     assert (plain.parallel.dp, plain.parallel.placement, plain.memory.budget_gib) == (4, SHUFFLED, 1.0)
-    assert (note, space.outside(point)) == ("", None)
+    assert (note, space.why_outside(point)) == ("", None)
 
 
 def test_the_list_of_the_base_is_a_value_and_no_other_is() -> None:
@@ -208,8 +208,8 @@ def test_a_sampler_and_people_name_the_list_of_the_base(tmp_path: Path) -> None:
     for point in encoding.space.legal_points:
         drawn = encoding.encode(point)
         assert drawn is not None and encoding.decode(drawn) == point
-    assert parse_study(file.resolved()).search_space.legal_points == file.search_space.legal_points
-    asked = encoding.space.completed({PLACEMENT: "base", "parallel.pp": 2})
+    assert parse_study(file.resolve()).search_space.legal_points == file.search_space.legal_points
+    asked = encoding.space.complete({PLACEMENT: "base", "parallel.pp": 2})
     assert encoding.space.config(asked).parallel.placement == SHUFFLED
 
 

@@ -9,7 +9,7 @@ from engine.config.errors import InputError
 from engine.config.network import Shape, even
 from engine.config.run_config import parse
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
-from tuning.predict.placement.links import lab_of, measured, of_cluster, of_lab
+from tuning.predict.placement.links import cluster_links, lab_links, lab_of, links_from_rates
 
 CHIP = Accelerator("chip", {"bf16": 1e14}, 80 * 2**30, 2e12)
 FAST, MIDDLE, SLOW, ACROSS = Link(1e-6, 4e11), Link(5e-6, 5e10), Link(8e-6, 2.5e10), Link(5e-5, 1e9)
@@ -21,7 +21,7 @@ LAB = Shape((2, 1), (400_000, 100_000), 50_000)
 
 
 def test_of_a_cluster_each_pair_has_the_link_that_the_cluster_tells() -> None:
-    links = of_cluster(TWO)
+    links = cluster_links(TWO)
     for one in range(TWO.size):
         for other in range(TWO.size):
             link = TWO.link(one, other)
@@ -33,11 +33,11 @@ def test_of_a_cluster_each_pair_has_the_link_that_the_cluster_tells() -> None:
 
 def test_groups_that_nothing_joins_are_refused() -> None:
     with pytest.raises(InputError, match=r"cluster\.across: no link joins the groups of two"):
-        of_cluster(replace(TWO, across=None))
+        cluster_links(replace(TWO, across=None))
 
 
 def test_in_a_lab_the_slowest_part_of_the_way_counts() -> None:
-    links = of_lab(LAB, 6, LOOPBACK, payload=1.0)
+    links = lab_links(LAB, 6, LOOPBACK, payload=1.0)
     assert links.nodes == (0, 0, 1, 1, 2, 2)
     assert links.islands == (0, 0, 0, 0, 1, 1)
     rates = links.bytes_per_second * 8 / 1e6
@@ -53,11 +53,11 @@ def test_in_a_lab_the_slowest_part_of_the_way_counts() -> None:
 
 
 def test_a_lab_without_rates_shares_nothing() -> None:
-    assert of_lab(even(3), 3, LOOPBACK).shared == ()
+    assert lab_links(even(3), 3, LOOPBACK).shared == ()
 
 
 def test_messages_over_one_bridge_divide_it_and_those_inside_do_not() -> None:
-    links = of_lab(LAB, 6, LOOPBACK, payload=1.0)
+    links = lab_links(LAB, 6, LOOPBACK, payload=1.0)
     bytes_ = 1e6
     alone = links.seconds(np.array([[0]]), np.array([[4]]), bytes_)[0, 0]
     assert alone == pytest.approx(1e-4 + bytes_ * 8 / 50e6)
@@ -69,7 +69,7 @@ def test_messages_over_one_bridge_divide_it_and_those_inside_do_not() -> None:
 
 
 def test_measured_rates_keep_their_direction() -> None:
-    links = measured([[0.0, 2.0], [4.0, 0.0]], alpha_seconds=0.5, islands=[0, 1])
+    links = links_from_rates([[0.0, 2.0], [4.0, 0.0]], alpha_seconds=0.5, islands=[0, 1])
     assert links.seconds(np.array([[0, 1]]), np.array([[1, 0]]), 8.0).tolist() == [[4.5, 2.5]]
     assert links.nodes == (0, 1)
     assert links.islands == (0, 1)
@@ -88,19 +88,19 @@ def test_rates_that_cannot_be_are_refused(
     rates: list[list[float]], given: dict[str, list[int]], text: str
 ) -> None:
     with pytest.raises(InputError, match=text):
-        measured(rates, **given)  # type: ignore[arg-type]
+        links_from_rates(rates, **given)  # type: ignore[arg-type]
 
 
 def test_groups_of_one_island_have_their_second_cards_and_share_nothing_with_others() -> None:
     """Hosts 0 and 1 on one island: what crosses has the 50 Mbit/s bridge, what stays 1,000 Mbit/s of its own."""
-    links = of_lab(replace(LAB, inside_kbit=1_000_000), 6, LOOPBACK, payload=1.0)
+    links = lab_links(replace(LAB, inside_kbit=1_000_000), 6, LOOPBACK, payload=1.0)
     bytes_, near = 1e6, np.array([[True, False, False]])
     seconds = links.seconds(np.array([[0, 0, 1]]), np.array([[2, 4, 2]]), bytes_, near)[0]
     assert seconds == pytest.approx(
         [1e-4 + bytes_ * 8 / 1000e6, 1e-4 + bytes_ * 8 / 50e6, 1e-4 + 2 * bytes_ * 8 / 400e6]
     )
-    assert links.on_one_island(np.array([[0, 1, 2, 3], [3, 4, 5, 0]])).tolist() == [True, False]
-    plain = of_lab(LAB, 6, LOOPBACK, payload=1.0)
+    assert links.share_island(np.array([[0, 1, 2, 3], [3, 4, 5, 0]])).tolist() == [True, False]
+    plain = lab_links(LAB, 6, LOOPBACK, payload=1.0)
     assert np.array_equal(
         plain.seconds(np.array([[0, 0, 1]]), np.array([[2, 4, 2]]), bytes_, near),
         plain.seconds(np.array([[0, 0, 1]]), np.array([[2, 4, 2]]), bytes_),

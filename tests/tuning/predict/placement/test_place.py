@@ -59,7 +59,7 @@ memory_bandwidth = 1e12
 def cluster(folder: Path, nodes: int = 1, memory: int = 80_000_000_000) -> Target:
     file = folder / "two.toml"
     file.write_text(TWO_GROUPS.format(nodes=nodes, memory=memory), encoding="utf-8")
-    return target.named_target(str(file))
+    return target.parse_target(str(file))
 
 
 def asked(**values: Any) -> RunConfig:
@@ -70,7 +70,7 @@ def asked(**values: Any) -> RunConfig:
 
 def answer(config: RunConfig, where: Target) -> Placed:
     rules.check(config)
-    found = place.of(config, where)
+    found = place.place_config(config, where)
     assert found is not None
     return found
 
@@ -81,9 +81,11 @@ def again(found: Placed, config: RunConfig, where: Target) -> Placed:
 
 
 def test_devices_that_are_alike_have_no_best_placement() -> None:
-    assert place.of(asked(parallel__dp=8, parallel__pp=2), target.named_target("dgx-a100", 2)) is None
-    here = target.measured_here(calibrations.calibration())
-    assert place.of(small(), here) is None
+    assert (
+        place.place_config(asked(parallel__dp=8, parallel__pp=2), target.parse_target("dgx-a100", 2)) is None
+    )
+    here = target.calibrated_target(calibrations.calibration())
+    assert place.place_config(small(), here) is None
 
 
 def test_a_faster_group_gets_more_layers_and_that_is_legal(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_with_several_stages_a_rank_layers_stay_as_they_are(tmp_path: Path) -> N
 
 def lab_of(ranks: int) -> Target:
     """This machine, of which so many ranks were measured at the same time."""
-    here = target.measured_here(calibrations.calibration())
+    here = target.calibrated_target(calibrations.calibration())
     groups = (replace(here.cluster.groups[0], devices=ranks),)
     return replace(here, cluster=replace(here.cluster, groups=groups))
 
@@ -163,7 +165,7 @@ def test_in_a_lab_of_islands_what_is_said_holds_for_its_hosts() -> None:
     )
     assert answer(bad, lab_of(4)).gain >= 0
     two_hosts = small(parallel__dp=2, parallel__pp=2).with_values({"lab.hosts": 2})
-    assert place.of(two_hosts, lab_of(4)) is None
+    assert place.place_config(two_hosts, lab_of(4)) is None
     shaped = answer(two_hosts.with_values({"lab.rate_mbit": 10.0}), lab_of(4))
     assert shaped.where == "a lab of 2 hosts, links of 10 Mbit/s"
     assert shaped.reason.endswith("nothing hidden)"), "one island, which nothing crosses"
@@ -179,7 +181,7 @@ def test_plans_say_where_the_ranks_of_each_layout_belong(tmp_path: Path) -> None
         assert row["placement"]["gain"] >= 0
     assert all(
         row["placement"] is None
-        for row in plans.plan(asked(), target.named_target("dgx-a100", 1)).as_dict()["best"]
+        for row in plans.plan(asked(), target.parse_target("dgx-a100", 1)).as_dict()["best"]
     )
 
 
@@ -231,7 +233,11 @@ def ring_bytes(sent: Traffic) -> Counter[str]:
 def test_volumes_are_what_the_formulas_of_the_traffic_send(values: dict[str, Any]) -> None:
     """Of rank 0, within a tenth: norms, counts and the loss over tp are left out."""
     config = small(**values, model__layers=8, model__hidden=128, model__ffn_hidden=256)
-    found, layout, volumes = traffic_of(Pipeline.of(config), 0), layout_of(config), volumes_of(config)
+    found, layout, volumes = (
+        traffic_of(Pipeline.from_config(config), 0),
+        layout_of(config),
+        volumes_of(config),
+    )
     assert isinstance(found, Traffic)
     sent = ring_bytes(found)
     axis = next(key.removeprefix("parallel__") for key in values if key.startswith("parallel__"))
@@ -264,7 +270,11 @@ def test_what_data_ranks_exchange_in_parts_of_their_group_is_what_the_traffic_se
 ) -> None:
     """Of rank 0, within a tenth, each kind of group for itself; together they are the seconds of dp."""
     config = small(**values, model__layers=8, model__hidden=128, model__ffn_hidden=256)
-    found, layout, volumes = traffic_of(Pipeline.of(config), 0), layout_of(config), volumes_of(config)
+    found, layout, volumes = (
+        traffic_of(Pipeline.from_config(config), 0),
+        layout_of(config),
+        volumes_of(config),
+    )
     assert isinstance(found, Traffic)
     sent = ring_bytes(found)
     for kind, axis in axes.items():
@@ -282,7 +292,7 @@ def test_experts_are_placed_by_what_each_of_their_groups_sends() -> None:
     config = small(parallel__dp=4, parallel__ep=2, model__experts=4, model__layers=4, model__hidden=128,
                    model__ffn_hidden=256, lab__hosts=4, lab__islands=2, lab__rate_mbit=30.0,
                    lab__between_mbit=20.0, lab__inside_mbit=80.0)  # fmt: skip
-    order = automatic.chosen(config, ["parallel.placement"])["parallel.placement"]
+    order = automatic.choose_values(config, ["parallel.placement"])["parallel.placement"]
     assert order in ([0, 2, 1, 3], [0, 2, 3, 1])
 
 
@@ -295,7 +305,7 @@ def test_4096_devices_are_answered_in_a_few_seconds() -> None:
         Group(256, 8, chip, inside, Link(5e-6, 2.5e10), "infiniband"),
         Group(256, 8, slower, inside, Link(9e-6, 1.2e10), "roce"),
     )
-    where = target.of_cluster(Cluster("large", groups, Link(5e-5, 1e9)))
+    where = target.cluster_target(Cluster("large", groups, Link(5e-5, 1e9)))
     config = asked(
         model__preset="175b", batch__global_batch=1024, parallel__dp=32, parallel__tp=8, parallel__pp=16
     )
@@ -326,7 +336,7 @@ def measured_cluster(folder: Path, islands: list[int]) -> Target:
     (folder / "links.json").write_text(json.dumps(links.as_dict()), encoding="utf-8")
     file = folder / "four.toml"
     file.write_text(FOUR_NODES, encoding="utf-8")
-    return target.named_target(str(file))
+    return target.parse_target(str(file))
 
 
 def test_who_is_near_whom_is_measured_and_not_configured(tmp_path: Path) -> None:
@@ -345,12 +355,15 @@ def test_seconds_are_those_of_the_slowest_measured_link(tmp_path: Path) -> None:
     where = measured_cluster(tmp_path, [0, 1, 0, 1])
     assert where.machine("bf16").links.between == pytest.approx(1e7 / 2)
     assert any("0.01 GB/s of a node" in note for note in where.notes)
-    plain = target.named_target("dgx-a100", 2)
+    plain = target.parse_target("dgx-a100", 2)
     assert not any("measured link" in note for note in plain.notes)
 
 
 def test_hosts_that_are_all_near_have_no_best_placement(tmp_path: Path) -> None:
-    assert place.of(asked(parallel__dp=4, parallel__pp=2), measured_cluster(tmp_path, [0, 0, 0, 0])) is None
+    assert (
+        place.place_config(asked(parallel__dp=4, parallel__pp=2), measured_cluster(tmp_path, [0, 0, 0, 0]))
+        is None
+    )
 
 
 def test_links_of_other_hosts_are_refused(tmp_path: Path) -> None:
@@ -362,7 +375,7 @@ def test_a_measured_lab_takes_the_place_of_its_rates() -> None:
     """Measured slower between islands than it was set up to be."""
     config = small(parallel__dp=2, parallel__pp=2, lab__hosts=4, lab__islands=2, lab__rate_mbit=1000.0,
                    lab__between_mbit=100.0)  # fmt: skip
-    here = target.measured_here(calibrations.calibration((2, 4)))
+    here = target.calibrated_target(calibrations.calibration((2, 4)))
     shape = shape_of(config.lab)
     assert shape is not None
     slow = calibrations.links_of_islands([0, 0, 1, 1], near=1.2e8, far=6e6, key=shape.code())
@@ -384,9 +397,9 @@ def test_second_cards_join_islands_as_the_lab_has_them(tmp_path: Path) -> None:
     assert shape is not None
     near = calibrations.links_of_islands([0, 0, 1, 1], near=6e6, far=4.8e6, key=shape.code())
     assert near.count == 1
-    here = replace(target.measured_here(calibrations.calibration((2, 4))), lab_links={near.key: near})
+    here = replace(target.calibrated_target(calibrations.calibration((2, 4))), lab_links={near.key: near})
     links = place.links_of(config, here)
-    assert links.on_one_island(np.array([[0, 1], [0, 2]])).tolist() == [True, False]
+    assert links.share_island(np.array([[0, 1], [0, 2]])).tolist() == [True, False]
     found = answer(config, here)
     assert found.placement.in_order
     in_order, other = found.alternatives

@@ -12,7 +12,7 @@ from engine.config.layout import Layout
 from engine.config.network import Shape
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placement.cost import Costs, Stream, Volumes, Work
-from tuning.predict.placement.links import Links, measured, of_cluster, of_lab
+from tuning.predict.placement.links import Links, cluster_links, lab_links, links_from_rates
 from tuning.predict.placement.orders import nested_orders
 from tuning.predict.placement.search import (
     Placement,
@@ -44,7 +44,7 @@ MESSAGES = Volumes(dp=Stream(4 * MEGA), pp=Stream(0.1 * MEGA, 4))
 
 def lab() -> Links:
     """Two islands of two hosts, one place on each; the second one is slower inside."""
-    return of_lab(Shape((2, 2), (400_000, 100_000), 50_000), 4, Link(1e-4, 1e9))
+    return lab_links(Shape((2, 2), (400_000, 100_000), 50_000), 4, Link(1e-4, 1e9))
 
 
 def reordered(links: Links, devices: list[int]) -> Links:
@@ -72,7 +72,7 @@ def test_with_one_rank_a_node_the_cost_is_pipettes() -> None:
     orders = np.array(list(itertools.permutations(range(6))))
     for pp, dp in [(2, 3), (3, 2), (6, 1), (1, 6)]:
         volumes = Volumes(dp=Stream(3e8), pp=Stream(1e7))
-        ours = Costs(Layout(dp=dp, pp=pp, zero_stage=3), measured(rates.tolist()), volumes)(orders)
+        ours = Costs(Layout(dp=dp, pp=pp, zero_stage=3), links_from_rates(rates.tolist()), volumes)(orders)
         there_and_back = np.where(np.eye(6, dtype=bool), 1, 2 / (1 / rates + 1 / rates.T))
         rings = Grid(rates, pp, dp, 0.0, 3e8).seconds(orders).between_nodes
         hops = Grid(there_and_back, pp, dp, 1e7, 0.0).seconds(orders).pipeline
@@ -110,7 +110,7 @@ def test_ranks_stay_in_order_where_that_is_best_or_nothing_else_is_allowed() -> 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_order_of_a_few_devices_is_better(layout: Layout, seed: int) -> None:
     generator = np.random.default_rng(seed)
-    links = measured(generator.uniform(1e6, 2e7, (4, 4)).tolist(), 1e-4, islands=[0, 0, 1, 1])
+    links = links_from_rates(generator.uniform(1e6, 2e7, (4, 4)).tolist(), 1e-4, islands=[0, 0, 1, 1])
     axes = {axis: Stream(float(generator.uniform(1e5, 5e6)), 4) for axis in ("dp", "tp", "ep", "pp")}
     work = Work(8, tuple(generator.uniform(0.01, 0.05, 4).tolist()), head_layers=1.0)
     found = place(layout, links, Volumes(**axes), work)
@@ -127,7 +127,7 @@ def test_no_order_of_a_few_devices_is_better(layout: Layout, seed: int) -> None:
 def test_no_way_to_nest_axes_is_better_where_a_host_has_two_ranks(shape: Shape, seed: int) -> None:
     """Pipelines with large messages belong inside hosts, which parts the ranks that a host has in order."""
     random, ranks = np.random.default_rng(seed), 2 * shape.hosts
-    links, layout = of_lab(shape, ranks, Link(1e-4, 1e9)), Layout(dp=2, pp=ranks // 2)
+    links, layout = lab_links(shape, ranks, Link(1e-4, 1e9)), Layout(dp=2, pp=ranks // 2)
     volumes = Volumes(
         dp=Stream(float(random.uniform(1e4, 1e6))), pp=Stream(float(random.uniform(1e6, 1e7)), 8)
     )
@@ -159,7 +159,7 @@ def test_a_pipeline_that_crosses_a_bridge_three_times_keeps_it_busy() -> None:
 
 
 def test_whole_stages_go_to_each_island_of_a_large_cluster() -> None:
-    layout, links = Layout(dp=8, tp=2, pp=4), of_cluster(MIXED)
+    layout, links = Layout(dp=8, tp=2, pp=4), cluster_links(MIXED)
     found = place(layout, MIXED, VOLUMES)
     assert crossing_groups(layout, found.devices, links.islands)["dp"] == 0
     assert crossing_groups(layout, found.devices, links.islands)["tp"] == 0
@@ -173,7 +173,7 @@ def test_whole_stages_go_to_each_island_of_a_large_cluster() -> None:
 
 def test_whole_nodes_move_and_annealing_is_no_worse_than_islands() -> None:
     """16 nodes, some links between nodes slow, so that any way to nest axes meets one: no ring of dp uses them."""
-    links = of_cluster(Cluster("one", (Group(16, 4, CHIP, INSIDE, INFINIBAND, "infiniband"),)))
+    links = cluster_links(Cluster("one", (Group(16, 4, CHIP, INSIDE, INFINIBAND, "infiniband"),)))
     nodes = np.array(links.nodes)
     pairs = {frozenset(pair) for pair in [(3, 4), (0, 8), (0, 2)]}
     slow = np.array([[frozenset((one, other)) in pairs for other in nodes] for one in nodes])
@@ -188,7 +188,7 @@ def test_whole_nodes_move_and_annealing_is_no_worse_than_islands() -> None:
 
 
 def test_islands_that_stages_do_not_fit_are_told_with_what_would() -> None:
-    links = measured(np.full((6, 6), 1e9).tolist(), islands=[0, 0, 1, 1, 1, 1])
+    links = links_from_rates(np.full((6, 6), 1e9).tolist(), islands=[0, 0, 1, 1, 1, 1])
     layout = Layout(dp=3, pp=2)
     assert list(island_orders(layout, links.islands)) == []
     assert fitting_stages(layout, links.islands) == [3, 6]
@@ -219,7 +219,7 @@ def test_memory_and_the_head_count_where_layers_are_dealt() -> None:
 
 def test_a_stage_is_as_fast_as_its_slowest_device() -> None:
     """Two slow devices apart from each other: they are put on one stage, though the links are all alike."""
-    links = measured(np.full((4, 4), 1e9).tolist())
+    links = links_from_rates(np.full((4, 4), 1e9).tolist())
     found = place(PP2_DP2, links, MESSAGES, Work(9, (0.2, 0.1, 0.1, 0.2)))
     assert {frozenset(found.devices[:2]), frozenset(found.devices[2:])} == {
         frozenset({0, 3}),

@@ -12,7 +12,7 @@ from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from tuning.predict.placement.link_traffic import volumes_of
 from tuning.predict.placement.traffic_map import MOST_DEVICES, traffic_map, traffic_of
-from tuning.predict.target import named_target
+from tuning.predict.target import parse_target
 
 #: Two nodes of eight devices: dp = 2 crosses them, pp = 2 and tp = 4 stay inside.
 VALUES: dict[str, Any] = {
@@ -31,7 +31,7 @@ def config_of(**more: Any) -> RunConfig:
 
 def test_a_ring_passes_two_parts_of_all_but_one_rank_to_the_next() -> None:
     config = config_of()
-    found = traffic_map(config, named_target("dgx-a100", 2, 16))
+    found = traffic_map(config, parse_target("dgx-a100", 2, 16))
     gradients, activations = volumes_of(config).dp, volumes_of(config).tp
     assert found.bytes_["dp"].sum(axis=1) == pytest.approx([gradients.bytes_ * gradients.calls] * 16)
     assert found.bytes_["tp"].sum(axis=1) == pytest.approx(
@@ -46,7 +46,7 @@ def test_a_ring_passes_two_parts_of_all_but_one_rank_to_the_next() -> None:
 
 
 def test_nodes_are_joined_by_what_crosses_them() -> None:
-    found = traffic_map(config_of(), named_target("dgx-a100", 2, 16))
+    found = traffic_map(config_of(), parse_target("dgx-a100", 2, 16))
     layout = layout_of(config_of())
     assert found.links.nodes == (0,) * 8 + (1,) * 8
     crossing = {
@@ -64,7 +64,7 @@ def test_nodes_are_joined_by_what_crosses_them() -> None:
 def test_a_placement_moves_ranks_and_what_they_send() -> None:
     order = list(range(15, -1, -1))
     plain, turned = (
-        traffic_map(config_of(parallel__placement=p), named_target("dgx-a100", 2, 16)) for p in (None, order)
+        traffic_map(config_of(parallel__placement=p), parse_target("dgx-a100", 2, 16)) for p in (None, order)
     )
     assert turned.device_of == tuple(order)
     assert turned.bytes_["dp"] == pytest.approx(plain.bytes_["dp"][::-1, ::-1])
@@ -73,6 +73,6 @@ def test_a_placement_moves_ranks_and_what_they_send() -> None:
 def test_what_cannot_be_mapped_is_said() -> None:
     many = RunConfig().with_values({"parallel.dp": 2 * MOST_DEVICES, "batch.global_batch": 2 * MOST_DEVICES})
     with pytest.raises(InputError, match="mapped for up to 1,024 devices"):
-        traffic_map(many, named_target("dgx-a100", 256))
-    assert traffic_of(many, named_target("dgx-a100", 256)) is None
-    assert traffic_of(RunConfig(), named_target("dgx-a100", 1)) is None
+        traffic_map(many, parse_target("dgx-a100", 256))
+    assert traffic_of(many, parse_target("dgx-a100", 256)) is None
+    assert traffic_of(RunConfig(), parse_target("dgx-a100", 1)) is None

@@ -18,7 +18,7 @@ from tuning.predict.model.cases import cases_of
 from tuning.predict.plan import plans, why_not
 from tuning.predict.plan.layouts import AXES, MOST_CHUNKS, RECOMPUTE, Space
 
-DGX = target.named_target("dgx-a100", 2)
+DGX = target.parse_target("dgx-a100", 2)
 
 
 def model(preset: str, batch: int) -> RunConfig:
@@ -41,7 +41,7 @@ def test_legality_is_that_of_the_engine() -> None:
         config = draw(random_, random_.choice(["tiny", "350m", "1b"]))
         ranks = config.parallel.dp * config.parallel.tp * config.parallel.pp
         points = np.concatenate(
-            [block.points for block in Space.of(config, ranks, 8).blocks()] or [np.empty((0, 7))]
+            [block.points for block in Space.from_config(config, ranks, 8).blocks()] or [np.empty((0, 7))]
         )
         legal = not list(rules.problems(config)) and _supposed(config)
         assert (points == point(config)).all(axis=1).any() == legal, config
@@ -59,7 +59,7 @@ def _supposed(config: RunConfig) -> bool:
 
 
 def test_points_as_cases_and_as_configurations_are_the_same() -> None:
-    space = Space.of(model("7b", 96), 48, 8)
+    space = Space.from_config(model("7b", 96), 48, 8)
     points = np.concatenate([block.points for block in space.blocks()])
     drawn = points[np.random.default_rng(SEED).permutation(len(points))[:150]]
     configs = [space.config(row.tolist()) for row in drawn]
@@ -69,7 +69,7 @@ def test_points_as_cases_and_as_configurations_are_the_same() -> None:
 
 
 def test_what_is_looked_at_is_predicted_as_it_is_one_by_one() -> None:
-    space = Space.of(model("1b", 64), 16, 8)
+    space = Space.from_config(model("1b", 64), 16, 8)
     looked = plans.look(space, DGX)
     rows = np.random.default_rng(SEED).permutation(len(looked.seconds))[:40]
     found = forecasts([space.config(looked.points[row].tolist()) for row in rows], DGX)
@@ -82,7 +82,7 @@ def test_what_is_looked_at_is_predicted_as_it_is_one_by_one() -> None:
     ("preset", "nodes", "batch"), [("22b", 2, 640), ("175b", 128, 1024), ("1t", 384, 3072)]
 )
 def test_models_of_the_frontier_paper(preset: str, nodes: int, batch: int) -> None:
-    found = plans.plan(model(preset, batch), target.named_target("frontier", nodes), top=3)
+    found = plans.plan(model(preset, batch), target.parse_target("frontier", nodes), top=3)
     assert len(found.best) == 3
     seconds = [one.step_seconds.median for one in found.best]
     assert seconds == sorted(seconds)
@@ -101,7 +101,7 @@ def test_the_pareto_trades_time_for_memory() -> None:
 
 
 def test_every_family_has_its_reason() -> None:
-    found = plans.plan(model("70b", 64), target.named_target("mosaic-a100-40gb", 8))
+    found = plans.plan(model("70b", 64), target.parse_target("mosaic-a100-40gb", 8))
     families = {(family.axis, family.value): family for family in found.families}
     assert {axis for axis, _ in families} == set(AXES)
     best = point(found.best[0].config)
@@ -122,7 +122,7 @@ def test_every_family_has_its_reason() -> None:
 
 
 def test_a_family_too_large_by_far_says_how_many_times() -> None:
-    found = plans.plan(model("22b", 640), target.named_target("frontier", 2), top=1)
+    found = plans.plan(model("22b", 640), target.parse_target("frontier", 2), top=1)
     large = next(family for family in found.families if (family.axis, family.value) == ("dp", "16"))
     assert large.verdict == "memory"
     assert large.reason == f"needs {large.memory_ratio:.1f} times the memory of a device"
@@ -160,7 +160,7 @@ def test_what_no_closed_form_knows_is_refused(values: dict[str, object]) -> None
 
 def test_no_layout_at_all_is_refused() -> None:
     with pytest.raises(InputError, match="no legal layout"):
-        plans.plan(parse({"batch": {"global_batch": 1}}), target.named_target("dgx-a100", 64))
+        plans.plan(parse({"batch": {"global_batch": 1}}), target.parse_target("dgx-a100", 64))
 
 
 def test_why_not_names_the_term() -> None:

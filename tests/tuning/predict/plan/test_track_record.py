@@ -6,12 +6,12 @@ import pytest
 
 from tests.tuning.predict.test_learn import HERE, TARGET, config, ran
 from tuning.predict.forecast import forecast
-from tuning.predict.plan.track_record import measured_of, plan_values, record_of
+from tuning.predict.plan.track_record import find_measured_runs, plan_values, record_of
 
 
 def predicted(**parallel: int) -> float:
     one = config(**parallel)
-    return forecast(one, TARGET.at(one)).step_seconds.median
+    return forecast(one, TARGET.adapt_to_config(one)).step_seconds.median
 
 
 def test_each_configuration_is_a_row_with_its_runs_and_ratio() -> None:
@@ -29,11 +29,11 @@ def test_each_configuration_is_a_row_with_its_runs_and_ratio() -> None:
 def test_a_planned_layout_finds_its_own_runs_alone() -> None:
     found = record_of([ran(config(dp=4), 1.0, "a"), ran(config(micro=2, dp=4), 2.0, "b")], TARGET, HERE)
     one = config(micro=2, dp=4)
-    row = measured_of(found, forecast(one, TARGET.at(one)))
+    row = find_measured_runs(found, forecast(one, TARGET.adapt_to_config(one)))
     assert row is not None
     assert (row.runs, row.values["batch.micro_batch"]) == (["b"], 2)
     other = config(tp=4)
-    assert measured_of(found, forecast(other, TARGET.at(other))) is None
+    assert find_measured_runs(found, forecast(other, TARGET.adapt_to_config(other))) is None
     assert plan_values(one) != plan_values(config(dp=4))
 
 

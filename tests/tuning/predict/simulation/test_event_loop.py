@@ -43,7 +43,7 @@ def one_node(rate: float, alpha: float = 0.0, devices: int = 8, nodes: int = 1) 
 def test_in_flight_and_bubble_are_those_of_the_closed_forms(kind: str) -> None:
     for _, ranks, chunks, micro_batches in (size for size in sizes() if size[0] == kind):
         made = played(kind, ranks, chunks, micro_batches)
-        assert made.in_flight() == closed_forms.peak_in_flight(kind, ranks, chunks, micro_batches)
+        assert made.peak_in_flight() == closed_forms.peak_in_flight(kind, ranks, chunks, micro_batches)
         if KINDS[kind].idle is None:
             continue
         fraction = closed_forms.bubble_fraction(kind, ranks, chunks, micro_batches, EVEN)
@@ -57,7 +57,7 @@ def test_every_span_is_that_of_the_plain_timing(
     made = plan(*size)
     costs = Costs(forward, forward + 1 + seed, forward, 1 + seed, hop / 4)
     assert played(*size, costs).timeline() == timing.simulate(made, costs)
-    assert played(*size, costs).in_flight(weight_share=0.5) == timing.peak_in_flight(made, 0.5)
+    assert played(*size, costs).peak_in_flight(weight_share=0.5) == timing.peak_in_flight(made, 0.5)
 
 
 def test_1f1b_with_slow_links_pays_a_round_trip_for_each_group_of_micro_batches() -> None:

@@ -34,7 +34,7 @@ def test_its_spans_are_those_of_the_list(order: str) -> None:
 
 
 def test_as_many_messages_are_sent_as_paths_have_borders_between_ranks() -> None:
-    chosen, pipeline = plan_of(CONFIG), Pipeline.of(CONFIG)
+    chosen, pipeline = plan_of(CONFIG), Pipeline.from_config(CONFIG)
     sends = [
         call for rank in range(4) for call in traffic_of(pipeline, rank).calls if call.operation == "send"
     ]

@@ -26,7 +26,7 @@ from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.simulation.event_loop import members, simulate
 from tuning.predict.simulation.machine import Machine, instant
 from tuning.predict.simulation.run_folder import write_run
-from tuning.predict.simulation.simulate import among, step_of
+from tuning.predict.simulation.simulate import axis_groups, step_of
 from tuning.predict.simulation.step_result import Simulated, memory_of
 from tuning.predict.traffic.calls import Traffic
 from tuning.predict.traffic.rank import Pipeline, traffic_of
@@ -63,7 +63,7 @@ def test_memory_in_time_peaks_at_the_footprint(kind: str, recompute: str) -> Non
     values = {"schedule__kind": kind, "schedule__chunks": chunks, "memory__recompute": recompute}
     made = config(parallel__pp=2, parallel__tp=2, **values)
     done = played(made)
-    assert done.in_flight() == closed_forms.peak_in_flight(kind, 2, chunks, 16 // 2)
+    assert done.peak_in_flight() == closed_forms.peak_in_flight(kind, 2, chunks, 16 // 2)
     for line, row in zip(memory_of(made, done), footprints(made), strict=True):
         assert line.activation_bytes == row.activation_bytes
         assert line.peak_bytes == row.total_bytes
@@ -90,7 +90,7 @@ def test_what_was_played_is_what_ranks_send(values: dict[str, Any]) -> None:
     made = config(overlap__bucket_mb=0.5, **values)
     layout, done = layout_of(made), played(made, Machine(CLUSTER))
     for place in range(layout.pp):
-        found = traffic_of(Pipeline.of(made), place * layout.world_size // layout.pp, "nccl")
+        found = traffic_of(Pipeline.from_config(made), place * layout.world_size // layout.pp, "nccl")
         assert isinstance(found, Traffic)
         told = [
             call
@@ -114,7 +114,7 @@ def test_groups_of_places_are_those_of_the_layout() -> None:
         for place in range(8):
             group = next(ranks for ranks in layout.groups(kind) if 2 * place in ranks)
             expected = tuple(sorted({rank // 2 for rank in group}))
-            assert members(among(axis, layout), place, layout.dp, layout.pp) == expected, axis
+            assert members(axis_groups(axis, layout), place, layout.dp, layout.pp) == expected, axis
 
 
 def test_a_run_that_nobody_ran_is_summed_up_like_any_other(home: Path) -> None:
@@ -176,7 +176,7 @@ def test_its_records_hold_the_calls_of_every_rank(home: Path) -> None:
     assert records.problems == []
     assert records.ranks() == [0, 1, 2, 3]
     for rank in records.ranks():
-        found = traffic_of(Pipeline.of(made), rank, "nccl")
+        found = traffic_of(Pipeline.from_config(made), rank, "nccl")
         assert isinstance(found, Traffic)
         told = sorted((call.operation, call.axis, call.dtype, call.bytes) for call in found.calls)
         rows = [row for row in records.table(rank, "comm").rows() if isinstance(row, CommSample)]

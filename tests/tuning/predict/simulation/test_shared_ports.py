@@ -17,7 +17,7 @@ from tests.tuning.predict.simulation.test_event_loop import EVEN, one_node
 from tuning.predict.model.hardware import Link
 from tuning.predict.placement.cost import Costs as Order
 from tuning.predict.placement.cost import Stream, Volumes
-from tuning.predict.placement.links import Links, of_cluster, of_lab
+from tuning.predict.placement.links import Links, cluster_links, lab_links
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.machine import Machine
 from tuning.predict.simulation.step import Among, Collective, Sent, Step
@@ -30,7 +30,7 @@ MBIT = 125_000 * 1448 / 1514
 def lab(**more: float) -> Links:
     shape = shape_of(parse({"lab": RATES | more, "parallel": {"dp": 4}, "batch": {"global_batch": 4}}).lab)
     assert isinstance(shape, Shape)
-    return of_lab(shape, 4, Link(0.0, 1e12))
+    return lab_links(shape, 4, Link(0.0, 1e12))
 
 
 def on(links: Links, order: tuple[int, ...] = (0, 1, 2, 3)) -> Machine:
@@ -47,7 +47,7 @@ def test_equal_links_are_those_of_the_cluster(seed: int) -> None:
     sent = tuple(Sent(actions=(*[()] * 7, (reduce,)), after=()) for _ in range(2))
     step = Step(plan("1f1b", 2, 1, 4), (EVEN, Costs(2.0, 1.0)), 0.7, replicas=2, sent=sent)
     plain = simulate(step, Machine(cluster, order))
-    assert simulate(step, Machine(cluster, order, links=of_cluster(cluster))).seconds == plain.seconds
+    assert simulate(step, Machine(cluster, order, links=cluster_links(cluster))).seconds == plain.seconds
 
 
 def test_pipelines_share_the_bridge_between_islands() -> None:
@@ -120,7 +120,7 @@ def test_orders_with_second_cards_are_counted_as_they_are_played(order: tuple[in
     ]
     played = simulate(step, on(links, order)).seconds - EVEN.forward - EVEN.backward
     assert counted.max() <= played + 1e-9
-    if links.on_one_island(np.array(order).reshape(2, 2)).all():
+    if links.share_island(np.array(order).reshape(2, 2)).all():
         assert played == pytest.approx(counted.max())
 
 

@@ -15,7 +15,7 @@ from tests.support.engine import calibrations
 from tuning.predict.forecast import forecast
 from tuning.predict.placement.link_traffic import volumes_of
 from tuning.predict.simulation.simulate import simulate_config, stage_costs
-from tuning.predict.target import Target, measured_here
+from tuning.predict.target import Target, calibrated_target
 from workbench.home.calibrations import target_of
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -120,7 +120,7 @@ def test_links_of_a_lab_and_its_second_cards_are_played() -> None:
     lab = {"hosts": 4, "islands": 2, "rate_mbit": 100.0, "between_mbit": 50.0, "inside_mbit": 200.0}
     made = calibrations.calibration((2, 4))
     curves = tuple(replace(one, ranks=4) if one.ranks == 1 else one for one in made.curves)
-    here = measured_here(replace(made, curves=curves))
+    here = calibrated_target(replace(made, curves=curves))
     asked = parse(
         {
             "model": {"preset": "tiny"},
@@ -135,7 +135,7 @@ def test_links_of_a_lab_and_its_second_cards_are_played() -> None:
 
     def seconds(**values: Any) -> float:
         config = asked.with_values({key.replace("__", "."): value for key, value in values.items()})
-        return simulate_config(config, here.at(config)).seconds
+        return simulate_config(config, here.adapt_to_config(config)).seconds
 
     def over(mbit: float) -> float:
         return payload / (mbit * 125e3 * 1448 / 1514)

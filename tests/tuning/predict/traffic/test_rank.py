@@ -174,7 +174,7 @@ def recorded(session: Session, config: RunConfig) -> list[list[CommSample]]:
 
 def known(config: RunConfig, rank: int) -> Traffic:
     assert why_not_known(config) is None
-    return traffic_of(Pipeline.of(config), rank)
+    return traffic_of(Pipeline.from_config(config), rank)
 
 
 def first_difference(config: RunConfig, rank: int, rows: list[CommSample]) -> str | None:

@@ -51,9 +51,9 @@ def test_another_value_stands_where_the_first_one_stood(text: str, after: str) -
 def test_switches_and_what_is_left_out() -> None:
     assert command("t.py --on x").with_switch("--on", False).text == "t.py x"
     assert command("t.py").with_switch("--on", True).with_switch("--on", True).text == "t.py --on"
-    assert command("t.py --save out --size 4").without("--save").text == "t.py --size 4"
-    assert command("t.py --save=out --size 4").without("--save").text == "t.py --size 4"
-    assert command("t.py --save --size 4").without("--save").text == "t.py --size 4"
+    assert command("t.py --save out --size 4").remove_option("--save").text == "t.py --size 4"
+    assert command("t.py --save=out --size 4").remove_option("--save").text == "t.py --size 4"
+    assert command("t.py --save --size 4").remove_option("--save").text == "t.py --size 4"
 
 
 @pytest.mark.parametrize(

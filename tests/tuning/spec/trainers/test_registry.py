@@ -137,7 +137,7 @@ def test_values_become_arguments_and_all_else_stays_as_typed() -> None:
     )
     again = tuned(changed).with_values({"recompute": "selective", "distributed_optimizer": False}).text
     assert again.endswith("--save ckpt --recompute-granularity selective")
-    trial = found.for_trial({}).text
+    trial = found.trial_invocation({}).text
     assert "--save" not in trial and trial.endswith("--log-interval 1")
 
 
@@ -150,7 +150,8 @@ def test_torchtitan_keeps_the_global_batch_when_its_data_ranks_change() -> None:
     assert tuned("torchrun -m torchtitan.train").offered == {}
     saves = tuned(f"{TITAN} --checkpoint.enable")
     assert (
-        "--checkpoint.enable" in saves.with_values({}).text and "--checkpoint" not in saves.for_trial({}).text
+        "--checkpoint.enable" in saves.with_values({}).text
+        and "--checkpoint" not in saves.trial_invocation({}).text
     )
 
 
@@ -167,7 +168,7 @@ def test_accumulation_follows_the_micro_batch_of_hugging_face() -> None:
     on_cpu = tuned(f"{HF} --use_cpu")
     assert "fsdp" not in on_cpu.offered and "on CPUs" in on_cpu.refusal({"fsdp": True})
     assert "no multiple of 3" in found.refusal({"micro_batch": 3})
-    assert "--output_dir {folder}/output" in found.for_trial({}).text
+    assert "--output_dir {folder}/output" in found.trial_invocation({}).text
     assert found.kind.tokens(found.today) == (16, None)
 
 
@@ -238,7 +239,7 @@ def test_a_study_keeps_the_settings_that_a_file_had(tmp_path: Path) -> None:
     found = again.command.with_values({"zero_stage": 3})
     assert found.text == command and found.files["ds.json"] == {"zero_optimization": {"stage": 3}}
     place = tmp_path / "place"
-    given = put_in_place(again.command.for_trial({"zero_stage": 2}), place, {"zero_stage": 2})
+    given = put_in_place(again.command.trial_invocation({"zero_stage": 2}), place, {"zero_stage": 2})
     assert given.words[-1] == f"--deepspeed_config={place}/0-ds.json"
     tree = json.loads((place / "0-ds.json").read_text())
     assert tree == {"zero_optimization": {"stage": 2}, "steps_per_print": 1}

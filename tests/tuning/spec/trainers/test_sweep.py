@@ -40,7 +40,7 @@ def test_a_sweep_is_a_study_of_its_command() -> None:
     }
     assert file.config.trainer == {"batch_size": 8, "compile": False, "optim_lr": 0.001}
     assert file.command is not None
-    words = file.command.for_trial({"batch_size": 16, "compile": True, "optim_lr": 0.001}).words
+    words = file.command.trial_invocation({"batch_size": 16, "compile": True, "optim_lr": 0.001}).words
     assert words == (
         *("/usr/bin/env", "torchrun", "--nproc-per-node=2", "train.py", "--seed", "1"),
         *("--batch-size=16", "--compile=True", "--optim.lr=0.001"),
@@ -60,7 +60,7 @@ def test_macros_for_values(macro: str, words: tuple[str, ...]) -> None:
     file = study(command=["${interpreter}", "${program}", macro])
     assert file.command is not None
     values = {"batch_size": 16, "compile": False, "optim_lr": 0.001}
-    found = file.command.for_trial(values)
+    found = file.command.trial_invocation(values)
     assert found.words == ("python", "train.py", *words)
     if macro == "${args_json_file}":
         assert found.arguments == {"batch-size": 16, "compile": False, "optim.lr": 0.001}
@@ -69,7 +69,7 @@ def test_macros_for_values(macro: str, words: tuple[str, ...]) -> None:
 def test_a_boolean_flag_stands_alone_where_it_is_true() -> None:
     file = study(command=["python", "train.py", "${args_no_boolean_flags}"])
     assert file.command is not None
-    assert file.command.for_trial({"compile": True}).words == ("python", "train.py", "--compile")
+    assert file.command.trial_invocation({"compile": True}).words == ("python", "train.py", "--compile")
 
 
 def test_ranges_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:

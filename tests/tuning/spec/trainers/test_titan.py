@@ -110,7 +110,7 @@ def test_what_stands_in_a_toml_file_is_today_s(command: str, folder: Path) -> No
     assert found.kind.tokens(found.today) == (8, 512), "two data ranks of four"
     file = parse({"name": "s", "trainer": {"command": command, "directory": str(folder)}})
     assert file.config.trainer["tensor_parallel"] == 2 and file.command is not None
-    assert file.command.for_trial(file.config.trainer).text == (
+    assert file.command.trial_invocation(file.config.trainer).text == (
         f"{command} --training.global_batch_size 8 --metrics.log_freq 1 --checkpoint.no-enable"
     )
 
@@ -170,7 +170,7 @@ def test_a_recipe_is_looked_for_where_python_would(folder: Path, tmp_path: Path)
 def test_options_stand_before_a_part_that_is_chosen_by_a_word(folder: Path) -> None:
     command = "torchrun --nproc-per-node 4 -m torchtitan.train --module small --config usual"
     found = tuned(f"{command} activation-checkpoint:full", folder)
-    assert found.for_trial({"reshard": "never"}).text == (
+    assert found.trial_invocation({"reshard": "never"}).text == (
         f"{command} --training.global_batch_size 16 --parallelism.fsdp_reshard_after_forward never "
         "--metrics.log_freq 1 --checkpoint.no-enable activation-checkpoint:full"
     )

@@ -28,7 +28,7 @@ def test_an_address_without_its_password(given: str, shown: str) -> None:
 
 def test_a_password_in_an_error_is_not_spoken() -> None:
     found = address("postgresql://me:pass%40word@there/db")
-    assert found.spoken("no pass@word,\n or pass%40word") == "no ***, or ***"
+    assert found.error_text("no pass@word,\n or pass%40word") == "no ***, or ***"
 
 
 @pytest.mark.parametrize(

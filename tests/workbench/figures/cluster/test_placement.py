@@ -7,13 +7,13 @@ import pytest
 from engine.config.layout import layout_of
 from tests.tuning.predict.placement.test_traffic_map import config_of
 from tuning.predict.placement.traffic_map import traffic_map
-from tuning.predict.target import named_target
+from tuning.predict.target import parse_target
 from workbench.figures.cluster import placement
 
 
 def test_each_cell_is_the_rank_that_stands_there_and_its_group() -> None:
     config = config_of(parallel__placement=list(range(15, -1, -1)))
-    found = traffic_map(config, named_target("dgx-a100", 2, 16))
+    found = traffic_map(config, parse_target("dgx-a100", 2, 16))
     series = placement.map_series(config, found, "tp")
     assert series.nodes == ["node 0", "node 1"]
     assert series.ranks == [list(range(15, 7, -1)), list(range(7, -1, -1))]
@@ -28,12 +28,12 @@ def test_each_cell_is_the_rank_that_stands_there_and_its_group() -> None:
 
 def test_the_matrix_is_megabytes_from_node_to_node() -> None:
     config = config_of()
-    found = traffic_map(config, named_target("dgx-a100", 2, 16))
+    found = traffic_map(config, parse_target("dgx-a100", 2, 16))
     series = placement.link_series(found, "dp")
     assert series.names == ["node 0", "node 1"]
-    assert series.megabytes[0][1] * 1e6 == found.between_nodes("dp")[0, 1]
+    assert series.megabytes[0][1] * 1e6 == found.node_bytes("dp")[0, 1]
     assert series.rates[0][1] == found.rates()[0, 1] / 1e9
-    alone = traffic_map(config_of(parallel__dp=1, batch__global_batch=8), named_target("dgx-a100", 1, 8))
+    alone = traffic_map(config_of(parallel__dp=1, batch__global_batch=8), parse_target("dgx-a100", 1, 8))
     inside = placement.link_series(alone)
     assert inside.names[7] == "device 7"
     assert inside.rates[3][3] is None

@@ -65,7 +65,7 @@ def test_the_form_asks_what_is_wanted(home: Path) -> None:
         4,
     )
     assert file.price and (file.price.per_gpu_hour, file.price.currency) == (2.5, "USD")
-    assert file.constraints and file.constraints.given() == {"memory_headroom": 0.1}
+    assert file.constraints and file.constraints.bounds() == {"memory_headroom": 0.1}
     assert file.budget and file.budget.money == 5.0
     app.number_input(key="new-price-per-gpu-hour").set_value(None).run()
     assert "needs a price" in app.error[0].value

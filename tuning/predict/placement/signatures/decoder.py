@@ -113,7 +113,7 @@ class Found(NamedTuple):
         }
 
 
-def best_on(config: RunConfig, target: Target) -> Found | None:
+def choose_by_seconds(config: RunConfig, target: Target) -> Found | None:
     """The same by the seconds that messages of tp take on a cluster, as it was calibrated or described."""
     group = target.group
     return best(config, group.inside if config.parallel.tp <= group.devices else group.between)

@@ -79,22 +79,22 @@ class Price:
     per_message: float = 0.0
     micro_batches: int = 1
 
-    def sent(self, source: Signature, target: Signature, whole_bytes: float) -> float:
+    def transition_price(self, source: Signature, target: Signature, whole_bytes: float) -> float:
         """Of one transition; bytes are those of all ranks together."""
         bytes_ = bytes_between(source, target, whole_bytes, self.ranks)
         return bytes_ * self.per_byte + (self.per_message if bytes_ else 0.0)
 
     def edge(self, source: Signature, target: Signature, whole_bytes: float) -> float:
         """Of a tensor on its way to an operator, and of its gradient on the way back."""
-        back = self.sent(target.of_gradient, source.of_gradient, whole_bytes)
-        return self.sent(source, target, whole_bytes) + back
+        back = self.transition_price(target.of_gradient, source.of_gradient, whole_bytes)
+        return self.transition_price(source, target, whole_bytes) + back
 
     def own(self, operator: Operator, choice: Choice) -> float:
         """Computation, and the gradient of the matrix."""
         computed = operator.seconds / (self.ranks if choice.divides else 1)
         if choice.matrix is None:
             return computed
-        gradient = self.sent(choice.matrix.of_gradient, choice.matrix, operator.matrix_bytes)
+        gradient = self.transition_price(choice.matrix.of_gradient, choice.matrix, operator.matrix_bytes)
         return computed + gradient / self.micro_batches
 
 

@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tuning.spec.trainers.any_trainer import NUMBER
-from tuning.spec.trainers.facts import Argument, Tokens, TrainerKind, Value, count, divisors, line, near
+from tuning.spec.trainers.facts import (
+    Argument,
+    Tokens,
+    TrainerKind,
+    Value,
+    count,
+    divisors,
+    line,
+    nearest_values,
+)
 from tuning.spec.trainers.invocation import Invocation, read
 from tuning.spec.trainers.titan import configured
 
@@ -126,7 +135,9 @@ TORCHTITAN = TrainerKind(
             "larger: fuller kernels, more activations",
             _option(_LOCAL),
             _option_setter(_LOCAL),
-            lambda command, cores: near(divisors(_titan_whole(command) or 1), _number(command, _LOCAL) or 1),
+            lambda command, cores: nearest_values(
+                divisors(_titan_whole(command) or 1), _number(command, _LOCAL) or 1
+            ),
             _titan_batch,
         ),
         Argument(

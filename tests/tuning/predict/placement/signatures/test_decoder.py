@@ -14,7 +14,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
 from profilers.collectives.wire_bytes import wire_bytes
 from tuning.predict.model.hardware import Link
-from tuning.predict.placement.automatic import chosen
+from tuning.predict.placement.automatic import choose_values
 from tuning.predict.placement.signatures.decoder import PARTS, best
 from tuning.predict.traffic.rank import Pipeline, traffic_of
 
@@ -38,7 +38,7 @@ def sent(config: RunConfig) -> float:
     """Bytes that all ranks send in a step, by the calls that they make; NCCL's way of sending them."""
     total, ranks = 0.0, layout_of(config).world_size
     for rank in range(ranks):
-        for call in traffic_of(Pipeline.of(config), rank).calls:
+        for call in traffic_of(Pipeline.from_config(config), rank).calls:
             each = wire_bytes(call.operation, "nccl", None, call.group_size, np.array([call.bytes]))
             total += 0.0 if each is None else float(each[0])
     return total
@@ -79,8 +79,8 @@ def test_what_is_shared_is_summed_once(length: int, more: dict[str, Any]) -> Non
 
 
 def test_long_sequences_replicate_all_and_short_ones_nothing() -> None:
-    assert chosen(config(4096, tp=4), [KEY]) == {KEY: list(PARTS)}
-    assert chosen(config(8, tp=4), [KEY]) == {KEY: None}
+    assert choose_values(config(4096, tp=4), [KEY]) == {KEY: list(PARTS)}
+    assert choose_values(config(8, tp=4), [KEY]) == {KEY: None}
 
 
 def test_saved_bytes_are_those_that_calls_say() -> None:
@@ -99,14 +99,14 @@ def test_where_nothing_is_split_nothing_is_replicated(sections: dict[str, Any]) 
     model = sections.pop("model", {})
     asked = config(512, **sections).with_values({f"model.{key}": value for key, value in model.items()})
     assert best(asked) is None
-    assert chosen(asked, [KEY]) == {KEY: None}
+    assert choose_values(asked, [KEY]) == {KEY: None}
 
 
 def seconds_of(config: RunConfig, link: Link) -> float:
     """Of tp's calls of the rank that waits longest, one after the other: a start each, and a ring's bytes."""
     longest = 0.0
     for rank in range(layout_of(config).world_size):
-        calls = [call for call in traffic_of(Pipeline.of(config), rank).calls if call.axis == "tp"]
+        calls = [call for call in traffic_of(Pipeline.from_config(config), rank).calls if call.axis == "tp"]
         each = [
             wire_bytes(one.operation, "nccl", None, one.group_size, np.array([one.bytes])) for one in calls
         ]
