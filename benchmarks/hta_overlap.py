@@ -109,7 +109,7 @@ def ours(folder: Path, steps: range) -> dict[int, float]:
 def rows(session: Session, name: str, python: str, steps: int) -> list[list[str]]:
     """One for each rank of a run."""
     folder, reply = traced(session, parse(_SMALL | RUNS[name]), steps)
-    made = traces.of_run(folder)[0]
+    made = traces.list_traces(folder)[0]
     theirs, events = by_hta(python, Path(reply.file or ""))
     mine = ours(folder, range(made.first or 0, (made.first or 0) + made.done))
     return [

@@ -96,7 +96,7 @@ def tuned(home: Path, file: StudyFile) -> str:
 
 def show_windows(folder: Path) -> None:
     """Which windows there were, and what each learned."""
-    report = live_report.of_study(folder, studies.document(folder).result)
+    report = live_report.report_live_study(folder, studies.document(folder).result)
     for row in report.windows if report is not None else ():
         learned = "" if row.learned is None else f", learned {row.learned:.2f}"
         check = " (check)" if row.checks_loss else ""

@@ -37,7 +37,7 @@ from tuning.spec.objectives import KNOWN as OBJECTIVES
 from tuning.spec.sampler_choice import SAMPLERS
 from tuning.spec.study_file import StudyFile
 from workbench.cli import app
-from workbench.export.mapping.documents import known as documents_known
+from workbench.export.mapping.documents import read_format as documents_known
 from workbench.export.mapping.losses import settings as export_settings
 from workbench.export.mapping.rows import Level
 from workbench.export.targets import TARGETS

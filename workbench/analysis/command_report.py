@@ -27,7 +27,7 @@ class CommandReport:
         return asdict(self)
 
 
-def of_study(file: StudyFile | None, result: StudyResult) -> CommandReport | None:
+def report_command(file: StudyFile | None, result: StudyResult) -> CommandReport | None:
     """Of a study as it stands; None of one whose trials are ranks of this project."""
     if file is None or file.command is None:
         return None

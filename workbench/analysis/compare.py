@@ -143,7 +143,7 @@ class Comparison:
         return plain
 
 
-def named_runs(home: Path, texts: Sequence[str]) -> list[Target]:
+def find_runs(home: Path, texts: Sequence[str]) -> list[Target]:
     """The runs that these name: runs, trials as STUDY:NUMBER, or studies for their best runs.
 
     Raises:
@@ -178,7 +178,7 @@ def run_of(home: Path, text: str) -> Target:
 
 
 def compare(home: Path, views: Sequence[RunView]) -> Comparison:
-    """Runs with what they measured (:func:`workbench.home.runs.with_numbers_so_far`), the first one as the measure."""
+    """Runs with what they measured (:func:`workbench.home.runs.add_numbers_so_far`), the first one as the measure."""
     values = [values_of(view.folder) for view in views]
     keys = dict.fromkeys(key for one in values for key in one)
     different = [key for key in keys if any(one.get(key) != values[0].get(key) for one in values)]

@@ -128,7 +128,7 @@ class LiveReport:
         return asdict(self)
 
 
-def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
+def report_live_study(folder: Path, result: StudyResult) -> LiveReport | None:
     """Of a study's folder; None of a study that is not live, or whose run has not begun."""
     home, names = folder.parent.parent, runs_of(folder)
     if not names or not (home / names[-1]).is_dir():
@@ -139,7 +139,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
     except InputError:
         return None
     windows = _windows(home, result)
-    timeline = timeline_of([home / name for name in names]).since(
+    timeline = timeline_of([home / name for name in names]).drop_before(
         min((row.first for row in windows), default=0)
     )
     levels = _Levels(windows)
@@ -224,15 +224,15 @@ class _Levels:
         self._places = [(row.first + row.end) / 2 for row in (*first, *told)]
         self._logs = [math.log(row.leader_level or 1.0) for row in (*first, *told)]
 
-    def at(self, steps: np.ndarray[Any, Any]) -> Floats:
+    def interpolate(self, steps: np.ndarray[Any, Any]) -> Floats:
         """Of each of these steps."""
         if not self._logs:
             return np.ones(len(steps))
         return np.asarray(np.exp(np.interp(steps, self._places, self._logs)), dtype=np.float64)
 
-    def of(self, row: WindowRow) -> float:
+    def middle(self, row: WindowRow) -> float:
         """Of a window, in its middle."""
-        return row.leader_level or float(self.at(np.array([(row.first + row.end) / 2]))[0])
+        return row.leader_level or float(self.interpolate(np.array([(row.first + row.end) / 2]))[0])
 
 
 def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
@@ -314,7 +314,7 @@ def _untuned_times(timeline: Timeline, base: float, levels: _Levels, after: int,
     how fast the machine is: the run's own steps tell, and the ``gain`` of its values.
     """
     early = timeline.steps < after
-    untuned: Floats = base * np.where(early, levels.at(timeline.steps), 1.0)
+    untuned: Floats = base * np.where(early, levels.interpolate(timeline.steps), 1.0)
     if gain is not None:
         own = timeline.seconds[~early]
         untuned[~early] = own + (gain.ratio - 1) * _gain_seconds(own, _usual(base, levels, after, gain), gain)
@@ -323,7 +323,7 @@ def _untuned_times(timeline: Timeline, base: float, levels: _Levels, after: int,
 
 def _usual(base: float, levels: _Levels, after: int, gain: Gain) -> float:
     """Seconds of a step of the leader when its ``gain`` was measured, by the last that is known of the machine."""
-    return base * float(levels.at(np.array([after]))[0]) / gain.ratio
+    return base * float(levels.interpolate(np.array([after]))[0]) / gain.ratio
 
 
 def _gain_seconds(seconds: Floats, usual: float, gain: Gain) -> Floats:
@@ -371,7 +371,7 @@ def _baseline_seconds(
         return None
     mine = [row for row in windows if result.baseline.trial in (row.trial, row.confirms)]
     steps = sum(row.end - row.first for row in mine)
-    return sum(_seconds_of(row, timeline) / levels.of(row) for row in mine) / steps if steps else None
+    return sum(_seconds_of(row, timeline) / levels.middle(row) for row in mine) / steps if steps else None
 
 
 def _seconds_of(row: WindowRow, timeline: Timeline) -> float:
@@ -383,7 +383,7 @@ def _seconds_of(row: WindowRow, timeline: Timeline) -> float:
 def _saved_seconds(row: WindowRow, timeline: Timeline, base: float | None, levels: _Levels) -> float | None:
     """An undone window is lost as a whole: its steps count where they were done again."""
     counts = 0 if row.undone else row.end - row.first
-    return None if base is None else base * levels.of(row) * counts - _seconds_of(row, timeline)
+    return None if base is None else base * levels.middle(row) * counts - _seconds_of(row, timeline)
 
 
 def _lost_seconds(windows: Sequence[WindowRow], saved: Sequence[float | None], baseline: int) -> float:

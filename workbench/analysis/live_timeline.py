@@ -37,7 +37,7 @@ class Timeline:
     lost: Floats
     undone: Floats | None = None
 
-    def since(self, first: int) -> Timeline:
+    def drop_before(self, first: int) -> Timeline:
         """Without the steps before: they were done before anything was tuned."""
         wanted = self.steps >= first
         undone = None if self.undone is None else self.undone[wanted]

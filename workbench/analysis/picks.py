@@ -95,7 +95,7 @@ def line(pick: Pick) -> str:
     return "; ".join(filter(None, (f"{pick.title}: {pick.picked} ({beside})", pick.reason)))
 
 
-def of_study(result: StudyResult, file: StudyFile | None, home: Path) -> list[Pick]:
+def explain_picks(result: StudyResult, file: StudyFile | None, home: Path) -> list[Pick]:
     """Of each knob that acts in the best trial, and of the plan for its activations; none where nothing was worked
     out.
     """

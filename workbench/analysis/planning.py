@@ -13,7 +13,7 @@ from tuning.predict.cluster.csv_table import DATA
 from tuning.predict.fit import finished_runs
 from tuning.predict.plan.track_record import Record, record_of
 from tuning.predict.target import Target, cluster_target
-from workbench.home.calibrations import found_here, target_of
+from workbench.home.calibrations import find_calibration, target_of
 from workbench.home.inputs import assignments, set_dotted
 from workbench.home.runs import run_folders
 
@@ -22,7 +22,7 @@ BATCH, SEQUENCE = 1024, 2048
 TYPED = "cluster"
 
 
-def of_model(sets: list[str]) -> RunConfig:
+def model_config(sets: list[str]) -> RunConfig:
     """The configuration of a named model on which a plan is made.
 
     Raises:
@@ -39,7 +39,7 @@ def of_model(sets: list[str]) -> RunConfig:
     return parse(tree)
 
 
-def typed_target(text: str) -> Target:
+def parse_target(text: str) -> Target:
     """A cluster that a person wrote into a form, with the keys of a cluster's file.
 
     Raises:
@@ -58,7 +58,7 @@ def typed_target(text: str) -> Target:
 
 def record_of_home(home: Path) -> Record:
     """How predictions of this machine held for the runs of a home; the reason where nothing can be compared."""
-    found = found_here(home)
+    found = find_calibration(home)
     if found.calibration is None:
         return Record([], reason=f"this machine has no calibration that holds: {found.reason}")
     target = target_of(home, None, None, None, with_runs=False)

@@ -42,7 +42,7 @@ def report(home: Path, view: RunView, chosen: RunView | None = None) -> dict[str
         "command": command(home, view, values) if baseline is None else None,
         "curve": [dict(row) for row in own],
         "baseline_curve": [dict(row) for row in exact],
-        "compared": compared_quality(own, exact, _tokens(values)),
+        "compared": compare_quality(own, exact, _tokens(values)),
         "notes": _notes(view, own, values, baseline),
     }
 
@@ -100,7 +100,7 @@ def command(home: Path, view: RunView, values: Mapping[str, Any]) -> str:
     return f"workbench train {view.folder / run_folder.CONFIG} --home {home} {words}"
 
 
-def compared_quality(own: Sequence[Row], exact: Sequence[Row], tokens: int) -> dict[str, Any] | None:
+def compare_quality(own: Sequence[Row], exact: Sequence[Row], tokens: int) -> dict[str, Any] | None:
     """Both after the last number of tokens at which both were measured, and what each needed for the worse of the two
     losses there; None if there is no such number.
     """

@@ -61,10 +61,10 @@ def document(folder: Path) -> StudyDocument:
     Raises:
         InputError: there is no study in this folder.
     """
-    return of_view(StudyReader(folder).view())
+    return view_document(StudyReader(folder).view())
 
 
-def of_view(view: StudyView) -> StudyDocument:
+def view_document(view: StudyView) -> StudyDocument:
     """As :func:`document`, of a study that was read already. The journal is the truth; result.json may be older."""
     from tuning.report.result import result
     from tuning.report.study_result import StudyResult
@@ -84,11 +84,11 @@ def of_view(view: StudyView) -> StudyDocument:
     return StudyDocument(
         now,
         members,
-        winner_explanation.of_study(now, home),
+        winner_explanation.explain_winner(now, home),
         written,
-        live_report.of_study(view.folder, now),
-        command_report.of_study(view.file, now),
-        picks.of_study(now, view.file, home),
+        live_report.report_live_study(view.folder, now),
+        command_report.report_command(view.file, now),
+        picks.explain_picks(now, view.file, home),
     )
 
 
@@ -191,7 +191,7 @@ class FollowedStudy:
         with self._lock:
             view, before = self._reader.view(), self._latest
             same = before is not None and _stands_on(before.view) == _stands_on(view)
-            self._latest = StudySnapshot(view, before.document if before and same else of_view(view))
+            self._latest = StudySnapshot(view, before.document if before and same else view_document(view))
             return self._latest
 
     def more(self, what: str, signature: object, make: Callable[[], Result]) -> Result:

@@ -51,9 +51,9 @@ def rejudge(view: RunView, texts: list[str], tree: dict[str, Any] | None) -> Run
 
 
 def _with_findings(view: RunView) -> RunView:
-    from workbench.home.runs import with_numbers_so_far
+    from workbench.home.runs import add_numbers_so_far
 
-    fresh = with_numbers_so_far(replace(view, summary=None)).summary
+    fresh = add_numbers_so_far(replace(view, summary=None)).summary
     if view.summary is None or fresh is None or not fresh.findings:
         raise InputError(
             _OPTION, None, "the run's records are gone, and its summary holds no findings to judge"
@@ -61,7 +61,7 @@ def _with_findings(view: RunView) -> RunView:
     return replace(view, summary=replace(view.summary, findings=fresh.findings))
 
 
-def below(findings: list[Verdict], verdicts: list[Verdict]) -> list[Verdict]:
+def minor_verdicts(findings: list[Verdict], verdicts: list[Verdict]) -> list[Verdict]:
     """What has a share that is not above its threshold, the closest to it first."""
     over = {(verdict.name, verdict.axis) for verdict in verdicts}
     under = [found for found in findings if found.share and (found.name, found.axis) not in over]

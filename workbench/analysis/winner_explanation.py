@@ -75,7 +75,7 @@ class Why:
         return asdict(self) | {"line": line(self)}
 
 
-def of_study(result: StudyResult, home: Path) -> Why | None:
+def explain_winner(result: StudyResult, home: Path) -> Why | None:
     """Of a study's best beside its baseline, or beside the nearest one where the baseline is the best.
 
     Made from the runs that showed it: those that measured both again, else those of the search. None where nothing was

@@ -40,13 +40,13 @@ def compare(
 ) -> int:
     """Compare runs: what differs in their configurations, where their steps differ, and whether it is real."""
     from workbench.analysis.compare import compare as compared
-    from workbench.analysis.compare import named_runs
+    from workbench.analysis.compare import find_runs
     from workbench.home import runs
-    from workbench.home.runs import with_numbers_so_far
+    from workbench.home.runs import add_numbers_so_far
     from workbench.terminal.compare import print_comparison
     from workbench.text.output import emit_json, result_console
 
-    views = [with_numbers_so_far(runs.load(target.folder)) for target in named_runs(home, ids)]
+    views = [add_numbers_so_far(runs.load(target.folder)) for target in find_runs(home, ids)]
     found = compared(home, views)
     if json:
         emit_json(found.as_dict())
@@ -84,12 +84,12 @@ def _quality_view(home: Path, field: str, text: str) -> RunView:
     from engine.config.errors import InputError
     from workbench.home import runs
     from workbench.home.resolve import resolve
-    from workbench.home.runs import with_numbers_so_far
+    from workbench.home.runs import add_numbers_so_far
 
     target = resolve(home, text)
     if target.kind != "run":
         raise InputError(field, text, "is a study; give one of its runs")
-    return with_numbers_so_far(runs.load(target.folder))
+    return add_numbers_so_far(runs.load(target.folder))
 
 
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study: its name or a unique prefix.")]

@@ -105,11 +105,11 @@ def report(
 ) -> int:
     """Write a run or a study as one HTML file with all figures, which opens without a network."""
     from workbench.home.resolve import resolve
-    from workbench.services.report import written
+    from workbench.services.report import write_report
     from workbench.text.output import emit_json
 
     target = resolve(home, identity)
-    path = written(home, target, out)
+    path = write_report(home, target, out)
     if json:
         emit_json({"id": target.id, "kind": target.kind, "file": str(path), "bytes": path.stat().st_size})
     else:

@@ -44,10 +44,10 @@ def calibrate(
     json: Json = False,
 ) -> int:
     """Measure this machine: matrix products, memory, copies, and every collective by size and group."""
-    from workbench.home.calibrations import found_here
+    from workbench.home.calibrations import find_calibration
 
     if show:
-        _report(home, found_here(home), json)
+        _report(home, find_calibration(home), json)
         return 0
     from engine.run.devices.selection import require_torch
 
@@ -57,7 +57,7 @@ def calibrate(
     from engine.launch.measure.calibrate import Asked
 
     done = _measure(home, Asked(ranks, quick, device))
-    _report(home, found_here(home), json)
+    _report(home, find_calibration(home), json)
     return 0 if done.complete else 1
 
 

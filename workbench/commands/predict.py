@@ -248,12 +248,12 @@ def _configuration_of(
 ) -> tuple[RunConfig, int | None]:
     """A file's configuration with what was given beside it, and a study's ranks; else a named model's."""
     from engine.config.errors import InputError
-    from workbench.analysis.planning import of_model
-    from workbench.home.inputs import planned
+    from workbench.analysis.planning import model_config
+    from workbench.home.inputs import load_plan_input
 
     if path is None and "model.preset" not in overrides:
         raise InputError("plan", None, "give a configuration or a study, or a model with --model")
-    config, ranks = planned(path, sets) if path else (of_model(sets), None)
+    config, ranks = load_plan_input(path, sets) if path else (model_config(sets), None)
     return config.with_values(overrides), ranks
 
 

@@ -55,7 +55,7 @@ def status(home: Home, json: Json = False) -> int:
     """Say what runs, who leads, what is tried now, how long it takes, and what is wrong."""
     from tuning.storage.study_folder import STUDIES, StudyView, load_study
     from workbench.analysis.overview import overview
-    from workbench.analysis.studies import StudyDocument, of_view
+    from workbench.analysis.studies import StudyDocument, view_document
     from workbench.home.remarks import saved_views
     from workbench.home.store import Store
     from workbench.terminal.overview import print_overview
@@ -63,7 +63,7 @@ def status(home: Home, json: Json = False) -> int:
 
     def load(name: str) -> tuple[StudyView, StudyDocument]:
         view = load_study(home / STUDIES / name)
-        return view, of_view(view)
+        return view, view_document(view)
 
     found = overview(home, *Store(home).lists(), load)
     if json:
@@ -205,11 +205,11 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
     from workbench.figures.cluster.roofline import roofline_note, roofline_of
     from workbench.home import runs
     from workbench.home.remarks import remarks_of
-    from workbench.home.runs import with_numbers_so_far
+    from workbench.home.runs import add_numbers_so_far
     from workbench.terminal.run import print_run
     from workbench.text.output import emit_json, result_console
 
-    view = with_numbers_so_far(runs.load(folder))
+    view = add_numbers_so_far(runs.load(folder))
     if thresholds:
         view = rejudge(view, thresholds, run_folder.read_json(folder / run_folder.CONFIG))
     reached = roofline_of(view.folder, view.summary)

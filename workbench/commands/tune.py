@@ -223,11 +223,11 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
             compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if result.state == "interrupted":
         say(f"interrupted; the same command continues study {file.name}")
-    report = live_report.of_study(home / STUDIES / file.name, result)
-    told = command_report.of_study(file, result)
-    picked = picks.of_study(result, file, home)
+    report = live_report.report_live_study(home / STUDIES / file.name, result)
+    told = command_report.report_command(file, result)
+    picked = picks.explain_picks(result, file, home)
     return StudyDocument(
-        result, None, winner_explanation.of_study(result, home), live=report, command=told, picks=picked
+        result, None, winner_explanation.explain_winner(result, home), live=report, command=told, picks=picked
     )
 
 

@@ -48,10 +48,10 @@ def read(path: Path, name: str | None = None, ranks: int | None = None,
     """
     text = _text(path)
     found = _find_format(name) if name else _detect_format(path, text)
-    return of_text(found, text, ranks, sets or {})
+    return read_text(found, text, ranks, sets or {})
 
 
-def of_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any]) -> Imported:
+def read_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any]) -> Imported:
     """As ``read``, of a file's text."""
     given = form.document(text)
     usual = documents.usual(form.name)
@@ -72,7 +72,7 @@ def of_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any])
             f"{problem.remedy} (from {form.file}; set another value beside it, as in --set model.preset=1b)"
         )
         raise InputError(problem.field, problem.value, remedy) from None
-    package = documents.known(form.name)["package"]
+    package = documents.read_format(form.name)["package"]
     left_out = form.unread(given, usual, count, config)
     return Imported(form.name, package, count, config, _with_batch(values), left_out)
 
@@ -150,7 +150,7 @@ def _detect_format(path: Path, text: str) -> Format:
             given = form.document(text)
         except InputError:
             continue
-        keys = documents.known(form.name)["keys"]
+        keys = documents.read_format(form.name)["keys"]
         heads = {key.split(".")[0] for key in given}
         known = {key.split(".")[0] for key in keys}
         if heads:

@@ -117,7 +117,7 @@ def provenance(found: Source) -> Provenance:
         measured=_measured_numbers(view),
         study_result=None if plain is None else {name: plain.get(name) for name in _STUDY},
         turned=next((trial.config for trial in trials if trial.run == view.id), None),
-        continued=resumed_from(view),
+        continued=resume_origin(view),
         changes=list(view.changes),
         config_sha256=hashlib.sha256(found.config_text.encode()).hexdigest(),
         measured_on=_machine(view),
@@ -127,7 +127,7 @@ def provenance(found: Source) -> Provenance:
     )
 
 
-def resumed_from(view: RunView) -> Continued | None:
+def resume_origin(view: RunView) -> Continued | None:
     """The run and the step that this one went on from; None if it started from the beginning."""
     found = view.summary and view.summary.resumed
     if found:

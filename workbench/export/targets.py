@@ -50,7 +50,7 @@ class Target:
 
 def _public(form: Format) -> Target:
     """The target of a public trainer."""
-    package = documents.known(form.name)["package"].partition(" ")[0]
+    package = documents.read_format(form.name)["package"].partition(" ")[0]
     return Target(form.name, form.title, functools.partial(render_format, form), "run.sh", package, form)
 
 

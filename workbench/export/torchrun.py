@@ -16,7 +16,7 @@ from engine.config.sections import Data, Model
 from tuning.spec.objectives import text
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
-from workbench.export.provenance import Source, provenance, resumed_from, source
+from workbench.export.provenance import Source, provenance, resume_origin, source
 from workbench.home.runs import RunView
 from workbench.text.output import dumps
 
@@ -113,7 +113,7 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     return Bundle(words["name"], files, frozenset({"run.sh"}))
 
 
-def with_script(exported: Bundle, name: str, text: str, what: str) -> Bundle:
+def replace_script(exported: Bundle, name: str, text: str, what: str) -> Bundle:
     """An export whose ``run.sh`` is another launcher's file; the README says what that does."""
     files = {file: one for file, one in exported.files.items() if file != "run.sh"}
     line = next(one for one in exported.files["README.md"].splitlines() if one.startswith("| `run.sh`"))
@@ -136,7 +136,7 @@ def _words(found: Source) -> dict[str, Any]:
         "ranks": where.world_size,
         "layout": f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
         "placed": f"\n- Placement: {placed}" if (placed := note(config, own_trainer=True)) else "",
-        "measured": measured(view),
+        "measured": throughput_text(view),
         "chosen_for": _chosen_for(found),
         "model": _workload(config.model),
         "data": _data(config),
@@ -218,7 +218,7 @@ def _chosen_for(found: Source) -> str:
 
 
 def _starts(view: RunView) -> str:
-    origin = resumed_from(view)
+    origin = resume_origin(view)
     if origin is None:
         return "from the beginning, with the losses of the run where the number of ranks is the same"
     at = "" if origin.step is None else f" after {origin.step:,} steps"
@@ -233,7 +233,7 @@ def _starts(view: RunView) -> str:
     )
 
 
-def measured(view: RunView) -> str:
+def throughput_text(view: RunView) -> str:
     summary = view.summary
     if summary is None or summary.tokens_per_second is None:
         return "nothing; this run has no measured step"

@@ -163,7 +163,7 @@ def ranks(series: RankSeries, revision: str = "") -> go.Figure:
     return _whole_steps(drawing, len(series.lines[0].x)).update_yaxes(rangemode="tozero")
 
 
-def marked(drawing: go.Figure, marks: Sequence[Mark]) -> go.Figure:
+def add_marks(drawing: go.Figure, marks: Sequence[Mark]) -> go.Figure:
     """A line where the configuration was changed; hovering over its head says how."""
     for mark in marks:
         drawing.add_vline(x=mark.step - 0.5, line={"dash": "dot", "color": NEUTRAL, "width": 1.5})
@@ -264,7 +264,7 @@ def _area(drawing: go.Figure, trace: Line, color: str, hover: str, column: int) 
         mode="lines",
         line={"color": color, "width": 1.5},
         fill="tozeroy",
-        fillcolor=with_opacity(color),
+        fillcolor=set_opacity(color),
         hovertemplate=hover,
         row=1,
         col=column,
@@ -277,7 +277,7 @@ def numbers(values: Sequence[float | None]) -> np.ndarray[Any, Any] | list[float
     return np.array(values, dtype=np.float64) if len(values) else []
 
 
-def with_opacity(color: str, opacity: float = 0.18) -> str:
+def set_opacity(color: str, opacity: float = 0.18) -> str:
     """A "#rrggbb" that lets through what is behind it."""
     red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"

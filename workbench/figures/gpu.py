@@ -164,12 +164,12 @@ def detail(columns: Columns, gpu: int, start_unix: float, read_by: Source = NVML
         clocks=lines(
             {"SM": "sm_clock_mhz", "memory": "memory_clock_mhz", "highest clock": "sm_clock_max_mhz"}
         ),
-        throttled=throttled(seconds, columns["throttle_reasons"][own]),
+        throttled=throttled_spans(seconds, columns["throttle_reasons"][own]),
         traffic=lines(_PCIE, 1e-9) + [one for one in _links(columns, own, seconds, read_by.links) if one.x],
     )
 
 
-def throttled(seconds: Array, masks: Array) -> list[Throttled]:
+def throttled_spans(seconds: Array, masks: Array) -> list[Throttled]:
     """Stretches in which something other than a choice held the clocks down, by reason and time.
 
     A reading holds until the next one; the last for as long as the one before.

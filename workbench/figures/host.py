@@ -28,7 +28,7 @@ from workbench.figures.base import (
     empty,
     figure,
     panels,
-    with_opacity,
+    set_opacity,
 )
 from workbench.figures.steps import GIB, RANKS, Line, line, plain
 from workbench.records.columns import Columns
@@ -359,7 +359,7 @@ def shares(series: ShareSeries, revision: str = "") -> go.Figure:
             name=trace.name,
             stackgroup="cores",
             line={"color": color, "width": 0.8},
-            fillcolor=with_opacity(color, 0.55),
+            fillcolor=set_opacity(color, 0.55),
             hovertemplate="%{y:.1f} %",
         )
     return drawing.update_yaxes(range=[0, 105])

@@ -36,7 +36,7 @@ _SECTIONS: dict[str, Kind] = {
 }
 
 
-def found_here(home: Path) -> store.Found:
+def find_calibration(home: Path) -> store.Found:
     """What holds for this machine as it is set up now."""
     return store.find(home, fingerprint.this_machine())
 
@@ -151,7 +151,7 @@ def target_of(
     if nodes is not None:
         raise InputError("--nodes", nodes, "says how many of a cluster's: name it with --cluster")
 
-    found = found_here(home)
+    found = find_calibration(home)
     if found.calibration is None:
         remedy = f"{found.reason}, or name a cluster, such as --cluster {_example()}"
         raise InputError("--cluster", None, remedy)

@@ -31,7 +31,7 @@ from workbench.text import words
 from workbench.text.control import Action
 
 
-def checked_values(folder: Path, texts: list[str]) -> dict[str, Any]:
+def check_values(folder: Path, texts: list[str]) -> dict[str, Any]:
     """``["compression.ratio=0.01"]`` as values that this run can be changed to now.
 
     Raises:
@@ -49,7 +49,7 @@ def check(folder: Path, values: dict[str, Any]) -> RunConfig:
     """The configuration that a run would have then.
 
     Raises:
-        InputError: as :func:`checked_values`.
+        InputError: as :func:`check_values`.
     """
     study = run_folder.RunStatus.from_folder(folder).labels.get("study")
     if study:
@@ -107,7 +107,7 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
     if action in commands.KINDS and target.kind != "run":
         raise InputError("action", action, f"{target.id} is a study; give the run of its running trial")
     if action == commands.SET:
-        return checked_values(target.folder, values)
+        return check_values(target.folder, values)
     if action in commands.TURNING:
         return _turning_arguments(target.folder, values)
     if action == commands.EVALUATE:
@@ -203,7 +203,7 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         return Reply(None, target.id, action, arguments, False, text)
     if (refusal := _nobody_takes_orders(view)) is not None:
         return Reply(None, target.id, action, arguments, False, refusal)
-    if action == traces.COMMAND and (busy := traces.under_way(target.folder)) is not None:
+    if action == traces.COMMAND and (busy := traces.running_trace(target.folder)) is not None:
         text = f"a trace of {busy.steps} steps is already being recorded (order {busy.id}); wait for its end"
         return Reply(None, target.id, action, arguments, False, text)
     sent = study_commands.send(target.folder, action, arguments, by)
@@ -238,11 +238,11 @@ def _await_ranks(target: Target, sent: str, action: str, arguments: dict[str, An
 
 def _with_merged_trace(target: Target, reply: Reply) -> Reply:
     """With the one trace of all ranks, if some have recorded theirs."""
-    made = next((trace for trace in traces.of_run(target.folder) if trace.id == reply.id), None)
+    made = next((trace for trace in traces.list_traces(target.folder) if trace.id == reply.id), None)
     if made is None or made.state != "recorded":
         return reply
     try:
-        path = traces.merged_trace(target.folder, made)
+        path = traces.merge_trace(target.folder, made)
     except traces.MergeError as error:
         return replace(reply, accepted=False, text=str(error))
     size = words.gib(path.stat().st_size)

@@ -110,7 +110,7 @@ def parse_config(path: Path, sets: list[str]) -> RunConfig:
     return runconfig.parse(tree)
 
 
-def planned(path: Path, sets: list[str]) -> tuple[RunConfig, int | None]:
+def load_plan_input(path: Path, sets: list[str]) -> tuple[RunConfig, int | None]:
     """The configuration of a run's file, or the base and the ranks of a study's.
 
     Raises:
@@ -142,7 +142,7 @@ def run_config(
     values |= {} if resume is None else {"train.resume": str(resume)}
     for key, value in values.items():
         set_dotted(tree, key, value)
-    return _with_checkpoint(checked_tree(tree), values)
+    return _with_checkpoint(check_tree(tree), values)
 
 
 def lab_of(path: Path, field: str) -> Lab:
@@ -158,7 +158,7 @@ def lab_of(path: Path, field: str) -> Lab:
     return lab
 
 
-def checked_tree(tree: dict[str, Any]) -> RunConfig:
+def check_tree(tree: dict[str, Any]) -> RunConfig:
     """The configuration of these sections, with every rule checked that can be checked without ranks.
 
     Raises:

@@ -267,7 +267,7 @@ def _is_abandoned(status: RunStatus) -> bool:
     return time.time() - (status.created_unix or 0.0) > SIGNING_SECONDS
 
 
-def with_numbers_so_far(view: RunView) -> RunView:
+def add_numbers_so_far(view: RunView) -> RunView:
     """The same view, with a summary of the records that are there by now."""
     if view.summary is not None:
         return view

@@ -216,7 +216,7 @@ class MergeError(WorkbenchError):
 class Trace:
     """One order. ``state`` is asked, recording, writing, recorded or failed; ``done`` of ``steps`` were recorded.
 
-    ``first`` is None until ranks have agreed on a step, ``merged_trace`` until there is such a file.
+    ``first`` is None until ranks have agreed on a step, ``merge_trace`` until there is such a file.
     """
 
     id: str
@@ -234,7 +234,7 @@ class Trace:
         return self.state in ("asked", "recording", "writing")
 
 
-def of_run(folder: Path) -> list[Trace]:
+def list_traces(folder: Path) -> list[Trace]:
     """All that were ordered, the newest first."""
     wanted = run_orders.orders_of_command(folder, COMMAND)
     if not wanted:
@@ -263,12 +263,12 @@ def _trace(view: runs.RunView, key: str, wanted: int, given: list[Answer]) -> Tr
     return Trace(key, state, wanted, first, done, files, problems, None)
 
 
-def under_way(folder: Path) -> Trace | None:
+def running_trace(folder: Path) -> Trace | None:
     """The trace that ranks of a run are about, if there is one."""
-    return next((trace for trace in of_run(folder) if trace.under_way), None)
+    return next((trace for trace in list_traces(folder) if trace.under_way), None)
 
 
-def merged_trace(folder: Path, trace: Trace) -> Path:
+def merge_trace(folder: Path, trace: Trace) -> Path:
     """The one file of a recorded trace; written unless it is there.
 
     Raises:

@@ -14,16 +14,16 @@ from workbench.pages.run import live_charts, live_header, quality
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import (
     draw_guarded,
-    from_link,
     home,
+    limit_options,
     nothing_yet,
     redraw_on_change,
+    restore_choice,
     run_rows,
+    save_choice,
     study_rows,
     summary_of,
-    thinned_snapshot,
-    to_link,
-    within_reach,
+    thin_snapshot,
 )
 from workbench.records.live_snapshot import Snapshot
 
@@ -39,13 +39,13 @@ def page() -> None:
     with title:
         heading("Live", "What every rank is doing, updated each second from the run's folder.")
     with chooser:
-        options = [NEWEST, *within_reach("run", [row.id for row in rows])]
+        options = [NEWEST, *limit_options("run", [row.id for row in rows])]
         by_id = {row.id: row for row in rows}
-        from_link("run", options)
+        restore_choice("run", options)
         chosen = st.selectbox(
             "Run", options, key="run", format_func=lambda name: _label(name, by_id.get(name))
         )
-        to_link("run", chosen)
+        save_choice("run", chosen)
     with switch:
         refresh = st.toggle("Refresh", value=True, key="refresh", help="When off, the page does not update.")
     st.fragment(_moving, run_every=REFRESH_SECONDS if refresh else None)(chosen)
@@ -70,7 +70,7 @@ def _draw(chosen: str) -> None:
         return
     if _is_window(row.id):
         return
-    records = thinned_snapshot(row.id)
+    records = thin_snapshot(row.id)
     live_header.header(records, *runs.ending(records.status)[:2])
     summary = summary_of(runs.load(home() / row.id))
     live_header.findings(summary)

@@ -98,7 +98,7 @@ def _now(study: StudyNow) -> None:
     if study.state != "running":
         st.caption("The search is over; the best is on the left, and why it wins is on the page Tune.")
     elif study.now:
-        st.markdown(words.escape(overview_text.tried_now(study)))
+        st.markdown(words.escape(overview_text.current_trial_text(study)))
     else:
         st.caption("The next configuration is being chosen.")
     if study.failed:

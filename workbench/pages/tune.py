@@ -7,7 +7,7 @@ import streamlit as st
 from workbench.pages.study import new, watch
 from workbench.pages.widgets.forms import keep_typed
 from workbench.pages.widgets.heading import heading
-from workbench.pages.widgets.shared import draw_guarded, from_link, study_rows, to_link
+from workbench.pages.widgets.shared import draw_guarded, restore_choice, save_choice, study_rows
 
 WATCH, NEW = "watch", "new"
 VIEWS = {WATCH: ":material/monitoring: Watch", NEW: ":material/add: New study"}
@@ -19,7 +19,7 @@ def page() -> None:
     with title:
         heading("Tune", "A study measures configurations and searches for the fastest.")
     _follow_a_started_study()
-    from_link("view", list(VIEWS), WATCH if study_rows() else NEW)
+    restore_choice("view", list(VIEWS), WATCH if study_rows() else NEW)
     switch = switch.container(horizontal=True, horizontal_alignment="right")
     view = switch.segmented_control(
         "View",
@@ -29,7 +29,7 @@ def page() -> None:
         format_func=VIEWS.__getitem__,
         label_visibility="collapsed",
     )
-    to_link("view", view or WATCH)
+    save_choice("view", view or WATCH)
     if view != NEW:
         keep_typed()
     draw_guarded(new.form if view == NEW else watch.watch)
@@ -41,8 +41,8 @@ def _follow_a_started_study() -> None:
     if started:
         st.session_state["view"] = WATCH
         st.session_state["study"] = started
-        to_link("view", WATCH)
-        to_link("study", started)
+        save_choice("view", WATCH)
+        save_choice("study", started)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class _Buffer:
 
     def values(self, tables: list[Table], name: str) -> Array:
         for table in tables[self._tables :]:
-            self._add(filled(table, name))
+            self._add(fill_missing(table, name))
         self._tables = len(tables)
         assert self._array is not None
         return self._array[: self._count]
@@ -101,7 +101,7 @@ class _Buffer:
         self._count += len(new)
 
 
-def filled(table: Table, name: str) -> Array:
+def fill_missing(table: Table, name: str) -> Array:
     """A column with NaN where nothing was read; names and flags keep their own empty value."""
     column: Any = table.column(name)
     if not np.ma.is_masked(column):

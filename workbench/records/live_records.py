@@ -20,7 +20,7 @@ from workbench.records.columns import (
     Columns,
     LazyColumns,
     common_steps,
-    filled,
+    fill_missing,
     means_by_step,
     rows_of,
     slowest_rank,
@@ -101,12 +101,12 @@ class _Series:
     def add(self, table: Table) -> None:
         rows = {}
         for one in fields(table.record_class):
-            values = filled(table, one.name)
+            values = fill_missing(table, one.name)
             if values.dtype.kind == "U":
                 self._texts.add(one.name)
                 values = self._words.numbers(values)
             rows[one.name] = values
-        self.new = joined_records(self.new, rows)
+        self.new = join_records(self.new, rows)
 
     def columns(self) -> Columns:
         old, new, texts, words = self.old, self.new, frozenset(self._texts), self._words
@@ -118,7 +118,7 @@ class _Series:
         return LazyColumns(list(new), make)
 
 
-def joined_records(first: Rows, second: Rows) -> Rows:
+def join_records(first: Rows, second: Rows) -> Rows:
     """Records one after the other; a column that only the second ones have is not there before."""
     return {
         name: np.concatenate([first[name], values]) if name in first else values
@@ -167,7 +167,7 @@ class KeptStream:
         places = np.concatenate([self._places, self._first_new + np.arange(count)])
         self._first_new += count
         rows = {name: values[:count] for name, values in series.new.items()}
-        rows = joined_records(series.old, rows)
+        rows = join_records(series.old, rows)
         while self._first_new // self._width >= STRETCHES:
             self._width *= 2
         stretches = self._stretches(rows, places // self._width)
@@ -326,7 +326,7 @@ class KeptSteps:
                 counts[rank] = series.newest - NEWEST
             rows = dict(_part(series.new, 0, counts[rank]))
             self._means.setdefault(rank, PhaseMeans()).add(rows)
-            old[rank] = joined_records(series.old, rows)
+            old[rank] = join_records(series.old, rows)
         kept = self._steps_to_keep({rank: rows for rank, rows in old.items() if len(rows["step"])})
         for rank, series in self._ranks.items():
             stays = np.isin(old[rank]["step"], kept)

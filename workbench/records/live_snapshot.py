@@ -66,7 +66,7 @@ class HostReadings(NamedTuple):
 class Snapshot:
     """One look at a run. Columns are per rank; a stream that is not there is missing or empty.
 
-    Readings of a host are those of one; ``of_host`` gives the same look with another's.
+    Readings of a host are those of one; ``select_host`` gives the same look with another's.
     """
 
     id: str
@@ -102,7 +102,7 @@ class Snapshot:
     #: Names this look: no other one in this process has it.
     look: str = field(default_factory=lambda: str(next(_LOOKS)))
 
-    def of_host(self, name: str | None) -> Snapshot:
+    def select_host(self, name: str | None) -> Snapshot:
         """With the readings of one of ``hosts``; as it is for any other name."""
         if name is None or name not in self.hosts:
             return self

@@ -80,7 +80,7 @@ class Bench:
             return error.remedy
         return None if chosen.kind == "cuda" else chosen.reason
 
-    def where(self, config: RunConfig) -> str:
+    def describe_backend(self, config: RunConfig) -> str:
         """The backend that a run takes, in words."""
         return "NCCL ranks on GPUs" if config.device == "cuda" else "gloo ranks on the CPU"
 

@@ -16,7 +16,7 @@ import msgspec
 
 from engine.run import child_process, run_folder
 from workbench.selftest.registry import Check
-from workbench.selftest.results import Outcome, Verdict, failed, not_possible
+from workbench.selftest.results import Outcome, Verdict, make_failure, not_possible
 from workbench.selftest.worker import ANSWER, REQUEST, name_of
 
 #: What the process and everything it started printed.
@@ -93,7 +93,7 @@ def _answer(code: int, scratch: Path) -> Verdict:
         return verdict
     if blames_full_disk(verdict.reason):
         return not_possible(f"{full}: {verdict.reason}", verdict.measured)
-    return failed(f"{verdict.reason} ({full})", verdict.measured)
+    return make_failure(f"{verdict.reason} ({full})", verdict.measured)
 
 
 def _judge_crash(code: int, scratch: Path) -> Verdict:
@@ -102,13 +102,13 @@ def _judge_crash(code: int, scratch: Path) -> Verdict:
     died = f"its process died without a verdict: {how}{said}"
     # A page of a file for which there is no block raises SIGBUS; no other signal comes of a full disk.
     by_itself = code >= 0 or code == -signal.SIGBUS
-    return _judge_missing_verdict(died, said, scratch) if by_itself else failed(died)
+    return _judge_missing_verdict(died, said, scratch) if by_itself else make_failure(died)
 
 
 def _judge_missing_verdict(how: str, said: str, scratch: Path) -> Verdict:
     """A disk may have had no room for the verdict, nor for the words that say so."""
     full = why_no_room(scratch, RUN_BYTES if blames_full_disk(said) else VERDICT_BYTES)
-    return failed(how) if full is None else not_possible(f"{full}: {how}")
+    return make_failure(how) if full is None else not_possible(f"{full}: {how}")
 
 
 def _last_line(path: Path) -> str:

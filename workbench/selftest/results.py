@@ -116,12 +116,12 @@ class Verdict:
     measured: dict[str, Number] = field(default_factory=dict)
 
 
-def passed(reason: str, measured: dict[str, Number] | None = None) -> Verdict:
+def make_pass(reason: str, measured: dict[str, Number] | None = None) -> Verdict:
     """What was looked for is so."""
     return Verdict(Outcome.PASS, reason, measured or {})
 
 
-def failed(reason: str, measured: dict[str, Number] | None = None) -> Verdict:
+def make_failure(reason: str, measured: dict[str, Number] | None = None) -> Verdict:
     """It is not."""
     return Verdict(Outcome.FAIL, reason, measured or {})
 
@@ -133,4 +133,4 @@ def not_possible(reason: str, measured: dict[str, Number] | None = None) -> Verd
 
 def verdict_of(problems: list[str], good: str, measured: dict[str, Number]) -> Verdict:
     """Failed with all problems, passed if there is none."""
-    return failed("; ".join(problems), measured) if problems else passed(good, measured)
+    return make_failure("; ".join(problems), measured) if problems else make_pass(good, measured)

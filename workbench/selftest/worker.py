@@ -14,7 +14,7 @@ from engine.config.errors import WorkbenchError
 from engine.run import run_folder
 from engine.run.processes import die_with
 from workbench.selftest.bench import Bench
-from workbench.selftest.results import Verdict, failed, not_possible
+from workbench.selftest.results import Verdict, make_failure, not_possible
 
 REQUEST, ANSWER = "request.json", "answer.json"
 
@@ -26,10 +26,10 @@ def main(scratch: Path) -> None:
     try:
         verdict = judge(asked, scratch)
     except WorkbenchError as error:
-        verdict = failed(str(error))
+        verdict = make_failure(str(error))
     except Exception as error:
         traceback.print_exc()
-        verdict = failed(f"{type(error).__name__}: {error}")
+        verdict = make_failure(f"{type(error).__name__}: {error}")
     run_folder.write_json(scratch / ANSWER, asdict(verdict))
 
 

@@ -107,7 +107,7 @@ class Rules:
     cookie: str = "workbench"
 
     @classmethod
-    def of(cls, hosts: Iterable[str], token: str | None, port: int) -> Rules:
+    def from_hosts(cls, hosts: Iterable[str], token: str | None, port: int) -> Rules:
         """Names as people write them."""
         return cls(frozenset(_plain(host) for host in hosts), token, f"workbench-{port}")
 

@@ -174,9 +174,9 @@ def _home(home: Path) -> Check:
 
 def _calibration(home: Path) -> Check:
     from engine.run.calibration.store import COMMAND
-    from workbench.home.calibrations import found_here
+    from workbench.home.calibrations import find_calibration
 
-    found = found_here(home)
+    found = find_calibration(home)
     if found.calibration is None:
         return Check("calibration", "note", "stale" if found.stale else "none", found.reason or "")
     day = time.strftime("%d %b %Y %H:%M", time.localtime(found.calibration.measured_unix))

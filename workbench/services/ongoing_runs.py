@@ -46,7 +46,7 @@ class RunningSummaries:
             made, size = self._made.get(view.folder), _records_bytes(view.folder)
             if made is None or (self._clock() >= made.until and made.records_bytes != size):
                 began = self._processor()
-                summary = runs.with_numbers_so_far(view).summary
+                summary = runs.add_numbers_so_far(view).summary
                 took = self._processor() - began
                 made = _Made(summary, size, self._clock() + max(FRESH_SECONDS, FRESH_TIMES * took))
                 self._made[view.folder] = made

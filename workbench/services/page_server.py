@@ -126,7 +126,9 @@ def rules() -> access.Rules:
     place = Place(address, port, token)
     if token is not None and not given:
         print(f"The page is at {place.link}", flush=True)
-    return access.Rules.of([*st.get_option("server.allowedHosts"), *allowed_hosts(address)], token, port)
+    return access.Rules.from_hosts(
+        [*st.get_option("server.allowedHosts"), *allowed_hosts(address)], token, port
+    )
 
 
 def wait_until_up(place: Place, process: subprocess.Popen[bytes]) -> bool:

@@ -27,7 +27,7 @@ from workbench.figures.search.downsampling import downsample, downsample_front
 from workbench.figures.search.front import front, front_series
 from workbench.home import runs
 from workbench.home.resolve import Target
-from workbench.home.runs import RunView, with_numbers_so_far
+from workbench.home.runs import RunView, add_numbers_so_far
 from workbench.records.live_snapshot import LiveRuns
 from workbench.text import run as run_text
 from workbench.text import study as study_text
@@ -60,7 +60,7 @@ for (const plot of document.querySelectorAll(".workbench-chart")) {
 """
 
 
-def written(home: Path, target: Target, out: Path | None) -> Path:
+def write_report(home: Path, target: Target, out: Path | None) -> Path:
     """Writes the report of a run or a study, and says where; ``out`` is a new file, by default ID.html here.
 
     Raises:
@@ -102,7 +102,7 @@ Place = Callable[[go.Figure, str], str]
 
 
 def _run_parts(home: Path, target: Target, place: Place) -> Iterator[str]:
-    view = with_numbers_so_far(runs.load(target.folder))
+    view = add_numbers_so_far(runs.load(target.folder))
     study = view.labels.get("study")
     yield f"<h1>{escape(view.id)}</h1>"
     of_study = f", {study} trial {view.labels.get('trial', '?')}" if study else ""
@@ -129,12 +129,14 @@ def _run_numbers(view: RunView, place: Place) -> Iterator[str]:
     yield "<h2>Steps</h2>"
     series = steps.phase_series(steps.slowest_rank(seen.steps), "the slowest rank of each step")
     marks = steps.change_marks(view.changes)
-    yield place(base.marked(base.phases(series, view.id), marks), "Step time by phase")
-    yield place(base.marked(base.ranks(steps.rank_series(seen.steps), view.id), marks), "Step time by rank")
+    yield place(base.add_marks(base.phases(series, view.id), marks), "Step time by phase")
+    yield place(
+        base.add_marks(base.ranks(steps.rank_series(seen.steps), view.id), marks), "Step time by rank"
+    )
     yield place(lanes.skew(steps.skew_series(seen.steps), view.id), "Skew between ranks by step")
     yield "<h2>Communication</h2>"
     exposed, hidden = summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis
-    yield place(lanes.exposed_by_axis(exposed, hidden, view.id), "Exposed and hidden communication by axis")
+    yield place(lanes.axis_bars(exposed, hidden, view.id), "Exposed and hidden communication by axis")
     yield place(base.collectives(steps.collective_series(summary.communication), view.id), "Collectives")
     if summary.communication:
         yield _columns(run_text.communication_columns(summary.communication))
@@ -162,7 +164,7 @@ def _study_parts(home: Path, target: Target, place: Place) -> Iterator[str]:
     best = result.best
     if best is not None and best.run and (home / best.run).is_dir():
         yield f"<h2>The best run, {escape(best.run)}</h2>"
-        yield from _run_numbers(with_numbers_so_far(runs.load(home / best.run)), place)
+        yield from _run_numbers(add_numbers_so_far(runs.load(home / best.run)), place)
 
 
 def _live_parts(report: LiveReport, place: Place) -> Iterator[str]:

@@ -43,7 +43,7 @@ def _headline(shown: Calibration) -> str:
         f"torch {mark.torch}",
     ]
     complete = "" if shown.complete else " [yellow](interrupted; incomplete)[/]"
-    when = f"measured {words.when(shown.measured_unix)} in {words.seconds(shown.seconds)}"
+    when = f"measured {words.date_text(shown.measured_unix)} in {words.seconds(shown.seconds)}"
     return f"[bold]{mark.id}[/]  {'; '.join(parts)}; {when}{complete}"
 
 

@@ -51,7 +51,7 @@ def leader(study: StudyNow) -> str:
     return f"best{so_far}: {study.leader}, {words.number(study.leader_value)} {study.unit}"
 
 
-def tried_now(study: StudyNow) -> str:
+def current_trial_text(study: StudyNow) -> str:
     """What is measured now; empty while nothing is."""
     parts = [f"trial {trial.number}: {trial.label or 'its values are being chosen'}" for trial in study.now]
     return "; ".join(parts)
@@ -69,7 +69,7 @@ def print_overview(console: Console, found: Overview) -> None:
     for study in [*found.studies, *([found.last] if found.last else [])]:
         lines.append(f"{study.name}: {standing(study)}")
         lines.append(f"  {leader(study)}" + (f"; {study.gain_line}" if study.gain_line else ""))
-        if tried := tried_now(study):
+        if tried := current_trial_text(study):
             lines.append(f"  now {tried}")
     lines += [f"{going.id}: {run(going)}" for going in found.runs]
     lines += [f"problem: {problem.text}; {problem.remedy}" for problem in found.problems]

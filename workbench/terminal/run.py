@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.config.layout import RANKS
 from engine.run.answers import refusals, report_files
-from workbench.analysis.verdicts import below
+from workbench.analysis.verdicts import minor_verdicts
 from workbench.home.remarks import Remarks, remarks_of
 from workbench.home.runs import RunView, placement
 from workbench.text import run as run_text
@@ -86,7 +86,7 @@ def _lines(view: RunView) -> Iterator[tuple[str, str]]:
             yield from run_text.verdict_lines(verdict)
         for episode in summary.episodes:
             yield "for a while", run_text.episode(episode)
-        if text := run_text.below_limits(below(summary.findings, summary.verdicts)):
+        if text := run_text.minor_findings_text(minor_verdicts(summary.findings, summary.verdicts)):
             yield "below limits", text
     yield "folder", str(view.folder)
 

@@ -154,7 +154,7 @@ def _course(result: StudyResult) -> list[str]:
         lines.append(f"{command}: {answer}" + (f", {event.reason}" if event.reason else ""))
     if result.sampler:
         lines.append(f"sampler: {result.sampler.name} ({result.sampler.reason})")
-    return [*lines, *study.phases(result), *study.left_alone_lines(result)]
+    return [*lines, *study.phases(result), *study.fixed_knob_lines(result)]
 
 
 def print_result(console: Console, document: StudyDocument) -> None:

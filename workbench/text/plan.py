@@ -108,7 +108,7 @@ def track_record_line(record: Record) -> str:
     )
 
 
-def held_columns(rows: Sequence[Held]) -> list[Column]:
+def track_record_columns(rows: Sequence[Held]) -> list[Column]:
     """One line for each configuration that ran."""
     return [
         Column("newest run", [row.runs[0] for row in rows]),

@@ -78,7 +78,7 @@ def lines(summary: RunSummary) -> Iterator[Line]:
 def _trained_lines(summary: RunSummary) -> Iterator[Line]:
     """Which part of a network learns, or is left out of a step."""
     if summary.adapted is not None:
-        yield "adapted", step.adapted(summary.adapted)
+        yield "adapted", step.adapted_text(summary.adapted)
     if summary.update is not None:
         yield "trained", step.update(summary.update)
     if summary.partial_products is not None:
@@ -152,7 +152,7 @@ def _step_lines(summary: RunSummary) -> Iterator[Line]:
     if summary.phases:
         yield "phases", step.phases(summary.phases, summary.between_seconds or 0.0)
     if summary.exposed_seconds_by_axis:
-        yield "exposed", step.by_axis(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis)
+        yield "exposed", step.axes_text(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis)
     if summary.slowest_rank_share is not None:
         yield "skew", step.straggler(summary)
     for text in step.anatomy(summary):
@@ -491,7 +491,7 @@ def so_far(summary: RunSummary) -> str:
     return f"Still running: numbers are of the {summary.measured_steps:,} steps measured so far, up to step {last:,}."
 
 
-def below_limits(findings: Sequence[Verdict]) -> str:
+def minor_findings_text(findings: Sequence[Verdict]) -> str:
     """Findings that are not above their thresholds, in one line."""
     return ", ".join(
         f"{words.bottleneck(each.name, each.axis)} {words.percent(each.share, 1)} ({limit(each)})"

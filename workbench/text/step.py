@@ -43,14 +43,14 @@ _LEAST_SHARE = 0.005
 BETWEEN = "between_steps"
 
 
-def with_between(seconds_by_phase: Mapping[str, float], between: float) -> dict[str, float]:
+def add_between(seconds_by_phase: Mapping[str, float], between: float) -> dict[str, float]:
     """The phases, and what passes between two steps: together the mean step."""
     return {**seconds_by_phase, BETWEEN: between} if seconds_by_phase else {}
 
 
 def phases(seconds_by_phase: Mapping[str, float], between: float = 0.0) -> str:
     """The phases of the mean step over all ranks, the longest first, with their shares."""
-    seconds_by_phase = with_between(seconds_by_phase, between)
+    seconds_by_phase = add_between(seconds_by_phase, between)
     whole = sum(seconds_by_phase.values())
     return ", ".join(
         f"{words.ending_words(name)} {words.seconds(seconds)} ({words.percent(seconds / whole)})"
@@ -59,7 +59,7 @@ def phases(seconds_by_phase: Mapping[str, float], between: float = 0.0) -> str:
     )
 
 
-def by_axis(exposed: Mapping[str, float], hidden: Mapping[str, float]) -> str:
+def axes_text(exposed: Mapping[str, float], hidden: Mapping[str, float]) -> str:
     """Exposed and hidden seconds of each axis, the largest first."""
     axes = sorted({*exposed, *hidden}, key=lambda axis: -exposed.get(axis, 0.0))
     parts = [
@@ -256,7 +256,7 @@ def networks(rows: Sequence[NetworkRow]) -> str:
     )
 
 
-def adapted(row: AdaptedRow) -> str:
+def adapted_text(row: AdaptedRow) -> str:
     """What was trained beside a frozen model, and whether that stayed as it was."""
     kept = f"are to the bit what they were (SHA-256 {row.sha256[:12]})"
     changed = f"changed: SHA-256 {row.sha256[:12]} before, {row.sha256_at_end[:12]} after"

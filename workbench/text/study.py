@@ -56,7 +56,7 @@ def _in_trials(numbers: Sequence[int]) -> str:
     return f"trial {numbers[0]}" if len(numbers) == 1 else f"trials {numbers[0]} to {numbers[-1]}"
 
 
-def left_alone(result: StudyResult) -> dict[str, list[Any]]:
+def fixed_knob_columns(result: StudyResult) -> dict[str, list[Any]]:
     """The knobs that a study without a space does not turn, and why."""
     return {
         "knob": [facts_of(key).title for key in result.left_alone],
@@ -65,7 +65,7 @@ def left_alone(result: StudyResult) -> dict[str, list[Any]]:
     }
 
 
-def left_alone_lines(result: StudyResult) -> list[str]:
+def fixed_knob_lines(result: StudyResult) -> list[str]:
     """The same in lines, a reason each."""
     by_reason: dict[str, list[str]] = {}
     for key, why in result.left_alone.items():

@@ -31,7 +31,7 @@ STUDY = {
 }
 
 
-def of_tile(label: str) -> str | None:
+def find_help(label: str) -> str | None:
     """What a tile's number is; None if nobody wrote it down. What follows a comma is a unit, or how it was taken."""
     known = RUN | STUDY
     return known.get(label) or known.get(label.partition(",")[0])

@@ -129,7 +129,7 @@ def interval_ends(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{text(low)} – {text(high)}"
 
 
-def when(unix: float | None) -> str:
+def date_text(unix: float | None) -> str:
     """Local date and time of a wall-clock second."""
     return time.strftime("%d %b %H:%M:%S", time.localtime(unix)) if unix else NOTHING
 
@@ -219,7 +219,7 @@ def identifier(key: str) -> str:
 _MARKUP = set("\\*_`[]#$~:<>|!&")
 
 
-def in_badge(text: str) -> str:
+def escape_badge(text: str) -> str:
     """As ``escape``, for a badge: brackets are left, since Streamlit escapes those of a badge itself."""
     return re.sub(r"\\([\[\]])", r"\1", escape(text))
 

@@ -102,7 +102,7 @@ def test_what_is_frozen_stays_what_it_was_and_that_is_told(
     assert row.share == pytest.approx(learned / (summary.parameters + learned))
     told = dict(run_text.lines(summary))["adapted"]
     assert f"{learned:,} parameters" in told and "are to the bit what they were" in told
-    assert "changed: SHA-256" in step_text.adapted(replace(row, kept=False))
+    assert "changed: SHA-256" in step_text.adapted_text(replace(row, kept=False))
 
 
 @pytest.mark.parametrize("kind", KINDS)

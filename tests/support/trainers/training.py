@@ -31,7 +31,7 @@ def trained(name: str, config: RunConfig, folder: Path, *words: str, **given: st
     assert form is not None
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / form.file
-    file.write_text(form.text(form.written(config)), encoding="utf-8")
+    file.write_text(form.text(form.make_document(config)), encoding="utf-8")
     ranks = config.parallel.dp * config.parallel.tp
     command = [str(made(OF_FORMAT[name])), "-m", "torch.distributed.run", "--standalone",
                "--nproc-per-node", str(ranks),

@@ -13,17 +13,26 @@ from pathlib import Path
 from engine.run import run_folder
 from workbench.selftest.bench import Bench
 from workbench.selftest.registry import Check
-from workbench.selftest.results import FOLDER, Row, Selftest, Verdict, failed, not_possible, passed, save
+from workbench.selftest.results import (
+    FOLDER,
+    Row,
+    Selftest,
+    Verdict,
+    make_failure,
+    make_pass,
+    not_possible,
+    save,
+)
 
 PIDS = "pids.json"
 
 
 def good(bench: Bench) -> Verdict:
-    return passed("as it should be", {"steps_count": 3})
+    return make_pass("as it should be", {"steps_count": 3})
 
 
 def bad(bench: Bench) -> Verdict:
-    return failed("7 instead of 8", {"found_count": 7})
+    return make_failure("7 instead of 8", {"found_count": 7})
 
 
 def impossible(bench: Bench) -> Verdict:
@@ -82,7 +91,7 @@ def chatty(bench: Bench) -> Verdict:
     )
     run_folder.write_json(run / run_folder.FLIGHT / "rank-0.json", {"dump": json.dumps({"frames": [words]})})
     (run / run_folder.LOGS / "rank-0.log").write_text(f"{words}\n{everything}\n")
-    return failed(f"told: {words}")
+    return make_failure(f"told: {words}")
 
 
 def made_up(name: str, limit_seconds: float = 60.0, **others: object) -> Check:

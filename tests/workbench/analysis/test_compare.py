@@ -207,4 +207,4 @@ def test_a_study_stands_for_its_best_run(home: Path) -> None:
     assert best is not None
     assert compare.run_of(home, "quickstart").id == best.run
     with pytest.raises(InputError, match="twice"):
-        compare.named_runs(home, ["quickstart", f"quickstart:{best.trial}"])
+        compare.find_runs(home, ["quickstart", f"quickstart:{best.trial}"])

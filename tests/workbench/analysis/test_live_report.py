@@ -100,7 +100,7 @@ def test_what_a_machine_that_becomes_faster_saves_is_not_the_tuners() -> None:
     seconds = np.where(steps < 15, 1.0, 0.5)
     timeline = Timeline(steps, seconds, np.zeros(40))
     levels = _Levels(windows)
-    assert levels.at(steps)[[0, 5, 25, 39]] == pytest.approx([1.0, 1.0, 0.5, 0.5])
+    assert levels.interpolate(steps)[[0, 5, 25, 39]] == pytest.approx([1.0, 1.0, 0.5, 0.5])
     assert _saved_seconds(windows[1], timeline, 1.0, levels) == pytest.approx(0.0)
     equal, better = Gain(1.0, 0.9, 1.1, "undecided"), Gain(2.0, 1.5, 3.0, "better")
     assert _untuned_times(timeline, 1.0, levels, 30, equal)[30:] == pytest.approx(seconds[30:])

@@ -23,7 +23,7 @@ from workbench.terminal import overview as overview_text
 
 def load(home: Path, name: str) -> tuple[StudyView, StudyDocument]:
     view = load_study(home / "studies" / name)
-    return view, studies.of_view(view)
+    return view, studies.view_document(view)
 
 
 def seen(home: Path) -> Overview:

@@ -55,7 +55,7 @@ def result(file: StudyFile, tmp_path_factory: pytest.TempPathFactory) -> StudyRe
 
 
 def by_key(result: StudyResult, file: StudyFile, home: Path) -> dict[str, picks.Pick]:
-    return {pick.key: pick for pick in picks.of_study(result, file, home)}
+    return {pick.key: pick for pick in picks.explain_picks(result, file, home)}
 
 
 def test_an_order_is_picked_by_seconds_of_messages(
@@ -147,5 +147,5 @@ def test_where_nothing_was_worked_out_nothing_is_said(
 ) -> None:
     assert result.best is not None
     plain = replace(result, best=replace(result.best, resolved={}))
-    assert picks.of_study(plain, file, tmp_path) == []
-    assert picks.of_study(result, None, tmp_path) == []
+    assert picks.explain_picks(plain, file, tmp_path) == []
+    assert picks.explain_picks(result, None, tmp_path) == []

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from engine.config.errors import InputError
-from workbench.analysis.planning import BATCH, SEQUENCE, of_model, record_of_home, typed_target
+from workbench.analysis.planning import BATCH, SEQUENCE, model_config, parse_target, record_of_home
 from workbench.pages.cluster.plan import EXAMPLE
 
 
 def test_the_example_of_the_form_is_a_cluster() -> None:
-    target = typed_target(EXAMPLE)
+    target = parse_target(EXAMPLE)
     group = target.group
     assert (target.cluster.name, target.cluster.size, group.accelerator.name) == ("ours", 32, "h100-sxm")
     assert group.between.bytes_per_second == pytest.approx(400e9 / 8), "a node's devices share its network"
@@ -31,11 +31,11 @@ def test_the_example_of_the_form_is_a_cluster() -> None:
 )
 def test_what_was_typed_wrongly_is_said(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        typed_target(text)
+        parse_target(text)
 
 
 def test_a_named_model_has_sizes_as_papers_take_them() -> None:
-    config = of_model(["model.preset=22b"])
+    config = model_config(["model.preset=22b"])
     assert (config.model.preset, config.precision) == ("22b", "bf16")
     assert (config.batch.global_batch, config.data.sequence_length) == (BATCH, SEQUENCE)
 

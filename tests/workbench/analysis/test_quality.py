@@ -23,7 +23,7 @@ EXACT = [{"step": step, "loss": loss, "seconds": step * 1.0, "wire_bytes": step 
 
 
 def test_losses_are_compared_after_the_same_tokens() -> None:
-    found = quality.compared_quality(OWN, EXACT, 64)
+    found = quality.compare_quality(OWN, EXACT, 64)
     assert found is not None
     assert (found["step"], found["tokens"]) == (20, 1280)
     assert (found["loss"], found["baseline_loss"]) == (2.5, 2.4)
@@ -32,8 +32,8 @@ def test_losses_are_compared_after_the_same_tokens() -> None:
     # Both have reached the worse of the two losses: the lossy run after 20 steps of 0.1 s, the other within 20 of 1 s.
     assert (found["target_loss"], found["seconds_to_target"]) == (2.5, 2.0)
     assert found["baseline_seconds_to_target"] == 20.0
-    assert quality.compared_quality(OWN, [{**EXACT[0], "step": 11}], 64) is None
-    assert quality.compared_quality([], EXACT, 64) is None
+    assert quality.compare_quality(OWN, [{**EXACT[0], "step": 11}], 64) is None
+    assert quality.compare_quality([], EXACT, 64) is None
     assert quality.seconds_to(OWN, 1.0) is None
 
 

@@ -103,31 +103,37 @@ def measured_again(*arms: ArmRow) -> ConfirmationRounds:
 def test_a_study_names_the_baseline_or_the_nearest_and_needs_both_runs(tmp_path: Path) -> None:
     first, second = left_behind(tmp_path, "one", summary(0.1)), left_behind(tmp_path, "two", summary(0.5))
     second = replace(second, trial=1)
-    found = winner_explanation.of_study(StudyResult(best=first, baseline=second, gain=FASTER), tmp_path)
+    found = winner_explanation.explain_winner(StudyResult(best=first, baseline=second, gain=FASTER), tmp_path)
     assert found is not None
     assert (found.winner, found.other, found.role) == ("one", "two", "baseline")
     behind = measured_again(arm(first, ["one"], 1.0, 1.0, 1.0), arm(second, ["two"], 0.7, 0.6, 0.8))
     itself = StudyResult(best=first, baseline=first, runner_up=second, confirmation_rounds=behind)
-    found = winner_explanation.of_study(itself, tmp_path)
+    found = winner_explanation.explain_winner(itself, tmp_path)
     assert found is not None
     assert found.role == "runner_up"
-    assert winner_explanation.of_study(StudyResult(best=first, baseline=first, gain=FASTER), tmp_path) is None
-    assert winner_explanation.of_study(StudyResult(), tmp_path) is None
+    assert (
+        winner_explanation.explain_winner(StudyResult(best=first, baseline=first, gain=FASTER), tmp_path)
+        is None
+    )
+    assert winner_explanation.explain_winner(StudyResult(), tmp_path) is None
     gone = StudyResult(best=first, baseline=replace(second, run="gone"), gain=FASTER)
-    assert winner_explanation.of_study(gone, tmp_path) is None
+    assert winner_explanation.explain_winner(gone, tmp_path) is None
 
 
 @pytest.mark.parametrize("gain", [None, Gain(1.1, 0.9, 1.3, "tie"), Gain(1.1, None, None, "tie")])
 def test_what_was_not_shown_is_not_explained(tmp_path: Path, gain: Gain | None) -> None:
     first, second = left_behind(tmp_path, "one", summary(0.1)), left_behind(tmp_path, "two", summary(0.5))
-    assert winner_explanation.of_study(StudyResult(best=first, baseline=second, gain=gain), tmp_path) is None
+    assert (
+        winner_explanation.explain_winner(StudyResult(best=first, baseline=second, gain=gain), tmp_path)
+        is None
+    )
     close = measured_again(
         arm(first, ["one"], 1.0, 1.0, 1.0), arm(replace(second, trial=1), ["two"], 0.99, 0.9, 1.1)
     )
     itself = StudyResult(
         best=first, baseline=first, runner_up=replace(second, trial=1), confirmation_rounds=close
     )
-    assert winner_explanation.of_study(itself, tmp_path) is None
+    assert winner_explanation.explain_winner(itself, tmp_path) is None
 
 
 def test_the_runs_that_showed_it_explain_it_not_the_lucky_one_of_the_search(tmp_path: Path) -> None:
@@ -140,7 +146,7 @@ def test_the_runs_that_showed_it_explain_it_not_the_lucky_one_of_the_search(tmp_
         arm(first, ["again-1", "again-2"], 1.3, 1.2, 1.4), arm(second, ["base-1", "base-2"], 1.0, 1.0, 1.0)
     )
     study = StudyResult(best=first, baseline=second, gain=FASTER, confirmation_rounds=rounds)
-    found = winner_explanation.of_study(study, tmp_path)
+    found = winner_explanation.explain_winner(study, tmp_path)
     assert found is not None
     base = sum(PHASES.values())
     assert found.seconds == pytest.approx(((base + 0.1) * (base + 0.2)) ** 0.5), "as the study's value is"
@@ -154,4 +160,4 @@ def test_the_runs_that_showed_it_explain_it_not_the_lucky_one_of_the_search(tmp_
 def test_an_explanation_that_contradicts_the_verdict_is_not_given(tmp_path: Path) -> None:
     first, second = left_behind(tmp_path, "one", summary(0.9)), left_behind(tmp_path, "two", summary(0.5))
     study = StudyResult(best=first, baseline=replace(second, trial=1), gain=FASTER)
-    assert winner_explanation.of_study(study, tmp_path) is None
+    assert winner_explanation.explain_winner(study, tmp_path) is None

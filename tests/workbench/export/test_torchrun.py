@@ -186,7 +186,7 @@ def test_several_hosts_begin_an_order_at_the_same_step(command: Run, tmp_path: P
     ]
     seen = LiveRun(folder).read()
     assert list(seen.hosts) == ["first", "second-site"]
-    assert [set(seen.of_host(name).processes["rank"]) for name in (None, *seen.hosts)] == [{0}, {0}, {1}]
+    assert [set(seen.select_host(name).processes["rank"]) for name in (None, *seen.hosts)] == [{0}, {0}, {1}]
     lasts = [
         RunRecords(folder / run_folder.RECORDS).table(rank, "step").column("step")[-1] for rank in (0, 1)
     ]

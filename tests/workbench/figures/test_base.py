@@ -98,14 +98,14 @@ def test_the_revision_keeps_a_zoom_while_the_data_grows() -> None:
 
 def test_a_change_is_a_line_before_its_step_that_says_what_changed() -> None:
     rows = [ChangeRow(1, "a.b", None, 2), ChangeRow(1, "c.d", None, "x")]
-    drawn = spec(base.marked(FULL["ranks"](), change_marks(rows)))
+    drawn = spec(base.add_marks(FULL["ranks"](), change_marks(rows)))
     (line,) = [shape for shape in drawn["layout"]["shapes"] if shape["type"] == "line"]
     assert (line["x0"], line["x1"]) == (0.5, 0.5)
     assert "from step 1 on: a.b = 2, c.d = x" in [
         note.get("hovertext") for note in drawn["layout"]["annotations"]
     ]
     plain = FULL["ranks"]()
-    assert base.marked(plain, []) is plain
+    assert base.add_marks(plain, []) is plain
 
 
 def test_long_reasons_are_broken_into_lines() -> None:

@@ -42,10 +42,10 @@ def test_a_reason_holds_until_the_next_reading() -> None:
 
 def test_many_short_stretches_are_drawn_as_few() -> None:
     seconds = np.arange(10_000.0)
-    found = gpu.throttled(seconds, np.where(np.arange(10_000) % 7 == 0, 4.0, 0.0))
+    found = gpu.throttled_spans(seconds, np.where(np.arange(10_000) % 7 == 0, 4.0, 0.0))
     assert found == [Throttled("power cap", 0.0, 9997.0)]
-    assert gpu.throttled(seconds, np.full(10_000, np.nan)) == []
-    assert gpu.throttled(np.empty(0), np.empty(0)) == []
+    assert gpu.throttled_spans(seconds, np.full(10_000, np.nan)) == []
+    assert gpu.throttled_spans(np.empty(0), np.empty(0)) == []
 
 
 def test_nvlink_s_rate_is_the_driver_s_or_else_that_of_its_counter() -> None:

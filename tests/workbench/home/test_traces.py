@@ -46,7 +46,7 @@ class Traced:
 
     @property
     def trace(self) -> traces.Trace:
-        (found,) = traces.of_run(self.folder)
+        (found,) = traces.list_traces(self.folder)
         return found
 
     @property
@@ -71,7 +71,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
         target = Target("run", folder.name, folder)
         first = threading.Thread(target=trace, args=(target,))
         first.start()
-        wait_until(lambda: traces.under_way(folder) is not None)
+        wait_until(lambda: traces.running_trace(folder) is not None)
         replies["second"] = control.ask(target, "trace", {"steps": STEPS})
         first.join()
         control.ask(target, "stop", {})
@@ -208,23 +208,23 @@ def test_a_damaged_part_is_told_and_nothing_half_is_left(traced: Traced, tmp_pat
     folder = shutil.copytree(traced.folder, tmp_path / traced.folder.name)
     merged = folder / Path(traced.reply.file or "").relative_to(traced.folder)
     merged.unlink()
-    (trace,) = traces.of_run(folder)
+    (trace,) = traces.list_traces(folder)
     assert trace.merged is None
     part = trace.files[1]
     part.write_bytes(part.read_bytes()[:-3000])
     with pytest.raises(traces.MergeError, match=r"rank-1\.json\.gz"):
-        traces.merged_trace(folder, trace)
+        traces.merge_trace(folder, trace)
     assert sorted(path.name for path in merged.parent.glob("*.gz")) == ["rank-0.json.gz", "rank-1.json.gz"]
     part.unlink()
-    (trace,) = traces.of_run(folder)
-    only = chrome_traces.read(traces.merged_trace(folder, trace))["traceEvents"]
+    (trace,) = traces.list_traces(folder)
+    only = chrome_traces.read(traces.merge_trace(folder, trace))["traceEvents"]
     assert {event["pid"] for event in only} == {0}
 
 
 def test_ranks_that_wrote_nothing_are_named(traced: Traced, tmp_path: Path) -> None:
     folder = shutil.copytree(traced.folder, tmp_path / traced.folder.name)
     (folder / run_folder.RECORDS / "rank-1.events").unlink()
-    (trace,) = traces.of_run(folder)
+    (trace,) = traces.list_traces(folder)
     assert (trace.state, len(trace.files)) == ("recorded", 1)
     assert trace.problems == ["the run ended before rank 1 wrote its part"]
 

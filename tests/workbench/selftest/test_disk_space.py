@@ -17,7 +17,7 @@ from tests.workbench.conftest import Run
 from workbench.selftest import isolation, registry, runner
 from workbench.selftest.isolation import Asked
 from workbench.selftest.redaction import Scrubber
-from workbench.selftest.results import DOCUMENT, Row, Selftest, Verdict, failed, load, passed, save
+from workbench.selftest.results import DOCUMENT, Row, Selftest, Verdict, load, make_failure, make_pass, save
 from workbench.selftest.worker import ANSWER
 from workbench.terminal.selftest import losses
 
@@ -36,7 +36,7 @@ def quiet(check: registry.Check, row: Row | None) -> None:
 def told(check: registry.Check, scratch: Path) -> Verdict:
     """A verdict without a process; words of its own are left."""
     (scratch / isolation.OUTPUT).write_text("words")
-    return failed("7 instead of 8") if check.name == "bad" else passed("as it should be")
+    return make_failure("7 instead of 8") if check.name == "bad" else make_pass("as it should be")
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_a_check_that_fails_for_want_of_room_is_no_failure(
 ) -> None:
     """Unless there is room: then it was another disk's, and the check's own words say so."""
     little_room(free)
-    run_folder.write_json(tmp_path / ANSWER, asdict(failed(said, {"steps_count": 1})))
+    run_folder.write_json(tmp_path / ANSWER, asdict(make_failure(said, {"steps_count": 1})))
     verdict = isolation._answer(0, tmp_path)
     assert (verdict.outcome, verdict.reason, verdict.measured) == (outcome, reason, {"steps_count": 1})
 

@@ -224,8 +224,8 @@ def resting(*steps: float) -> list[list[int]]:
     ],
 )
 def test_what_a_rank_keeps_of_every_trial_is_seen(steps: tuple[float, ...], grown: int) -> None:
-    found = warm_ranks.left_growth(resting(*steps))
+    found = warm_ranks.usual_growth(resting(*steps))
     assert found == pytest.approx(grown, abs=1)
     assert bool(warm_ranks._check_growth(found)) == (grown > 750_000)
-    assert warm_ranks.left_growth([*resting(*steps), []]) is None
+    assert warm_ranks.usual_growth([*resting(*steps), []]) is None
     assert warm_ranks._check_growth(None)

@@ -63,7 +63,7 @@ def ask(
         "headers": [(name.encode(), value.encode()) for name, value in lines.items()],
         "server": ("127.0.0.1", 8501),
     } | ({"method": method} if kind == "http" else {})
-    asyncio.run(Door(app, Rules.of(hosts, token, 8501))(scope, receive, send))
+    asyncio.run(Door(app, Rules.from_hosts(hosts, token, 8501))(scope, receive, send))
     first = sent[0]
     found = {name.decode().lower(): value.decode() for name, value in first.get("headers", [])}
     closed = {"websocket.accept": 101, "websocket.close": 403}

@@ -111,7 +111,7 @@ def test_a_run_that_measured_nothing_says_so(home: Path) -> None:
 def test_a_browser_draws_it_from_the_file_alone(
     full: Path, tmp_path: Path, visit: Callable[[str], Visit], screenshots: Path | None, scheme: str
 ) -> None:
-    out = report.written(full, resolve(full, "quickstart"), tmp_path / "study.html")
+    out = report.write_report(full, resolve(full, "quickstart"), tmp_path / "study.html")
     tab = visit(scheme)
     said: list[str] = []
     tab.page.on("pageerror", lambda error: said.append(str(error)))

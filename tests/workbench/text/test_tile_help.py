@@ -20,11 +20,11 @@ def test_every_tile_has_help(home: Path, page: str) -> None:
 
 
 def test_what_follows_a_comma_is_no_part_of_the_name() -> None:
-    assert tile_help.of_tile("Best, measured again, tokens/s") == tile_help.STUDY["Best"]
+    assert tile_help.find_help("Best, measured again, tokens/s") == tile_help.STUDY["Best"]
     assert (
-        tile_help.of_tile("Step time, mean")
+        tile_help.find_help("Step time, mean")
         == tile_help.RUN["Step time, mean"]
-        != tile_help.of_tile("Step time")
+        != tile_help.find_help("Step time")
     )
-    assert tile_help.of_tile("Peak memory") == tile_help.RUN["Peak memory"]
-    assert tile_help.of_tile("Happiness") is None
+    assert tile_help.find_help("Peak memory") == tile_help.RUN["Peak memory"]
+    assert tile_help.find_help("Happiness") is None

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
-from workbench.export.mapping.launch import Launch, by_torchrun
+from workbench.export.mapping.launch import Launch, torchrun_command
 from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
@@ -18,7 +18,7 @@ from workbench.export.mapping.rows import (
     Level,
     Row,
     Values,
-    converted_row,
+    convert_row,
     only,
     same,
 )
@@ -258,7 +258,7 @@ ROWS = add_common_rows((
     Row("train.learning_rate_schedule", Level.EXPRESSED, (f"{_L}lr_decay_style",), "over max_steps",
         write=_schedule, read=_read_schedule, can=learning.kind_arrives),
     Row("train.learning_rate_floor", Level.EXPRESSED, (f"{_L}min_lr",), "as a rate", can=learning.whole_floor),
-    converted_row("train.clip_norm", "clip_grad_norm.max_norm", lambda norm: norm or _UNREACHED,
+    convert_row("train.clip_norm", "clip_grad_norm.max_norm", lambda norm: norm or _UNREACHED,
               lambda norm: norm if norm < _UNREACHED else None),
     Row("train.validate_every", Level.EXPRESSED, (f"{_S}val_every_steps",),
         write=lambda values: {f"{_S}val_every_steps": values["train.validate_every"]}
@@ -307,7 +307,7 @@ AUTOMODEL = Format(
         "NeMo Automodel",
         "recipe.yaml [its other options]",
         "your recipe, which is merged with it",
-        by_torchrun('-m nemo_automodel.cli.app "$merged" "${@:2}"', _MERGE),
+        torchrun_command('-m nemo_automodel.cli.app "$merged" "${@:2}"', _MERGE),
     ),
     tried={"parsed": "by nemo-automodel 0.7.0", "trained": "no"},
 )

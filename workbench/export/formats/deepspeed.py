@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
-from workbench.export.mapping.launch import of_a_script
+from workbench.export.mapping.launch import script_launch
 from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import Document, Format, Level, Row, Values, accumulation_of
 
@@ -290,7 +290,7 @@ def _read(text: str) -> Document:
     Raises:
         InputError: it is not JSON, or holds no keys.
     """
-    kinds = documents.known("deepspeed")["keys"]
+    kinds = documents.read_format("deepspeed")["keys"]
 
     def whole(key: str, value: Any) -> Any:
         is_whole = isinstance(value, float) and value.is_integer() and kinds.get(key) == "int"
@@ -375,7 +375,7 @@ DEEPSPEED = Format(
     document=_read,
     problems=problems,
     partly=("scheduler.type", "optimizer.type"),
-    launch=of_a_script(
+    launch=script_launch(
         "a script that calls deepspeed.initialize", '"$1" --deepspeed_config "$HERE/ds_config.json" "${@:2}"'
     ),
     tried={"parsed": "by deepspeed 0.19.8", "trained": "ZeRO 0 to 3 on two CPU ranks"},

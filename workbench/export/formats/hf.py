@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
-from workbench.export.mapping.launch import of_a_script
+from workbench.export.mapping.launch import script_launch
 from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
@@ -19,7 +19,7 @@ from workbench.export.mapping.rows import (
     Row,
     Values,
     accumulation_of,
-    converted_row,
+    convert_row,
     only,
     same,
 )
@@ -188,7 +188,7 @@ ROWS = add_common_rows((
     Row("precision", Level.EXPRESSED, ("bf16",),
         write=lambda values: {"bf16": True} if values["precision"] == "bf16" else {},
         read=lambda document, ranks: {"precision": "bf16" if document.get("bf16") else "fp32"}),
-    converted_row("compile", "torch_compile", bool, bool),
+    convert_row("compile", "torch_compile", bool, bool),
     Row("device", Level.EXPRESSED, ("use_cpu",), "without it a GPU is used where there is one",
         write=lambda values: {"use_cpu": True} if values["device"] == "cpu" else {},
         read=lambda document, ranks: {"device": "cpu"} if document.get("use_cpu") else {},
@@ -217,7 +217,7 @@ ROWS = add_common_rows((
     Row("train.momentum", Level.EXPRESSED, ("optim_args",), "of SGD",
         can=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
     same("train.weight_decay", "weight_decay"),
-    converted_row("train.clip_norm", "max_grad_norm", lambda norm: norm or 0.0, lambda norm: norm or None),
+    convert_row("train.clip_norm", "max_grad_norm", lambda norm: norm or 0.0, lambda norm: norm or None),
     Row("train.validate_every", Level.EXPRESSED, ("eval_strategy", "eval_steps"), write=_evaluating,
         read=_whole("eval_steps", "eval_strategy", "train.validate_every")),
     Row("checkpoint.every_steps", Level.EXPRESSED, ("save_strategy", "save_steps"), write=_saving,
@@ -259,6 +259,6 @@ HF = Format(
     document=documents.read_json,
     problems=problems,
     partly=(_KIND, "optim", "optim_args"),
-    launch=of_a_script("a script with Hugging Face's Trainer", '"$1" "$HERE/training_args.json" "${@:2}"'),
+    launch=script_launch("a script with Hugging Face's Trainer", '"$1" "$HERE/training_args.json" "${@:2}"'),
     tried={"parsed": "by transformers 5.23.0", "trained": "DDP and FSDP2 on two CPU ranks"},
 )

@@ -56,7 +56,7 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
         "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
     }
     text = _HEAD.format(ranks=layout_of(config).world_size) + yaml.safe_dump(job, sort_keys=False)
-    return torchrun.with_script(
+    return torchrun.replace_script(
         exported, "trainjob.yaml", text, "`kubectl create -f trainjob.yaml` trains it again"
     )
 

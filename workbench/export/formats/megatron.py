@@ -13,7 +13,7 @@ from engine.config.errors import InputError
 from engine.config.layout import layers_of_stages
 from workbench.export.formats.megatron_arguments import RANKS, read, text
 from workbench.export.mapping import documents, learning
-from workbench.export.mapping.launch import Launch, by_torchrun
+from workbench.export.mapping.launch import Launch, torchrun_command
 from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
@@ -22,8 +22,8 @@ from workbench.export.mapping.rows import (
     Row,
     Values,
     accumulation_of,
-    converted_row,
-    lost,
+    convert_row,
+    drop,
     only,
     same,
     same_read,
@@ -316,7 +316,7 @@ ROWS = add_common_rows((
     Row("model.tied_embeddings", Level.EXPRESSED, (_UNTIED,),
         write=lambda values: {} if values["model.tied_embeddings"] else {_UNTIED: True},
         read=lambda document, ranks: {} if document.get(_UNTIED) else {"model.tied_embeddings": True}),
-    lost("data.path", "a text is prepared for Megatron-LM first", "give --data-path and its tokenizer to run.sh"),
+    drop("data.path", "a text is prepared for Megatron-LM first", "give --data-path and its tokenizer to run.sh"),
     Row("data.sequence_length", Level.EXPRESSED, ("--seq-length", "--max-position-embeddings"),
         write=lambda values: dict.fromkeys(("--seq-length", "--max-position-embeddings"),
                                            values["data.sequence_length"]),
@@ -398,7 +398,7 @@ ROWS = add_common_rows((
     Row("train.momentum", Level.EXPRESSED, ("--sgd-momentum", "--muon-momentum"),
         can=lambda values: values["train.optimizer"] == "sgd" or _muon(values) or values["train.momentum"] == 0.9),
     same("train.weight_decay", "--weight-decay"),
-    converted_row("train.clip_norm", "--clip-grad", lambda norm: norm or 0.0, lambda norm: norm or None),
+    convert_row("train.clip_norm", "--clip-grad", lambda norm: norm or 0.0, lambda norm: norm or None),
     same("train.validation_batches", "--eval-iters"),
     Row("train.validate_every", Level.EXPRESSED, ("--eval-interval",),
         write=lambda values: {"--eval-interval": values["train.validate_every"]}
@@ -452,7 +452,7 @@ MEGATRON = Format(
         "Megatron-LM's pretrain_gpt.py",
         "pretrain_gpt.py --data-path ...",
         "its pretrain_gpt.py",
-        by_torchrun('"$1" "${arguments[@]}" "${@:2}"', _BEFORE),
+        torchrun_command('"$1" "${arguments[@]}" "${@:2}"', _BEFORE),
     ),
     tried={"parsed": "by megatron-core 0.19.2", "trained": "tensor and sequence parallel on two CPU ranks"},
     ranks=lambda document: document.get(RANKS),

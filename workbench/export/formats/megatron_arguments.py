@@ -34,7 +34,7 @@ def read(source: str) -> Document:
         words = shlex.split(source.replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise InputError("file", None, f"cannot be split into arguments ({error})") from None
-    kinds, found, at = documents.known("megatron")["keys"], Document(), 0
+    kinds, found, at = documents.read_format("megatron")["keys"], Document(), 0
     while at < len(words):
         key, equals, rest = words[at].partition("=")
         at += 1

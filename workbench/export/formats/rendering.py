@@ -12,7 +12,7 @@ from workbench.export.bundle import Bundle
 from workbench.export.mapping import documents, hooks
 from workbench.export.mapping.rows import Format, Loss, ranks_of, settings_of
 from workbench.export.provenance import provenance, source
-from workbench.export.torchrun import exports_of, measured
+from workbench.export.torchrun import exports_of, throughput_text
 from workbench.home.runs import RunView
 from workbench.text.output import dumps
 
@@ -47,7 +47,7 @@ def render_format(form: Format, view: RunView, study: StudyDocument | None = Non
     if not is_decoder(config.model):
         remedy = "is a model of this project's engine, which others do not know; export it to torchrun, slurm or k8s"
         raise InputError(FIELD, config.model.workload, remedy)
-    document, losses = form.written(config), tuple(form.losses(config))
+    document, losses = form.make_document(config), tuple(form.losses(config))
     ranks = ranks_of(settings_of(config))
     for problem in form.problems(documents.usual(form.name) | document, ranks):
         raise AssertionError(f"an export to {form.name} breaks its own rules: {problem}")
@@ -67,7 +67,7 @@ def facts(form: Format, losses: Sequence[Loss]) -> dict[str, Any]:
     """What an export does not say, what its keys were checked against, and which checks were made, of what."""
     return {
         "losses": [loss.as_dict() for loss in losses],
-        "checked_against": documents.known(form.name)["package"],
+        "checked_against": documents.read_format(form.name)["package"],
         "levels": {"guarded": "this export", **form.tried},
     }
 
@@ -80,8 +80,8 @@ def _words(form: Format, view: RunView, losses: Sequence[Loss]) -> dict[str, Any
         "title": form.title,
         "file": form.file,
         "arguments": form.launch.arguments,
-        "measured": measured(view),
-        "package": documents.known(form.name)["package"],
+        "measured": throughput_text(view),
+        "package": documents.read_format(form.name)["package"],
         "tried": "; ".join(f"{level}: {what}" for level, what in form.tried.items()),
         "losses": "\n".join(f"- {loss.line}" for loss in losses) or "Nothing: it says all of it.",
     }

@@ -67,6 +67,6 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
         else f"#SBATCH --gpus-per-node={each}",
         exports=torchrun.exports_of(config),
     )
-    return torchrun.with_script(
+    return torchrun.replace_script(
         exported, "job.sbatch", job, "`sbatch job.sbatch` trains it again; see its first lines"
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
-from workbench.export.mapping.launch import Launch, by_torchrun
+from workbench.export.mapping.launch import Launch, torchrun_command
 from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
@@ -21,8 +21,8 @@ from workbench.export.mapping.rows import (
     Row,
     Values,
     accumulation_of,
-    converted_row,
-    lost,
+    convert_row,
+    drop,
     only,
     same,
 )
@@ -198,7 +198,7 @@ ROWS = add_common_rows((
         write=_pipeline, read=_read_pipeline),
     _one("parallel.cp", f"{_P}context_parallel_degree"),
     _one("parallel.ep", f"{_P}expert_parallel_degree"),
-    lost("parallel.cp_method", "its context parallelism is a ring", "measure with ring"),
+    drop("parallel.cp_method", "its context parallelism is a ring", "measure with ring"),
     Row("parallel.zero_stage", Level.EQUIVALENT, (f"{_P}fsdp_reshard_after_forward",),
         "2 and 3 are FSDP2 that never and always reshards; 1 becomes 2, and beside cp there is FSDP2 alone",
         "stage 1: export to deepspeed or megatron",
@@ -216,7 +216,7 @@ ROWS = add_common_rows((
                                               f"{_PIPE}last_stage_less_layers"),
         "as layers of a stage, which a file without the model does not turn back", "say it beside an import",
         can=lambda values: values["schedule.chunks"] == 1),
-    lost("schedule.stage_layers", "stages are dealt evenly but for the first and the last", "export to megatron"),
+    drop("schedule.stage_layers", "stages are dealt evenly but for the first and the last", "export to megatron"),
     Row("memory.recompute", Level.EQUIVALENT, ("activation_checkpoint",),
         "selective keeps what it thinks dear, by operator",
         write=lambda values: {"activation_checkpoint": values["memory.recompute"]},
@@ -232,11 +232,11 @@ ROWS = add_common_rows((
                               f"{_T}dtype": "float32"},
         read=lambda document, ranks: {
             "precision": "bf16" if document[f"{_T}mixed_precision_param"] == "bfloat16" else "fp32"}),
-    lost("memory.parameters", "its bf16 weights have no fp32 copy", "measure with fp32 weights"),
-    converted_row("compile", "compile.enable", bool, bool),
+    drop("memory.parameters", "its bf16 weights have no fp32 copy", "measure with fp32 weights"),
+    convert_row("compile", "compile.enable", bool, bool),
     same("train.steps", f"{_T}steps"),
     same("train.seed", "debug.seed"),
-    converted_row("train.clip_norm", f"{_T}max_norm", lambda norm: norm or 1e9,
+    convert_row("train.clip_norm", f"{_T}max_norm", lambda norm: norm or 1e9,
                   lambda norm: norm if norm < 1e9 else None),
     Row("train.learning_rate", Level.EXPRESSED, ("optimizer.lr",),
         write=lambda values: {"optimizer.lr": values["train.learning_rate"],
@@ -244,7 +244,7 @@ ROWS = add_common_rows((
                               "optimizer.eps": values.get("train.epsilon", 1e-8)},
         read=lambda document, ranks: {"train.learning_rate": document["optimizer.lr"]}
         if "optimizer.lr" in document else {}),
-    lost("train.optimizer", "default_adamw is AdamW; its Muon needs groups of weights by their names",
+    drop("train.optimizer", "default_adamw is AdamW; its Muon needs groups of weights by their names",
          "set config.optimizer in the recipe"),
     Row("train.beta1", Level.EXPRESSED, ("optimizer.betas",), read=_read_adam),
     Row("train.beta2", Level.EXPRESSED, ("optimizer.betas",)),
@@ -417,7 +417,7 @@ TORCHTITAN = Format(
         "torchtitan",
         "[its other options]",
         "",
-        by_torchrun(
+        torchrun_command(
             '-m torchtitan.train --module recipe --config exported "$@"',
             'export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"\n',
         ),

@@ -93,7 +93,7 @@ def _of_keys(tree: object) -> Document:
 
 
 @functools.cache
-def known(name: str) -> dict[str, Any]:
+def read_format(name: str) -> dict[str, Any]:
     """Of a format: ``package`` with its version, ``keys`` with their types, ``usual`` values."""
     found: dict[str, Any] = json.loads(KNOWN.read_text(encoding="utf-8"))[name]
     return found
@@ -101,23 +101,25 @@ def known(name: str) -> dict[str, Any]:
 
 def usual(name: str) -> Document:
     """What a trainer takes for keys that a file leaves out."""
-    return dict(known(name)["usual"])
+    return dict(read_format(name)["usual"])
 
 
 def unknown_keys(name: str, document: Document) -> Iterator[InputError]:
     """Keys that a trainer does not know, and values of another type than its own."""
-    keys: dict[str, Any] = known(name)["keys"]
+    keys: dict[str, Any] = read_format(name)["keys"]
     for key, value in document.items():
         found = next((part for part in _parts(key) if part in keys), None)
         owner = found or ""
         strict = any(other.startswith(f"{owner}.") for other in keys)
         if found is None or (found != key and strict):
             near = difflib.get_close_matches(key, keys, n=3, cutoff=0.0)
-            yield InputError(key, value, f"unknown to {known(name)['package']}; nearest: {', '.join(near)}")
+            yield InputError(
+                key, value, f"unknown to {read_format(name)['package']}; nearest: {', '.join(near)}"
+            )
         elif found == key and value is not None and not _is(value, keys[key]):
             kind = keys[key]
             asked = f"one of {', '.join(map(str, kind))}" if isinstance(kind, list) else _TYPES[kind][1]
-            yield InputError(key, value, f"is not what {known(name)['package']} takes; give {asked}")
+            yield InputError(key, value, f"is not what {read_format(name)['package']} takes; give {asked}")
 
 
 def _parts(key: str) -> Iterator[str]:

@@ -56,12 +56,12 @@ class Launch:
         return _HEAD.format(needed=needed, exports=exports, **words) + self.end + "\n"
 
 
-def by_torchrun(command: str, before: str = "") -> str:
+def torchrun_command(command: str, before: str = "") -> str:
     """The end of a script that starts a command by torchrun, after what comes ``before``."""
     line = 'exec python3 -m torch.distributed.run "${where[@]}" --nproc-per-node "$((RANKS / NNODES))" \\\n'
     return f"{_WHERE}{before}{line}  {command}"
 
 
-def of_a_script(what: str, command: str) -> Launch:
+def script_launch(what: str, command: str) -> Launch:
     """A trainer whose users bring the training script, the first argument."""
-    return Launch(what, "train.py [its arguments]", "your training script", by_torchrun(command))
+    return Launch(what, "train.py [its arguments]", "your training script", torchrun_command(command))

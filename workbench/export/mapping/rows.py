@@ -85,7 +85,7 @@ class Row:
 
 def same(setting: str, key: str, why: str = "", can: Callable[[Values], bool] | None = None) -> Row:
     """A row whose key takes the setting's value as it is."""
-    return converted_row(setting, key, lambda value: value, lambda value: value, why=why, can=can)
+    return convert_row(setting, key, lambda value: value, lambda value: value, why=why, can=can)
 
 
 def same_read(setting: str, key: str) -> Row:
@@ -97,7 +97,7 @@ def same_read(setting: str, key: str) -> Row:
     return Row(setting, Level.EXPRESSED, (key,), read=read)
 
 
-def converted_row(
+def convert_row(
     setting: str,
     key: str,
     there: Callable[[Any], Any],
@@ -118,7 +118,7 @@ def converted_row(
     return Row(setting, level, (key,), why, write=write, read=read, can=can)
 
 
-def lost(setting: str, why: str, instead: str = "", *, always: bool = False, hook: str = "") -> Row:
+def drop(setting: str, why: str, instead: str = "", *, always: bool = False, hook: str = "") -> Row:
     """A row of what a format has no key for."""
     return Row(setting, Level.NOT, why=why, instead=instead, always=always, hook=hook)
 
@@ -176,7 +176,7 @@ class Format:
         """The row about a setting."""
         return next(row for row in self.rows if row.covers(setting))
 
-    def written(self, config: RunConfig) -> Document:
+    def make_document(self, config: RunConfig) -> Document:
         """The document of a configuration."""
         values = settings_of(config)
         values = fold_degrees(values, self.degrees(values))
@@ -216,7 +216,7 @@ class Format:
         make one only beside others, and those of ``partly`` that an export of it would not say again. ``usual`` is what
         holds where a document says nothing.
         """
-        read, again = {key for row in self.rows for key in row.keys}, self.written(config)
+        read, again = {key for row in self.rows for key in row.keys}, self.make_document(config)
 
         def arrives(key: str, value: Any) -> bool:
             if not value and not isinstance(value, str) and key in read:

@@ -47,7 +47,7 @@ class Metric(NamedTuple):
     seconds: Array
     measured: Array
 
-    def known(self) -> Metric:
+    def select_known(self) -> Metric:
         """Only the steps of which every rank knows it."""
         return self._select_steps(np.asarray(np.isfinite(self.seconds).all(axis=0)))
 
@@ -56,7 +56,7 @@ class Metric(NamedTuple):
             steps=self.steps[wanted], seconds=self.seconds[:, wanted], measured=self.measured[wanted]
         )
 
-    def beside_median(self) -> Metric:
+    def excess_over_median(self) -> Metric:
         """Each rank's seconds beyond the median rank of the step."""
         return self._replace(seconds=self.seconds - np.median(self.seconds, axis=0))
 
@@ -111,7 +111,7 @@ def rows_by_host(ranks: Sequence[int], hosts: Mapping[int, str]) -> dict[str, li
 
 def heat_series(metric: Metric, rows: Mapping[str, Sequence[int]], relative: bool = False) -> HeatSeries:
     """``rows`` maps a row's title to its ranks; of each cell the largest value counts: that is what is looked for."""
-    shown = metric.beside_median() if relative and len(metric.ranks) > 1 else metric
+    shown = metric.excess_over_median() if relative and len(metric.ranks) > 1 else metric
     per_column = max(1, -(-len(shown.steps) // MOST_COLUMNS))
     starts = range(0, len(shown.steps), per_column)
     numbers, places = [], []

@@ -256,7 +256,7 @@ def _lane_name(rank: int, kind: str, axis: str) -> str:
     return f"<b>rank {rank}</b>" if kind == PHASE else "actions" if kind == ACTION else axis
 
 
-def exposed_by_axis(
+def axis_bars(
     exposed: Mapping[str, float],
     hidden: Mapping[str, float],
     revision: str = "",

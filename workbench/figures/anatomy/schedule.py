@@ -239,7 +239,7 @@ def timed_series(title: str, chosen: Plan, actions: Sequence[Timed]) -> TimedSer
     return TimedSeries(title, chosen.ranks, chosen.chunks, bars)
 
 
-def measured_actions(records: RunRecords, step: int, pipeline: Sequence[int]) -> list[Timed]:
+def pipeline_actions(records: RunRecords, step: int, pipeline: Sequence[int]) -> list[Timed]:
     """What the ranks of a pipeline did in a step, by the clock of rank 0; empty if one of them recorded nothing."""
     clocks, found = clocks_of(records), list[Timed]()
     for place, rank in enumerate(pipeline):

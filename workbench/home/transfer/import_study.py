@@ -21,11 +21,11 @@ from engine.run import run_folder
 from engine.run.calibration import fingerprint
 from tuning.storage import study_folder
 from workbench.home.transfer import atomic_import, rename
-from workbench.home.transfer.manifest import MANIFEST, RUNS, STUDIES, Manifest, damage, parsed_manifest
+from workbench.home.transfer.manifest import MANIFEST, RUNS, STUDIES, Manifest, damage, parse_manifest
 from workbench.home.transfer.rename import Names
 
 
-def of_study(folder: Path, manifest: Manifest, names: Names) -> tuple[str, ...]:
+def finish_import(folder: Path, manifest: Manifest, names: Names) -> tuple[str, ...]:
     """Lines about a study that was unpacked as ``folder``, whose Optuna file is made here unless it is a large one."""
     found = [_index(folder), _machine(manifest), _data(folder), _own_file(manifest, names)]
     return tuple(line for line in found if line)
@@ -111,7 +111,7 @@ def unpack(home: Path, path: Path, name: str | None = None) -> Unpacked:
             before = _known_runs(home, place)
             _make_at_home(place, names)
             _check_free(home, names)
-            found = of_study(place / STUDIES / names[manifest.study], manifest, names)
+            found = finish_import(place / STUDIES / names[manifest.study], manifest, names)
             atomic_import.land(home, place)
     study = names[manifest.study]
     return Unpacked(
@@ -151,7 +151,7 @@ def _manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
         raise damage(str(path), f"it holds no {MANIFEST}") from None
     except _UNREADABLE as error:
         raise damage(str(path), f"its {MANIFEST} cannot be read ({error})") from None
-    manifest = parsed_manifest(found, str(path))
+    manifest = parse_manifest(found, str(path))
     held, told = sorted(archive.namelist()), sorted([*manifest.members, MANIFEST])
     if held != told:
         stray = next(iter(set(held) ^ set(told)), held[0])

@@ -71,7 +71,7 @@ class Manifest:
         return {"format": FORMAT} | known | {"members": members}
 
 
-def parsed_manifest(found: object, path: str) -> Manifest:
+def parse_manifest(found: object, path: str) -> Manifest:
     """A manifest that was read.
 
     Raises:

@@ -41,7 +41,7 @@ def lines(data: bytes) -> Iterator[Line]:
             yield line
 
 
-def renamed_journal(data: bytes, names: Names) -> bytes:
+def rename_journal(data: bytes, names: Names) -> bytes:
     """The journal as it would be had the study had its new name; what cannot be read stays as it is."""
     return b"\n".join(_rename_line(piece, names) for piece in data.split(b"\n"))
 
@@ -129,10 +129,10 @@ def rename_study(folder: Path, names: Names) -> None:
         folder / run_folder.STATUS, lambda tree: _rename(tree, names, "study", "continued_in", "continues")
     )
     journal = folder / study_folder.JOURNAL
-    journal.write_bytes(renamed_journal(journal.read_bytes(), names))
+    journal.write_bytes(rename_journal(journal.read_bytes(), names))
     given = folder / study_folder.STUDY_GIVEN
     if given.is_file():
-        given.write_text(given_as(given.read_text("utf-8"), names), "utf-8")
+        given.write_text(rename_file(given.read_text("utf-8"), names), "utf-8")
     folder.rename(folder.with_name(names[folder.name]))
 
 
@@ -144,7 +144,7 @@ def rename_run(folder: Path, names: Names) -> None:
     )
 
 
-def given_as(text: str, names: Names) -> str:
+def rename_file(text: str, names: Names) -> str:
     """A study's file under its new name, with its comments where that is possible."""
     try:
         tree = yaml.load(text, StrictLoader)

@@ -12,7 +12,7 @@ from engine.run.calibration import fingerprint, host_links, store
 from engine.run.calibration.table import Calibration, Curve
 from workbench.figures import calibration
 from workbench.figures.cluster import placement
-from workbench.home.calibrations import found_here, island_lines, segments, size
+from workbench.home.calibrations import find_calibration, island_lines, segments, size
 from workbench.pages.cluster import measurement_jobs
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import chart
@@ -38,7 +38,7 @@ def page() -> None:
 
 
 def _draw() -> None:
-    stored = found_here(home())
+    stored = find_calibration(home())
     latest = stored.calibration or stored.stale
     if latest is None:
         _empty()
@@ -63,7 +63,7 @@ def _empty() -> None:
 
 
 def _state(stored: store.Found, shown: Calibration) -> None:
-    when = f"Measured {words.when(shown.measured_unix)}, {words.ago(shown.measured_unix)}"
+    when = f"Measured {words.date_text(shown.measured_unix)}, {words.ago(shown.measured_unix)}"
     with st.container(horizontal=True, vertical_alignment="center", key="machine-state"):
         if stored.calibration:
             st.badge("holds", icon=":material/check_circle:", color="green")
@@ -197,7 +197,7 @@ def _selftest_state(last: Selftest) -> None:
         if not last.complete:
             missing = len(last.asked) - len(last.checks)
             st.badge(f"{missing} without a result", icon=":material/stop_circle:", color="orange")
-        when = f"Started {words.when(last.started_unix)}, {words.ago(last.started_unix)}"
+        when = f"Started {words.date_text(last.started_unix)}, {words.ago(last.started_unix)}"
         summary = f"{when}, took {words.seconds(last.seconds)}, {last.ranks} ranks, device {last.device}"
         st.caption(summary, width="content")
 

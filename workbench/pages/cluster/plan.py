@@ -128,7 +128,7 @@ def _compute_plan(asked: Asked, home_folder: Path) -> Planned:
         "batch.global_batch": asked.batch,
         "data.sequence_length": asked.sequence,
     }
-    return plans.plan(planning.of_model([]).with_values(values | _precision(target)), target)
+    return plans.plan(planning.model_config([]).with_values(values | _precision(target)), target)
 
 
 def _precision(target: Target) -> dict[str, str]:
@@ -140,7 +140,7 @@ def _precision(target: Target) -> dict[str, str]:
 
 def _target(asked: Asked, home_folder: Path) -> Target:
     if asked.cluster == TYPED:
-        return planning.typed_target(asked.text)
+        return planning.parse_target(asked.text)
     if asked.cluster == HERE:
         return target_of(home_folder, None, None, None)
     return target_of(home_folder, asked.cluster, asked.nodes, None)
@@ -256,7 +256,7 @@ def _draw_track_record(record: Record) -> None:
     st.header("Predicted against measured", anchor=False, divider=True)
     st.caption(words.escape(plan_text.track_record_line(record)), help=plan_text.HELD)
     if record.rows:
-        number_table(plan_text.held_columns(record.rows), "plan-held")
+        number_table(plan_text.track_record_columns(record.rows), "plan-held")
 
 
 def _command(asked: Asked, more: dict[str, str]) -> None:

@@ -18,7 +18,7 @@ from engine.schedules.actions import Costs, Plan, Work
 from engine.schedules.simulate import simulate
 from engine.schedules.skip_pipe import relative_sizes
 from tuning.predict.simulation.simulate import simulate_config
-from workbench.figures.anatomy.schedule import Timed, TimedSeries, draw_timed, measured_actions, timed_series
+from workbench.figures.anatomy.schedule import Timed, TimedSeries, draw_timed, pipeline_actions, timed_series
 from workbench.home.calibrations import target_of
 from workbench.pages.run.settings import MOST_ACTIONS
 from workbench.pages.widgets.plotly_chart import chart
@@ -93,7 +93,7 @@ def _measured_series(run: str, config: RunConfig, chosen: Plan) -> tuple[TimedSe
     if not len(steps):
         return None, 0
     step = int(steps[len(steps) // 2])
-    actions = measured_actions(records, step, pipeline)
+    actions = pipeline_actions(records, step, pipeline)
     return (timed_series("Measured", chosen, actions), step) if actions else (None, step)
 
 

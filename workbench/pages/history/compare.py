@@ -93,7 +93,7 @@ def _resolve_runs(texts: Sequence[str]) -> tuple[list[str], list[str]]:
 @st.cache_data(ttl=_FRESH_SECONDS, show_spinner="Comparing", max_entries=16)
 def _compare_runs(home_folder: str, ids: tuple[str, ...]) -> Comparison:
     del home_folder
-    views = [runs.with_numbers_so_far(runs.load(home() / run)) for run in ids]
+    views = [runs.add_numbers_so_far(runs.load(home() / run)) for run in ids]
     return compare.compare(home(), views)
 
 

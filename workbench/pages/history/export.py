@@ -16,16 +16,16 @@ from workbench.home.resolve import Target
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.shared import (
     draw_guarded,
-    from_link,
     home,
+    limit_options,
     metrics,
     nothing_yet,
+    restore_choice,
     run_rows,
+    save_choice,
     study_rows,
-    to_link,
-    within_reach,
 )
-from workbench.pages.widgets.trial_table import followed_study
+from workbench.pages.widgets.trial_table import follow_study
 from workbench.text import words
 
 PROVENANCE = "provenance.json"
@@ -43,8 +43,8 @@ def page() -> None:
         nothing_yet("There is nothing to export yet.", "workbench train examples/train.yaml")
         return
     with st.container(horizontal=True, vertical_alignment="bottom", key="export-choice"):
-        options = within_reach("export", list(names))
-        from_link("export", options)
+        options = limit_options("export", list(names))
+        restore_choice("export", options)
         chosen = st.selectbox(
             "Run or study",
             options,
@@ -54,7 +54,7 @@ def page() -> None:
         )
         titles = {target.name: target.title for target in targets.TARGETS}
         target = st.selectbox("Target", list(titles), key="target", width=200, help=_target_titles(titles))
-    to_link("export", chosen)
+    save_choice("export", chosen)
     draw_guarded(lambda: _offer(chosen, target))
 
 
@@ -103,7 +103,7 @@ def _render_export(resolved: Target, target: str) -> tuple[str, Bundle]:
 
     if resolved.kind == "run":
         return make()
-    study = followed_study(resolved.id)
+    study = follow_study(resolved.id)
     document = study.snapshot().document
     return study.more(f"export to {target}", document, lambda: make(document))
 

@@ -20,16 +20,16 @@ from workbench.pages.widgets.shared import (
     answer_of_click,
     compare_link,
     draw_guarded,
-    from_link,
     home,
+    limit_options,
     nothing_yet,
     redraw_on_change,
+    restore_choice,
     run_rows,
+    save_choice,
     show_store_note,
     study_rows,
     table_height,
-    to_link,
-    within_reach,
 )
 from workbench.text import words
 
@@ -67,9 +67,9 @@ def page() -> None:
         transfer.upload()
     answer_of_click("run-new")
     answer_of_click("prune")
-    control.started_run()
+    control.follow_start()
     control.pruning()
-    transfer.imported()
+    transfer.draw_import_result()
     show_store_note()
     redraw_on_change(_outcomes)
     lines = all_lines(run_rows(), study_rows())
@@ -282,10 +282,10 @@ def _select(lines: list[Line]) -> None:
 
 
 def _run_chooser(run_ids: list[str]) -> str:
-    ids = within_reach("id", run_ids)
-    from_link("id", ids)
+    ids = limit_options("id", run_ids)
+    restore_choice("id", ids)
     chosen = st.selectbox("Details of", ids, key="id", width=420)
-    to_link("id", chosen)
+    save_choice("id", chosen)
     return chosen
 
 

@@ -102,7 +102,7 @@ def draw_trace(view: RunView) -> None:
     """Moves by itself while the run goes on, and while a trace is merged."""
     folder = view.folder
     going = view.state != "ended"
-    all_traces = traces.of_run(folder)
+    all_traces = traces.list_traces(folder)
     moving = going or any(trace.files and trace.merged is None for trace in all_traces)
     finished = [trace for trace in all_traces if trace.merged is not None]
     shown = frozenset(trace.id for trace in finished)
@@ -124,7 +124,7 @@ def _draw_trace(run_id: str, going: bool, shown: frozenset[str]) -> None:
 
 def _trace_parts(folder: Path, going: bool, shown: frozenset[str]) -> None:
     """What is not in ``shown``; a trace that has been merged meanwhile moves there, with a drawing of the page."""
-    all_traces = traces.of_run(folder)
+    all_traces = traces.list_traces(folder)
     if any(trace.merged is not None and trace.id not in shown for trace in all_traces):
         st.rerun()
     busy = next((trace for trace in all_traces if trace.under_way), None)
@@ -225,7 +225,7 @@ def _merged_file(folder: Path, trace: Trace) -> Path | None:
         return trace.merged
     pool, merges = _merging()
     if trace.files[0] not in merges:
-        merges[trace.files[0]] = _Merge(pool.submit(traces.merged_trace, folder, trace), time.monotonic())
+        merges[trace.files[0]] = _Merge(pool.submit(traces.merge_trace, folder, trace), time.monotonic())
     future = merges[trace.files[0]].future
     return future.result() if future.done() else None
 

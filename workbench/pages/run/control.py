@@ -14,7 +14,7 @@ from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from tuning.storage.commands import send
 from workbench.home import control, maintenance
-from workbench.home.inputs import assignments, checked_tree, read_tree, set_dotted
+from workbench.home.inputs import assignments, check_tree, read_tree, set_dotted
 from workbench.home.maintenance import Pruned
 from workbench.home.resolve import Target
 from workbench.home.runs import RunView
@@ -22,9 +22,9 @@ from workbench.pages.run.commands import SNAPSHOT
 from workbench.pages.widgets.shared import (
     button_pressed,
     home,
+    limit_options,
     remember,
     run_rows,
-    within_reach,
     wrong_value,
 )
 from workbench.services import jobs
@@ -43,7 +43,7 @@ def start_run() -> None:
     """A popover: what to begin with, what to change, what that comes to, and the button."""
     with st.popover("Start a run", icon=":material/play_arrow:", key="run-new"):
         rows = run_rows()
-        names = [USUAL, *within_reach("run-new-from", [row.id for row in rows])[:50]]
+        names = [USUAL, *limit_options("run-new-from", [row.id for row in rows])[:50]]
         chosen = st.selectbox("Begin with the values of", names, key="run-new-from", width=420)
         text = st.text_area(
             "Changes, KEY=VALUE, one a line",
@@ -70,7 +70,7 @@ def _check_config(chosen: str, text: str) -> tuple[RunConfig | None, str]:
         tree = {} if chosen == USUAL else read_tree(home() / chosen / run_folder.CONFIG, "config")
         for key, value in assignments(lines).items():
             set_dotted(tree, key, value)
-        return checked_tree(tree), ""
+        return check_tree(tree), ""
     except WorkbenchError as error:
         return None, str(error)
 
@@ -89,7 +89,7 @@ def _start(config: RunConfig) -> None:
     st.session_state[STARTED] = job.id, time.time()
 
 
-def started_run() -> None:
+def follow_start() -> None:
     """How the run that this browser started began: its name once it has one, or why it did not."""
     begun = st.session_state.get(STARTED)
     if begun is None:

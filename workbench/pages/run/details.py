@@ -34,7 +34,7 @@ from workbench.records.live_snapshot import Snapshot
 from workbench.services import jobs
 from workbench.text import run as run_text
 from workbench.text import step, words
-from workbench.text.step import with_between
+from workbench.text.step import add_between
 
 LOG_LINES = 200
 SHORT_LOG = 22
@@ -111,7 +111,7 @@ def _ending(view: RunView) -> None:
 def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
     """The tiles of a run."""
     step, rates = summary.step_seconds, summary.tokens_per_second_interval
-    phases = with_between(summary.phases, summary.between_seconds or 0.0)
+    phases = add_between(summary.phases, summary.between_seconds or 0.0)
     exposed = phases["communication_exposed"] / sum(phases.values()) if phases else None
     losses = [loss for loss in summary.losses if loss is not None]
     mfu = summary.mfu

@@ -27,7 +27,7 @@ CHARTS = {
 
 def draw(snapshot: Snapshot, summary: RunSummary) -> None:
     """A table of all GPUs and the charts of one; or the reason why there are none."""
-    snapshot = host.of_chosen_host(snapshot, "run-gpu-host")
+    snapshot = host.choose_host(snapshot, "run-gpu-host")
     numbers = gpu.gpus(snapshot.gpu)
     if not numbers:
         reason = summary.gpus_reason or f"no GPU: {why_no_gpu(snapshot.launcher_events)}"

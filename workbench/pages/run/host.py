@@ -26,7 +26,7 @@ from workbench.text import step, words
 
 def draw_host(snapshot: Snapshot, networks: Sequence[NetworkRow]) -> None:
     """Cores and the ranks' shares of them, network and disk; what the sampler could not read, and what it cost."""
-    snapshot = of_chosen_host(snapshot, "run-host")
+    snapshot = choose_host(snapshot, "run-host")
     start = snapshot.status.began_unix
     processors(snapshot, "run")
     network = host.network_series(snapshot.network, snapshot.host, start)
@@ -58,11 +58,11 @@ def links(snapshot: Snapshot) -> None:
     table(columns, "run-links", formats)
 
 
-def of_chosen_host(snapshot: Snapshot, key: str) -> Snapshot:
+def choose_host(snapshot: Snapshot, key: str) -> Snapshot:
     """The readings of one of several hosts; nothing is asked where there is one."""
     if len(snapshot.hosts) < 2:
         return snapshot
-    return snapshot.of_host(st.selectbox("Host", list(snapshot.hosts), key=key))
+    return snapshot.select_host(st.selectbox("Host", list(snapshot.hosts), key=key))
 
 
 def processors(snapshot: Snapshot, page: str) -> None:

@@ -40,7 +40,7 @@ def charts(snapshot: Snapshot, linked: int | None = None) -> None:
     left, right = st.columns(2)
     with left:
         shared_chart(
-            lambda: base.marked(
+            lambda: base.add_marks(
                 base.ranks(steps.rank_series(snapshot.steps), snapshot.id), _marks(snapshot, linked)
             ),
             "live-rank-steps",
@@ -75,7 +75,7 @@ def _phases(snapshot: Snapshot, linked: int | None) -> None:
         label_visibility="collapsed",
     )
     shared_chart(
-        lambda: base.marked(_phases_of(snapshot, choice or SLOWEST), _marks(snapshot, linked)),
+        lambda: base.add_marks(_phases_of(snapshot, choice or SLOWEST), _marks(snapshot, linked)),
         "live-phases",
         "Step time by phase, stacked bars per step",
         snapshot.look,
@@ -93,7 +93,7 @@ def _phases_of(snapshot: Snapshot, choice: str) -> go.Figure:
 
 
 def _machine(snapshot: Snapshot) -> None:
-    snapshot = host.of_chosen_host(snapshot, "live-host-choice")
+    snapshot = host.choose_host(snapshot, "live-host-choice")
     start = snapshot.status.began_unix
     host.processors(snapshot, "live")
     shared_chart(

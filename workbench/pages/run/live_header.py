@@ -91,7 +91,7 @@ def _labels(snapshot: Snapshot) -> None:
     labels = snapshot.status.labels
     if labels.get("study"):
         st.badge(
-            words.in_badge(f"{labels['study']} · trial {labels.get('trial', '?')}"),
+            words.escape_badge(f"{labels['study']} · trial {labels.get('trial', '?')}"),
             icon=":material/tune:",
             color="violet",
         )

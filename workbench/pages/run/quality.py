@@ -49,7 +49,7 @@ def draw_trained(config: Mapping[str, Any], summary: RunSummary) -> None:
 def draw_adapted(summary: RunSummary) -> None:
     """What was trained beside a frozen model; nothing where all of it learned."""
     if summary.adapted is not None:
-        told = step.adapted(summary.adapted)
+        told = step.adapted_text(summary.adapted)
         st.caption(f":material/tune: {told[:1].upper()}{told[1:]}.")
 
 

@@ -12,7 +12,7 @@ import streamlit as st
 from engine.config.errors import InputError
 from profilers.model.run_summary import RunSummary
 from profilers.model.verdict import Thresholds, Verdict, judge, rate
-from workbench.analysis.verdicts import below, thresholds_of
+from workbench.analysis.verdicts import minor_verdicts, thresholds_of
 from workbench.text import run as run_text
 from workbench.text import words
 
@@ -45,7 +45,7 @@ def draw(run: str, summary: RunSummary, config: Mapping[str, Any]) -> None:
     _cards(verdicts)
     for episode in summary.episodes:
         st.markdown(f":material/schedule: {_sentence(_escape_markup(run_text.episode(episode)))}.")
-    if text := _shares_text(below(rated, verdicts)):
+    if text := _shares_text(minor_verdicts(rated, verdicts)):
         st.caption(f"Below their thresholds: {text}.", help=_BELOW)
     with st.expander("Change thresholds", icon=":material/tune:", key="run-thresholds"):
         _controls(run, own, wanted)

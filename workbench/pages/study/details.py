@@ -140,7 +140,7 @@ def details(name: str) -> None:
     headline(found, "study")
     trial_chart(found, "study-trials")
     trials_table(
-        trial_table.chosen_rows(result.trials, "study-trial-table"),
+        trial_table.select_rows(result.trials, "study-trial-table"),
         found.acts,
         "study-trial-table",
         result.aim,
@@ -163,7 +163,7 @@ def headline(study: StudySnapshot, place: str) -> None:
     terms(study.result, place)
     if study.result.left_alone:
         with st.expander("Knobs left alone", icon=":material/do_not_touch:", key=f"{place}-left-alone"):
-            table(study_text.left_alone(study.result), f"{place}-left-alone-table")
+            table(study_text.fixed_knob_columns(study.result), f"{place}-left-alone-table")
     if columns := study_text.columns(study.result):
         with st.expander("Measured again", icon=":material/balance:", key="study-rounds"):
             _course(study.result)

@@ -105,7 +105,7 @@ def _model() -> None:
     with st.expander("More settings", icon=":material/settings:", key="new-more"):
         base |= nest_values(forms.changed_values(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
     config, ranks = _config(base), tree["ranks"]
-    found, variables = new_options.advanced(config, ranks)
+    found, variables = new_options.advanced_options(config, ranks)
     tree |= nest_values(found, tree)
     with searched:
         in_time = new_options.learns(tree.get("objective"))

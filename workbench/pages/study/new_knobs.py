@@ -84,7 +84,7 @@ def title(key: str) -> str:
     return facts_of(key).title or key
 
 
-def about(key: str) -> str:
+def knob_help(key: str) -> str:
     """What a knob may change, what is gained and what it costs, and its key."""
     facts = facts_of(key)
     may = f"May change {' and '.join(facts.changes)}" if facts.changes else ""
@@ -102,7 +102,7 @@ def _values(place: Any, key: str, offered: Any, rare: list[Any]) -> Any:
         key=f"new-space-{words.identifier(key)}",
         format_func=partial(words.choice, key),
         accept_new_options=facts_of(key).extend,
-        help=about(key),
+        help=knob_help(key),
         wrap=True,
     )
     return [number(item) for item in chosen]
@@ -128,7 +128,7 @@ def _range(place: Any, key: str, offered: dict[str, Any]) -> dict[str, Any]:
                 value=offered["low"],
                 format="%g",
                 key=f"new-low-{name}",
-                help=about(key),
+                help=knob_help(key),
             ),
             "high": high.number_input("to", value=offered["high"], format="%g", key=f"new-high-{name}"),
         }

@@ -36,7 +36,7 @@ RACING = {"settle": None, "least_steps": None, "spread": None}
 COLUMNS = 3
 
 
-def advanced(config: RunConfig, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def advanced_options(config: RunConfig, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Keys of a study file, by dotted names, where they are not the defaults; and what its space has beside."""
     with st.expander("Advanced", icon=":material/tune:", key="new-advanced"):
         found = forms.changed_values(StudyFile, forms.section(StudyFile, FIELDS, "new-study", COLUMNS))

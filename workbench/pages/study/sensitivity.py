@@ -13,7 +13,7 @@ from tuning.storage.study_folder import StudyView
 from workbench.figures import sensitivity
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import button_pressed, draw_guarded, home, table
-from workbench.pages.widgets.trial_table import followed_study
+from workbench.pages.widgets.trial_table import follow_study
 from workbench.services import jobs
 from workbench.text import words
 from workbench.text.sensitivity import evidence_words, loss, method_outcome
@@ -30,7 +30,7 @@ def draw(view: StudyView) -> None:
 
 
 def _parts(view: StudyView) -> None:
-    found = followed_study(view.name).more("mattered", _signature(view), lambda: document(view))
+    found = follow_study(view.name).more("mattered", _signature(view), lambda: document(view))
     if found.reason:
         st.caption(words.escape(found.reason))
         return

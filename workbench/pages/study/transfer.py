@@ -59,7 +59,7 @@ def upload() -> None:
             draw_guarded(lambda: _import(given.getvalue(), name.strip()))
 
 
-def imported() -> None:
+def draw_import_result() -> None:
     """What has just come in, once."""
     if lines := st.session_state.pop("study-imported", None):
         st.success("  \n".join(map(words.escape, lines)), icon=":material/check:")

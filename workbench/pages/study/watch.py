@@ -22,12 +22,12 @@ from workbench.pages.widgets.shared import (
     badge,
     button_pressed,
     draw_guarded,
-    from_link,
     home,
     nothing_yet,
     redraw_on_change,
+    restore_choice,
+    save_choice,
     study_rows,
-    to_link,
 )
 from workbench.pages.widgets.trial_table import study, trial_chart, trials_table
 from workbench.services import jobs
@@ -49,9 +49,9 @@ def watch() -> None:
         nothing_yet("There is no study yet.", "workbench tune examples/quickstart.yaml")
         return
     _go_on_with_the_latest(names)
-    from_link("study", names)
+    restore_choice("study", names)
     name = st.selectbox("Study", names, key="study", width=420)
-    to_link("study", name)
+    save_choice("study", name)
     st.fragment(_moving, run_every=REFRESH_SECONDS)(name)
     trial_table.download(name, "tune-trials-csv")
     draw_guarded(lambda: steer.steer_form(study(name).view))
@@ -88,7 +88,7 @@ def _draw(name: str) -> None:
         )
     st.markdown("**Trials**")
     rows = [row for row in all_rows(result) if row.confirms is None or row.failed]
-    shown = trial_table.chosen_rows(rows, "tune-trial-table")
+    shown = trial_table.select_rows(rows, "tune-trial-table")
     trials_table(shown, found.acts, "tune-trial-table", result.aim)
 
 

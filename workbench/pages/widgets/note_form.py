@@ -25,7 +25,7 @@ def tags_of(folder: Path) -> None:
     """In a row of badges: tags of a run or a study, and a form to change them and its note."""
     said = remarks.remarks_of(folder)
     for tag in said.tags:
-        st.badge(words.in_badge(tag), icon=":material/sell:", color="gray")
+        st.badge(words.escape_badge(tag), icon=":material/sell:", color="gray")
     with st.popover("Note and tags", icon=":material/edit_note:", type="tertiary"):
         _form(folder, said)
 

@@ -53,7 +53,7 @@ def snapshot(run_id: str) -> Snapshot:
     return _live_runs(thinned=False).snapshot(home() / run_id)
 
 
-def thinned_snapshot(run_id: str) -> Snapshot:
+def thin_snapshot(run_id: str) -> Snapshot:
     """A look at a run for a page that stays open for hours: what is held of it is bounded."""
     _live_runs(thinned=False).forget()
     return _live_runs(thinned=True).snapshot(home() / run_id)
@@ -128,14 +128,14 @@ def button_pressed(draw: Callable[..., object], label: str, key: str, **options:
     return bool(st.session_state.pop(clicked, False))
 
 
-def within_reach(key: str, options: Sequence[str]) -> list[str]:
+def limit_options(key: str, options: Sequence[str]) -> list[str]:
     """Of thousands of options the first ones, and those that this chooser shows or is linked to."""
     places = (st.query_params.get(key), st.session_state.get(f"linked-{key}"), st.session_state.get(key))
     first, others = list(options[:MOST_OPTIONS]), set(options[MOST_OPTIONS:])
     return first + [name for name in dict.fromkeys(places) if name in others]
 
 
-def from_link(key: str, options: Sequence[str], first: str | None = None) -> None:
+def restore_choice(key: str, options: Sequence[str], first: str | None = None) -> None:
     """Before a chooser is drawn: its value from a new link, else the last one chosen, else ``first``."""
     linked, last = st.query_params.get(key), st.session_state.get(f"linked-{key}")
     if linked != last:
@@ -150,7 +150,7 @@ def from_link(key: str, options: Sequence[str], first: str | None = None) -> Non
     st.session_state[key] = st.session_state[key]
 
 
-def to_link(key: str, chosen: str) -> None:
+def save_choice(key: str, chosen: str) -> None:
     """After a chooser was drawn: keep its value in the address, so that it can be sent to somebody."""
     gone, before = st.session_state.get(f"gone-{key}"), st.session_state.get(f"linked-{key}")
     st.query_params[key] = st.session_state[f"linked-{key}"] = chosen
@@ -190,7 +190,7 @@ def metrics(values: Mapping[str, tuple[str, str]], key: str) -> None:
     with st.grid(len(values), min_column_width=TILE_PIXELS, gap="small", key=key):
         for label, (value, below) in values.items():
             with st.container(border=True, gap="xxsmall", height="stretch"):
-                st.metric(label, value, help=tile_help.of_tile(label))
+                st.metric(label, value, help=tile_help.find_help(label))
                 st.caption(below or "&nbsp;")
 
 

@@ -44,10 +44,10 @@ def study(name: str) -> StudySnapshot:
     Raises:
         InputError: there is no such study.
     """
-    return followed_study(name).snapshot()
+    return follow_study(name).snapshot()
 
 
-def followed_study(name: str) -> FollowedStudy:
+def follow_study(name: str) -> FollowedStudy:
     """A study that is read as it grows, for all browsers."""
     return _followed_studies().study(home() / study_folder.STUDIES / name)
 
@@ -67,7 +67,7 @@ def trial_chart(study: StudySnapshot, key: str) -> None:
         series = downsample(trial_series(study.result))
         return series, study_figures.trials(series, name, aim)
 
-    series, drawing = followed_study(name).more("trial-chart", study.document, draw)
+    series, drawing = follow_study(name).more("trial-chart", study.document, draw)
     clicked = clickable_chart(drawing, key, f"{aim.title}, with intervals")
     if clicked is not None:
         _open_run(study, clicked.x)
@@ -176,7 +176,7 @@ def _source(row: Measurement) -> str:
     return "by hand" if row.source == "enqueued" else row.source
 
 
-def chosen_rows(rows: Sequence[Measurement], key: str) -> list[Measurement]:
+def select_rows(rows: Sequence[Measurement], key: str) -> list[Measurement]:
     """The rows that were chosen above the table; all of a short list, without a choice."""
     if len(rows) <= SHOWN:
         return list(rows)

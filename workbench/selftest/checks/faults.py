@@ -58,7 +58,7 @@ def out_of_memory(bench: Bench) -> Verdict:
             wrong.append(f"it took {seconds:.0f} s to be noticed, which is as long as a hang")
         wrong += _next_run(bench, session)
     good = f"rank {_VICTIM} of pp=2 ran out of memory in its phase {outcome.phase}, and was named"
-    return verdict_of(wrong, f"{good} ({bench.where(config)})", {"to_ending_seconds": seconds})
+    return verdict_of(wrong, f"{good} ({bench.describe_backend(config)})", {"to_ending_seconds": seconds})
 
 
 def killed_rank(bench: Bench) -> Verdict:
@@ -70,7 +70,7 @@ def killed_rank(bench: Bench) -> Verdict:
         if not harmed.outcome.killed_from_outside:
             wrong.append("it does not say that the signal came from outside")
         wrong += _next_run(bench, session)
-    good = f"rank {_VICTIM} of dp=2 was named with its signal ({bench.where(config)})"
+    good = f"rank {_VICTIM} of dp=2 was named with its signal ({bench.describe_backend(config)})"
     return verdict_of(wrong, good, {"to_ending_seconds": harmed.seconds})
 
 
@@ -88,7 +88,7 @@ def hung_rank(bench: Bench) -> Verdict:
             wrong.append(f"the collective that the others wait in is not named: {harmed.outcome.reason}")
         wrong += _next_run(bench, session)
     measured: dict[str, Number] = {"to_ending_seconds": harmed.seconds, "dumps_count": dumps}
-    return verdict_of(wrong, f"{harmed.outcome.reason} ({bench.where(config)})", measured)
+    return verdict_of(wrong, f"{harmed.outcome.reason} ({bench.describe_backend(config)})", measured)
 
 
 def _harm(bench: Bench, session: Session, config: RunConfig, label: str, number: signal.Signals) -> _Harmed:

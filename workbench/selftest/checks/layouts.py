@@ -12,7 +12,7 @@ from engine.schedules.registry import KINDS
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from workbench.selftest.bench import Bench
-from workbench.selftest.results import Number, Verdict, failed, verdict_of
+from workbench.selftest.results import Number, Verdict, make_failure, verdict_of
 
 #: Layers enough for two stages on each of eight ranks, heads enough to be split over them.
 SIZES: dict[str, Any] = {
@@ -111,12 +111,14 @@ def exact(bench: Bench, layouts: Layouts, alone: dict[str, Any]) -> Verdict:
         single = bench.config(SIZES | alone, bench.ranks)
         outcome, reference = bench.run(session, single, "one-process")
         if not outcome.good:
-            return failed(f"one process ended {outcome.ending.value}: {outcome.reason}")
+            return make_failure(f"one process ended {outcome.ending.value}: {outcome.reason}")
         for name, values in layouts.items():
             problem, difference = _compare(bench, session, name, values, reference)
             measured[f"{name}_loss_difference_nats"] = difference
             wrong += [problem] if problem else []
-    return verdict_of(wrong, f"{', '.join(layouts)} equal one process ({bench.where(single)})", measured)
+    return verdict_of(
+        wrong, f"{', '.join(layouts)} equal one process ({bench.describe_backend(single)})", measured
+    )
 
 
 def _compare(

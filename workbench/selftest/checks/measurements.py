@@ -17,7 +17,15 @@ from engine.run import progress, run_folder
 from engine.run.calibration.table import Calibration, Kind
 from engine.session import Session
 from workbench.selftest.bench import Bench
-from workbench.selftest.results import Number, Outcome, Verdict, failed, not_possible, passed, verdict_of
+from workbench.selftest.results import (
+    Number,
+    Outcome,
+    Verdict,
+    make_failure,
+    make_pass,
+    not_possible,
+    verdict_of,
+)
 
 _ORDER = "selftest-trace"
 _STEP = 3
@@ -77,7 +85,9 @@ def trace(bench: Bench) -> Verdict:
     if len(files) != 2:
         wrong.append(f"{len(files)} of 2 ranks wrote a trace within {_TRACE_SECONDS:.0f} s")
     size = sum(path.stat().st_size for path in files)
-    return verdict_of(wrong, f"both ranks recorded a step ({bench.where(config)})", {"packed_bytes": size})
+    return verdict_of(
+        wrong, f"both ranks recorded a step ({bench.describe_backend(config)})", {"packed_bytes": size}
+    )
 
 
 def _order(folder: Path, done: threading.Event) -> None:
@@ -130,7 +140,7 @@ def recording_cost(bench: Bench) -> Verdict:
             if verdict.outcome is Outcome.FAIL:
                 verdict = judge(_ratios(bench, session, usual, little, "again"))
     except _UnusableError as problem:
-        return failed(str(problem))
+        return make_failure(str(problem))
     return verdict
 
 
@@ -146,9 +156,9 @@ def judge(ratios: list[float]) -> Verdict:
     }
     told = f"recording adds {middle:+.1%} to a step ({low:+.1%} to {high:+.1%})"
     if high <= _BAR:
-        return passed(f"{told}, at most {_BAR:.0%}", measured)
+        return make_pass(f"{told}, at most {_BAR:.0%}", measured)
     if low > _BAR:
-        return failed(f"{told}, more than {_BAR:.0%}", measured)
+        return make_failure(f"{told}, more than {_BAR:.0%}", measured)
     return not_possible(
         f"cannot decide: {told}, and the bar is {_BAR:.0%}; the machine is too noisy", measured
     )

@@ -8,7 +8,7 @@ from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from workbench.selftest.bench import Bench
 from workbench.selftest.checks.layouts import EXPERTS, SIZES, TOLERANCE_NATS, largest_difference
-from workbench.selftest.results import Number, Verdict, failed, verdict_of
+from workbench.selftest.results import Number, Verdict, make_failure, verdict_of
 
 _ROUNDING_NATS = 0.05
 KERNELS: dict[str, dict[str, Any]] = {
@@ -67,7 +67,7 @@ def memory_savings(bench: Bench) -> Verdict:
         plain_config = bench.config(_SMALL)
         outcome, plain = bench.run(session, plain_config, "plain")
         if not outcome.good:
-            return failed(f"the plain run ended {outcome.ending.value}: {outcome.reason}")
+            return make_failure(f"the plain run ended {outcome.ending.value}: {outcome.reason}")
         measured: dict[str, Number] = {"plain_peak_bytes": plain.peak_memory_bytes}
         for name, values in SAVINGS.items():
             outcome, found = bench.run(session, bench.config(_SMALL | values), name)
@@ -77,7 +77,7 @@ def memory_savings(bench: Bench) -> Verdict:
                 wrong.append(f"{name} ended {outcome.ending.value}: {outcome.reason}")
             elif difference > TOLERANCE_NATS[plain_config.device]:
                 wrong.append(f"{name} changes the loss by {difference:.1e}")
-    where = bench.where(plain_config)
+    where = bench.describe_backend(plain_config)
     return verdict_of(
         wrong + _no_peaks(measured), f"{len(SAVINGS)} settings change no loss ({where})", measured
     )

@@ -13,7 +13,7 @@ import psutil
 from engine.run import run_folder
 from profilers.model.environment import YES
 from workbench.selftest.bench import Bench
-from workbench.selftest.results import Number, Verdict, failed, verdict_of
+from workbench.selftest.results import Number, Verdict, make_failure, verdict_of
 
 _TRIALS = 5
 #: The most that the highest peak may lie above the lowest, as a share of the lowest. A CPU rank's is its resident set.
@@ -46,16 +46,16 @@ def equal_peaks(bench: Bench) -> Verdict:
         for trial in range(1, _TRIALS + 1):
             outcome, found = bench.run(session, config, f"trial-{trial}")
             if not outcome.good or not found.peak_memory_bytes:
-                return failed(
+                return make_failure(
                     f"trial {trial} ended {outcome.ending.value}: {outcome.reason or 'without a peak'}"
                 )
             peaks.append(found.peak_memory_bytes)
-            rests.append(at_rest(bench.home / found.id))
-    spread, growth = max(peaks) / min(peaks) - 1, left_growth(rests)
+            rests.append(resident_bytes(bench.home / found.id))
+    spread, growth = max(peaks) / min(peaks) - 1, usual_growth(rests)
     measured: dict[str, Number] = {f"trial_{trial}_peak_bytes": peak for trial, peak in enumerate(peaks, 1)}
     measured |= {"spread_fraction": spread, "left_growth_bytes": growth}
     wrong = _check_peaks(peaks, spread) + (_check_growth(growth) if config.device == "cpu" else [])
-    good = f"peaks of {_TRIALS} equal trials are within {spread:.2%} ({bench.where(config)})"
+    good = f"peaks of {_TRIALS} equal trials are within {spread:.2%} ({bench.describe_backend(config)})"
     return verdict_of(wrong, good, measured)
 
 
@@ -78,7 +78,7 @@ def _check_growth(growth: int | None) -> list[str]:
     ]
 
 
-def at_rest(run: Path) -> list[int]:
+def resident_bytes(run: Path) -> list[int]:
     """Resident bytes of each rank of a run that is over, once it freed what it can; empty if that cannot be read."""
     pids = run_folder.RunStatus.from_folder(run).rank_pids
     time.sleep(_REST_SECONDS)
@@ -88,7 +88,7 @@ def at_rest(run: Path) -> list[int]:
         return []
 
 
-def left_growth(rests: list[list[int]]) -> int | None:
+def usual_growth(rests: list[list[int]]) -> int | None:
     """Bytes that a rank usually holds more after a trial than after the one before, of the rank where it is the most;
     0 where none grows in every trial, None where a trial's is unknown. The median: one step up is no leak.
     """
@@ -108,7 +108,7 @@ def variables(bench: Bench) -> Verdict:
         for turn in (1, 2):
             outcome, found = bench.run(session, config, f"run-{turn}")
             if not outcome.good:
-                return failed(f"run {turn} ended {outcome.ending.value}: {outcome.reason}")
+                return make_failure(f"run {turn} ended {outcome.ending.value}: {outcome.reason}")
             if len(found.environment) != len(asked):
                 wrong.append(
                     f"run {turn} tells of {len(found.environment)} variables instead of {len(asked)}"
@@ -117,5 +117,5 @@ def variables(bench: Bench) -> Verdict:
             wrong += [f"run {turn}: {row.name}={row.asked}: {row.proven} ({row.how})" for row in rows]
     names = ", ".join(key.removeprefix("environment.") for key in asked)
     return verdict_of(
-        wrong, f"{names} act in both runs ({bench.where(config)})", {"variables_count": len(asked)}
+        wrong, f"{names} act in both runs ({bench.describe_backend(config)})", {"variables_count": len(asked)}
     )

@@ -124,7 +124,7 @@ def test_who_runs_it_may_be_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     assert _steps(folder) == 59
     assert "trained" in (folder / "logs" / "stdout.log").read_text()
     assert runs.load(folder).outcome == "lost"
-    numbers = runs.with_numbers_so_far(runs.load(folder)).summary
+    numbers = runs.add_numbers_so_far(runs.load(folder)).summary
     assert numbers is not None
     assert numbers.measured_steps == 58
 

@@ -42,7 +42,7 @@ def test_its_ranks_write_a_trace_and_what_their_memory_holds(tmp_path: Path) -> 
         job.send_signal(signal.SIGINT)
         job.communicate(timeout=60)
     assert traced.accepted and traced.file is not None, traced.text
-    (trace,) = traces.of_run(folder)
+    (trace,) = traces.list_traces(folder)
     assert (trace.state, trace.done, len(trace.files), trace.problems) == ("recorded", _STEPS, 2, [])
     assert trace.first is not None
     events = chrome_traces.read(Path(traced.file))["traceEvents"]

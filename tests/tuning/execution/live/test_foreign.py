@@ -136,7 +136,7 @@ def test_a_study_finds_the_planted_value_and_exports_it(tmp_path: Path) -> None:
     assert not isinstance(outcome, str) and outcome is not None and outcome.ending is Ending.COMPLETED
     assert len(tuning.noted(0)) == 300 and tuning.noted(1)[-1]["accumulation"] == 2
 
-    report = live_report.of_study(tuning.folder, result)
+    report = live_report.report_live_study(tuning.folder, result)
     assert report is not None and (report.step, report.steps) == (300, 300)
     assert report.now["trainer.accumulation"] == 2 and (report.saved_seconds or 0) > 0
     summary = runs.load(tuning.home / report.run).summary

@@ -282,7 +282,7 @@ def test_who_leads_and_learns_nothing_is_found_out(tmp_path: Path, monkeypatch: 
     assert check.steps_before is not None and check.loss_before is not None
     assert lossy.steps_before and check.steps_before >= 2 * lossy.steps_before
 
-    report = live_report.of_study(tuned.folder, studies.document(tuned.folder).result)
+    report = live_report.report_live_study(tuned.folder, studies.document(tuned.folder).result)
     assert report is not None
     (row,) = [row for row in report.windows if row.checks_loss]
     assert row.learned is not None and row.later_increase is not None and row.undone

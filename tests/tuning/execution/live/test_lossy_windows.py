@@ -79,7 +79,7 @@ def test_a_lossy_window_is_on_the_steps_of_the_baseline_s(
     folder = tuned.to_the_end()
     assert len(losses(folder)) == STEPS
     assert {one["end"] - one["step"] for one in undone(folder)} == {tuned.file.config.train.steps}
-    report = live_report.of_study(tuned.folder, studies.document(tuned.folder).result)
+    report = live_report.report_live_study(tuned.folder, studies.document(tuned.folder).result)
     assert report is not None and report.repeated_seconds == pytest.approx(
         sum(one["seconds"] for one in undone(folder))
     )

@@ -76,7 +76,7 @@ def test_a_planted_mistake_is_named(name: str, wrong: dict[str, Any], ranks: int
     assert form is not None
     text = form.text(SOUND[name][0] | wrong)
     with pytest.raises(InputError) as refused:
-        importing.of_text(form, text, ranks, {})
+        importing.read_text(form, text, ranks, {})
     assert field in refused.value.field
     assert refused.value.remedy
 
@@ -85,7 +85,7 @@ def test_a_planted_mistake_is_named(name: str, wrong: dict[str, Any], ranks: int
 def test_the_file_without_it_is_read(name: str) -> None:
     form, (document, ranks) = find_target(name).format, SOUND[name]
     assert form is not None
-    assert importing.of_text(form, form.text(document), ranks, {}).config.parallel.dp == ranks
+    assert importing.read_text(form, form.text(document), ranks, {}).config.parallel.dp == ranks
 
 
 def test_a_key_is_refused_with_its_nearest_and_the_version() -> None:

@@ -35,7 +35,7 @@ def test_a_thousand_are_accepted_as_they_are_meant(name: str) -> None:
     form = find_target(name).format
     assert form is not None
     exports = [
-        {"text": form.text(form.written(config)), "ranks": ranks_of(settings_of(config))}
+        {"text": form.text(form.make_document(config)), "ranks": ranks_of(settings_of(config))}
         for config in legal(MANY, f"parsed {name}")
     ]
     given = json.dumps([*exports, {"text": WRONG[name], "ranks": 2}])
@@ -49,4 +49,4 @@ def test_a_thousand_are_accepted_as_they_are_meant(name: str) -> None:
 @pytest.mark.parametrize("name", OF_FORMAT)
 def test_the_known_keys_are_those_of_the_trainer(name: str) -> None:
     require(name)
-    assert documents.known(name) == knowledge(name)
+    assert documents.read_format(name) == knowledge(name)

@@ -32,7 +32,7 @@ def test_each_step_has_the_same_rate(name: str) -> None:
     require(name)
     form, configs, behind = find_target(name).format, [falling(*one) for one in SCHEDULES], BEHIND[name]
     assert form is not None
-    texts = json.dumps([form.text(form.written(config)) for config in configs])
+    texts = json.dumps([form.text(form.make_document(config)) for config in configs])
     found = json.loads(asked(name, f"rates_{name}", given=texts).splitlines()[-1])
     for config, theirs in zip(configs, found, strict=True):
         ours = [learning_rate(config, step) for step in range(STEPS)]

@@ -27,8 +27,8 @@ def beside(form: Format, config: RunConfig) -> dict[str, Any]:
 
 
 def back(form: Format, config: RunConfig) -> importing.Imported:
-    text = form.text(form.written(config))
-    return importing.of_text(form, text, ranks_of(settings_of(config)), beside(form, config))
+    text = form.text(form.make_document(config))
+    return importing.read_text(form, text, ranks_of(settings_of(config)), beside(form, config))
 
 
 def differences(form: Format, config: RunConfig) -> set[str]:
@@ -112,7 +112,7 @@ def test_what_is_written_keeps_our_own_rules(name: str) -> None:
 
     form = FORMATS[name]
     for config in drawn(EACH, f"rules {name}"):
-        document = form.written(config)
+        document = form.make_document(config)
         assert form.document(form.text(document)) == document
         problems = form.problems(documents.usual(name) | document, ranks_of(settings_of(config)))
         assert list(problems) == [], config

@@ -55,7 +55,7 @@ def test_a_trainers_words_are_read_as_they_are_meant(
     form = find_target(name).format
     assert form is not None
     beside = {"model.preset": "mini"}
-    found = importing.of_text(form, form.text(words), 2, beside).config.flat()
+    found = importing.read_text(form, form.text(words), 2, beside).config.flat()
     assert {key: found[key] for key in meant} == meant
 
 
@@ -65,7 +65,7 @@ def test_an_optimizer_that_is_not_there_is_told_and_its_adamw_is_written(name: s
     assert form is not None
     config = RunConfig().with_values({"train.optimizer": "lamb", "parallel.zero_stage": 1, "parallel.dp": 2})
     assert "train.optimizer" in {loss.setting for loss in form.losses(config)}
-    assert form.settings(form.written(config), 2)["train.optimizer"] == "adamw"
+    assert form.settings(form.make_document(config), 2)["train.optimizer"] == "adamw"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_is_wrong_is_named(name: str, words: dict[str, Any], field: str) ->
     form = find_target(name).format
     assert form is not None
     with pytest.raises(InputError) as refused:
-        importing.of_text(form, form.text(words), 2, {})
+        importing.read_text(form, form.text(words), 2, {})
     assert field in refused.value.field
 
 

@@ -111,8 +111,8 @@ def test_steps_without_detail_are_empty_and_only_measured_ones_count_if_asked(tm
         None,
         pytest.approx(200.0),
     ]
-    assert found.known().steps.tolist() == [0, 2]
-    assert metric_of(steps, OWN_WORK, measured=True).known().steps.tolist() == [2]
+    assert found.select_known().steps.tolist() == [0, 2]
+    assert metric_of(steps, OWN_WORK, measured=True).select_known().steps.tolist() == [2]
     assert "no step was recorded in detail yet" in str(heat.heat(heat_series(metric_of({}, STEP), {})).layout)
 
 

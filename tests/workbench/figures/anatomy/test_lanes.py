@@ -98,11 +98,11 @@ def test_chosen_ranks_only(tmp_path: Path) -> None:
 
 
 def test_axes_have_exposed_and_hidden_bars() -> None:
-    drawing = lanes.exposed_by_axis({"dp": 0.02, "tp": 0.05}, {"dp": 0.01})
+    drawing = lanes.axis_bars({"dp": 0.02, "tp": 0.05}, {"dp": 0.01})
     exposed, hidden = drawing.data
     assert (list(exposed.y), list(exposed.x)) == (["tp", "dp"], about([50.0, 20.0]))
     assert list(hidden.x) == [None, about(10.0)]
-    assert lanes.exposed_by_axis({}, {}).layout.annotations[0].text == "no communication was recorded"
+    assert lanes.axis_bars({}, {}).layout.annotations[0].text == "no communication was recorded"
 
 
 def test_skew_follows_the_busiest_rank(tmp_path: Path) -> None:

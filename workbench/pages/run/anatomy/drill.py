@@ -24,14 +24,14 @@ from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import clickable_chart
 from workbench.pages.widgets.shared import (
     draw_guarded,
-    from_link,
     home,
+    limit_options,
     nothing_yet,
     number_table,
+    restore_choice,
     run_rows,
+    save_choice,
     snapshot,
-    to_link,
-    within_reach,
 )
 from workbench.records import drill
 from workbench.records.drill import StepView
@@ -64,10 +64,10 @@ def page() -> None:
 
 
 def _chosen_run(rows: list[RunRow]) -> str:
-    ids = within_reach("run", [row.id for row in rows])
-    from_link("run", ids)
+    ids = limit_options("run", [row.id for row in rows])
+    restore_choice("run", ids)
     chosen = st.selectbox("Run", ids, key="run", on_change=lambda: _go(step=None))
-    to_link("run", chosen)
+    save_choice("run", chosen)
     return chosen
 
 
@@ -211,7 +211,7 @@ def _small(text: str) -> str:
 
 
 def _kind(records: Snapshot, name: str, measured: bool) -> SkewRow | None:
-    metric = heat.metric_of(records.steps, name, measured).known()
+    metric = heat.metric_of(records.steps, name, measured).select_known()
     return skew_row(metric.seconds, metric.ranks, metric.steps.tolist())
 
 

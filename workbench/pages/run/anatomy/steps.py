@@ -42,7 +42,7 @@ def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
     with left:
         exposed, hidden = summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis
         none = _nothing(summary, "no communication was recorded")
-        figure = lanes.exposed_by_axis(exposed, hidden, snapshot.id, none)
+        figure = lanes.axis_bars(exposed, hidden, snapshot.id, none)
         chart(figure, "run-axes", "Exposed and hidden communication by axis")
         st.caption(f":material/info: {step_text.AXES}")
     with right:
@@ -120,15 +120,15 @@ def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[Change
     with left:
         series = steps.phase_series(steps.slowest_rank(snapshot.steps), "the slowest rank of each step")
         marks = steps.change_marks(changes)
-        chart(base.marked(base.phases(series, snapshot.id), marks), "run-phases", "Step time by phase")
+        chart(base.add_marks(base.phases(series, snapshot.id), marks), "run-phases", "Step time by phase")
         ranks = base.ranks(steps.rank_series(snapshot.steps), snapshot.id)
-        chart(base.marked(ranks, marks), "run-rank-steps", "Step time by rank")
+        chart(base.add_marks(ranks, marks), "run-rank-steps", "Step time by rank")
         for text in run_text.changes(changes):
             st.caption(f":material/tune: Changed {words.escape(text)}.")
     with right:
         st.markdown("**Where the mean step goes**")
         none = _nothing(summary, "no phase was recorded")
-        _phase_table(step_text.with_between(summary.phases, summary.between_seconds or 0.0), none)
+        _phase_table(step_text.add_between(summary.phases, summary.between_seconds or 0.0), none)
         if summary.mfu_reason:
             st.caption(f"MFU: {summary.mfu_reason}.")
         for _, note in run_text.note_lines(summary):
