@@ -3,8 +3,8 @@
 Docstrings of Python's own library, whose lengths have a long tail, over 8 ranks on 2 hosts of the lab at 100 Mbit/s. A
 rank holds so few tokens that the longest documents need all eight, and one of a hundred is cut even there: smaller
 groups cut more of them, which is said beside their figures. Every setting has the same documents in every step. Eight
-ranks share few cores, and what a group takes depends on who else computes; so predictions are held against as many
-ranks as there are cores, too, on the same links.
+ranks share few cores, and what a group takes depends on who else computes: the same groups' seconds in two equal runs
+tell how much. Predictions are held against ranks that are paced (``_sequences_paced.py``).
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from profilers.model.run_summary import RunSummary
 
 NAME, KEPT = "systems_sequences", table.RESULTS / "systems_sequences.json"
 RANKS, HOLDS, LARGEST = 8, 256, 8
-#: Ranks that have a core each, and the tokens that one holds then.
-FEW, FEW_HOLD = 2, 1024
 PLANNED, AGAIN, WINDOWS = "planned", f"groups of {LARGEST}, again", "masked windows"
 STATIC = {f"groups of {degree}": degree for degree in (8, 4, 2, 1)}
 WHOLE = f"groups of {LARGEST}"
@@ -47,6 +45,7 @@ HEADER = [
     "tokens/s",
     "planned over it",
     "predicted groups off by",
+    "the same groups in equal runs",
     "most micro-batches",
     "all-to-all, counted over formula",
     "losses differ by",
@@ -114,16 +113,7 @@ def run(rounds: int) -> dict[str, Any]:
                 table.keep(KEPT, kept)
             kept["rounds"] = number + 1
             table.keep(KEPT, kept)
-        if "few" not in kept:
-            kept["few"] = _about(_summary(session, few(folder)))
-            table.keep(KEPT, kept)
     return kept
-
-
-def few(folder: Path) -> RunConfig:
-    """Planned groups of ranks that have a core each."""
-    held = {"data.sequence_length": FEW_HOLD, "parallel.dp": FEW, "parallel.sequence_groups": "planned"}
-    return config_of(folder).with_values(held)
 
 
 def _summary(session: Session, config: RunConfig) -> RunSummary:
@@ -189,16 +179,12 @@ def rows(kept: dict[str, Any]) -> tuple[list[list[str]], dict[str, float]]:
                 f"{rates[name]:,.0f}",
                 f"{rates[PLANNED] / rates[name]:.2f}",
                 f"{off(of):.1%}" if of[0]["groups"] else "",
+                f"{again(of):.1%}" if of[0]["groups"] and name != PLANNED and len(of) > 1 else "",
                 f"{max(one['micro_batches'] for one in of)}" if of[0]["groups"] else "",
                 f"{of[0]['payload'] / of[0]['formula']:.4f}" if of[0]["formula"] else "",
                 f"{max(_apart(one['losses'], losses) for one in of):.1e}" if same else "",
             ]
         )
-    alone = [kept["few"]]
-    found.append(
-        [f"planned, {FEW} ranks of {FEW_HOLD:,} tokens with a core each", alone[0]["cut"], f"{alone[0]['tokens']:,.0f}",
-         f"{alone[0]['seconds']:.2f}", "", "", f"{off(alone):.1%}", f"{alone[0]['micro_batches']}", "", ""]
-    )  # fmt: skip
     planned = runs[PLANNED]
     pairs = zip(runs[WHOLE], runs[AGAIN], strict=True)
     bars = {
@@ -206,7 +192,6 @@ def rows(kept: dict[str, Any]) -> tuple[list[list[str]], dict[str, float]]:
         "again": fmean(one["seconds"] / two["seconds"] for one, two in pairs),
         "windows": rates[PLANNED] / rates[WINDOWS],
         "off": off(planned),
-        "few": off([kept["few"]]),
         "losses": max(_apart(one["losses"], losses) for one in planned),
         "norms": max(_apart(one["norms"], norms) for one in planned),
         "payload": max(abs(one["payload"] / one["formula"] - 1) for one in planned),
@@ -220,6 +205,12 @@ def rows(kept: dict[str, Any]) -> tuple[list[list[str]], dict[str, float]]:
 def off(runs: list[dict[str, Any]]) -> float:
     """By how much predicted seconds of a group miss the measured ones, in the mean."""
     return fmean(abs(planned / seconds - 1) for one in runs for _, _, planned, seconds in one["groups"])
+
+
+def again(runs: list[dict[str, Any]]) -> float:
+    """By how much the seconds of the same groups differ between the first two of equal runs, in the mean."""
+    pairs = zip(*(of["groups"] for of in runs[:2]), strict=True)
+    return fmean(abs(one[-1] / other[-1] - 1) for one, other in pairs)
 
 
 def _apart(ours: list[float], theirs: list[float]) -> float:

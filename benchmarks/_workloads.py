@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import t as student
 
 from benchmarks import _table as table
-from benchmarks._ratio import ratio
+from benchmarks._ratio import half_width, ratio
 from engine.config.run_config import RunConfig, parse
 from engine.model.workloads.opening import open_blueprint
 from engine.model.workloads.published.extragradient import METHODS
@@ -263,12 +262,6 @@ def interaction(kept: dict[str, Any]) -> list[float]:
         return float(ends[1] - ends[0])
 
     return [gain("completion", seed) - gain("shaped", seed) for seed in range(SEEDS)]
-
-
-def half_width(found: Sequence[float]) -> float:
-    """Of the 95 % interval around the mean of a few seeds, by Student's t."""
-    error = float(np.std(found, ddof=1) / np.sqrt(len(found)))
-    return error * float(student.ppf(0.975, len(found) - 1))
 
 
 #: What tables are called.

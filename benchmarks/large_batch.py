@@ -29,6 +29,7 @@ from benchmarks import _table as table
 from engine.config.run_config import RunConfig, parse
 from engine.run.outcome import Ending
 from engine.session import Session
+from profilers.analysis.events import VALIDATION_EVENT, RunRecords
 from profilers.model.run_summary import RunSummary
 
 KEPT = table.RESULTS / "large_batch.json"
@@ -76,7 +77,7 @@ class Runs:
         self.known: dict[str, dict[str, float]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
 
     def run(self, name: str, batch: int, seed: int, values: dict[str, Any]) -> dict[str, float]:
-        """Held-out loss, tokens a second, seconds used, and the mean step."""
+        """Held-out loss, tokens a second, seconds used, the mean step, and seconds of the first and last such loss."""
         if name not in self.known:
             if not self._measures:
                 raise LookupError(name)
@@ -84,18 +85,22 @@ class Runs:
                 {"batch.global_batch": batch, "train.validation_batches": TEXT // batch, "train.seed": seed}
                 | values
             )
-            self.known[name] = _told(_summary(config, name))
+            self.known[name] = _measured(config, name)
             KEPT.write_text(json.dumps(self.known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
             print(f"{name}: {self.known[name]['loss']:.4f}", flush=True)
         return self.known[name]
 
 
-def _summary(config: RunConfig, name: str) -> RunSummary:
+def _measured(config: RunConfig, name: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder, Session(Path(folder)) as session:
         outcome, summary = session.execute(config, {}, lambda: False)
+        (run,) = Path(folder).glob("*/records")
+        events = RunRecords(run).events(0)
     if not outcome.good and outcome.ending is not Ending.DIVERGED:  # of a rate that is too high: no loss
         sys.exit(f"{name} ended as {outcome.ending}: {outcome.reason}")
-    return summary
+    held_out = [one.data["seconds"] for one in events if one.kind == VALIDATION_EVENT]
+    ends = {"first_loss": held_out[0], "last_loss": held_out[-1]} if held_out else {}
+    return _told(summary) | ends
 
 
 def _told(summary: RunSummary) -> dict[str, float]:
@@ -201,7 +206,7 @@ def budget(runs: Runs, seeds: int, seconds: float) -> list[list[str]]:
     rows = []
     real = [one for name, one in runs.known.items() if name.startswith(f"time {seconds:g} ")]
     if real:
-        rows.append(_ends(f"ends within one step of its {seconds:g} s", [(one, seconds) for one in real]))
+        rows += _ends(f"ends within one step of its {seconds:g} s", [(one, seconds) for one in real])
     paced = []
     for budget, (name, more) in itertools.product(BUDGETS, BESIDE_STEPS.items()):
         values = PACED | {"train.seconds": budget} | more
@@ -210,17 +215,26 @@ def budget(runs: Runs, seeds: int, seconds: float) -> list[list[str]]:
             for seed in range(seeds)
         ]
     times = " and ".join(f"{budget:g}" for budget in BUDGETS)
-    return [*rows, _ends(f"the same of steps paced to 0.1 s, {times} s", paced)]
+    return [*rows, *_ends(f"the same of steps paced to 0.1 s, {times} s", paced)]
 
 
-def _ends(what: str, found: Sequence[tuple[dict[str, float], float]]) -> list[str]:
-    late = [one["used"] - seconds for one, seconds in found]
-    off = [seconds / one["step"] for seconds, (one, _) in zip(late, found, strict=True)]
+def _ends(what: str, found: Sequence[tuple[dict[str, float], float]]) -> list[list[str]]:
+    """How far they ended from their seconds, and how much of that is the last loss, which is foretold by the first."""
+    off = [(one["used"] - seconds) / one["step"] for one, seconds in found]
+    moved = [(one["last_loss"] - one["first_loss"]) / one["step"] for one, _ in found]
     within = sum(abs(one) <= 1 for one in off)
-    return [what, f"{within} of {len(off)} runs",
-            f"median {np.median(off):+.2f}, from {min(off):+.2f} to {max(off):+.2f} steps, "
-            f"{min(late):+.2f} to {max(late):+.2f} s",
-            "kept" if within == len(off) else "not kept by all"]  # fmt: skip
+    losses = [
+        "the loss at their end beside the one before their first step",
+        f"{sum(abs(one) <= 1 for one in moved)} of {len(moved)} within one step",
+        _steps(moved),
+        "what nobody can foretell",
+    ]
+    verdict = "kept" if within == len(off) else "not kept by all"
+    return [[what, f"{within} of {len(off)} runs", _steps(off), verdict], losses]
+
+
+def _steps(off: Sequence[float]) -> str:
+    return f"median {np.median(off):+.2f}, from {min(off):+.2f} to {max(off):+.2f} steps"
 
 
 def _within(over: float) -> str:

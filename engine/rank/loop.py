@@ -403,9 +403,10 @@ class RunLength:
         if taken <= 0:  # steps are done again
             return
         pace = (known[-1].seconds - known[0].seconds) / taken
-        unknown = pace * self._rank.step_config.batch.global_batch
+        a_step = pace * self._rank.step_config.batch.global_batch
         config, period = self._rank.config, round_steps(self._rank.config)
-        length = longest(config, step, left, pace, Due(validation, unknown if save is None else save))
+        due = Due(validation, a_step if save is None else save)
+        length = longest(config, step, left + a_step / 2, pace, due)  # to the nearest step, before or after its time
         steps = length - step
         length = max(step, length // period * period)
         planned = config.train.steps

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import _sequences as sequences
+from benchmarks import _sequences_paced as paced
 from benchmarks import _table as table
 from benchmarks.literature import flexsp
 from engine.config.layout import longest_document
@@ -42,10 +43,17 @@ def kept(seconds: float, off: float, apart: float = 0.0) -> dict[str, Any]:
     lengths = [20, 100, 500, 2000, 6000]
     return {
         "settings": {name: [one(name)] for name in names},
-        "few": one(sequences.PLANNED),
         "rounds": 1,
         "lengths": lengths,
         "documents": 9,
+    }
+
+
+def kept_of_paced(seconds: float, off: float) -> dict[str, Any]:
+    """The same of ranks whose work is paced."""
+    return {
+        "seconds": {kind: [seconds if kind == sequences.PLANNED else 2.0] * 4 for kind in paced.KINDS},
+        "groups": {kind: [[[8, 1.0, 1.0 + off], [1, 1.0, 1.0 + off]]] * 4 for kind in paced.KINDS},
     }
 
 
@@ -63,19 +71,22 @@ def test_the_verdict_is_that_of_the_bars(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float, off: float, apart: float, words: str
 ) -> None:
     monkeypatch.setattr(sequences, "KEPT", tmp_path / "kept.json")
+    monkeypatch.setattr(paced, "KEPT", tmp_path / "paced.json")
     table.keep(sequences.KEPT, kept(seconds, off, apart))
+    table.keep(paced.KEPT, kept_of_paced(seconds, off))
     line = flexsp.SYSTEMS["sequences"].line(Namespace(), False)
     assert words in line[-1]
     assert f"{2 / seconds:.2f} times as fast" in line[4] and "A/A 1.00" in line[4]
     assert "a plan takes 0.25 s, of which 0.000 s" in line[4] and "within 1.00%" in line[2]
-    assert f"off by {1 - 1 / (1 + off):.1%}" in line[3]
+    assert f"off by {1 - 1 / (1 + off):.1%}" in line[3] and "two equal runs by 0.0%" in line[3]
 
 
 def test_every_run_is_legal_and_the_largest_groups_alone_hold_the_longest_text(tmp_path: Path) -> None:
     lengths = sequences.write_texts(tmp_path)
     assert len(lengths) == len(list(tmp_path.iterdir())) > 1000
     assert lengths[len(lengths) // 2] < sequences.HOLDS and lengths[-1] > 4 * sequences.HOLDS
-    check(sequences.few(tmp_path))
+    for kind in paced.KINDS:
+        check(paced.config_of(tmp_path, kind))
     for name, config in sequences.settings(tmp_path).items():
         check(config)
         if name in (sequences.PLANNED, sequences.WHOLE, sequences.AGAIN):

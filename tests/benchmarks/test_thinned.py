@@ -13,18 +13,18 @@ from benchmarks.literature import lsh_moe, thinned
 from engine.config.validation.rules import check
 
 
-def buckets(more: float) -> dict[str, Any]:
-    """As if what travels in buckets had cost so much of the loss."""
+def buckets(more: float, spread: float = 0.0) -> dict[str, Any]:
+    """As if what travels in buckets had cost so much of the loss, and one seed more than the next."""
     shares = {bucketed.ALL: 1.0, bucketed.INT8: 0.258}
     loss = {
         f"{kind}, seed {seed}": {
             "bytes": 1e6 * shares.get(kind, 0.1299),
             "sent": None if kind in shares else 0.13,
             "residual": None if kind in shares else 0.5,
-            "loss": 2.0 if kind in shares else 2.0 * (1 + more),
+            "loss": 2.0 if kind in shares else 2.0 * (1 + more + spread * (-1) ** seed),
         }
         for kind in bucketed.VALUES
-        for seed in range(bucketed.SEEDS)
+        for seed in range(bucketed.SEEDS[kind])
     }
     times = {
         kind: {"seconds": [0.5, 0.6], "said": 100.0, "counted": 100.5} for kind in (*bucketed.VALUES, "again")
@@ -62,6 +62,13 @@ def test_buckets_keep_their_bar_only_where_the_loss_stays(more: float, verdict: 
     assert line[2] == "within 0.1% of the rate"
     table = bucketed.rows(buckets(more))
     assert [len(row) for row in table] == [len(bucketed.HEADER)] * (len(bucketed.VALUES) + 1)
+
+
+def test_a_loss_whose_interval_holds_the_bar_is_not_told() -> None:
+    line = lsh_moe.line(buckets(0.005, spread=0.02))
+    assert line[-1].startswith("not told from so few seeds: lsh; lsh, no residual; lsh_int8")
+    assert bucketed.keeps(buckets(0.005, spread=0.001), bucketed.BOTH_ALONE)
+    assert bucketed.keeps(buckets(0.05, spread=0.001), bucketed.BOTH_ALONE) is False
 
 
 @pytest.mark.parametrize(
