@@ -22,7 +22,7 @@ from workbench.commands.options import Home, Id, Json, More, Sets
 def export(
     identity: Id,
     to: Annotated[
-        str, typer.Option("--to", metavar="TARGET", help="Target of the export, such as torchrun.")
+        str, typer.Option("--to", metavar="TARGET", help="Target, such as torchrun, slurm or deepspeed.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
     home: Home,

@@ -74,7 +74,7 @@ def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
 def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     """One line per study."""
     said = any(map(_remark_cell, rows))
-    titles = ("study", "changed", "state", "trials", "best", "vs plain dp")
+    titles = ("study", "changed", "state", "trials", "best", "over its baseline")
     table = _table(*titles, *(["said"] if said else []))
     for row in rows:
         trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
