@@ -72,9 +72,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "measured_from_step": int(measured.steps[0]) if len(measured.steps) else None,
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
         "gradient_norms": steps.values["gradient_norm"].mean(axis=0).tolist() if steps.ranks else [],
-        "validation_loss": _held_out(records, "loss"),
-        "partial_loss": _held_out(records, "partial_loss"),
-        "validation_metric": _held_out(records, "metric"),
+        **_held_out(records, steps),
         "quality": quality_rows(records, steps, facts.backend),
         "tasks": task_rows(
             records, steps.steps.tolist(), facts.layout.get("tp", 1) * facts.layout.get("cp", 1)
@@ -301,10 +299,16 @@ def _verdicts(findings: list[Verdict], thresholds: Thresholds) -> dict[str, list
     return {"findings": rate(findings, thresholds), "verdicts": judge(findings, thresholds)}
 
 
-def _held_out(records: RunRecords, what: str) -> float | None:
-    """The last "loss", "partial_loss" or "metric" on held-out samples that all ranks told."""
-    found = losses_before_steps(records, sys.maxsize, what)
-    return found[max(found)] if found else None
+def _held_out(records: RunRecords, steps: JoinedSteps) -> dict[str, float | None]:
+    """What all ranks told last of held-out samples, but not what was so before the first step of a run that trained."""
+    known = {"loss": "validation_loss", "partial_loss": "partial_loss", "metric": "validation_metric"}
+    first = int(steps.steps[0]) if len(steps.steps) else -1
+    found = dict[str, float | None]()
+    for what, name in known.items():
+        told = losses_before_steps(records, sys.maxsize, what)
+        last = max(told, default=first)
+        found[name] = told[last] if last > first else None
+    return found
 
 
 def _dropped_records(records: RunRecords) -> int:

@@ -74,7 +74,7 @@ class PipelineExecutor:
         self._over = 1.0
         #: By micro-batch of the last step, each over as many as the step's loss; none on ranks that do not compute it.
         self.losses: dict[int, Tensor] = {}
-        self._register_seconds = 0.0
+        self._register_seconds, self._runs = 0.0, 0
 
     def samples(self) -> Samples:
         """The data, as this rank needs them."""
@@ -108,10 +108,10 @@ class PipelineExecutor:
         self._over = over or len(batches)
         self._messages.open()
         losses: dict[int, Tensor] = {}
-        self.losses = losses
+        self.losses, self._runs = losses, self._runs + 1
         for place, action in enumerate(self._actions):
             self._gather_once(place)
-            self._wait_for_register(action)
+            self._register_seconds += self._wait_for_register(action)
             if action.work is Work.FORWARD:
                 for loss in self._forward(action, batches):
                     losses[action.micro_batch] = loss
@@ -151,13 +151,11 @@ class PipelineExecutor:
         """The most messages of one way between stages that this rank held at once, with a bound or without."""
         return self._training.messages.held.most
 
-    def tell_registers(self, steps: int, writer: RecordWriter) -> None:
-        """Note what was held between stages, and what was waited for, over so many ``steps``; nothing without a
-        bound.
-        """
-        held, steps = self._training.messages.held, max(steps, 1)
+    def tell_registers(self, writer: RecordWriter) -> None:
+        """Note what was held between stages, and what a step waited for; nothing without a bound."""
+        held = self._training.messages.held
         if held.registers is not None:
-            seconds = self._register_seconds / steps
+            seconds = self._register_seconds / max(self._runs, 1)
             writer.event(REGISTERS, registers=held.registers, most_held=self.most_held, seconds=seconds)
 
     def close(self) -> None:
@@ -237,12 +235,14 @@ class PipelineExecutor:
             return self._timer.phase(phase)
         return self._recorder.span(phase, action.work, action.stage, action.micro_batch)
 
-    def _wait_for_register(self, action: Action) -> None:
-        if self._messages.needs_register(action):
-            began = time.monotonic()
-            with self._timer.phase("bubble"):
-                self._messages.begin(action)
-            self._register_seconds += time.monotonic() - began
+    def _wait_for_register(self, action: Action) -> float:
+        """Seconds that it took."""
+        if not self._messages.needs_register(action):
+            return 0.0
+        began = time.monotonic()
+        with self._timer.phase("bubble"):
+            self._messages.begin(action)
+        return time.monotonic() - began
 
     def _wait_for(self, wanted: Action) -> Tensor:
         with self._timer.phase("bubble"):

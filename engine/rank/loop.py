@@ -72,7 +72,7 @@ def train(rank: RankContext) -> bool:
         report_ahead(rank, samples)
         if host_clocks.several:
             report_offset(host_clocks, rank.writer)
-        stages.tell_registers(rank.config.train.steps, rank.writer)
+        stages.tell_registers(rank.writer)
         rank.state("finished")
         return finished
 
@@ -403,10 +403,16 @@ class RunLength:
         if taken <= 0:  # steps are done again
             return
         pace = (known[-1].seconds - known[0].seconds) / taken
+        if (
+            len(known) == 2
+        ):  # the only step known may be a cold one, and an end that is announced cannot be taken back
+            pace /= 2
         a_step = pace * self._rank.step_config.batch.global_batch
         config, period = self._rank.config, round_steps(self._rank.config)
         due = Due(validation, a_step if save is None else save)
-        length = longest(config, step, left + a_step / 2, pace, due)  # to the nearest step, before or after its time
+        length = longest(
+            config, step, left + a_step / 2, pace, due
+        )  # to the nearest step, before or after its time
         steps = length - step
         length = max(step, length // period * period)
         planned = config.train.steps
@@ -421,6 +427,8 @@ class RunLength:
 
 #: So many steps on end say that it is no accident: new text never gives the same loss to the bit.
 STILL_STEPS = 5
+#: No network's loss comes this far down in fp32 and is not yet 0; that of a problem with an exact solution does.
+SOLVED = 1e-9
 
 
 class DivergedError(WorkbenchError):
@@ -436,12 +444,14 @@ class DivergenceCheck:
 
     A loss or norm that is not finite ends the run at once. A loss of exactly zero, a norm of exactly zero, or a loss
     that is the same to the bit end it after ``STILL_STEPS`` steps on end, or after all steps of a shorter run, but
-    never after one: the learning rate is above zero always. ``steps`` is how many the run has.
+    never after one: the learning rate is above zero always. ``steps`` is how many the run has. Once a loss came down
+    to ``SOLVED`` of the first one on its way, there is nothing left to learn, and all may stand still.
     """
 
     def __init__(self, steps: int) -> None:
         self._limit = min(STILL_STEPS, max(2, steps))
         self._loss: float | None = None
+        self._first, self._is_solved = 0.0, False
         self._same = self._no_loss = self._no_gradient = 0
 
     def check(self, step: int, loss: float | None, norm: float) -> None:
@@ -455,6 +465,8 @@ class DivergenceCheck:
         if not math.isfinite(norm):
             raise DivergedError(step, f"the norm of the gradient is {_nonfinite_word(norm)}", "backward")
         self._count(loss, norm)
+        if self._is_solved:
+            return
         if self._no_loss >= self._limit:
             raise DivergedError(step, f"the loss is exactly 0 for {self._no_loss} steps", "forward")
         if self._no_gradient >= self._limit:
@@ -465,6 +477,8 @@ class DivergenceCheck:
             raise DivergedError(step, words, "forward")
 
     def _count(self, loss: float | None, norm: float) -> None:
+        self._first = self._first or abs(loss or 0.0)
+        self._is_solved |= 0 < abs(loss or 0.0) <= SOLVED * self._first
         self._no_loss = self._no_loss + 1 if loss == 0 else 0
         self._no_gradient = self._no_gradient + 1 if norm == 0 else 0
         self._same = self._same + 1 if loss is not None and loss == self._loss else int(loss is not None)

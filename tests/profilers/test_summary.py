@@ -186,6 +186,20 @@ def test_validation_loss_is_the_mean_of_each_rank_s_last(tmp_path: Path) -> None
     assert summary(tmp_path).validation_loss == 2.5
 
 
+def test_a_loss_from_before_the_first_step_says_nothing_of_a_run_that_trained(tmp_path: Path) -> None:
+    """As of one that was stopped or killed before its next loss on held-out text."""
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        writer.event("validation", step=0, loss=5.5)
+    assert summary(tmp_path).validation_loss == 5.5
+    with RecordWriter(tmp_path, "rank-1") as writer:
+        for step in range(3):
+            writer.write(step_sample(step, loss=4.0 - step))
+    assert summary(tmp_path).validation_loss is None
+    with RecordWriter(tmp_path, "rank-2") as writer:
+        writer.event("validation", step=2, loss=2.5)
+    assert summary(tmp_path).validation_loss == 2.5
+
+
 def test_peak_memory_is_that_of_the_gpu_where_there_is_one(tmp_path: Path) -> None:
     write_run(tmp_path)
     assert summary(tmp_path).peak_memory_bytes == 1010

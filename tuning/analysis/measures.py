@@ -133,18 +133,20 @@ def _single(summary: RunSummary, aim: Aim) -> float | None:
     return summary.joules_per_step / summary.tokens_per_step
 
 
-#: A run may be late by this part of its time and a step, as busy machines have it.
-_LATE = 0.1
+#: A run may miss its time by this part of it and a step, as busy machines have it.
+_MISSED = 0.1
 
 
 def is_on_time(summary: RunSummary) -> bool:
-    """Whether a run had a time and ended about then: one of which fewer than three steps fit takes longer, and its loss
-    is that of another time.
+    """Whether a run had a time and ended about then, in whole rounds of an outer loop. One of which fewer than three
+    steps fit takes longer, and its loss is that of another time.
     """
     given, used = summary.budget_seconds, summary.budget_used_seconds
     if given is None or used is None:
         return False
-    return used <= (1 + _LATE) * given + max(summary.step_samples, default=0.0)
+    rounds = summary.outer.rounds if summary.outer is not None else 0
+    unit = max(summary.step_samples, default=0.0) * (len(summary.losses) / rounds if rounds else 1)
+    return abs(used - given) <= _MISSED * given + unit
 
 
 def _scale(summary: RunSummary, aim: Aim) -> float | None:
@@ -173,7 +175,7 @@ def _reason_of_time(summary: RunSummary) -> str:
         return "the run was given no time (train.seconds)"
     if not is_on_time(summary):
         steps = len(summary.losses)
-        return f"its {steps} steps took {used:.3g} s instead of {given:g}: give trials more time"
+        return f"its {steps} steps took {used:.3g} s instead of {given:g}: give trials more time or smaller steps"
     return "it took no loss on held-out text"
 
 

@@ -450,6 +450,9 @@ def _check_live(file: StudyFile) -> None:
             f"give more, for {file.trials} trials {2 * file.trials * file.config.train.steps:,} or so"
         )
         raise InputError("live.steps", file.live.steps, remedy)
+    if file.config.train.seconds is not None:
+        remedy = "a run that is tuned as it goes has live.steps; leave it out"
+        raise InputError("base.train.seconds", file.config.train.seconds, remedy)
     if file.turns_lossy and not file.config.train.validation_batches:
         remedy = "what loses something is judged by its loss on held-out text; give some, or leave out what is lossy"
         raise InputError("base.train.validation_batches", 0, remedy)

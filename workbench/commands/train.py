@@ -95,7 +95,7 @@ def _run(home: Path, config: RunConfig) -> RunView:
     with (
         Interruption() as interruption,
         Session(home) as session,
-        RunProgress(config.train.steps, interruption) as shown,
+        RunProgress(None if config.train.seconds else config.train.steps, interruption) as shown,
     ):
         try:
             session.execute(config, {"purpose": "train"}, shown.should_stop, shown.follow)

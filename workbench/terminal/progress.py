@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -122,9 +123,10 @@ class SensitivityProgress(ProgressBar):
 class RunProgress(ProgressBar):
     """How far a run is, by its own progress page; drawn whenever the launcher asks whether to stop."""
 
-    def __init__(self, steps: int, interruption: Interruption) -> None:
+    def __init__(self, steps: int | None, interruption: Interruption) -> None:
+        """``steps`` are not known of a run with a time."""
         self.folder: Path | None = None
-        self._steps = steps
+        self._most = math.inf if steps is None else steps
         stopping = "stopping after this step; Ctrl-C again kills the run"
         super().__init__("starting ranks", steps, "steps", interruption, stopping)
 
@@ -139,7 +141,7 @@ class RunProgress(ProgressBar):
             slowest = min(ranks, key=lambda rank: rank.step)
             outside = slowest.phase in ("starting", "building", "validation", "finished", "checkpoint")
             phase = slowest.phase.replace("_", " ")
-            self.show(phase if outside else f"training, {phase}", min(slowest.step, self._steps))
+            self.show(phase if outside else f"training, {phase}", min(slowest.step, self._most))
         return super().should_stop()
 
 

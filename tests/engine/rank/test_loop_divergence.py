@@ -57,6 +57,14 @@ def test_a_degenerate_loss_or_gradient_is_named(steps: list[Step], words: str, p
     assert error.phase == phase
 
 
+def test_a_problem_that_is_solved_may_stand_still() -> None:
+    """As a saddle point in double precision: the distance falls by the same share each step, and then no further."""
+    falling: list[Step] = [(0.1**step, 0.1**step) for step in range(16)]
+    assert ended([*falling, *[(1e-15, 1e-15)] * 50, *[(1e-15, 0.0)] * 50, *[(0.0, 0.0)] * 50]) is None
+    assert ended([*falling, (1e-15, math.nan)]) is not None
+    assert ended([*falling[:6], *[(0.0, 0.0)] * 9]) is not None  # from there to nothing at once
+
+
 def test_what_lasts_less_long_is_no_reason() -> None:
     still = [(2.0, 1.0)] * (STILL_STEPS - 1)
     assert ended([*still, (1.9, 1.0), *still]) is None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -42,6 +43,22 @@ def test_a_bound_changes_no_number_and_holds(kind: str, chunks: int, registers: 
     assert row is not None and plain is not None
     assert row.registers == registers and row.most_held is not None and row.register_seconds is not None
     assert 1 <= row.most_held <= registers and plain.registers is plain.most_held is None
+
+
+def test_a_resumed_run_tells_what_its_own_steps_waited(tmp_path: Path) -> None:
+    """Not divided by the steps of the run before, and nothing of what held-out losses waited."""
+    config = small(parallel__pp=2, schedule__kind="gpipe", schedule__registers=1, model__layers=8)
+    config = config.with_values({"schedule.stage_layers": [1, 7], "data.sequence_length": 256})
+    with Session(tmp_path) as session:
+        whole = config.with_values({"train.steps": 30, "checkpoint.every_steps": 30})
+        first = execute(session, whole)[1]
+        more = {"train.steps": 33, "train.resume": str(tmp_path / first.id), "train.validation_batches": 12}
+        again = execute(session, config.with_values(more))[1]
+    assert first.pipeline is not None and again.pipeline is not None and len(again.losses) == 3
+    waited = first.pipeline.register_seconds, again.pipeline.register_seconds
+    assert waited[0] and waited[1]
+    shares = [seconds / fmean(run.step_samples) for seconds, run in zip(waited, (first, again), strict=True)]
+    assert 0.3 < shares[1] / shares[0] < 3.3
 
 
 class Told(NamedTuple):

@@ -108,6 +108,19 @@ def test_it_ends_within_a_step_of_its_time(session: Session) -> None:
     assert -more - SLACK - busy < took - config.train.seconds < SLACK + busy, (steps, busy, pauses, beyond)
 
 
+def test_a_cold_second_step_does_not_end_a_run_early(session: Session) -> None:
+    """By it alone no further step would fit."""
+    cold = {"seconds": 0.1, "first": 2.5}
+    micro_batch = small().batch.global_batch
+    config = small(
+        model__workload=f"{HERE}:cold", model__options=cold, batch__micro_batch=micro_batch, train__seconds=12.0,
+        train__validation_batches=0,
+    )  # fmt: skip
+    outcome, summary = execute(session, config)
+    assert outcome.good, outcome
+    assert summary.budget_used_seconds is not None and summary.budget_used_seconds > 11.0
+
+
 def test_a_time_that_is_over_at_once_ends_as_soon_as_all_ranks_can_know(session: Session) -> None:
     """Building takes longer: two steps, where one that asks for a pace first has four."""
     folders: list[Path] = []

@@ -69,6 +69,18 @@ class PacedNoise(SlowNoise):
         return Noise.training(self, first + 1_000_000, count)
 
 
+@dataclass(frozen=True)
+class ColdNoise(SlowNoise):
+    """The first batches take a time of their own."""
+
+    first: float = 1.0
+    steps: int = 2
+
+    def training(self, first: int, count: int) -> tuple[Any, Any]:
+        time.sleep((self.first - self.seconds) * (first < self.steps * count))
+        return super().training(first, count)
+
+
 class Narrower(nn.Module):
     """A block whose result is of another shape than its input, with a parameter that is no ``weight``."""
 
@@ -100,6 +112,11 @@ def slowly(seconds: float = 0.02) -> Workload:
 def paced(seconds: float, held_out: float) -> Workload:
     """The same, whose steps take so long, and each batch of a held-out loss so long; all else of them is little."""
     return replace(shrinking(), batches=PacedNoise(seconds=seconds, held_out=held_out))
+
+
+def cold(seconds: float, first: float, steps: int = 2) -> Workload:
+    """The same, whose steps take so long, and the first few of them longer."""
+    return replace(shrinking(), batches=ColdNoise(seconds=seconds, first=first, steps=steps))
 
 
 def _narrower(inputs: int, outputs: int) -> Callable[[], nn.Module]:

@@ -178,6 +178,7 @@ def test_a_run_that_dies_goes_on_from_its_last_checkpoint(
         ({"live": {"steps": 0}}, ("live.steps", "0")),
         ({"live": {"over": 3}}, ("live.over", "unknown key")),
         ({"live": {"steps": 12}}, ("live.steps", "12", "second window")),
+        ({"base": {"train": {"seconds": 5.0}}}, ("base.train.seconds", "live.steps", "leave it out")),
     ],
 )
 def test_what_cannot_be_tuned_live_is_refused(changes: dict[str, Any], words: tuple[str, ...]) -> None:
