@@ -64,7 +64,8 @@ class Sizes:
     """What a rank sees of one micro-batch, in elements; ``element`` is the bytes of an activation.
 
     ``tokens`` is sequence / cp x batch; where tp splits the sequence a rank holds tokens / tp of them. Matrices that
-    are ``replicated`` over tp are multiplied with those alone.
+    are ``replicated`` over tp are multiplied with those alone. ``mask`` is of documents: each token with each of its
+    sequence.
     """
 
     shape: ModelShape
@@ -73,6 +74,7 @@ class Sizes:
     element: int
     replicated: frozenset[str] = frozenset()
     keep: float = 1.0
+    mask: int = 0
 
     def activation_elements(self, matrices: str) -> int:
         """Elements that matrices read of an activation, or give to one: all of it, or a slice if replicated."""
@@ -108,14 +110,23 @@ class Sizes:
         """Sums of attention: one for each token and head that is trained."""
         return self.query // self.shape.head_dim
 
+    @property
+    def scores(self) -> int:
+        """What is added to scores of attention where documents are masked; a kernel that is given key heads one by one
+        has it for each.
+        """
+        folded = self.element < FP32_BYTES and self.shape.heads != self.shape.kv_heads
+        return self.mask * (kept_parts(self.shape.kv_heads // self.tp, self.keep) if folded else 1)
+
 
 def sizes_of(config: RunConfig) -> Sizes:
     """The sizes that a configuration gives every rank."""
     tokens = config.batch.micro_batch * config.data.sequence_length // config.parallel.cp
     element = 2 if config.precision == "bf16" else FP32_BYTES
     replicated = frozenset(config.parallel.tp_replicated or ())
+    mask = tokens * config.data.sequence_length if config.data.documents == "masked" else 0
     return Sizes(
-        resolve(config.model), tokens, config.parallel.tp, element, replicated, config.train.slice_keep
+        resolve(config.model), tokens, config.parallel.tp, element, replicated, config.train.slice_keep, mask
     )
 
 
@@ -132,7 +143,8 @@ def stage_activations(config: RunConfig, part: Part) -> Kept:
     stays = int(offloads and part.turns_at_once)  # the last block, which has no time to leave
     gone, stay_bytes = part.layers - stays, stays * (rest_one if rest else first)
     copied = (offloads and gone > 0) or (sizes.element < FP32_BYTES and memory.recompute != "full")
-    outside = boundary_bytes(config, part, copied) + (head_bytes(config) if part.is_last else 0)
+    mask = sizes.mask if memory.recompute != "none" else 0
+    outside = boundary_bytes(config, part, copied) + mask + (head_bytes(config) if part.is_last else 0)
     back = min(2 - stays, gone) * (rest_one if rest > stays else first) if offloads else 0
     return Kept(
         device=outside + (stay_bytes if offloads else blocks),
@@ -189,6 +201,7 @@ def _too_small(config: RunConfig) -> int:
     wide = [] if config.model.experts else [sizes.element * sizes.width] * 4
     keys = [sizes.element * sizes.key_value] * 2
     kept = [factor, factor, *[slices] * 4, *read, *queries, *keys, FP32_BYTES * sizes.sums, *wide]
+    kept += [sizes.element * sizes.scores]
     kept += [size * rows for _, rows, _, _ in _sampled_inputs(config, sizes, "none") for size in _OF_SAMPLE]
     return sum(size for size in kept if size < SMALLEST_BYTES)
 
@@ -198,7 +211,8 @@ def _kept_by_actions(config: RunConfig, part: Part, actions: Sequence[BlockActio
     sizes, block = sizes_of(config), costs_of_block(config)
     costs = [block[action] for action in actions]
     copied = actions[0] in LEAVING or (sizes.element < FP32_BYTES and actions[0] != "full")
-    outside = boundary_bytes(config, part, copied) + (head_bytes(config) if part.is_last else 0)
+    mask = sizes.mask if {"selective", "full"}.intersection(actions) else 0
+    outside = boundary_bytes(config, part, copied) + mask + (head_bytes(config) if part.is_last else 0)
     blocks = sum(cost.resident for cost in costs)
     peak = evaluate([block] * len(costs), actions, Around()).peak_bytes
     return Kept(
@@ -314,12 +328,13 @@ def _norm(config: RunConfig, sizes: Sizes, reader: str) -> int:
 
 
 def _attention(config: RunConfig, sizes: Sizes) -> int:
-    """Rotated queries and keys, values, the result, its log-sum-exp in fp32, and the result as its matrix reads it.
+    """Rotated queries and keys, values, the mask, the result, its log-sum-exp in fp32, and the result as its matrix
+    reads it.
 
     A ring keeps the result as its matrix reads it, alone.
     """
     is_ring = config.parallel.cp > 1 and config.parallel.cp_method == "ring"
-    elements = (2 if is_ring else 3) * sizes.query + 2 * sizes.key_value
+    elements = (2 if is_ring else 3) * sizes.query + 2 * sizes.key_value + sizes.scores
     return sizes.element * elements + FP32_BYTES * sizes.sums
 
 

@@ -53,12 +53,14 @@ class Around:
 
     ``held`` bytes stay with each micro-batch from before the first block on; ``turn_bytes`` and ``turn_seconds`` are
     those of the head between the last forward and the first backward. ``in_flight`` micro-batches wait for backward.
+    ``given`` bytes are of the others: they are there from a step's first to its last.
     """
 
     held: int = 0
     turn_bytes: int = 0
     turn_seconds: float = 0.0
     in_flight: int = 1
+    given: int = 0
 
 
 #: Up to so many blocks no plan is shorter than the one that is found.
@@ -135,7 +137,7 @@ def _peak_of(costs: Sequence[Cost], around: Around) -> int:
 def _together(held: int, transit: int, most: int, around: Around) -> int:
     """``most`` is what the blocks of one micro-batch hold at once, ``held`` what waits, ``transit`` left last."""
     others = (around.in_flight - 1) * (held + around.held) + (transit if around.in_flight > 1 else 0)
-    return around.held + max(most, held + transit + around.turn_bytes) + others
+    return around.given + around.held + max(most, held + transit + around.turn_bytes) + others
 
 
 def _seconds_of(costs: Sequence[Cost], around: Around) -> float:
@@ -220,7 +222,8 @@ def _peak(label: _Label, around: Around) -> int:
 def _least(label: _Label, waiting: int, around: Around) -> int:
     """What it will hold at the least; blocks behind it keep ``waiting`` bytes, if not more."""
     held = label.held + waiting
-    return around.held + max(label.most, held) + (around.in_flight - 1) * (held + around.held)
+    others = (around.in_flight - 1) * (held + around.held)
+    return around.given + around.held + max(label.most, held) + others
 
 
 def _rest(choices: Choices) -> list[int]:

@@ -36,7 +36,10 @@ def stage_surroundings(config: RunConfig, chosen: Plan, stage: int, turn_seconds
     head = head_bytes(config) if part.is_last else 0
     waits = 0 if part.turns_at_once else head
     flying = math.ceil(peak_in_flight(chosen)[chosen.rank_of[stage]])
-    return Around(_boundary_bytes(config, part) + waits, head - waits, turn_seconds, flying)
+    # Tokens and targets of all of a step's micro-batches are there from its start.
+    given = INDEX_BYTES * sizes_of(config).tokens * (chosen.micro_batches - flying)
+    given *= part.is_first + part.is_last
+    return Around(_boundary_bytes(config, part) + waits, head - waits, turn_seconds, flying, given)
 
 
 def least_budget(config: RunConfig) -> int:
@@ -70,6 +73,9 @@ def too_small(budget: float, least: int) -> LayoutError:
 
 
 def _boundary_bytes(config: RunConfig, part: Part) -> int:
-    """With what others hold as well: the input and the output of a stage, and the targets, which outlive the head."""
-    targets = INDEX_BYTES * sizes_of(config).tokens if part.is_last else 0
-    return boundary_bytes(config, part, copied=True) + targets + _FEW
+    """With what others hold as well: the input and the output of a stage, the mask of documents, and the targets,
+    which outlive the head.
+    """
+    sizes = sizes_of(config)
+    targets = INDEX_BYTES * sizes.tokens if part.is_last else 0
+    return boundary_bytes(config, part, copied=True) + sizes.mask + targets + _FEW

@@ -313,6 +313,10 @@ class Decoder(Stage):
                 assert mixture.report is not None
                 if mixture.text is None or mixture.text.tokens:
                     mixture.load.add(mixture.report)
+        return self.turn(x)
+
+    def turn(self, x: Tensor) -> Tensor:
+        """Logits of what the last block gives; what other stages give stays as it is."""
         if self.norm is not None and self.head is not None:
             (x,) = self.tp.select_axis("head").column_products(self.norm(x), (self.head,))
         return x

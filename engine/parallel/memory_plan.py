@@ -6,6 +6,7 @@ those that a hook sees, or the formula's where these are more. All ranks follow 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +28,7 @@ from engine.footprint.budget import stage_surroundings, too_small
 from engine.model.activation_memory import Activations, Offload, Tier, is_weight
 from engine.model.axes import Axes
 from engine.model.copies import Copies, DiskCopies, host_copies
-from engine.model.decoder import Block, Decoder
+from engine.model.decoder import Block, Decoder, same_document
 from engine.model.stage import Blueprint
 from engine.schedules.actions import Plan
 from profilers import torch_private
@@ -222,6 +223,10 @@ class Bench:
     def __init__(self, stage: Decoder, x: Tensor) -> None:
         self._stage, self._x = stage, x
         (self._block,) = stage.blocks.values()
+        # Where documents are masked, of one that fills each sequence.
+        batch, length = x.shape[1], len(stage.positions)
+        one = torch.zeros((batch, length), dtype=torch.int64, device=x.device)
+        self._visible = same_document(one) if stage.masked else None
 
     def seconds(self, action: BlockAction, offload: Offload | None = None) -> tuple[float, float]:
         """Of a forward and of a backward; what leaves is gone in between, outside of both."""
@@ -232,11 +237,12 @@ class Bench:
         """What its forward saves for backward; memory that several tensors share counts once."""
         self._keep(action)
         seen, alive = dict[int, int](), list[Tensor]()
-        resident = torch_private.memory_identity(self._stage.rotary)
+        shared = [one for one in (self._stage.rotary, self._visible) if one is not None]
+        resident = [torch_private.memory_identity(one) for one in shared]
 
         def note(tensor: Tensor) -> Tensor:
             address = torch_private.memory_identity(tensor)
-            if not is_weight(tensor) and address != resident:
+            if not is_weight(tensor) and address not in resident:
                 seen[address] = tensor.untyped_storage().nbytes()
                 alive.append(tensor)
             return tensor
@@ -269,12 +275,8 @@ class Bench:
         alone = sum(self._time_passes(lambda x: self._run(x, None), None))
         length = config.data.sequence_length // config.parallel.cp
         targets = torch.zeros((config.batch.micro_batch, length), dtype=torch.int64, device=self._x.device)
-        embedding, self._stage.embedding = self._stage.embedding, None
-        try:
-            whole = sum(self._time_passes(lambda x: self._stage.loss(self._stage(x), targets), None))
-        finally:
-            self._stage.embedding = embedding
-        return max(0.0, whole - alone)
+        turned = functools.partial(self._loss, targets=targets)
+        return max(0.0, sum(self._time_passes(turned, None)) - alone)
 
     def _time_passes(self, run: Callable[[Tensor], Tensor], offload: Offload | None) -> tuple[float, float]:
         forwards, backwards = [], []
@@ -296,10 +298,14 @@ class Bench:
         return min(forwards[1:]), min(backwards[1:])
 
     def _run(self, x: Tensor, offload: Offload | None) -> Tensor:
+        block = functools.partial(self._block, visible=self._visible)
         if offload is not None:
-            return offload.run([self._block], x, self._stage.rotary)
-        out: Tensor = self._block(x, self._stage.rotary)
+            return offload.run([block], x, self._stage.rotary)
+        out: Tensor = block(x, self._stage.rotary)
         return out
+
+    def _loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        return self._stage.loss(self._stage.turn(self._run(x, None)), targets)
 
     def _keep(self, action: BlockAction) -> None:
         block: nn.Module = self._block

@@ -74,6 +74,11 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "shared layers": {"parallel.dp": 2, "parallel.pp": 2, "parallel.zero_stage": 1, "model.layer_groups": 1},
     "shared layers, zero 3": {"parallel.dp": 2, "parallel.pp": 2, "parallel.zero_stage": 3,
                               "model.tied_embeddings": True, "model.layer_groups": 1},
+    "masked": {"parallel.dp": 2, "parallel.tp": 2, "data.documents": "masked"},
+    "masked and bf16": {"parallel.dp": 4, "data.documents": "masked", "precision": "bf16"},
+    "masked and selective": {"parallel.dp": 4, "data.documents": "masked", "memory.recompute": "selective"},
+    "masked and recompute": {"parallel.dp": 4, "data.documents": "masked", "memory.recompute": "full",
+                             "memory.recompute_layers": 2, "precision": "bf16"},
     "shared chunks": {"parallel.dp": 2, "parallel.pp": 2, "schedule.kind": "zb_v", "schedule.chunks": 2,
                       "model.tied_embeddings": True, "model.layer_groups": 2},
 }  # fmt: skip

@@ -228,6 +228,28 @@ def test_nor_does_any_on_ranks(layout: dict[str, Any], tmp_path: Path) -> None:
             assert 0.75 * plan.peak_bytes <= peak <= budget, (plan, peak)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"batch__global_batch": 8},
+        {"parallel__tp": 2, "batch__global_batch": 8},
+        {"data__documents": "masked"},
+        {"data__documents": "masked", "precision": "bf16", "batch__global_batch": 8},
+    ],
+    ids=str,
+)
+def test_nor_with_many_micro_batches_or_a_mask(values: dict[str, Any], tmp_path: Path) -> None:
+    """Tokens and targets of all micro-batches are there at once, and a mask is as large as its scores."""
+    config = config_of(**values)
+    found = plans(config, 5)
+    planned = config.with_values({"memory.budget_gib": (found[0][0] + 1) / 2**30})
+    lists = [plan.actions for _, plan in found]
+    for own, *peaks in on_ranks(config.parallel.tp, counted_on_rank, planned, lists, str(tmp_path)):
+        assert own <= found[0][0] + 1
+        for (budget, plan), peak in zip(found, peaks, strict=True):
+            assert 0.75 * plan.peak_bytes <= peak <= budget, (plan, peak)
+
+
 class _Noted(ThreadCopies):
     """Over a link, with the moments at which what came back was there."""
 

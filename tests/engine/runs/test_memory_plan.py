@@ -120,9 +120,12 @@ def test_a_budget_makes_a_plan_that_is_told(session: Session, values: dict[str, 
     assert [row["stage"] for row in runs.document(view)["memory_plans"]] == list(range(stages))
 
 
+@pytest.mark.parametrize("documents", ["joined", "masked"])
 @pytest.mark.parametrize("length", [64, 8])  # of 8 tokens, tensors are so small that few leave
-def test_the_least_by_formula_is_a_budget_that_a_plan_keeps_to(session: Session, length: int) -> None:
-    values = {"model__layers": 10, "data__sequence_length": length}
+def test_the_least_by_formula_is_a_budget_that_a_plan_keeps_to(
+    session: Session, length: int, documents: str
+) -> None:
+    values = {"model__layers": 10, "data__sequence_length": length, "data__documents": documents}
     config = small(**(BASE | values))
     (row,) = run(session, values | {"memory__budget_gib": (least_budget(config) + 1) / 2**30}).memory_plans
     assert row.peak_bytes == row.least_bytes == least_budget(config)
