@@ -179,6 +179,8 @@ def _document_rules(config: RunConfig) -> Iterator[LayoutError]:
         why = f"cp={parallel.cp} splits sequences; set cp to 1"
     elif parallel.pp > 1:
         why = f"pp={parallel.pp} has stages without tokens; set pp to 1"
+    elif config.data.documents == "masked" and config.schedule.chunks > 1:
+        why = f"schedule.chunks={config.schedule.chunks} has stages without tokens; set schedule.chunks to 1"
     if why is not None:
         yield LayoutError("data.documents", config.data.documents, why)
 

@@ -92,7 +92,18 @@ def test_each_document_is_computed_as_if_alone(folder: str, kv_heads: int, recom
     assert max((joined[name] - right[name]).abs().max().item() for name in right) > 1e-3
 
 
-@pytest.mark.parametrize("values", [{"parallel__pp": 2}, {"parallel__cp": 2}, {"model__workload": "vision"}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"parallel__pp": 2},
+        {"parallel__cp": 2},
+        {"model__workload": "vision"},
+        *(
+            {"schedule__kind": kind, "schedule__chunks": 2}
+            for kind in ("layered", "breadth_first", "interleaved")
+        ),
+    ],
+)
 def test_what_has_no_whole_sequence_of_tokens_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(LayoutError, match=r"data\.documents='masked'"):
         check(small(data__documents="masked", **values))

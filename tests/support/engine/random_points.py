@@ -55,6 +55,9 @@ TOGETHER: list[dict[str, Any]] = [
     {"parallel.pp": 2, "schedule.kind": "breadth_first", "schedule.chunks": 2},
     {"parallel.pp": 2, "schedule.kind": "layered", "schedule.chunks": 2},
     {"parallel.pp": 2, "schedule.kind": "zb_v", "schedule.chunks": 2},
+    {"parallel.pp": 1, "schedule.kind": "layered", "schedule.chunks": 2, "data.documents": "masked"},
+    {"parallel.pp": 1, "schedule.kind": "breadth_first", "schedule.chunks": 2},
+    {"parallel.pp": 1, "schedule.kind": "interleaved", "schedule.chunks": 4},
     {"parallel.pp": 2, "schedule.stage_layers": [1, 3]},
     {"parallel.pp": 4, "schedule.skip_share": 0.25, "parallel.dp": 1, "parallel.tp": 1, "parallel.cp": 1},
     {"parallel.dp": 4, "parallel.zero_stage": 3, "parallel.shard_ranks": 2},
@@ -80,6 +83,7 @@ TOGETHER: list[dict[str, Any]] = [
     {"train.learning_rate_warmup": 2},
     {"train.learning_rate_batch": 4, "train.learning_rate_scaling": "linear"},
     {"memory.budget_gib": 0.0005},
+    {"memory.budget_gib": 0.0005, "data.documents": "masked"},
     {"memory.recompute": "full", "memory.recompute_layers": 2},
     {"parallel.dp": 2, "parallel.zero_stage": 1, "overlap.gather_with_optimizer": True},
 ]
