@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError
@@ -10,6 +11,7 @@ from engine.config.run_config import RunConfig
 from engine.schedules.registry import KINDS
 
 _TOKENS, _SLICE = "memory.sample_tokens", "train.slice_keep"
+#: How far a share may be from what it stands for: people write 0.666667 for two thirds.
 _ROUNDING = 1e-6
 
 
@@ -56,24 +58,19 @@ def _slice_problems(config: RunConfig) -> Iterator[LayoutError]:
 def _uneven_slices(config: RunConfig) -> Iterator[LayoutError]:
     """Of a rank's heads, counted as keys have them, and its width, whole ones are kept."""
     keep, parallel, shape = config.train.slice_keep, config.parallel, resolve(config.model)
-    parts = {"kv_heads": shape.kv_heads}
+    sizes = [("kv_heads / tp", shape.kv_heads, parallel.tp)]
+    if parallel.cp > 1 and parallel.cp_method == "ulysses":  # which deals the heads that are kept
+        sizes = [("kv_heads / tp / cp", shape.kv_heads, parallel.tp * parallel.cp)]
     if config.model.experts is None:
-        parts["ffn_hidden"] = shape.ffn_hidden
-    for name, size in parts.items():
-        each = size // parallel.tp
-        if size % parallel.tp or each == 0:
-            continue  # another rule tells
-        if abs(keep * each - round(keep * each)) > _ROUNDING or round(keep * each) == 0:
-            nearest = max(1, round(keep * each)) / each
-            what = f"of {name} / tp = {each} it keeps no whole number; nearest legal: {nearest:.6g}"
-            yield LayoutError(_SLICE, keep, what)
-            return
-    heads = round(keep * shape.kv_heads / parallel.tp)
-    if parallel.cp > 1 and parallel.cp_method == "ulysses" and heads % parallel.cp:
-        remedy = (
-            f"keeps {heads} heads, which cp={parallel.cp} (ulysses) does not divide; set cp_method to ring"
-        )
-        yield LayoutError(_SLICE, keep, f"{remedy}, or this to 1")
+        sizes.append(("ffn_hidden / tp", shape.ffn_hidden, parallel.tp))
+    if any(size % ranks for _, size, ranks in sizes):
+        return  # another rule tells
+    each = {name: size // ranks for name, size, ranks in sizes}
+    parts = math.gcd(*each.values())
+    nearest = max(1, round(keep * parts)) / parts
+    if abs(keep - nearest) > _ROUNDING:
+        of = " and ".join(f"{name} = {size}" for name, size in each.items())
+        yield LayoutError(_SLICE, keep, f"of {of} it keeps no whole number; nearest legal: {nearest:.6g}")
 
 
 def _reasons(config: RunConfig) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -154,15 +155,15 @@ def test_a_built_rank_keeps_the_bytes_of_the_formula(values: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("values", "remedy"),
     [
-        ({"train__slice_keep": 0.7}, "of kv_heads / tp = 4 it keeps no whole number; nearest legal: 0.75"),
-        ({"parallel__tp": 4}, "of kv_heads / tp = 1 it keeps no whole number; nearest legal: 1"),
+        ({"train__slice_keep": 0.7}, " it keeps no whole number; nearest legal: 0.75"),
+        ({"parallel__tp": 4}, " it keeps no whole number; nearest legal: 1"),
         ({"compile": True}, "set compile to false, or this to 1"),
         ({"model__layer_groups": 1}, "leave out model.layer_groups, or this to 1"),
         ({"memory__sample_tokens": 0.3}, "set memory.sample_tokens to 1, or this to 1"),
         ({"parallel__pp": 2, "schedule__kind": "zb_h1"}, "set schedule.kind to 1f1b, or this to 1"),
         (
-            {"parallel__cp": 2, "parallel__cp_method": "ulysses", "train__slice_keep": 0.75},
-            "keeps 3 heads, which cp=2 (ulysses) does not divide; set cp_method to ring, or this to 1",
+            {"parallel__cp": 2, "parallel__cp_method": "ulysses", "train__slice_keep": 0.7},
+            " it keeps no whole number; nearest legal: 0.5",
         ),
     ],
 )
@@ -170,6 +171,29 @@ def test_what_cannot_be_sliced_is_refused(values: dict[str, Any], remedy: str) -
     (problem,) = problems(small(**{"train__slice_keep": 0.5, "model__kv_heads": 4} | values))
     assert problem.field == "train.slice_keep"
     assert problem.remedy.endswith(remedy)
+
+
+def test_what_is_advised_is_accepted() -> None:
+    """Of whatever sizes, typed as it is printed."""
+    numbers, advised = random.Random(3), set[float]()
+    for _ in range(400):
+        kv_heads, tp = numbers.choice([1, 2, 3, 4, 6, 7, 12]), numbers.choice([1, 1, 2, 3])
+        heads = {"model__kv_heads": kv_heads, "model__heads": kv_heads, "model__hidden": 8 * kv_heads}
+        cp = numbers.choice([{}, {"parallel__cp": 2, "parallel__cp_method": "ulysses"}])
+        width = numbers.choice([61, 66, 96, 6 * 7 * 12, 28_672, 3 * 4_096])
+        keep = numbers.choice([0.1, 0.333, 0.5, 0.67, 0.9, 0.99])
+        sizes = heads | {"model__ffn_hidden": width, "model__vocabulary": 504, "data__sequence_length": 96}
+        config = small(**sizes, **cp, parallel__tp=tp, train__slice_keep=keep)
+        for problem in problems(config):
+            if problem.field == "train.slice_keep":
+                told = float(problem.remedy.rpartition(" ")[2])
+                again = problems(config.with_values({"train.slice_keep": told}))
+                assert "train.slice_keep" not in [one.field for one in again], (problem, told)
+                advised.add(told)
+    assert len(advised) > 10
+    for share in (0.666667, 0.333333):
+        sizes = {"model__heads": 3, "model__kv_heads": 3, "model__hidden": 24, "model__ffn_hidden": 96}
+        assert not list(problems(small(**sizes, train__slice_keep=share)))
 
 
 def test_two_ranks_learn_what_one_does(session: Session) -> None:
