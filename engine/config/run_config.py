@@ -178,7 +178,7 @@ def input_error(error: ValidationError, root: type[BaseModel]) -> InputError:
     errors = error.errors()
     same = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
     # Of a key that may be a section or a list, too: what is wrong in that.
-    first = max(same, key=lambda one: (len(one["loc"]), _is_of_list(one)))
+    first = max(same, key=lambda one: (len(one["loc"]), _is_of_list(one), one["type"] == "finite_number"))
     path = _path(first["loc"], root)
     if first["type"] == "missing":
         return InputError(".".join(path), None, "is missing")
@@ -206,7 +206,7 @@ def _is_of_list(problem: ErrorDetails) -> bool:
 
 def _path(place: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
     """The keys that a person typed, without the kinds of what may be a section or something plain."""
-    kinds = {"bool", *(kind.__name__ for kind in _sections(root, str(place[0])))} if place else set()
+    kinds = {"bool", "float", *(kind.__name__ for kind in _sections(root, str(place[0])))} if place else set()
     path = [str(part) for part in place]
     return [part for part in path if part not in kinds and not _ALTERNATIVE.match(part)]
 

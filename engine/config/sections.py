@@ -49,9 +49,9 @@ _USUAL = VerdictThresholds()
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, unknown keys refused, no silent conversion of strings."""
+    """Base of all sections: frozen, unknown keys refused, no silent conversion of strings, only finite numbers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Model(Section):

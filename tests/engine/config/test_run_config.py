@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from engine.config.errors import InputError
 from engine.config.presets import PRESETS, resolve
-from engine.config.run_config import load, parse
+from engine.config.run_config import RunConfig, load, parse
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,21 @@ def test_bad_input_is_one_line_with_field_value_and_remedy(tree: object, field: 
     assert caught.value.field == field
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_every_number_is_finite(value: float) -> None:
+    plain = RunConfig().flat() | {"memory.budget_gib": 1.0, "memory.limit_gib": 1.0, "train.seconds": 1.0}
+    keys = [key for key, usual in plain.items() if isinstance(usual, float)]
+    assert len(keys) > 30
+    for key in keys:
+        with pytest.raises(InputError, match="must be a finite number") as caught:
+            RunConfig().with_values({key: value})
+        assert caught.value.field == key
+    for key in ("model.options", "trainer", "compression.layers"):
+        with pytest.raises(InputError, match="must be a finite number") as caught:
+            RunConfig().with_values({key: {"x": value}})
+        assert caught.value.field == f"{key}.x"
 
 
 def test_dotted_values_are_set_and_checked() -> None:
