@@ -128,6 +128,11 @@ def notes_of(config: RunConfig, devices: Sequence[str]) -> tuple[str, ...]:
             "memory.parameters=bf16 changed nothing: with precision bf16, ZeRO 2 and 3 gather parameters in bf16, "
             "sum gradients in fp32 and update fp32 slices anyway"
         )
+    if config.parallel.sequence_groups == "planned" and layout.sequence_degrees(config) == (1,):
+        notes.append(
+            "parallel.sequence_groups=planned formed no groups: neither 2, 4 nor 8 divides dp, heads and kv_heads "
+            "here. Each document was one rank's, and cut where it had more tokens than that rank holds"
+        )
     return tuple(notes)
 
 
@@ -238,6 +243,24 @@ def summary_of_job(folder: Path, records: RunRecords) -> RunSummary:
         links_reason=calibrated.reason,
     )
     return generalize_advice(summarize(records, facts))
+
+
+def summary_of_refused(config: RunConfig, backend: str) -> RunSummary:
+    """Of a configuration that breaks a rule: nothing ran, and no formula need hold of it."""
+    where = layout.layout_of(config)
+    facts = RunFacts(
+        run="",
+        layout=where.as_dict(),
+        world_size=where.world_size,
+        backend=backend,
+        tokens_per_step=config.tokens_per_step,
+        model_flops_per_step=None,
+        peak_flops_per_second=None,
+        peak_source="nothing ran",
+        parameters=None,
+        model=TrainedModel(None),
+    )
+    return summarize(RunRecords(Path()), facts)
 
 
 def calibration_or_reason(folder: Path) -> store.Found:

@@ -15,8 +15,8 @@ from engine.dry_run.inspection import look_at
 from engine.footprint.budget import check_budget
 from engine.launch.lab import lab
 from engine.launch.supervisor import Launch, Launcher
-from engine.lifecycle import finish, network_of, note_start, summary_of
-from engine.model.data import check_paths
+from engine.lifecycle import finish, network_of, note_start, summary_of_refused
+from engine.model.workloads.task_texts import check_texts
 from engine.run import run_folder
 from engine.run.commands import stop_commanded
 from engine.run.devices import interfaces, selection
@@ -65,13 +65,13 @@ class Session:
             where = rules.check(config)
             check_budget(config)
         except LayoutError as problem:
-            return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of(config, "", "none", None)
+            return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of_refused(config, "none")
         if config.trainer:
             remedy = (
                 "are values of a trainer that is not this project's; a study with live.trainer turns them"
             )
             raise InputError("trainer", ", ".join(config.trainer), remedy)
-        check_paths(config.data)
+        check_texts(config)
         resume.find(config)
         lab.require(config.lab)
         chosen = selection.choose(config, where.world_size)

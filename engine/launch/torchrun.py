@@ -34,7 +34,7 @@ from engine.launch.ending import Death, decide
 from engine.launch.sidecar import run_sidecar
 from engine.launch.torchrun_ending import LastWords, leave
 from engine.lifecycle import finish, note_start
-from engine.model.data import check_paths
+from engine.model.workloads.task_texts import check_texts
 from engine.rank.worker import (
     classify,
     device_of,
@@ -143,7 +143,7 @@ def _load_config(path: Path) -> RunConfig:
         config = config.with_values({"lab": {}, "network": {}})
     where = rules.check(config)
     check_budget(config)
-    check_paths(config.data)
+    check_texts(config)
     resume.find(config)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks != where.world_size:

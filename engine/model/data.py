@@ -24,20 +24,6 @@ _PROBE_BYTES = 1 << 20
 _FEISTEL_ROUNDS = 4
 
 
-def check_paths(data: Data) -> None:
-    """Refuse texts that cannot be trained on.
-
-    Raises:
-        InputError: one is missing, empty, unreadable, or not UTF-8 text.
-    """
-    check_path(data.path)
-    for place, task in enumerate(data.tasks):
-        try:
-            check_path(task.path)
-        except InputError as problem:
-            raise InputError(f"data.tasks.{place}.path", task.path, problem.remedy) from None
-
-
 def check_path(path: str | None) -> None:
     """Refuse a data path that cannot be trained on.
 
@@ -48,19 +34,25 @@ def check_path(path: str | None) -> None:
         _text_files(Path(path))
 
 
-def _text_files(path: Path) -> list[Path]:
+def left_out_note(files: int, field: str) -> str:
+    """What a run tells of a folder of which so many files are not read."""
+    return f"{files} {'file' if files == 1 else 'files'} of {field} left out: empty, unreadable or not UTF-8 text"
+
+
+def _text_files(path: Path) -> tuple[list[Path], int]:
+    """Those that are read, and how many are not."""
     if not path.exists():
         raise InputError("data.path", str(path), "no such file or folder")
     if path.is_file():
         problem = _problem(path)
         if problem:
             raise InputError("data.path", str(path), problem)
-        return [path]
+        return [path], 0
     files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
     usable = [file for file in files if _problem(file) is None]
     if not usable:
         raise InputError("data.path", str(path), f"none of its {len(files)} files is non-empty UTF-8 text")
-    return usable
+    return usable, len(files) - len(usable)
 
 
 def _problem(file: Path) -> str | None:
@@ -92,11 +84,12 @@ def _topics() -> list[str]:
     return list(topics.values())
 
 
-def _documents(path: str | None) -> list[Bytes]:
-    """Each topic of Python's text, or each file."""
+def _documents(path: str | None) -> tuple[list[Bytes], int]:
+    """Each topic of Python's text, or each file that can be read; and how many cannot."""
     if path is None:
-        return [np.frombuffer(topic.encode("utf-8"), dtype=np.uint8) for topic in _topics()]
-    return [_map(file) for file in _text_files(Path(path))]
+        return [np.frombuffer(topic.encode("utf-8"), dtype=np.uint8) for topic in _topics()], 0
+    files, left_out = _text_files(Path(path))
+    return [_map(file) for file in files], left_out
 
 
 @dataclass(frozen=True)
@@ -104,13 +97,15 @@ class Corpus:
     """Bytes of all files one after the other, cut into windows of ``sequence_length`` tokens plus a target.
 
     A seeded permutation deals the windows: the first part of it is held out, the rest is trained on, each
-    window once per epoch in an order that depends on the seed and the epoch alone.
+    window once per epoch in an order that depends on the seed and the epoch alone. ``left_out`` is how many files of
+    the folder are not read.
     """
 
     parts: tuple[Bytes, ...]
     sequence_length: int
     held_out_fraction: float
     seed: int
+    left_out: int = 0
 
     @property
     def windows(self) -> int:
@@ -151,13 +146,14 @@ class Corpus:
 class Documents:
     """Documents of their real lengths, each behind a border; those of more than ``longest`` bytes are cut there.
 
-    They are dealt as the windows of a ``Corpus`` are.
+    They are dealt as the windows of a ``Corpus`` are. ``left_out`` is how many files of the folder are not read.
     """
 
     parts: tuple[Bytes, ...]
     longest: int
     held_out_fraction: float
     seed: int
+    left_out: int = 0
 
     @property
     def held_out(self) -> int:
@@ -197,11 +193,11 @@ def open_documents(data: Data, longest: int, seed: int) -> Documents:
     Raises:
         InputError: the path is unusable, or there is one document alone.
     """
-    parts = tuple(_documents(data.path))
+    parts, left_out = _documents(data.path)
     if len(parts) < 2:
         remedy = "is one document, and one has to be held out; give a folder with a file for each document"
         raise InputError("data.path", data.path, remedy)
-    return Documents(parts, longest, data.held_out_fraction, seed)
+    return Documents(tuple(parts), longest, data.held_out_fraction, seed, left_out)
 
 
 def open_corpus(data: Data, seed: int) -> Corpus:
@@ -210,23 +206,20 @@ def open_corpus(data: Data, seed: int) -> Corpus:
     Raises:
         InputError: the path is unusable, or the text is shorter than two windows.
     """
-    parts: tuple[Bytes, ...]
+    if data.documents == "masked" or data.path is not None:
+        parts, left_out = _documents(data.path)
+    else:
+        parts, left_out = [_builtin_text()], 0
     if data.documents == "masked":
         border = np.array([BORDER], dtype=np.uint8)
-        parts = tuple(part for document in _documents(data.path) for part in (border, document))
-    elif data.path is None:
-        parts = (_builtin_text(),)
-    else:
-        parts = tuple(_documents(data.path))
-    corpus = Corpus(parts, data.sequence_length, data.held_out_fraction, seed)
+        parts = [part for document in parts for part in (border, document)]
+    corpus = Corpus(tuple(parts), data.sequence_length, data.held_out_fraction, seed, left_out)
     if corpus.windows < 2:
-        size = sum(len(part) for part in parts)
-        needed = 2 * data.sequence_length + 1
-        raise InputError(
-            "data.path",
-            data.path,
-            f"holds {size} bytes; sequence_length={data.sequence_length} needs {needed}",
-        )
+        size, length = sum(len(part) for part in parts), data.sequence_length
+        most = (size - 1) // 2
+        lower = f", or set data.sequence_length to at most {most}" if most >= 2 else ""
+        needs = f"holds {size} bytes; sequence_length={length} needs {2 * length + 1}"
+        raise InputError("data.path", data.path, f"{needs}: give more text{lower}")
     return corpus
 
 

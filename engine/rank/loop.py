@@ -35,7 +35,7 @@ from engine.rank.environment_report import HostClocks, report_offset
 from engine.rank.reconfigure import GrowingBatch, Reconfiguration
 from engine.rank.rollback import RollbackPoint
 from engine.rank.step_log import StepLog
-from engine.rank.workload_report import report_ahead, report_slots, report_workload
+from engine.rank.workload_report import report_ahead, report_slots, report_texts, report_workload
 from engine.run import run_folder
 from engine.run.commands import BACK, EVALUATE, SET, TRY, Order
 from profilers.collectives.recorder import pause_recording
@@ -49,6 +49,7 @@ def train(rank: RankContext) -> bool:
         stages = opened.enter_context(contextlib.closing(build_stages(rank)))
         optimizer = optimizer_of(rank, list(stages.stages.values()))
         samples = stages.samples()
+        report_texts(rank, samples)
         if ahead := rank.config.data.ahead:
             samples = opened.enter_context(contextlib.closing(BatchesAhead(samples, ahead)))
         rank.writer.event("built", seconds=time.monotonic() - began)

@@ -10,12 +10,14 @@ from dataclasses import asdict
 from engine.comm.context import RankContext
 from engine.config.presets import WorkloadFacts
 from engine.config.run_config import RunConfig
+from engine.model.data import left_out_note
 from engine.model.experts.mixture import Mixture
 from engine.model.stage import Blueprint, Samples
 from engine.model.workloads.batches_ahead import BatchesAhead
 from engine.model.workloads.description import describe
 from engine.model.workloads.opening import open_blueprint
 from engine.model.workloads.sequential import ListedBlueprint
+from engine.model.workloads.text import Windows
 from engine.parallel.build import alone
 from profilers.analysis.events import AHEAD_EVENT, EXPERT_SLOTS_EVENT
 
@@ -51,6 +53,12 @@ def report_ahead(rank: RankContext, samples: Samples) -> None:
     """What making batches ahead was good for, in the whole run."""
     if isinstance(samples, BatchesAhead):
         rank.writer.event(AHEAD_EVENT, rank=rank.rank, registers=samples.registers, **asdict(samples.use))
+
+
+def report_texts(rank: RankContext, samples: Samples) -> None:
+    """What of a folder is no text."""
+    if isinstance(samples, Windows) and (left_out := samples.corpus.left_out):
+        rank.note(left_out_note(left_out, "data.tasks" if rank.config.data.tasks else "data.path"))
 
 
 def report_workload(rank: RankContext, blueprint: Blueprint) -> None:

@@ -14,7 +14,7 @@ import yaml
 from engine.config import run_config as runconfig
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load, parse
-from engine.config.sections import Data, Lab
+from engine.config.sections import Lab
 from engine.config.validation import live_changes, rules
 from engine.dry_run.inspection import look_at
 from engine.footprint.budget import check_budget
@@ -169,7 +169,7 @@ def check_tree(tree: dict[str, Any]) -> RunConfig:
     if look_at(config, tell=say) is not None:
         rules.check(config)  # which know more of it now
     check_budget(config)
-    _check_data(config.data)
+    _check_texts(config)
     return config
 
 
@@ -293,10 +293,10 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
-def _check_data(data: Data) -> None:
-    from engine.model.data import check_paths
+def _check_texts(config: RunConfig) -> None:
+    from engine.model.workloads.task_texts import check_texts
 
-    check_paths(data)
+    check_texts(config)
 
 
 def _check_cluster(file: StudyFile, cluster: str) -> None:
@@ -346,7 +346,8 @@ def _check_startable(file: StudyFile) -> None:
         return
     try:
         look_at(file.config, tell=say)
-        _check_data(file.config.data)
+        if file.trainer is None:
+            _check_texts(file.config)
         lab.require(file.config.lab)
         devices = selection.choose(file.config, file.ranks)
         interfaces.require(file.config, devices)

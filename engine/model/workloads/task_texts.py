@@ -11,8 +11,9 @@ import numpy as np
 
 from engine.config.errors import InputError
 from engine.config.knobs.task_ranks import task_batches
+from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
-from engine.model.data import Corpus, Tokens, open_corpus
+from engine.model.data import Corpus, Tokens, check_path, open_corpus, open_documents
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,11 @@ class TaskTexts:
 
     corpora: tuple[Corpus, ...]
     batches: tuple[int, ...]
+
+    @property
+    def left_out(self) -> int:
+        """How many files of folders are not read."""
+        return sum(corpus.left_out for corpus in self.corpora)
 
     def training(self, first: int, count: int) -> Tokens:
         """Windows ``first`` .. ``first + count`` of the endless training order: int64 [count, length + 1]."""
@@ -40,6 +46,20 @@ class TaskTexts:
             own = step * self.batches[task] + at[0] - (ends[task] - self.batches[task])
             pieces.append(draw(self.corpora[task], own, len(at)))
         return np.concatenate(pieces)
+
+
+def check_texts(config: RunConfig) -> None:
+    """Refuse texts that cannot be trained on.
+
+    Raises:
+        InputError: one is missing, empty, unreadable, not UTF-8 text, or too short.
+    """
+    if config.trainer or not is_decoder(config.model):  # which read it in a way of their own
+        check_path(config.data.path)
+    elif config.data.documents == "whole":
+        open_documents(config.data, config.data.sequence_length, config.train.seed)
+    else:
+        open_texts(config)
 
 
 def open_texts(config: RunConfig) -> Corpus | TaskTexts:

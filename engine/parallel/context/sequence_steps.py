@@ -22,7 +22,7 @@ from engine.comm import host_values
 from engine.comm.context import RankContext
 from engine.comm.store import RankStore
 from engine.config.layout import longest_document, rank_tokens, sequence_degrees
-from engine.model.data import Documents, open_documents
+from engine.model.data import Documents, left_out_note, open_documents
 from engine.model.decoder import Decoder
 from engine.model.experts.mixture import Text
 from engine.parallel.context.axis import DocumentAttention
@@ -128,6 +128,8 @@ class DocumentSteps:
             program_solver()
         if cut := self._documents.cut:
             rank.note(_cut_note(self._documents, cut, config.data.longest_document is not None))
+        if left_out := self._documents.left_out:
+            rank.note(left_out_note(left_out, "data.path"))
 
     @property
     def last_plan(self) -> SequencePlan:

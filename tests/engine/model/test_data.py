@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from engine.config.errors import InputError
 from engine.config.sections import Data
 from engine.model.data import _permute, check_path, open_corpus
+from engine.model.workloads.task_texts import check_texts
+from engine.session import Session
+from tests.support.runs import small
 
 
 @given(st.integers(1, 3000), st.integers(0, 100))
@@ -83,6 +86,50 @@ def test_missing_paths_and_folders_without_text(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none of its 0 files"):
         check_path(str(tmp_path))
     check_path(None)
+
+
+@pytest.mark.parametrize(
+    ("documents", "content", "remedy"),
+    [
+        ("joined", "short", "give more text, or set data.sequence_length to at most 2"),
+        ("masked", "short", "give more text, or set data.sequence_length to at most 2"),
+        ("whole", "long enough " * 100, "give a folder with a file for each document"),
+    ],
+)
+def test_text_that_is_too_short_is_told_before_ranks_start(
+    tmp_path: Path, documents: str, content: str, remedy: str
+) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "one.txt").write_text(content)
+    config = small(data__path=str(folder), data__documents=documents)
+    with Session(tmp_path) as session, pytest.raises(InputError, match=remedy) as caught:
+        session.execute(config, {}, lambda: False)
+    assert (caught.value.field, caught.value.value) == ("data.path", str(folder))
+
+
+def test_what_is_advised_for_a_short_text_is_enough(tmp_path: Path) -> None:
+    file = tmp_path / "data.txt"
+    for size in range(5, 12):
+        file.write_text("x" * size)
+        config = small(data__path=str(file), data__sequence_length=64)
+        with pytest.raises(InputError) as caught:
+            check_texts(config)
+        told = int(caught.value.remedy.rpartition(" ")[2])
+        check_texts(config.with_values({"data.sequence_length": told}))
+
+
+@pytest.mark.parametrize("documents", ["joined", "masked", "whole"])
+def test_files_that_are_no_text_are_noted(tmp_path: Path, documents: str) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, content in (("a", b"a" * 200), ("b", b"b" * 200), ("empty", b""), ("latin", b"\xe4\xf6")):
+        (folder / name).write_bytes(content)
+    config = small(data__path=str(folder), data__documents=documents, train__steps=2, train__warmup=1)
+    with Session(tmp_path) as session:
+        outcome, summary = session.execute(config, {}, lambda: False)
+    assert outcome.good, outcome
+    assert "2 files of data.path left out: empty, unreadable or not UTF-8 text" in summary.notes
 
 
 def test_a_long_text_whose_probe_ends_inside_a_character(tmp_path: Path) -> None:

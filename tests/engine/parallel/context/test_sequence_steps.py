@@ -20,6 +20,7 @@ from engine.config.layout import longest_document, sequence_degrees
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import check
+from engine.lifecycle import notes_of
 from engine.model.data import open_documents
 from engine.parallel.build import build_stages
 from engine.parallel.context import sequence_steps
@@ -280,6 +281,12 @@ def test_planned_groups_are_of_sizes_that_ranks_and_heads_allow() -> None:
     values = {"parallel__dp": 8, "parallel__sequence_groups": "planned"}
     assert sequence_degrees(small(**MODEL | values)) == (1, 2, 4)
     assert longest_document(small(**MODEL | values)) == 40 * 4
+
+
+def test_planned_groups_that_cannot_be_are_noted() -> None:
+    values = {"parallel__sequence_groups": "planned", "data__documents": "whole"}
+    alone, some = (notes_of(small(**MODEL | values, parallel__dp=dp), []) for dp in (3, 4))
+    assert "planned formed no groups" in alone[0] and not some
 
 
 def test_a_single_document_is_refused(tmp_path: Path) -> None:
