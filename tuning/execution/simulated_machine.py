@@ -18,7 +18,7 @@ from engine.config.errors import LayoutError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
-from engine.lifecycle import finish, summary_of
+from engine.lifecycle import finish, summary_of_refused
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.run_summary import RunSummary
@@ -64,7 +64,7 @@ class Simulation:
         try:
             ranks = rules.check(config).world_size
         except LayoutError as problem:
-            return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of(config, "", SIMULATED, None)
+            return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of_refused(config, SIMULATED)
         found = forecasts([config], self.target(ranks))[0]
         folder = run_folder.create(self.home, config, {**labels, SIMULATED: self.cluster})
         with run_folder.writable(self.home):

@@ -40,17 +40,19 @@ def sharing_problems(config: RunConfig, blocks: int | None) -> Iterator[LayoutEr
         and config.outer.gap in ("tensor", "element")
         and config.parallel.zero_stage
     ):
-        remedy = f"is measured on slices, which differ from stage to stage, and stages share {between}; set it to model"
+        remedy = (
+            f"is measured on slices, which differ between stages, and these share {between}; set it to scalar"
+        )
         yield LayoutError("outer.gap", config.outer.gap, remedy)
 
 
 def _shared_between_stages(config: RunConfig, blocks: int) -> str | None:
     """What more than one stage has of the same parameters, in words; None if nothing."""
-    stages = config.parallel.pp * config.schedule.chunks
-    if stages > blocks:
-        return None
+    stages, given = config.parallel.pp * config.schedule.chunks, config.schedule.stage_layers
+    if stages > blocks or (given is not None and (len(given) != stages or sum(given) != blocks)):
+        return None  # another rule tells
     sharing = sharing_among(config.model, blocks, (_EMBEDDING, ""))
-    layers = layers_of_stages(blocks, stages, config.schedule.stage_layers)
+    layers = layers_of_stages(blocks, stages, given)
     holders = Holders(sharing, layers, ())
     names = {f"blocks.{sharing.first(layer)}.": "layers" for layer in range(blocks)}
     names |= {_EMBEDDING: "tied embeddings"} if sharing.tied is not None else {}

@@ -13,6 +13,7 @@ from engine.config.layout import accumulation
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
 from engine.footprint.footprint import footprints, plan_of
+from engine.lifecycle import summary_of_refused
 from engine.schedules.registry import KINDS
 from tests.support.engine import schedule_checker
 
@@ -26,6 +27,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "model.experts": (None, None, None, 2, 4, 6),
     "model.experts_per_token": (1, 2, 3),
     "model.expert_ffn_hidden": (None, 32, 33),
+    "model.tied_embeddings": (False, False, False, True),
+    "model.layer_groups": (None, None, None, 1, 2, 5),
     "model.capacity_factor": (None, None, 0.5, 1.25),
     "data.sequence_length": (2, 16, 24, 32, 48),
     "parallel.dp": SMALL,
@@ -33,7 +36,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "parallel.pp": SMALL,
     "parallel.cp": SMALL,
     "parallel.ep": (1, 1, 1, 2, 3, 4),
-    "parallel.ep_island": (None, None, None, None, 2, 3),
+    "parallel.ep_island": (None, None, None, None, 2, 3, 4),
     "parallel.embedding": ("replicated", "replicated", "replicated", "columns"),
     "parallel.sequence_groups": (1, 1, 1, 1, 2, "planned"),
     "data.longest_document": (None, None, None, None, 16, 40),
@@ -70,7 +73,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "memory.sample_tokens": (1.0, 1.0, 1.0, 0.3),
     "memory.offload": ("none", "activations", "optimizer", "both"),
     "memory.parameters": ("fp32", "fp32", "bf16"),
-    "train.slice_keep": (1.0, 1.0, 1.0, 0.5, 0.7),
+    "train.slice_keep": (1.0, 1.0, 1.0, 0.5, 0.7, 0.666667),
     "train.adapt": ("none", "none", "none", "none", "lora", "losa"),
     "train.adapt_rank": (1, 8, 97),
     "train.resume": (None, "runs/one"),
@@ -130,6 +133,40 @@ def judge_many(count: int, seed: int) -> None:
 
 def test_10_000_random_configurations_are_planned_or_explained() -> None:
     judge_many(10_000, seed=random.randrange(2**32))
+
+
+def test_what_is_illegal_still_has_a_summary() -> None:
+    """A session sums up what it refused."""
+    numbers = random.Random(random.randrange(2**32))
+    for _ in range(300):
+        config = drawn(numbers, turned=numbers.choice(TURNED))
+        try:
+            found = list(problems(config))
+        except InputError:
+            continue
+        if found:
+            assert summary_of_refused(config, "none").step_seconds is None
+    for island in (4, 5):
+        sizes = {"model": {"experts": 12}, "parallel": {"dp": 6, "ep": 6, "ep_island": island}}
+        summary_of_refused(parse(sizes), "none")
+
+
+@pytest.mark.parametrize("model", [{"tied_embeddings": True}, {"layer_groups": 1}])
+def test_wrong_stages_of_a_model_that_shares_parameters_are_one_line(model: dict[str, Any]) -> None:
+    given = {"model": {"layers": 3, **model}, "schedule": {"stage_layers": [1, 2]}}
+    assert [problem.field for problem in problems(parse(given))] == ["schedule.stage_layers"]
+
+
+@pytest.mark.parametrize("gap", ["tensor", "element"])
+def test_what_is_advised_for_a_gap_is_legal(gap: str) -> None:
+    given = {
+        "model": {"layers": 2, "tied_embeddings": True},
+        "parallel": {"dp": 2, "pp": 2, "zero_stage": 1},
+        "outer": {"method": "co2", "gap": gap},
+    }
+    (problem,) = problems(parse(given))
+    assert problem.field == "outer.gap"
+    assert not list(problems(parse(given).with_values({"outer.gap": problem.remedy.rpartition(" ")[2]})))
 
 
 @pytest.mark.slow
