@@ -116,7 +116,7 @@ class Sizes:
         has it for each.
         """
         folded = self.element < FP32_BYTES and self.shape.heads != self.shape.kv_heads
-        return self.mask * (kept_parts(self.shape.kv_heads // self.tp, self.keep) if folded else 1)
+        return self.mask * (count_kept_parts(self.shape.kv_heads // self.tp, self.keep) if folded else 1)
 
 
 def sizes_of(config: RunConfig) -> Sizes:
