@@ -332,7 +332,8 @@ class Train(Section):
 
     With ``seconds`` the run has as many steps as fit into that time, however many ``steps`` says; it counts from when
     ranks begin to build the model to the end of the last checkpoint and of the loss on held-out text, which is taken
-    before the first step, too. The learning rate then goes as the steps that are expected to fit.
+    before the first step, too. The learning rate then goes as the steps that are expected to fit, and only rises where
+    these are fewer than its warm-up.
 
     ``optimizer`` is AdamW, SGD with ``momentum``, LAMB, LARS, or Muon for the blocks' matrices beside AdamW for all
     else. ``beta1``, ``beta2`` and ``epsilon`` are AdamW's and LAMB's, ``momentum`` is SGD's, LARS's and Muon's, and

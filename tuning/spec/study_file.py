@@ -390,9 +390,10 @@ def _check(file: StudyFile) -> None:
             raise InputError(
                 f"base.{key}", given, f"follows from ranks={file.ranks} and tp * pp * cp; leave it out"
             )
-    if file.config.train.steps <= file.config.train.warmup:
-        remedy = f"must be above warmup={file.config.train.warmup}, or nothing is measured"
-        raise InputError("base.train.steps", file.config.train.steps, remedy)
+    train = file.config.train
+    if train.seconds is None and train.steps <= train.warmup:
+        remedy = f"must be above warmup={train.warmup}, or nothing is measured"
+        raise InputError("base.train.steps", train.steps, remedy)
     check_objectives(file.objective, file.objectives, file.prefer)
     check_budget(file.budget, file.trials, file.budget_seconds)
     terms.check_environment(file.config, file.knobs, file.ranks)

@@ -385,13 +385,14 @@ def _optimizer_rules(config: RunConfig) -> Iterator[LayoutError]:
 
 
 def _rate_rules(train: Train) -> Iterator[LayoutError]:
+    """Nobody knows how many steps fit into ``seconds``: where that is not all of the warm-up, the rate only rises."""
     schedule, rise = train.learning_rate_schedule, train.learning_rate_warmup
     if schedule == "one_cycle" and rise:
         remedy = (
             "one_cycle rises over half of the steps by itself; leave it at 0, or take the schedule linear"
         )
         yield LayoutError("train.learning_rate_warmup", rise, remedy)
-    elif schedule != "constant" and train.steps <= rise:
+    elif schedule != "constant" and train.steps <= rise and train.seconds is None:
         remedy = (
             f"all {train.steps} steps are warm-up, and nothing falls after it; lower learning_rate_warmup"
         )

@@ -186,3 +186,11 @@ def test_details_of_a_method_that_is_off_stand_unused(key: str, value: Any) -> N
     config = small().with_values({key: value})
     check(config)
     assert not acts(key, config.flat())
+
+
+def test_beside_a_time_no_rule_asks_for_steps() -> None:
+    """They are replaced by as many as fit; without it a warm-up of all steps leaves none to fall in."""
+    rising = {"train__learning_rate_schedule": "cosine", "train__learning_rate_warmup": 30}
+    check(small(**rising, train__seconds=4.0, train__steps=24))
+    with pytest.raises(LayoutError, match="all 24 steps are warm-up"):
+        check(small(**rising, train__steps=24))

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from engine.config.run_config import RunConfig
+from engine.config.validation.rules import check
+from engine.parallel.data.optimizer import learning_rate
 from engine.run import run_folder
 from engine.run.commands import StopControl
 from engine.run.progress import Progress
@@ -145,6 +147,20 @@ def test_its_learning_rate_is_that_of_the_lengths_it_told(session: Session) -> N
 
     whole = config.with_values({"train.steps": len(summary.losses), "train.seconds": None})
     assert summary.losses == pytest.approx(plain_losses(whole, at), abs=1e-5, rel=0)
+
+
+def test_a_rate_that_rises_longer_than_the_time_only_rises_and_may_be_trained_again(session: Session) -> None:
+    folders: list[Path] = []
+    rate = {"train__learning_rate_schedule": "cosine", "train__learning_rate_warmup": 100_000}
+    config = small(**VALUES | rate | {"train__seconds": 1.0, "train__steps": 24})
+    outcome, summary = execute(session, config, on_start=folders.append)
+    assert outcome.good, outcome
+    after = run_folder.last_config(folders[0])
+    assert after is not None and after.train.steps == len(summary.losses)
+    check(after)
+    steps = range(after.train.steps)
+    wanted = [after.train.learning_rate * (step + 1) / 100_000 for step in steps]
+    assert [learning_rate(after, step) for step in steps] == pytest.approx(wanted)
 
 
 def test_a_run_that_goes_on_has_a_time_of_its_own(session: Session) -> None:

@@ -109,6 +109,12 @@ def test_refuses_in_one_line(changes: dict[str, Any], field: str, words: str) ->
     assert "\n" not in str(caught.value)
 
 
+def test_trials_of_a_time_may_have_any_number_of_steps_in_their_base() -> None:
+    asked = {"name": "first", "ranks": 4, "objective": {"loss_at_seconds": 4}}
+    train = {"steps": 4, "warmup": 4, "learning_rate_schedule": "linear", "learning_rate_warmup": 100}
+    assert study_file.parse(asked | {"base": {"train": train}}).config.train.seconds == 4
+
+
 @pytest.mark.parametrize(
     "content",
     [None, b"", b"- a\n- b\n", b"name: [1\n", b"\x00\xff\xfe", b"ranks: 4\n", b"name: a\n  b: c: d\n"],
