@@ -6,18 +6,24 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
 from engine.run import run_folder
+from tests.support.drawn import SEED
 from tests.support.runs import small
+from tests.support.workbench.drawn_configs import TURNS, settings_drawn, turned
 from workbench.export import bundle
 from workbench.export.formats import rendering
 from workbench.export.targets import TARGETS, find_target
 from workbench.home import runs
 
 PUBLIC = [target.name for target in TARGETS if target.format is not None]
+#: Targets that refuse a run of this project's models.
+OF_OTHERS = ("command", "trainer")
 #: What the last line of each script runs, where python3 and accelerate only tell their arguments.
 STARTS = {
     "hf": "python3 -m torch.distributed.run --standalone --nproc-per-node 4 train.py {out}/training_args.json --more",
@@ -125,3 +131,32 @@ def test_a_run_of_another_trainer_is_refused(tmp_path: Path) -> None:
     assert form is not None
     with pytest.raises(InputError, match="give trainer"):
         rendering.render_format(form, runs.load(folder))
+
+
+@pytest.mark.parametrize(
+    "values", TURNS, ids=[f"{place}-{next(iter(one))}" for place, one in enumerate(TURNS)]
+)
+def test_every_target_renders_whatever_acts(values: dict[str, Any], tmp_path: Path) -> None:
+    """A setting that does not act beside another one is no key that a writer may count on."""
+    config = turned(values, f"{SEED} {values}")
+    view = runs.load(run_folder.create(tmp_path, config, {}))
+    for target in TARGETS:
+        if target.name not in OF_OTHERS:
+            assert target.render(view, None).files
+
+
+def test_every_setting_is_turned() -> None:
+    """But for those of other models, and what no export says otherwise."""
+    left = {key for key in RunConfig().flat() if not key.startswith(("environment.", "profile."))}
+    assert left - settings_drawn() == {"model.workload", "model.options", "tokens_told"}
+
+
+def test_what_decides_each_block_is_told_and_nothing_is_written_of_recomputation() -> None:
+    base = small(model__layers=2)
+    for name in PUBLIC:
+        form = find_target(name).format
+        assert form is not None
+        for key, value in {"memory.budget_gib": 0.5, "memory.block_actions": ["keep", "full"]}.items():
+            config = base.with_values({key: value})
+            assert key in {loss.setting for loss in form.losses(config)}
+            assert form.written(config) == form.written(base)
