@@ -120,7 +120,8 @@ def source_of(point: ResumePoint) -> ResumePoint:
     try:
         return locate(named)
     except InputError as problem:
-        remedy = f"was trained beside {named}, which is needed: {problem.remedy}"
+        why = problem.remedy if named.is_dir() else "it is not there any more; put it back at that place"
+        remedy = f"was trained beside {named}, which is needed: {why}"
         raise InputError(_FIELD, str(point.folder), remedy) from problem
 
 

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.checkpoint.resume import locate
+from engine.config.errors import InputError
 from profilers.model.rows import ChangeRow
 from workbench.analysis.studies import StudyDocument
 from workbench.home.runs import RunView
@@ -42,16 +44,32 @@ def source(view: RunView, study: StudyDocument | None) -> Source:
     """A run with its exact configuration and its study, if it belongs to one that can still be read.
 
     An export starts from the beginning: the checkpoint that a run continued lies on this machine. What learned beside
-    a frozen checkpoint needs it anywhere, and names it.
+    a frozen checkpoint needs that one anywhere, and names it.
 
     Raises:
         InputError: the run has no valid configuration.
     """
     config = view.config()
-    adapted = config.train.adapt != "none" and config.train.resume is not None
-    checkpoint = str(Path(str(config.train.resume)).absolute()) if adapted else None
-    config = config.with_values({"train.resume": checkpoint})
+    frozen = backbone_of(view)
+    config = config.with_values({"train.resume": None if frozen is None else str(frozen)})
     return Source(view, config.dumps(), study)
+
+
+def backbone_of(view: RunView) -> Path | None:
+    """The checkpoint with the parameters that an adapted run left as they were; None where everything learned. A run
+    that continued an adapted one had them from the checkpoint that this one had them from.
+    """
+    train, summary = view.config().train, view.summary
+    if train.adapt == "none" or train.resume is None:
+        return None
+    if summary is not None and summary.adapted is not None:
+        return Path(summary.adapted.source)
+    given = Path(train.resume).absolute()
+    try:
+        point = locate(given)
+    except InputError:
+        return given
+    return Path(point.manifest.backbone["folder"]) if point.manifest.backbone else point.folder
 
 
 @dataclass(frozen=True, slots=True)

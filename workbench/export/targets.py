@@ -44,7 +44,8 @@ class Target:
     def facts(self, exported: Bundle) -> dict[str, Any]:
         """What an export does not say, what its keys were checked against, and which checks were made, of what."""
         if self.format is None:
-            return {"losses": [], "checked_against": None, "levels": {}}
+            told = [loss.as_dict() for loss in exported.losses]
+            return {"losses": told, "checked_against": None, "levels": {}}
         return facts(self.format, exported.losses)
 
 

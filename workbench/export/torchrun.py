@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from engine.checkpoint.checkpoint_folder import CHECKPOINTS
+from engine.checkpoint.resume import locate
 from engine.config import environment
 from engine.config.errors import InputError
 from engine.config.layout import layout_of
@@ -16,7 +20,8 @@ from engine.config.sections import Data, Model
 from tuning.spec.objectives import text
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
-from workbench.export.provenance import Source, provenance, resume_origin, source
+from workbench.export.mapping.rows import Loss
+from workbench.export.provenance import Continued, Source, backbone_of, provenance, resume_origin, source
 from workbench.home.runs import RunView
 from workbench.text.output import dumps
 
@@ -110,7 +115,7 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
         "provenance.json": dumps(provenance(found).as_dict()) + "\n",
         "README.md": _README.format(**words),
     }
-    return Bundle(words["name"], files, frozenset({"run.sh"}))
+    return Bundle(words["name"], files, frozenset({"run.sh"}), tuple(_missing_backbone(view)))
 
 
 def replace_script(exported: Bundle, name: str, text: str, what: str) -> Bundle:
@@ -119,7 +124,8 @@ def replace_script(exported: Bundle, name: str, text: str, what: str) -> Bundle:
     line = next(one for one in exported.files["README.md"].splitlines() if one.startswith("| `run.sh`"))
     files["README.md"] = exported.files["README.md"].replace(line, f"| `{name}` | {what} |")
     files["README.md"] = files["README.md"].replace("ready for `torchrun`", f"ready as `{name}`")
-    return Bundle(exported.name, {"config.json": files.pop("config.json"), name: text, **files})
+    files = {"config.json": files.pop("config.json"), name: text, **files}
+    return Bundle(exported.name, files, losses=exported.losses)
 
 
 def _words(found: Source) -> dict[str, Any]:
@@ -218,19 +224,69 @@ def _chosen_for(found: Source) -> str:
 
 
 def _starts(view: RunView) -> str:
-    origin = resume_origin(view)
+    origin, frozen = resume_origin(view), backbone_of(view)
+    if frozen is not None:
+        return _beside(view, frozen, origin)
     if origin is None:
-        return "from the beginning, with the losses of the run where the number of ranks is the same"
-    at = "" if origin.step is None else f" after {origin.step:,} steps"
-    if view.config().train.adapt != "none":
-        return (
-            f"beside the frozen checkpoint of `{origin.run}`{at}, which every machine needs; "
-            "`train.resume` in `config.json` says where it lies"
-        )
+        return f"from the beginning{_losses_again(view.config())}"
     return (
-        f"from the beginning, though the run continued `{origin.run}`{at}; to continue a checkpoint, set "
+        f"from the beginning, though the run continued {_words_of(origin)}; to continue a checkpoint, set "
         "`train.resume` in `config.json` to its folder"
     )
+
+
+def _losses_again(config: RunConfig) -> str:
+    """Whether another run has the losses of this one."""
+    if config.train.seconds is not None:
+        return (
+            f"; how many steps fit into its {config.train.seconds:g} s differs from run to run, and with that the "
+            "learning rates and the losses"
+        )
+    same = ", with the losses of the run where the number of ranks is the same"
+    if config.parallel.sequence_groups == "planned":
+        return (
+            f"{same}, but for their last digits: groups of ranks are planned by times that each run measures"
+        )
+    return same
+
+
+def _beside(view: RunView, frozen: Path, origin: Continued | None) -> str:
+    words = (
+        f"beside the frozen checkpoint of {_words_of(_saved_in(frozen))}, which every machine needs; "
+        "`train.resume` in `config.json` says where it lies"
+    )
+    if origin is not None and origin.run != _saved_in(frozen).run:
+        words += (
+            f". What learns beside it starts from the beginning, though the run continued {_words_of(origin)}; "
+            "to continue a checkpoint, set `train.resume` to its folder"
+        )
+    return words + "".join(f". **{loss.why}**: {loss.instead}" for loss in _missing_backbone(view))
+
+
+def _missing_backbone(view: RunView) -> Iterator[Loss]:
+    """Where a run learned beside a checkpoint that is not where it was."""
+    frozen = backbone_of(view)
+    if frozen is None:
+        return
+    try:
+        locate(frozen)
+    except InputError:
+        why, instead = "the frozen checkpoint is not there now", "put it back, or say where it lies"
+        yield Loss("train.resume", str(frozen), why, instead)
+
+
+def _saved_in(checkpoint: Path) -> Continued:
+    """The run that saved it, and its step."""
+    try:
+        point = locate(checkpoint)
+    except InputError:
+        run = checkpoint.parent.parent if checkpoint.parent.name == CHECKPOINTS else checkpoint
+        return Continued(run.name, None)
+    return Continued(point.run, point.manifest.step)
+
+
+def _words_of(saved: Continued) -> str:
+    return f"`{saved.run}`" + ("" if saved.step is None else f" after {saved.step:,} steps")
 
 
 def throughput_text(view: RunView) -> str:

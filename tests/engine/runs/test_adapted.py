@@ -112,7 +112,7 @@ def test_its_export_trains_beside_the_same_checkpoint(
     view = load(base.parent / alone[kind].id)
     files = torchrun.render(view).files
     config = parse(json.loads(files["config.json"]))
-    assert (config.train.adapt, config.train.resume) == (kind, str(base.absolute()))
+    assert (config.train.adapt, config.train.resume) == (kind, str(last_of(base)))
     assert f"beside the frozen checkpoint of `{base.name}`" in files["README.md"]
     assert run(session, config)[0].losses == alone[kind].losses
     lost = {loss.setting for loss in find_target("hf").render(view, None).losses}
@@ -161,8 +161,12 @@ def test_a_checkpoint_holds_what_learns_and_goes_on_beside_the_same_model(
     assert all("side" in name for name in names)
     elements = sum(one.numel() for name, one in saved.items() if name.startswith("model."))
     assert elements == side_parameters(adapting(base, kind))
-    rest, _ = run(session, adapting(half, kind, parallel__dp=2))
+    rest, folder = run(session, adapting(half, kind, parallel__dp=2))
     assert rest.losses == pytest.approx(through.losses[2:], rel=1e-5)
+    files = torchrun.render(load(folder)).files
+    assert json.loads(files["config.json"])["train"]["resume"] == str(last_of(base)), "the half has no model"
+    assert f"beside the frozen checkpoint of `{base.name}` after 2 steps" in files["README.md"]
+    assert f"the run continued `{half.name}` after 4 steps" in files["README.md"]
     assert rest.adapted is not None and through.adapted is not None
     assert rest.adapted.sha256 == through.adapted.sha256
 
@@ -180,9 +184,19 @@ def test_what_does_not_fit_a_checkpoint_beside_a_model_is_refused(session: Sessi
         with pytest.raises(InputError) as refused:
             session.execute(adapting(side, "losa", **values), {}, lambda: False)
         assert refused.value.field == "train.resume" and remedy in refused.value.remedy
+    assert torchrun.render(load(side)).losses == ()
+    frozen = last_of(base)
     shutil.move(base / "checkpoints", tmp_path / "elsewhere")
-    with pytest.raises(InputError, match=r"was trained beside .*, which is needed"):
+    with pytest.raises(
+        InputError, match=rf"was trained beside {frozen}, which is needed: .*put it back at that"
+    ):
         session.execute(adapting(side, "losa"), {}, lambda: False)
+    for target in ("torchrun", "slurm", "k8s"):
+        exported = find_target(target).render(load(side), None)
+        (told,) = exported.losses
+        assert (told.setting, told.value) == ("train.resume", str(frozen))
+        assert find_target(target).facts(exported)["losses"] == [told.as_dict()]
+        assert told.why in exported.files["README.md"]
 
 
 #: Of rank 3: factors of four matrices of 64 x 192, 64 x 64, 64 x 256 and 256 x 64 in four blocks; or two mixers of

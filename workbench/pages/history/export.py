@@ -137,11 +137,10 @@ def _provenance(document: dict[str, Any]) -> None:
 
 def _losses(exported: Bundle, target: targets.Target) -> None:
     """What the target cannot say, with what to do about it; and what was checked."""
-    if target.format is None:
-        return
-    facts = target.facts(exported)
-    checks = "; ".join(f"{level}: {what}" for level, what in facts["levels"].items())
-    st.caption(f"Keys of {facts['checked_against']}. {checks}.")
+    if target.format is not None:
+        facts = target.facts(exported)
+        checks = "; ".join(f"{level}: {what}" for level, what in facts["levels"].items())
+        st.caption(f"Keys of {facts['checked_against']}. {checks}.")
     if not exported.losses:
         return
     st.markdown(f"**{len(exported.losses)} settings are not in it**")

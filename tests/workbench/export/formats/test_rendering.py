@@ -160,3 +160,18 @@ def test_what_decides_each_block_is_told_and_nothing_is_written_of_recomputation
             config = base.with_values({key: value})
             assert key in {loss.setting for loss in form.losses(config)}
             assert form.written(config) == form.written(base)
+
+
+def test_losses_are_promised_where_another_run_has_them(tmp_path: Path) -> None:
+    said = {}
+    whole = {"data__documents": "whole", "parallel__dp": 2, "parallel__sequence_groups": "planned"}
+    for name, values in {"usual": {}, "timed": {"train__seconds": 4.0}, "planned": whole}.items():
+        folder = run_folder.create(tmp_path / name, small(**values), {})
+        readme = find_target("torchrun").render(runs.load(folder), None).files["README.md"]
+        (said[name],) = [line for line in readme.splitlines() if line.startswith("- Starts: ")]
+    assert said["usual"].endswith("with the losses of the run where the number of ranks is the same")
+    assert (
+        "with the losses of the run" not in said["timed"]
+        and "how many steps fit into its 4 s" in said["timed"]
+    )
+    assert said["planned"].startswith(f"{said['usual']}, but for their last digits")
