@@ -20,6 +20,7 @@ from workbench.figures.steps import (
     PhaseSeries,
     RankSeries,
 )
+from workbench.text import words
 
 #: Okabe and Ito's colours with a darker grey, which nobody takes for the bubble's pink: told apart with any colour
 #: vision (``tests/workbench/figures/test_colours.py``). A phase has the same one everywhere, and nothing else has it.
@@ -196,7 +197,7 @@ def loss(series: LossSeries, revision: str = "") -> go.Figure:
         drawing.add_hline(
             y=series.validation,
             line={"dash": "dash", "color": PHASE_COLORS["communication_exposed"], "width": 1.5},
-            annotation_text=f"validation {series.validation:.4f}",
+            annotation_text=f"validation {words.loss(series.validation)}",
             annotation_position="top left",
         )
     return _whole_steps(drawing, len(series.steps)).update_layout(showlegend=False, margin_t=40)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from tuning.spec.objectives import text
 from tuning.storage.study_folder import StudyView
 from workbench.analysis.overview import Overview, Problem, RunNow, StudyNow, overview
 from workbench.analysis.studies import StudyDocument
@@ -82,7 +83,7 @@ def _study(study: StudyNow) -> None:
         with leader:
             st.metric(
                 f"Best{' so far' if study.state == 'running' else ''}, {study.unit}",
-                words.number(study.leader_value),
+                text(study.leader_value),
             )
             st.caption(words.escape(study.leader or "nothing measured yet"))
             if study.gain_line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tuning.spec.objectives import text
 from workbench.analysis.overview import Overview, RunNow, StudyNow
 from workbench.text import words
 
@@ -48,7 +49,7 @@ def leader(study: StudyNow) -> str:
     if study.leader is None:
         return "nothing measured yet"
     so_far = " so far" if study.state == "running" else ""
-    return f"best{so_far}: {study.leader}, {words.number(study.leader_value)} {study.unit}"
+    return f"best{so_far}: {study.leader}, {text(study.leader_value)} {study.unit}"
 
 
 def current_trial_text(study: StudyNow) -> str:

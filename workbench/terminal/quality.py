@@ -22,15 +22,15 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     if row is None:
         return [f"{found['baseline']} is the exact baseline, but no step has a held-out loss of both"]
     told = [
-        f"after {row['step']:,} steps ({row['tokens']:,} tokens) the held-out loss is {row['loss']:.4f}, "
-        f"and {row['baseline_loss']:.4f} for {found['baseline']}: {100 * row['increase']:+.2f} %"
+        f"after {row['step']:,} steps ({row['tokens']:,} tokens) the held-out loss is {words.loss(row['loss'])}, "
+        f"and {words.loss(row['baseline_loss'])} for {found['baseline']}: {100 * row['increase']:+.2f} %"
     ]
     if row["times_fewer_bytes"] is not None:
         told.append(f"it sent {row['times_fewer_bytes']:,.3g} times fewer bytes until then")
     own, exact = row["seconds_to_target"], row["baseline_seconds_to_target"]
     if own is not None and exact is not None:
         took = f"{words.seconds(own)} of training, the baseline after {words.seconds(exact)}"
-        told.append(f"a loss of {row['target_loss']:.4f} was reached after {took}")
+        told.append(f"a loss of {words.loss(row['target_loss'])} was reached after {took}")
     return told
 
 
@@ -68,7 +68,7 @@ def _curves(console: Console, found: Mapping[str, Any]) -> None:
 
 
 def _loss(row: Mapping[str, Any]) -> str:
-    return f"{row['loss']:.4f}" if row else ""
+    return words.loss(row["loss"]) if row else ""
 
 
 def _number(value: float | None, factor: float) -> str:

@@ -48,9 +48,12 @@ def lines(summary: RunSummary) -> Iterator[Line]:
         )
     if losses:
         held_out = summary.validation_loss
-        tail = "" if held_out is None else f"; validation {held_out:.4f}"
+        tail = "" if held_out is None else f"; validation {words.loss(held_out)}"
         tail += f", {found}" if (found := metric(summary)) else ""
-        yield "loss", f"{losses[0]:.4f} -> {losses[-1]:.4f} over {len(summary.losses)} steps{tail}"
+        yield (
+            "loss",
+            f"{words.loss(losses[0])} -> {words.loss(losses[-1])} over {len(summary.losses)} steps{tail}",
+        )
     yield from checkpoint_lines(summary)
     yield from _step_lines(summary)
     if summary.peak_memory_bytes is not None:
@@ -132,7 +135,7 @@ def document_columns(groups: Sequence[SequenceGroupRow]) -> list[Column]:
 def metric(summary: RunSummary) -> str:
     """On held-out samples, beside the loss: the model's metric, and the loss with stages left out, if there are any."""
     known = (summary.metric_name, summary.validation_metric), ("with stages left out", summary.partial_loss)
-    return ", ".join(f"{name} {value:.4f}" for name, value in known if value is not None)
+    return ", ".join(f"{name} {words.loss(value)}" for name, value in known if value is not None)
 
 
 def _step_lines(summary: RunSummary) -> Iterator[Line]:

@@ -56,6 +56,13 @@ def number(value: float | None, digits: int = 0) -> str:
     return NOTHING if value is None else f"{value:,.{digits}f}"
 
 
+def loss(value: float | None) -> str:
+    """With four decimals, or with three digits if these would hide it."""
+    if value is None:
+        return NOTHING
+    return f"{value:.4f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.3g}"
+
+
 def seconds(value: float | None) -> str:
     """A duration in the unit that suits it: 214.3 ms, 1.24 s, 3 min 05 s, 2 h 10 min."""
     if value is None:

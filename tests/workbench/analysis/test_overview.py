@@ -46,6 +46,8 @@ def test_a_running_study_tells_its_leader_what_is_tried_and_how_long(home: Path)
     said = overview_text.standing(study)
     assert "7 of 12 configurations tried; about" in said and "measured again" in said
     assert overview_text.headline(found) == "A study is running."
+    small = replace(study, leader_value=2.05e-06, unit="loss")
+    assert overview_text.leader(small).endswith(", 2.05e-06 loss")
     assert found.problems == [] and found.last is None
 
 

@@ -90,6 +90,8 @@ def test_another_model_than_the_decoder_is_named_with_what_it_measures() -> None
     lines = dict(run.lines(RunSummary.from_dict(KNOWN | told)))
     assert lines["model"].startswith("vision, ")
     assert lines["loss"] == "2.3000 -> 1.9000 over 2 steps; validation 2.0887, accuracy 0.6250"
+    found = RunSummary.from_dict(KNOWN | {"losses": [0.5, 2.8e-05], "validation_loss": 1.5e-06})
+    assert dict(run.lines(found))["loss"] == "0.5000 -> 2.8e-05 over 2 steps; validation 1.5e-06"
     early = {"losses": [2.3, 1.9], "validation_loss": 2.0887, "partial_loss": 2.3}
     told_early = dict(run.lines(RunSummary.from_dict(KNOWN | early)))["loss"]
     assert told_early == "2.3000 -> 1.9000 over 2 steps; validation 2.0887, with stages left out 2.3000"

@@ -24,6 +24,8 @@ def test_sizes_and_counts_are_short() -> None:
     assert (words.gib(3 * 2**10), words.gib(360), words.gib(0)) == ("3.0 KiB", "360 bytes", "0 bytes")
     assert words.count(1_353_120) == "1.4 M"
     assert words.number(12345.678) == "12,346"
+    losses = [words.loss(value) for value in (2.25, 0.00123, 2.8e-05, 0.0, None)]
+    assert losses == ["2.2500", "0.0012", "2.8e-05", "0.0000", "—"]
     assert words.percent(0.123, 1) == "12.3 %"
     assert words.interval(9545.4, 9958.1) == "9,545 – 9,958"
     assert words.interval(None, 1.0) == ""

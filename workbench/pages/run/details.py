@@ -128,7 +128,7 @@ def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
         "Communication": (words.percent(exposed), "of the mean step spent waiting for it"),
         "Peak memory": (words.gib(summary.peak_memory_bytes), run_text.peak_memory_rank(summary)),
         "Last loss": (
-            words.number(losses[-1] if losses else None, 4),
+            words.loss(losses[-1] if losses else None),
             _held_out(summary),
         ),
         "Parameters": (
@@ -152,7 +152,7 @@ def _roofline(view: RunView, _: Snapshot, summary: RunSummary) -> None:
 def _held_out(summary: RunSummary) -> str:
     if summary.validation_loss is None:
         return "no validation loss"
-    told = f"validation {summary.validation_loss:.4f}"
+    told = f"validation {words.loss(summary.validation_loss)}"
     return f"{told}, {found}" if (found := run_text.metric(summary)) else told
 
 

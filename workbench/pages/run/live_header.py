@@ -119,7 +119,7 @@ def _numbers(snapshot: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, t
         "Step time": (words.seconds(step_seconds), note),
         "Tokens/s": (words.number(tokens / step_seconds if step_seconds and tokens else None), note),
         "Communication": (words.percent(exposed), "time waited, mean over ranks" if count else ""),
-        "Loss": (words.number(_last_loss(snapshot), 4), "mean over ranks"),
+        "Loss": (words.loss(_last_loss(snapshot)), "mean over ranks"),
         "Memory, largest rank": (words.gib(_peak(snapshot)), "highest so far"),
     }
 
