@@ -131,7 +131,7 @@ HEADER = [
 
 def title() -> str:
     """Of the table."""
-    return f"Parts of an int8 network within {BUDGET:g} KiB: {STEPS} steps on new classes, best of three learning rates"
+    return f"Parts of an int8 network within {BUDGET:g} KiB: {STEPS} steps on new classes, best of four learning rates"
 
 
 def rows(kept: dict[str, Any]) -> list[list[str]]:
