@@ -118,6 +118,11 @@ class Sizes:
         folded = self.element < FP32_BYTES and self.shape.heads != self.shape.kv_heads
         return self.mask * (count_kept_parts(self.shape.kv_heads // self.tp, self.keep) if folded else 1)
 
+    @property
+    def is_one_head(self) -> bool:
+        """Whether a slice of one head is trained: what attention gives then lies as the next matrix reads it."""
+        return self.keep < 1 and self.sums == self.tokens
+
 
 def sizes_of(config: RunConfig) -> Sizes:
     """The sizes that a configuration gives every rank."""
@@ -192,12 +197,12 @@ def _too_small(config: RunConfig) -> int:
     """What of a block does not leave: factors of norms, sums of attention, places and weights of sampled rows, and all
     else where there are few tokens.
     """
-    sizes, is_ring = sizes_of(config), config.parallel.cp > 1 and config.parallel.cp_method == "ring"
+    sizes = sizes_of(config)
     factor, slices = FP32_BYTES * sizes.tokens // sizes.tp, FP32_BYTES * sizes.slice
     read = [
         sizes.element * sizes.activation_elements(matrices) for matrices in ("query_key_value", "gate_up")
     ]
-    queries = [sizes.element * sizes.query] * (2 if is_ring else 3)
+    queries = [sizes.element * sizes.query] * _query_like(config, sizes)
     wide = [] if config.model.experts else [sizes.element * sizes.width] * 4
     keys = [sizes.element * sizes.key_value] * 2
     kept = [factor, factor, *[slices] * 4, *read, *queries, *keys, FP32_BYTES * sizes.sums, *wide]
@@ -245,6 +250,16 @@ def count_sampled_rows(tokens: int, share: float) -> int:
 def count_kept_parts(parts: int, keep: float) -> int:
     """Heads, or units of width, that a step trains with ``train.slice_keep``; rules see to it that they are whole."""
     return max(1, round(keep * parts))
+
+
+def _recomputed(config: RunConfig, part: Part) -> list[Recompute]:
+    """What each of a stage's blocks computes again."""
+    memory = config.memory
+    if memory.block_actions is None:
+        few = min(memory.recompute_layers or part.layers, part.layers)
+        return [memory.recompute] * few + ["none"] * (part.layers - few)
+    actions = memory.block_actions[part.start : part.start + part.layers]
+    return [action if action in ("selective", "full") else "none" for action in actions]
 
 
 def _sampled_inputs(config: RunConfig, sizes: Sizes, recompute: Recompute) -> list[tuple[int, int, int, int]]:
@@ -328,14 +343,17 @@ def _norm(config: RunConfig, sizes: Sizes, reader: str) -> int:
 
 
 def _attention(config: RunConfig, sizes: Sizes) -> int:
-    """Rotated queries and keys, values, the mask, the result, its log-sum-exp in fp32, and the result as its matrix
-    reads it.
-
-    A ring keeps the result as its matrix reads it, alone.
+    """Rotated queries and keys, values, the mask of documents as it is added to scores, the result, its log-sum-exp in
+    fp32, and the result as its matrix reads it.
     """
-    is_ring = config.parallel.cp > 1 and config.parallel.cp_method == "ring"
-    elements = (2 if is_ring else 3) * sizes.query + 2 * sizes.key_value + sizes.scores
+    elements = _query_like(config, sizes) * sizes.query + 2 * sizes.key_value + sizes.scores
     return sizes.element * elements + FP32_BYTES * sizes.sums
+
+
+def _query_like(config: RunConfig, sizes: Sizes) -> int:
+    """Tensors as large as the queries; a ring keeps the result as its matrix reads it, alone."""
+    is_ring = config.parallel.cp > 1 and config.parallel.cp_method == "ring"
+    return 2 if is_ring or sizes.is_one_head else 3
 
 
 def _core_inputs(config: RunConfig, sizes: Sizes) -> int:

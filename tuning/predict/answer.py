@@ -193,9 +193,9 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
         f"schedule.registers={registers}: seconds are those without a bound, and memory is without what waits between "
         "stages; --simulate plays them"
     ] = registers is not None and config.parallel.pp > 1
-    said[
-        "data.documents=masked: attention is taken to be over whole sequences, and its mask is not counted"
-    ] = config.data.documents == "masked"
+    said["data.documents=masked: attention is taken to be over whole sequences"] = (
+        config.data.documents == "masked"
+    )
     said[
         "data.documents=whole: every rank is taken to have micro_batch x sequence_length tokens; groups are predicted "
         "by the run itself, from what it measures at its start"

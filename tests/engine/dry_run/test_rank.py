@@ -32,3 +32,25 @@ def test_the_formula_is_what_a_built_rank_keeps(case: dict[str, Any], pp: int) -
         assert built.kept.returning == pytest.approx(formula.returning, rel=0.01)
         assert built.kept.device == pytest.approx(formula.device, rel=0.1)
         assert formula.host > 0
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, {"memory__offload": "activations"}, {"memory__recompute": "full"}, {"train__slice_keep": 0.5}],
+)
+def test_masks_of_documents_are_kept_as_the_formula_says(case: dict[str, Any]) -> None:
+    """What they add, to a thousandth: of numbers for each block, and once of a byte where one is computed again."""
+    added = []
+    for documents in ("joined", "masked"):
+        values = {
+            "model__layers": 4,
+            "batch__micro_batch": 2,
+            "model__kv_heads": 4,
+            "data__sequence_length": 64,
+        }
+        config = small(**values, **case, data__documents=documents)
+        (built,) = build_ranks(config, [0])[0]
+        formula = stage_activations(config, parts_of(config, plan_of(config))[0])
+        added.append([(kept.device, kept.host) for kept in (built.kept, formula)])
+    counted, said = ([two - one for one, two in zip(*pair, strict=True)] for pair in zip(*added, strict=True))
+    assert counted == pytest.approx(said, rel=1e-3) and sum(counted) > 0

@@ -135,15 +135,17 @@ CASES: dict[str, dict[str, Any]] = {
     "tp": {"parallel__tp": 2},
     "ring": {"parallel__cp": 2},
     "experts": {"model__experts": 4},
+    "one head": {"train__slice_keep": 0.125},
+    "one head, selective": {"train__slice_keep": 0.125, "memory__recompute": "selective"},
 }
 
 
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
 def test_a_built_rank_keeps_the_bytes_of_the_formula(values: dict[str, Any]) -> None:
     spared = []
-    for keep in (1.0, 0.5):
-        heads = {"model__heads": 8, "model__kv_heads": 8}
-        config = small(**values, **heads, batch__micro_batch=2, model__layers=4, train__slice_keep=keep)
+    for keep in ({"train__slice_keep": 1.0}, {}):
+        fixed = {"model__heads": 8, "model__kv_heads": 8, "batch__micro_batch": 2, "model__layers": 4}
+        config = small(**({"train__slice_keep": 0.5} | fixed | values | keep))
         (built,) = build_ranks(config, [0])[0]
         spared.append(
             (built.kept.device, stage_activations(config, parts_of(config, plan_of(config))[0]).device)
