@@ -23,7 +23,7 @@ from engine.config.presets import WorkloadFacts, is_decoder
 from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
 from engine.footprint import device_peaks, flops
-from engine.footprint.activations import stage_activations
+from engine.footprint.activations import remembered_bytes, stage_activations
 from engine.footprint.footprint import parts_of, plan_of, skips_of
 from engine.run import run_folder
 from engine.run.calibration import fingerprint, store
@@ -339,9 +339,10 @@ def _partial_products(config: RunConfig) -> PartialProductsRow | None:
         return None
     parts = parts_of(config, plan_of(config))
     whole, kept = (
-        [stage.device + stage.host for stage in (stage_activations(one, part) for part in parts)]
+        [stage.device + stage.host + remembered_bytes(one, part)
+         for part in parts for stage in [stage_activations(one, part)]]
         for one in (config.with_values({key: 1.0}), config)
-    )
+    )  # fmt: skip
     place = whole.index(max(whole))
     return PartialProductsRow(key, flat[key], kept[place], whole[place])
 

@@ -23,6 +23,9 @@ from engine.schedules.registry import KINDS
 FP32_BYTES, INDEX_BYTES = 4, 8
 #: Place and weight of a sampled row.
 _OF_SAMPLE = INDEX_BYTES, FP32_BYTES
+#: Norms of gradients that products of one input remember, by the token that follows; tokens that fall together share
+#: one. Every byte has its own.
+SLOTS = 256
 #: Smaller tensors stay on the device where others leave: each copy has a price of its own.
 SMALLEST_BYTES = 4096
 
@@ -250,6 +253,24 @@ def count_sampled_rows(tokens: int, share: float) -> int:
 def count_kept_parts(parts: int, keep: float) -> int:
     """Heads, or units of width, that a step trains with ``train.slice_keep``; rules see to it that they are whole."""
     return max(1, round(keep * parts))
+
+
+def remembered_bytes(config: RunConfig, part: Part) -> int:
+    """Norms of gradients that a stage with ``memory.sample_tokens`` keeps from step to step."""
+    return FP32_BYTES * SLOTS * len(_sampled_by_stage(config, part))
+
+
+def spared_flops(config: RunConfig, part: Part) -> int:
+    """Of a micro-batch's weight gradients in a stage of one rank, for the tokens that ``memory.sample_tokens`` leaves
+    out.
+    """
+    sampled = _sampled_by_stage(config, part)
+    return sum(2 * (rows - kept) * read * given for rows, kept, read, given in sampled)
+
+
+def _sampled_by_stage(config: RunConfig, part: Part) -> list[tuple[int, int, int, int]]:
+    sizes = sizes_of(config)
+    return [one for kind in _recomputed(config, part) for one in _sampled_inputs(config, sizes, kind)]
 
 
 def _recomputed(config: RunConfig, part: Part) -> list[Recompute]:

@@ -13,7 +13,7 @@ from typing import Any
 from engine.config.layout import Coordinates, accumulation, layers_of_stages, layout_of
 from engine.config.presets import blocks_of, resolve
 from engine.config.run_config import RunConfig
-from engine.footprint.activations import FP32_BYTES, Kept, Part, published_bytes
+from engine.footprint.activations import FP32_BYTES, Kept, Part, published_bytes, remembered_bytes
 from engine.footprint.side_activations import kept_of
 from engine.footprint.side_factors import adapts
 from engine.footprint.weights import (
@@ -156,6 +156,7 @@ def _footprint(config: RunConfig, chosen: Plan, place: int, flying: float) -> Fo
     device, host = activation_bytes(chosen.actions[place], kept)
     device = clip_to_budget(config, device)
     published = published_bytes(config, layers)
+    remembered = sum(remembered_bytes(config, part) for part in own.values())
     return Footprint(
         stages=tuple(own),
         rank=layout.rank(Coordinates(pp=place)),
@@ -167,7 +168,7 @@ def _footprint(config: RunConfig, chosen: Plan, place: int, flying: float) -> Fo
         gradient_bytes=FP32_BYTES * (whole if sums_whole_gradients(config) else elements),
         optimizer_bytes=0 if offloads_optimizer(config) else optimizer,
         activation_bytes=device,
-        buffer_bytes=buffer_bytes(config, stages, place, chosen),
+        buffer_bytes=buffer_bytes(config, stages, place, chosen) + remembered,
         host_bytes=host + (optimizer if offloads_optimizer(config) else 0),
         published_bytes=None if published is None else round(published * flying / chosen.chunks),
     )

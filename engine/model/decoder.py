@@ -378,11 +378,11 @@ class Decoder(Stage):
         self._sample(activations)
 
     def meet(self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor) -> None:
-        """Rows are told apart by their token and the one that follows; slices are the same in all of a step."""
+        """Rows are told apart by the token that follows; slices are the same in all of a step."""
         if step != self._sliced_at and self._keep < 1:
             self._slice(step)
         if self.sampler is not None:
-            self.sampler.meet(step, micro_batch, inputs, targets)
+            self.sampler.meet(step, micro_batch, targets)
 
     def _sample(self, activations: Activations) -> None:
         """What blocks keep; norms of gradients are remembered anew."""

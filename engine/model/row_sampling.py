@@ -5,9 +5,10 @@ and the others are drawn from the rest and weighed up, which leaves the mean exa
 its input times what its gradient's norm was last time; how many are certain is chosen so that the rest weighs least.
 Norms alone of inputs would tell nothing: behind an RMSNorm they are all alike.
 
-The paper remembers a gradient's norm by sample, from one epoch to the next. Here it is remembered by the pair of a
-token and the one that follows it, since windows of a long text never come again. Draws go through the tokens in random
-order with even steps, so that none is drawn twice, which scatters less than independent ones.
+The paper remembers a gradient's norm by sample, from one epoch to the next. Here it is remembered by the token that
+follows, since windows of a long text never come again: with a norm for each pair of tokens estimates scattered more,
+and took 256 times the memory. Draws go through the tokens in random order with even steps, so that none is drawn
+twice, which scatters less than independent ones.
 """
 
 from __future__ import annotations
@@ -21,13 +22,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.compression.randomness import Draws
-from engine.footprint.activations import count_sampled_rows
+from engine.footprint.activations import SLOTS, count_sampled_rows
 from engine.model.axes import Matrix
 from engine.model.linear import weight_gradient
 
-#: Of pairs of tokens; pairs that fall together share a norm. Every pair of bytes has its own.
-SLOTS = 1 << 16
-#: By how much a gradient's norm moves what is remembered of its pair: single ones scatter widely.
+#: By how much a gradient's norm moves what is remembered of its token: single ones scatter widely.
 _RATE = 0.1
 #: This share of the probability falls evenly on all tokens: a norm that was small last time may have grown.
 _EVEN = 0.1
@@ -72,13 +71,13 @@ class RowSampler:
     def __init__(self, share: float, seed: int, rank: int) -> None:
         self.share, self._seed, self._rank = share, seed, rank
         self._step = self._micro_batch = 0
-        #: Of the pair that each token begins, [sequence / cp, batch]; None before the first micro-batch.
+        #: Of the token that follows each one, [sequence / cp, batch]; None before the first micro-batch.
         self.slots: Tensor | None = None
 
-    def meet(self, step: int, micro_batch: int, tokens: Tensor, following: Tensor) -> None:
-        """The next forward is of these tokens and those that follow them, [batch, sequence / cp]."""
+    def meet(self, step: int, micro_batch: int, following: Tensor) -> None:
+        """The next forward is of tokens that these follow, [batch, sequence / cp]."""
         self._step, self._micro_batch = step, micro_batch
-        self.slots = ((tokens * 256 + following) % SLOTS).transpose(0, 1)
+        self.slots = (following % SLOTS).transpose(0, 1)
 
     def generator(self, index: int, device: torch.device) -> torch.Generator:
         """The same when a step is done again."""
@@ -121,7 +120,7 @@ class SampledProducts:
 
     @torch.no_grad()
     def remember(self, slots: Tensor, norms: Tensor) -> None:
-        """Of the gradients of all rows, fp32 [rows]; many of one pair count together."""
+        """Of the gradients of all rows, fp32 [rows]; many of one token count together."""
         if self._norms is None:
             self._norms = norms.mean().expand(SLOTS).clone()
         many = torch.zeros_like(self._norms).index_add_(0, slots, torch.ones_like(norms))[slots]

@@ -164,8 +164,8 @@ class PartialProductsRow:
     """Products of which steps leave out a part: with ``key`` "train.slice_keep" all but a ``share`` of every block's
     heads and width, with "memory.sample_tokens" weight gradients of all but a ``share`` of the tokens.
 
-    By formula, of the pipeline stage that keeps most: the activations that a micro-batch leaves there, and those that
-    it would leave with nothing left out.
+    By formula, of the pipeline stage that keeps most: the activations that a micro-batch leaves there, with the norms
+    of gradients that sampling remembers, and what it would leave with nothing left out.
     """
 
     key: str

@@ -277,11 +277,15 @@ def adapting(train: Mapping[str, Any]) -> str:
 
 def partial_products(row: PartialProductsRow) -> str:
     """What steps leave out, and what that spares."""
-    of = f"a step trains {words.percent(row.share)} of each block's heads and feed-forward width"
+    left, of = (
+        "activations",
+        f"a step trains {words.percent(row.share)} of each block's heads and, experts aside, feed-forward width",
+    )
     if row.key == "memory.sample_tokens":
+        left = "activations and remembered norms of gradients"
         of = f"weight gradients come from {words.percent(row.share)} of the tokens"
     kept, whole = words.gib(row.kept_bytes), words.gib(row.whole_bytes)
-    return f"{of}; by formula a micro-batch leaves {kept} of activations in a stage in place of {whole}"
+    return f"{of}; by formula a micro-batch leaves {kept} of {left} in a stage in place of {whole}"
 
 
 def update(row: UpdateRow) -> str:

@@ -11,13 +11,16 @@ from torch import Tensor
 
 from engine.config.validation.rules import problems
 from engine.dry_run.pool import build_ranks
-from engine.footprint.activations import count_sampled_rows, stage_activations
-from engine.footprint.footprint import parts_of, plan_of
+from engine.footprint.activations import SLOTS, count_sampled_rows, remembered_bytes, stage_activations
+from engine.footprint.footprint import largest, parts_of, plan_of
+from engine.lifecycle import _partial_products
 from engine.model.activation_memory import Activations
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, Linear, initialize
 from engine.model.linear import DeferredGradients
-from engine.model.row_sampling import SLOTS, RowSampler, SampledProducts, pick
+from engine.model.row_sampling import RowSampler, SampledProducts, pick
+from engine.model.workloads.text import DecoderBlueprint
+from engine.parallel.build import alone
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.session import Session
@@ -94,7 +97,7 @@ def gradients_of(share: float, passes: int = 1, deferred: DeferredGradients | No
         x = x.detach().requires_grad_(True)
         for matrix in matrices:
             matrix.weight.grad = None
-        sampled.sampler.meet(step, 0, tokens, tokens + 1)
+        sampled.sampler.meet(step, 0, tokens)
         first, second = sampled.products(x, matrices, sampled.sampler.slots)
         (first.flatten(0, 1) * wanted).sum().add(0.1 * second.sum()).backward()
     assert x.grad is not None
@@ -178,6 +181,41 @@ def test_a_built_rank_keeps_the_bytes_of_the_formula(values: dict[str, Any]) -> 
         waiting = whole_formula.waiting - part_formula.waiting
         assert whole.waiting - part.waiting == pytest.approx(waiting, rel=0.01)
         assert waiting > 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({}, {"model__experts": 4}, {"memory__recompute": "selective"}),
+        {"memory__recompute": "full", "memory__recompute_layers": 1},
+        {"memory__block_actions": ["keep", "selective", "full", "offload"]},
+    ],
+)
+def test_norms_that_are_remembered_count_in_memory_and_in_what_is_spared(values: dict[str, Any]) -> None:
+    """Against the tables of a decoder that has gone forward and back, beside the sum of the others."""
+    config = small(**values, batch__micro_batch=2, model__layers=4, memory__sample_tokens=0.3)
+    blueprint = DecoderBlueprint(config)
+    decoder = blueprint.stage(range(4), alone())
+    inputs, targets = blueprint.samples(decoder).training(0, 2)
+    decoder.meet(0, 0, inputs, targets)
+    decoder.loss(decoder(inputs), targets).backward()
+    sampled = [
+        one
+        for module in decoder.modules()
+        for one in vars(module).values()
+        if isinstance(one, SampledProducts)
+    ]
+    norms = sum(one._norms.nbytes for one in sampled if one._norms is not None)
+    whole, (part,) = config.with_values({"memory.sample_tokens": 1.0}), parts_of(config, plan_of(config))
+    assert norms == remembered_bytes(config, part) > 0 == remembered_bytes(whole, part)
+    assert largest(config).buffer_bytes - largest(whole).buffer_bytes == norms
+    told, (all_kept, kept) = (
+        _partial_products(config),
+        (stage_activations(one, part) for one in (whole, config)),
+    )
+    assert told is not None
+    assert told.kept_bytes == kept.device + kept.host + norms
+    assert told.whole_bytes == all_kept.device + all_kept.host
 
 
 @pytest.mark.parametrize(
