@@ -3,7 +3,10 @@
 Model FLOPs follow arXiv 2104.04473 (eq. 3 and the appendix behind it): only matrix products count, a multiply-add is 2,
 backward is twice forward, attention is counted in full without the saving of its causal mask, logits are
 included. That paper's formulas are for a GPT; here the same rule is applied to each matrix of our decoder.
-Hardware FLOPs (arXiv 2205.05198, appendix A) add the forward work that recomputation does again.
+Of layers, heads and widths that a step leaves out, and of what is frozen, they have none: the step's model is
+smaller. Weight gradients from a sample of the tokens stand for those of all, so model FLOPs count them whole.
+Hardware FLOPs (arXiv 2205.05198, appendix A) add the forward work that recomputation does again, and leave out what
+sampling spares.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ from engine.config.layout import layers_of_stages
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import BlockAction
-from engine.footprint.footprint import plan_of, skips_of
+from engine.footprint.activations import spared_flops
+from engine.footprint.footprint import parts_of, plan_of, skips_of
 from engine.footprint.side_factors import adapts, side_flops
 from engine.schedules.registry import KINDS
 
 #: What the two figures count, as shown beside every utilization.
 CONVENTION = (
     "72-convention of arXiv 2104.04473 (matrix products, multiply-add = 2, backward = 2 x forward, attention in full, "
-    "logits included); recomputation counts in hardware FLOPs only (arXiv 2205.05198)"
+    "logits included); recomputation, and tokens that weight gradients leave out, count in hardware FLOPs only "
+    "(arXiv 2205.05198)"
 )
 
 #: What is said of another workload's.
@@ -46,7 +51,8 @@ class Workload:
     With ``experts``, each layer has a router and that many feed-forwards of ``expert_ffn_hidden`` units (by default
     the shape's), of which a token takes ``experts_per_token``. Parameters are shared as the model section says; what is
     computed with them is the same. Where the model is frozen, ``side_flops`` of a step are those of a forward through
-    what is trained beside it, and of input gradients there that nobody needs.
+    what is trained beside it, and of input gradients there that nobody needs. ``sampled_flops`` of a step's weight
+    gradients are not computed, as they come from a sample of the tokens.
     """
 
     shape: ModelShape
@@ -65,6 +71,7 @@ class Workload:
     tied_embeddings: bool = False
     adapt: Literal["none", "lora", "losa"] = "none"
     side_flops: tuple[int, int] = (0, 0)
+    sampled_flops: int = 0
 
     @property
     def tokens(self) -> int:
@@ -96,7 +103,17 @@ def workload_of(config: RunConfig) -> Workload:
         tied_embeddings=config.model.tied_embeddings,
         adapt=config.train.adapt,
         side_flops=side_flops(config) if adapts(config) else (0, 0),
+        sampled_flops=_sampled_flops(config),
     )
+
+
+def _sampled_flops(config: RunConfig) -> int:
+    """Of all ranks, with every micro-batch on all stages."""
+    if config.memory.sample_tokens == 1:
+        return 0
+    parallel, batch = config.parallel, config.batch
+    of_rank = sum(spared_flops(config, part) for part in parts_of(config, plan_of(config)))
+    return of_rank * parallel.tp * parallel.cp * batch.global_batch // batch.micro_batch
 
 
 def _layer_share(config: RunConfig) -> float:
@@ -174,11 +191,12 @@ def _beside_frozen(work: Workload, logits: int) -> int:
 
 
 def hardware_flops_per_step(work: Workload) -> int:
-    """Model FLOPs and what is computed a second time.
+    """Model FLOPs and what is computed a second time, without what sampled weight gradients leave out.
 
     torch stops recomputing a block once the last tensor that backward needs is there: a dense block's last
     matrix product is left out, with experts nothing is (the router's gradient needs their results), nor where a
-    schedule takes gradients of matrices later (they note their input behind their product). Hence full
+    schedule takes gradients of matrices later (they note their input behind their product), nor of slices, which are
+    multiplied in the same way: with selective recomputation that is the output matrix's product. Hence full
     recomputation comes to 96 B s l h^2 (1 + s / (6 h) + V / (16 l h)) less 2 B s l h times the feed-forward's width.
     Of layers that are left out, those that recompute are taken to be as many as of all.
     What a fused attention kernel computes again inside its own backward pass is not counted, as in the papers.
@@ -188,17 +206,20 @@ def hardware_flops_per_step(work: Workload) -> int:
         again = sum(_recomputed_flops(work, action) for action in work.block_actions)
     else:
         again = layers * _recomputed_flops(work, work.recompute)
-    return model_flops_per_step(work) + work.tokens * round(again * work.layer_share)
+    spared = round(work.sampled_flops * work.layer_share)
+    return model_flops_per_step(work) + work.tokens * round(again * work.layer_share) - spared
 
 
 def _recomputed_flops(work: Workload, kind: str) -> int:
     """Forward FLOPs per token that one layer does again."""
     if kind not in ("selective", "full"):
         return 0
+    sizes, is_sliced = work.shape, work.slice_share < 1
     if kind == "selective":
-        return round(work.slice_share * _attention_core(work))
-    last = 0 if work.experts or work.recomputes_whole_block else 2 * work.shape.hidden * work.shape.ffn_hidden
-    return _block_forward(work) - round(work.slice_share * last)
+        output = 2 * sizes.hidden**2 if is_sliced else 0
+        return round(work.slice_share * (_attention_core(work) + output))
+    makes_last = work.experts or work.recomputes_whole_block or is_sliced
+    return _block_forward(work) - (0 if makes_last else 2 * sizes.hidden * sizes.ffn_hidden)
 
 
 def _block_forward(work: Workload) -> int:

@@ -32,6 +32,8 @@ from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, Linear, initialize
 from engine.model.experts.mixture import MixtureShape
 from engine.model.linear import DeferredGradients
+from engine.model.workloads.text import DecoderBlueprint
+from engine.parallel.build import alone
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from tests.support.engine.mixtures import mixture
@@ -96,6 +98,49 @@ def test_every_matrix_product_that_torch_counts_is_in_the_formula(
     assert 3 * forward == model_flops_per_step(work)
     assert forward + backward == hardware_flops_per_step(work)
     assert (recompute != "none") == (hardware_flops_per_step(work) > model_flops_per_step(work))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *(
+            {},
+            {"memory__recompute": "selective"},
+            {"memory__recompute": "full", "memory__recompute_layers": 1},
+        ),
+        {"memory__block_actions": ["keep", "selective", "full", "keep"]},
+    ],
+)
+@pytest.mark.parametrize("part", [{"memory__sample_tokens": 0.3}, {"train__slice_keep": 0.5}])
+def test_what_a_step_leaves_out_is_not_counted(part: dict[str, Any], values: dict[str, Any]) -> None:
+    """By torch's counter, which does not know sums in place: slices that go around have them. Where tokens are sampled
+    the model stays what it is, and hardware does less.
+    """
+
+    def added(_: list[int], left: list[int], right: list[int], **__: Any) -> int:
+        return 2 * left[0] * left[1] * right[1]
+
+    sizes = {"model__layers": 4, "model__kv_heads": 4, "batch__micro_batch": 2, "batch__global_batch": 2}
+    whole = small(**sizes, **values)
+    config = small(**sizes, **values, **part)
+    blueprint = DecoderBlueprint(config)
+    decoder = blueprint.stage(range(4), alone())
+    inputs, targets = blueprint.samples(decoder).training(0, 2)
+    decoder.meet(0, 0, inputs, targets)
+    counts = FlopCounterMode(display=False, custom_mapping={aten.addmm_: added})
+    with sdpa_kernel(SDPBackend.MATH), counts as counter:
+        decoder.loss(decoder(inputs), targets).backward()
+    work, all_work = workload_of(config), workload_of(whole)
+    assert counter.get_total_flops() == hardware_flops_per_step(work) < hardware_flops_per_step(all_work)
+    is_sampled = "memory__sample_tokens" in part
+    assert (model_flops_per_step(work) == model_flops_per_step(all_work)) == is_sampled
+
+
+@pytest.mark.parametrize("axis", ["dp", "tp", "pp"])
+def test_ranks_together_leave_out_what_one_does(axis: str) -> None:
+    sampled = small(model__layers=4, memory__sample_tokens=0.25, batch__global_batch=16)
+    one, two = (workload_of(config) for config in (sampled, sampled.with_values({f"parallel.{axis}": 2})))
+    assert one.sampled_flops == two.sampled_flops > 0
 
 
 def test_gradients_of_matrices_taken_later_cost_full_recomputation_one_product_more() -> None:
