@@ -6,8 +6,8 @@ its input times what its gradient's norm was last time; how many are certain is 
 Norms alone of inputs would tell nothing: behind an RMSNorm they are all alike.
 
 The paper remembers a gradient's norm by sample, from one epoch to the next. Here it is remembered by the token that
-follows, since windows of a long text never come again: with a norm for each pair of tokens estimates scattered more,
-and took 256 times the memory. Draws go through the tokens in random order with even steps, so that none is drawn
+follows, since windows of a long text never come again: norms for each pair of tokens took 256 times the memory, and
+estimates scattered as much. Draws go through the tokens in random order with even steps, so that none is drawn
 twice, which scatters less than independent ones.
 """
 
