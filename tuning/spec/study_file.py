@@ -451,19 +451,15 @@ def _check_live(file: StudyFile) -> None:
             f"give more, for {file.trials} trials {2 * file.trials * file.config.train.steps:,} or so"
         )
         raise InputError("live.steps", file.live.steps, remedy)
-    if file.config.train.seconds is not None:
-        remedy = "a run that is tuned as it goes has live.steps; leave it out"
-        raise InputError("base.train.seconds", file.config.train.seconds, remedy)
     if file.turns_lossy and not file.config.train.validation_batches:
         remedy = "what loses something is judged by its loss on held-out text; give some, or leave out what is lossy"
         raise InputError("base.train.validation_batches", 0, remedy)
-    simulated = file.simulate and file.simulate.cluster
-    others = {"simulate": simulated, "side_by_side": file.side_by_side, "target_loss": file.target_loss}
+    others = {"side_by_side": file.side_by_side, "target_loss": file.target_loss}
+    others |= {"simulate": file.simulate and file.simulate.cluster, "base.train.seconds": file.config.train.seconds}
     for key, value in others.items():
         if value is not None:
-            raise InputError(
-                key, str(value), "a live study has one run, and its windows follow each other; leave it out"
-            )
+            remedy = "a live study has one run of live.steps, and its windows follow each other; leave it out"
+            raise InputError(key, str(value), remedy)
 
 
 def _check_learning(file: StudyFile) -> None:

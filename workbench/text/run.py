@@ -50,10 +50,8 @@ def lines(summary: RunSummary) -> Iterator[Line]:
         held_out = summary.validation_loss
         tail = "" if held_out is None else f"; validation {words.loss(held_out)}"
         tail += f", {found}" if (found := metric(summary)) else ""
-        yield (
-            "loss",
-            f"{words.loss(losses[0])} -> {words.loss(losses[-1])} over {len(summary.losses)} steps{tail}",
-        )
+        tail = f" over {len(summary.losses)} steps{tail}"
+        yield "loss", f"{words.loss(losses[0])} -> {words.loss(losses[-1])}{tail}"
     yield from checkpoint_lines(summary)
     yield from _step_lines(summary)
     if summary.peak_memory_bytes is not None:

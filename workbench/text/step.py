@@ -277,13 +277,11 @@ def adapting(train: Mapping[str, Any]) -> str:
 
 def partial_products(row: PartialProductsRow) -> str:
     """What steps leave out, and what that spares."""
-    left, of = (
-        "activations",
-        f"a step trains {words.percent(row.share)} of each block's heads and, experts aside, feed-forward width",
-    )
+    share, left = words.percent(row.share), "activations"
+    of = f"a step trains {share} of each block's heads and, experts aside, feed-forward width"
     if row.key == "memory.sample_tokens":
         left = "activations and remembered norms of gradients"
-        of = f"weight gradients come from {words.percent(row.share)} of the tokens"
+        of = f"weight gradients come from {share} of the tokens"
     kept, whole = words.gib(row.kept_bytes), words.gib(row.whole_bytes)
     return f"{of}; by formula a micro-batch leaves {kept} of {left} in a stage in place of {whole}"
 
