@@ -350,9 +350,7 @@ class Decoder(Stage):
         self.rotary, self._angles = self.rotary.to(device), self._angles.to(device)
 
     def read_at(self, places: Tensor, text: Text | None = None) -> None:
-        """The next forwards are of tokens at these places in their documents: int64 [tokens]; ``text`` is what experts
-        are balanced by.
-        """
+        """Next are tokens at these places of documents: int64 [tokens]; ``text`` is what experts are balanced by."""
         self.rotary = self._angles[:, places]
         for mixture in self.mixtures().values():
             mixture.text = text
