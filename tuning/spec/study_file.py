@@ -445,20 +445,20 @@ def _check_live(file: StudyFile) -> None:
         remedy = f"has nothing that can be turned while a run goes; give some of {', '.join(sorted(hot))}"
         raise InputError("space", None, remedy)
     file.search_space.baseline  # noqa: B018  # a run that cannot begin is refused here
-    if file.live.trainer is None and file.live.steps <= file.config.train.steps:
-        remedy = (
-            f"the run is over before a second window of base.train.steps={file.config.train.steps}; "
-            f"give more, for {file.trials} trials {2 * file.trials * file.config.train.steps:,} or so"
-        )
+    window = file.config.train.steps
+    if file.live.trainer is None and file.live.steps <= window:
+        remedy = f"the run is over before a second window of base.train.steps={window}; "
+        remedy += f"give more, for {file.trials} trials {2 * file.trials * window:,} or so"
         raise InputError("live.steps", file.live.steps, remedy)
     if file.turns_lossy and not file.config.train.validation_batches:
         remedy = "what loses something is judged by its loss on held-out text; give some, or leave out what is lossy"
         raise InputError("base.train.validation_batches", 0, remedy)
-    others = {"side_by_side": file.side_by_side, "target_loss": file.target_loss}
-    others |= {"simulate": file.simulate and file.simulate.cluster, "base.train.seconds": file.config.train.seconds}
+    others: dict[str, Any] = {"side_by_side": file.side_by_side, "target_loss": file.target_loss}
+    others["simulate"] = file.simulate and file.simulate.cluster
+    others["base.train.seconds"] = file.config.train.seconds
     for key, value in others.items():
         if value is not None:
-            remedy = "a live study has one run of live.steps, and its windows follow each other; leave it out"
+            remedy = "a live study has one run of live.steps in windows; leave it out"
             raise InputError(key, str(value), remedy)
 
 
