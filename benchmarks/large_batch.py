@@ -221,16 +221,15 @@ def budget(runs: Runs, seeds: int, seconds: float) -> list[list[str]]:
 def _ends(what: str, found: Sequence[tuple[dict[str, float], float]]) -> list[list[str]]:
     """How far they ended from their seconds, and how much of that is the last loss, which is foretold by the first."""
     off = [(one["used"] - seconds) / one["step"] for one, seconds in found]
-    moved = [(one["last_loss"] - one["first_loss"]) / one["step"] for one, _ in found]
+    moved = [(one["last_loss"] - one["first_loss"]) / one["step"] for one, _ in found if "first_loss" in one]
     within = sum(abs(one) <= 1 for one in off)
-    losses = [
-        "the loss at their end beside the one before their first step",
-        f"{sum(abs(one) <= 1 for one in moved)} of {len(moved)} within one step",
-        _steps(moved),
-        "what nobody can foretell",
-    ]
     verdict = "kept" if within == len(off) else "not kept by all"
-    return [[what, f"{within} of {len(off)} runs", _steps(off), verdict], losses]
+    rows = [[what, f"{within} of {len(off)} runs", _steps(off), verdict]]
+    if moved:
+        alike = f"{sum(abs(one) <= 1 for one in moved)} of {len(moved)} within one step"
+        told = "the loss at their end beside the one before their first step"
+        rows.append([told, alike, _steps(moved), "what nobody can foretell"])
+    return rows
 
 
 def _steps(off: Sequence[float]) -> str:
