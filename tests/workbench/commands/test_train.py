@@ -96,7 +96,7 @@ def test_ctrl_c_once_and_twice(
 def test_what_was_asked_is_what_runs(
     command: Run, session: type[FakeSession], tmp_path: Path, home: Path
 ) -> None:
-    Path("text.txt").write_text("to be or not to be")
+    Path("text.txt").write_text("to be or not to be " * 100)
     done = command(
         "train", "run.yaml", "--data", "text.txt", "--set", "parallel.dp=2", "memory.recompute=true",
         "--device", "cpu", "--json",
