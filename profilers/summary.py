@@ -85,9 +85,8 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     }
     if len(measured.steps):
         known |= _speed(rounds, measured, facts, tokens) | _energy(measured, records, used)
-        counted = (
-            measured if settled is told else told.select_measured()
-        )  # ranks read counters where they begin
+        # Ranks read counters where they begin.
+        counted = measured if settled is told else told.select_measured()
         known |= _in_detail(measured, detailed, counted, records, facts, used)
     else:
         reasons = ("tokens_per_second_reason", "mfu_reason", "wire_bytes_reason", "joules_reason")

@@ -404,16 +404,14 @@ class RunLength:
         if taken <= 0:  # steps are done again
             return
         pace = (known[-1].seconds - known[0].seconds) / taken
-        if (
-            len(known) == 2
-        ):  # the only step known may be a cold one, and an end that is announced cannot be taken back
+        # The only step known may be a cold one, and an end that is announced cannot be taken back.
+        if len(known) == 2:
             pace /= 2
         a_step = pace * self._rank.step_config.batch.global_batch
         config, period = self._rank.config, round_steps(self._rank.config)
         due = Due(validation, a_step if save is None else save)
-        length = longest(
-            config, step, left + a_step / 2, pace, due
-        )  # to the nearest step, before or after its time
+        # To the nearest step, before or after its time.
+        length = longest(config, step, left + a_step / 2, pace, due)
         steps = length - step
         length = max(step, length // period * period)
         planned = config.train.steps
