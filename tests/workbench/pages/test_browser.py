@@ -138,9 +138,14 @@ def test_what_is_drawn_anew_each_second_does_not_fade(full: str, visit: Callable
     """Streamlit fades what it draws anew after half a second, which a busy machine needs for each look."""
     tab = visit("light")
     tab.open(full + "/live")
-    (element, *_) = tab.page.query_selector_all("[data-testid=stElementContainer][data-stale]")
-    delay = "element => { element.dataset.stale = 'true'; return getComputedStyle(element).transitionDelay; }"
-    assert element.evaluate(delay) == "4s"
+    tab.page.wait_for_function(  # the styles come with the page's first elements, which may be drawn a second time
+        """() => {
+          const element = document.querySelector("[data-testid=stElementContainer][data-stale]");
+          element.dataset.stale = "true";
+          return getComputedStyle(element).transitionDelay === "4s";
+        }""",
+        timeout=PATIENCE_MILLISECONDS,
+    )
 
 
 def zoom(tab: Visit, plot: str) -> None:
