@@ -33,7 +33,7 @@ from engine.footprint.footprint import plan_of
 from engine.model.activation_memory import Offload, Tier
 from engine.model.copies import Copies, DiskCopies, ThreadCopies
 from engine.model.decoder import Block, Decoder
-from engine.model.workloads.opening import open_blueprint
+from engine.model.workloads.blueprint import open_blueprint
 from engine.parallel.build import alone
 from engine.parallel.memory_plan import add_seconds, measure
 

@@ -18,7 +18,7 @@ import torch
 from benchmarks import _table as table
 from benchmarks._ratio import half_width, ratio
 from engine.config.run_config import RunConfig, parse
-from engine.model.workloads.opening import open_blueprint
+from engine.model.workloads.blueprint import open_blueprint
 from engine.model.workloads.published.extragradient import METHODS
 from engine.model.workloads.sequential import ListedBlueprint, Tensors
 from engine.parallel.build import alone

@@ -25,7 +25,10 @@ KEPT = table.RESULTS / "random_points.json"
 def measure(session: Session, number: int) -> dict[str, Any]:
     """What one point came to."""
     config = random_points.draw(random.Random(number))
-    told: dict[str, Any] = {"changes": random_points.changes(config), "bf16": config.precision == "bf16"}
+    told: dict[str, Any] = {
+        "changes": random_points.changes(config),
+        "bound": random_points.loss_bound(config),
+    }
     try:
         found = random_points.check(session, config)
     except AssertionError as error:
@@ -38,19 +41,19 @@ def rows(kept: dict[str, Any]) -> list[list[str]]:
     points = list(kept.values())
     bad = [one for one in points if "problem" in one]
     alone = [one for one in points if one.get("loss_difference") is not None]
-    exact = [one["loss_difference"] for one in alone if not one["bf16"]]
-    half = [one["loss_difference"] for one in alone if one["bf16"]]
     calls = [one["calls"] for one in points if one.get("calls") is not None]
     knobs = {key for one in points for key in one["changes"]}
 
-    def apart(found: list[float], bound: float) -> str:
-        return f"at most {max(found, default=0.0):.1e} apart, {bound:g} allowed"
+    def near(bound: float) -> list[str]:
+        found = [one["loss_difference"] for one in alone if one["bound"] == bound]
+        return [f"{len(found):,}", f"at most {max(found, default=0.0):.1e} apart, {bound:g} allowed"]
 
     held = f"{len(points) - len(bad):,} of {len(points):,}"
     return [
         ["run without a crash, with finite losses, and all below", held, ""],
-        ["losses of one process, fp32", f"{len(exact):,}", apart(exact, random_points.LOSS)],
-        ["losses of one process, bf16", f"{len(half):,}", apart(half, random_points.LOSS_BF16)],
+        ["losses of one process, fp32", *near(random_points.LOSS)],
+        ["losses of one process, Muon, whose products are in bf16", *near(random_points.LOSS_MUON)],
+        ["losses of one process, bf16", *near(random_points.LOSS_BF16)],
         ["calls as by formula, on every rank", f"{len(calls):,}", f"{sum(calls):,} calls of one step"],
         ["knobs that some point turns", f"{len(knobs):,}", ""],
     ]

@@ -64,7 +64,7 @@ SHIPPED: dict[str, str] = {
     "masked_text": "engine.model.workloads.masked_text",
     "saddle": "engine.model.workloads.published.saddle",
     "convolutions": "engine.model.workloads.published.convolutions",
-    "partitioned": "engine.model.workloads.published.partitioned",
+    "partitioned": "engine.model.workloads.published.intermediate_labels",
     "driving": "engine.model.workloads.published.driving",
     "sparse_update": "engine.model.workloads.published.sparse.sparse_update",
 }

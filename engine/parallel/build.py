@@ -22,7 +22,7 @@ from engine.model.experts.slots import ExpertSlots
 from engine.model.linear import DeferredGradients
 from engine.model.stage import Blueprint, Stage
 from engine.model.workload import OwnStep, StepSetting
-from engine.model.workloads.opening import open_blueprint
+from engine.model.workloads.blueprint import open_blueprint
 from engine.model.workloads.sequential import ListedBlueprint
 from engine.parallel import compiler_cache
 from engine.parallel.context.axis import DocumentAttention, context_axis

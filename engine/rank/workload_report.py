@@ -14,8 +14,8 @@ from engine.model.data import left_out_note
 from engine.model.experts.mixture import Mixture
 from engine.model.stage import Blueprint, Samples
 from engine.model.workloads.batches_ahead import BatchesAhead
+from engine.model.workloads.blueprint import open_blueprint
 from engine.model.workloads.description import describe
-from engine.model.workloads.opening import open_blueprint
 from engine.model.workloads.sequential import ListedBlueprint
 from engine.model.workloads.text import Windows
 from engine.parallel.build import alone

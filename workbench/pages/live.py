@@ -11,8 +11,7 @@ from workbench.home import runs
 from workbench.home.store import RunRow, StudyRow
 from workbench.pages.navigation import PAGES
 from workbench.pages.run import live_charts, live_header, quality
-from workbench.pages.widgets.heading import heading
-from workbench.pages.widgets.shared import (
+from workbench.pages.widgets.common import (
     draw_guarded,
     home,
     limit_options,
@@ -25,6 +24,7 @@ from workbench.pages.widgets.shared import (
     summary_of,
     thin_snapshot,
 )
+from workbench.pages.widgets.heading import heading
 from workbench.records.live_snapshot import Snapshot
 
 NEWEST = "newest"

@@ -6,8 +6,8 @@ import streamlit as st
 
 from workbench.pages.navigation import PAGES
 from workbench.pages.widgets import login
+from workbench.pages.widgets.common import ASSETS
 from workbench.pages.widgets.forms import keep_typed
-from workbench.pages.widgets.shared import ASSETS
 from workbench.pages.widgets.trial_table import OPEN_RUN
 
 #: Streamlit's colours of code are too pale for 4.5:1 in the light theme, and no option of a theme sets them.

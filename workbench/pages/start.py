@@ -10,8 +10,7 @@ from workbench.analysis.overview import Overview, Problem, RunNow, StudyNow, ove
 from workbench.analysis.studies import StudyDocument
 from workbench.pages.navigation import PAGES
 from workbench.pages.widgets import trial_table
-from workbench.pages.widgets.heading import heading
-from workbench.pages.widgets.shared import (
+from workbench.pages.widgets.common import (
     badge,
     draw_guarded,
     home,
@@ -20,6 +19,7 @@ from workbench.pages.widgets.shared import (
     show_store_note,
     study_rows,
 )
+from workbench.pages.widgets.heading import heading
 from workbench.terminal import overview as overview_text
 from workbench.text import words
 

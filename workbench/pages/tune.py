@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from workbench.pages.study import new, watch
+from workbench.pages.widgets.common import draw_guarded, restore_choice, save_choice, study_rows
 from workbench.pages.widgets.forms import keep_typed
 from workbench.pages.widgets.heading import heading
-from workbench.pages.widgets.shared import draw_guarded, restore_choice, save_choice, study_rows
 
 WATCH, NEW = "watch", "new"
 VIEWS = {WATCH: ":material/monitoring: Watch", NEW: ":material/add: New study"}

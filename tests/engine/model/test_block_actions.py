@@ -28,7 +28,7 @@ from engine.footprint.footprint import footprints, plan_of
 from engine.model.activation_memory import Activations, Offload
 from engine.model.copies import DiskCopies, Lane, ThreadCopies
 from engine.model.decoder import Decoder
-from engine.model.workloads.opening import open_blueprint
+from engine.model.workloads.blueprint import open_blueprint
 from engine.parallel.build import alone, build_stages, set_micro_batches
 from engine.parallel.pipeline import MicroBatches, PipelineExecutor
 from engine.rank.loop import micro_batches, part_of_batch

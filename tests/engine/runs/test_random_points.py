@@ -44,7 +44,7 @@ def test_all_of_them(session: Session, part: int) -> None:
 
 def test_every_knob_is_turned_by_some() -> None:
     """Of those that can act on a CPU, without a lab, in a run of a few steps."""
-    drawn = [random_points.changes(random_points.draw(random.Random(seed))) for seed in range(600)]
+    drawn = [random_points.changes(random_points.draw(random.Random(seed))) for seed in range(2_000)]
     turned = {key for changes in drawn for key in changes}
     wanted = {key for key, facts in KNOBS.items() if facts.title}
     assert wanted - turned <= random_points.NOT_TURNED

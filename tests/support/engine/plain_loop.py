@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from engine.config.run_config import RunConfig
 from engine.config.sections import Train
-from engine.model.workloads.opening import open_blueprint
+from engine.model.workloads.blueprint import open_blueprint
 from engine.model.workloads.sequential import ListedBlueprint, Tensors
 from engine.parallel.build import alone
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,8 +22,13 @@ from tests.support.runs import execute
 from tuning.predict.traffic.rank import Pipeline, traffic_of, why_not_known
 from tuning.space.knobs import offered_space, parse_space, rare_values
 
+#: Operation, axis, ranks of the group, bytes; None where a formula does not know them.
+Call = tuple[str, str, int, int | None]
+
 MOST_RANKS = 4
-LOSS, NORM, LOSS_BF16 = 1e-5, 1e-4, 0.02
+LOSS, LOSS_BF16 = 1e-5, 0.02
+#: What Muon's products in bf16 may differ by where gradients are summed in another order.
+LOSS_MUON = 1e-3
 SHAPE: dict[str, Any] = {
     "preset": "tiny", "layers": 4, "hidden": 32, "heads": 4, "kv_heads": 4, "vocabulary": 512, "ffn_hidden": 64,
 }  # fmt: skip
@@ -68,6 +74,9 @@ TOGETHER: list[dict[str, Any]] = [
         "overlap.fused_gathers": False,
         "compression.weights": "none",
     },
+    {"parallel.dp": 2, "parallel.zero_stage": 3, "compression.weights": "int8"},
+    {"parallel.ep": 2, "compression.experts": "int8"},
+    {"parallel.ep": 2, "compression.experts": "lsh_int8"},
     {"parallel.dp": 2, "parallel.tp": 2, "parallel.placement": [0, 2, 1, 3]},
     {"precision": "bf16", "memory.parameters": "bf16"},
     {"parallel.dp": 2, "compression.method": "powersgd", "compression.plan": "l_greco"},
@@ -178,10 +187,17 @@ def _against_one(session: Session, config: RunConfig, summary: RunSummary) -> fl
         return None
     outcome, reference = execute(session, alone)
     assert outcome.good, outcome
-    bound = LOSS_BF16 if config.precision == "bf16" or config.memory.parameters == "bf16" else LOSS
+    bound = loss_bound(config)
     differences = [abs(one - other) for one, other in zip(summary.losses, reference.losses, strict=True)]
     assert max(differences) <= bound, f"losses {summary.losses}, of one process {reference.losses}"
     return max(differences)
+
+
+def loss_bound(config: RunConfig) -> float:
+    """How far losses may be from those of one process."""
+    if config.precision == "bf16" or config.memory.parameters == "bf16":
+        return LOSS_BF16
+    return LOSS_MUON if config.train.optimizer == "muon" else LOSS
 
 
 def _against_formulas(session: Session, config: RunConfig, run: str) -> int | None:
@@ -200,13 +216,25 @@ def _against_formulas(session: Session, config: RunConfig, run: str) -> int | No
         told = traffic_of(pipeline, rank).calls
         expected = [(one.operation, one.axis, one.group_size, one.bytes) for one in told]
         if config.schedule.registers is not None:  # when a message is asked for depends on who is faster
-            found, expected = sorted(found, key=str), sorted(expected, key=str)
+            found, expected = _in_one_order(found, expected)
         for place, (one, other) in enumerate(zip(found, expected, strict=False)):
             known = one if other[-1] is not None else (*one[:-1], None)
             assert known == other, f"rank {rank}, call {place}: {one}, by formula {other}"
         assert len(found) == len(expected), f"rank {rank}: {len(found)} calls, by formula {len(expected)}"
         calls += len(found)
     return calls
+
+
+def _in_one_order(found: list[Call], expected: list[Call]) -> tuple[list[Call], list[Call]]:
+    """Both sorted: first the calls that both have, then what is left of each, which fits where the formula does not
+    know the bytes.
+    """
+    rest = Counter(found)
+    known = [call for call in expected if call[-1] is not None]
+    shared = sorted((rest & Counter(known)).elements(), key=str)
+    rest -= Counter(shared)
+    missing = Counter(expected) - Counter(shared)
+    return shared + sorted(rest.elements(), key=str), shared + sorted(missing.elements(), key=str)
 
 
 def _is_credit(row: CommSample, config: RunConfig) -> bool:

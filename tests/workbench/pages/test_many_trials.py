@@ -9,7 +9,7 @@ import pytest
 
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import charts, run_names, texts, visit
-from workbench.pages.widgets import shared
+from workbench.pages.widgets import common
 from workbench.text import study
 
 
@@ -54,7 +54,7 @@ def test_a_long_list_of_runs_still_shows_one_that_is_linked_to(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_home(home)
-    monkeypatch.setattr(shared, "MOST_OPTIONS", 3)
+    monkeypatch.setattr(common, "MOST_OPTIONS", 3)
     oldest = min(run_names(home))
     app = visit("runs", id=oldest)
     assert app.selectbox(key="id").value == oldest

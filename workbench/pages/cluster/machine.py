@@ -14,9 +14,9 @@ from workbench.figures import calibration
 from workbench.figures.cluster import placement
 from workbench.home.calibrations import find_calibration, island_lines, segments, size
 from workbench.pages.cluster import measurement_jobs
+from workbench.pages.widgets.common import draw_guarded, home, table
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import draw_guarded, home, table
 from workbench.selftest import results
 from workbench.selftest.results import Row, Selftest
 from workbench.text import words

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from workbench.pages.widgets.shared import button_pressed, draw_guarded, home, run_rows
+from workbench.pages.widgets.common import button_pressed, draw_guarded, home, run_rows
 from workbench.selftest.results import RANKS
 from workbench.services import jobs
 from workbench.services.jobs import Job

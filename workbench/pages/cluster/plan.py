@@ -25,9 +25,9 @@ from workbench.analysis import planning
 from workbench.figures.cluster import placement
 from workbench.home.calibrations import target_of
 from workbench.pages.cluster import schedules
+from workbench.pages.widgets.common import draw_guarded, home, number_table, table
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import draw_guarded, home, number_table, table
 from workbench.text import plan as plan_text
 from workbench.text import words
 

@@ -21,8 +21,8 @@ from tuning.predict.simulation.simulate import simulate_config
 from workbench.figures.anatomy.schedule import Timed, TimedSeries, draw_timed, pipeline_actions, timed_series
 from workbench.home.calibrations import target_of
 from workbench.pages.run.settings import MOST_ACTIONS
+from workbench.pages.widgets.common import home, run_rows, snapshot
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import home, run_rows, snapshot
 from workbench.records import archive
 from workbench.text import words
 

@@ -12,9 +12,7 @@ from workbench.analysis import compare
 from workbench.analysis.compare import FEWEST, MOST, Comparison
 from workbench.figures import compare as figures
 from workbench.home import runs
-from workbench.pages.widgets.heading import heading
-from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import (
+from workbench.pages.widgets.common import (
     MOST_OPTIONS,
     draw_guarded,
     home,
@@ -23,6 +21,8 @@ from workbench.pages.widgets.shared import (
     run_rows,
     table,
 )
+from workbench.pages.widgets.heading import heading
+from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.trial_table import study
 from workbench.terminal import compare as compare_text
 from workbench.text import words

@@ -13,8 +13,7 @@ from workbench.export import bundle, targets
 from workbench.export.bundle import Bundle
 from workbench.home import resolve
 from workbench.home.resolve import Target
-from workbench.pages.widgets.heading import heading
-from workbench.pages.widgets.shared import (
+from workbench.pages.widgets.common import (
     draw_guarded,
     home,
     limit_options,
@@ -25,6 +24,7 @@ from workbench.pages.widgets.shared import (
     save_choice,
     study_rows,
 )
+from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.trial_table import follow_study
 from workbench.text import words
 

@@ -14,8 +14,7 @@ from workbench.home.store import RunRow, StudyRow
 from workbench.pages.run import control, details
 from workbench.pages.study import details as study_details
 from workbench.pages.study import transfer
-from workbench.pages.widgets.heading import heading
-from workbench.pages.widgets.shared import (
+from workbench.pages.widgets.common import (
     MOST_OPTIONS,
     answer_of_click,
     compare_link,
@@ -31,6 +30,7 @@ from workbench.pages.widgets.shared import (
     study_rows,
     table_height,
 )
+from workbench.pages.widgets.heading import heading
 from workbench.text import words
 
 #: Windows of a confirmation are many and short: the first kind leaves them out.

@@ -8,8 +8,8 @@ from engine.config.layout import RANKS
 from profilers.model.rows import PlanRow
 from profilers.model.run_summary import RunSummary
 from workbench.figures import base, steps
+from workbench.pages.widgets.common import number_table, table
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import number_table, table
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
 from workbench.text import step

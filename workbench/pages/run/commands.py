@@ -29,7 +29,7 @@ from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.home.traces import Trace
 from workbench.pages.navigation import PAGES
-from workbench.pages.widgets.shared import button_pressed, draw_guarded, home, table
+from workbench.pages.widgets.common import button_pressed, draw_guarded, home, table
 from workbench.services import jobs
 from workbench.services.study_of_run import PREFIX, study_of_run
 from workbench.text import words

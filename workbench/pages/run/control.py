@@ -19,7 +19,7 @@ from workbench.home.maintenance import Pruned
 from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.pages.run.commands import SNAPSHOT
-from workbench.pages.widgets.shared import (
+from workbench.pages.widgets.common import (
     button_pressed,
     home,
     limit_options,

@@ -17,9 +17,7 @@ from workbench.home.runs import RunView
 from workbench.pages.navigation import PAGES
 from workbench.pages.run import collectives, commands, control, gpus, host, quality, settings, verdicts
 from workbench.pages.run.anatomy import steps as run_steps
-from workbench.pages.widgets.note_form import note_of, tags_of
-from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import (
+from workbench.pages.widgets.common import (
     answer_of_click,
     backend_note,
     badge,
@@ -30,6 +28,8 @@ from workbench.pages.widgets.shared import (
     snapshot,
     summary_of,
 )
+from workbench.pages.widgets.note_form import note_of, tags_of
+from workbench.pages.widgets.plotly_chart import chart
 from workbench.records.live_snapshot import Snapshot
 from workbench.services import jobs
 from workbench.text import run as run_text

@@ -8,8 +8,8 @@ from profilers.model.run_summary import RunSummary
 from workbench.figures import gpu
 from workbench.pages.run import host
 from workbench.pages.run.live_charts import gpu_troubles, why_no_gpu
+from workbench.pages.widgets.common import number_table
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import number_table
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
 from workbench.text import words

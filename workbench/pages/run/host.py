@@ -18,8 +18,8 @@ from engine.config.validation import rules
 from engine.footprint.footprint import Footprint, largest
 from profilers.model.rows import MemoryPlanRow, NetworkRow
 from workbench.figures import host
+from workbench.pages.widgets.common import number_table, table
 from workbench.pages.widgets.plotly_chart import chart, shared_chart
-from workbench.pages.widgets.shared import number_table, table
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import step, words
 

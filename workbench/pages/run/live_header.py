@@ -16,7 +16,7 @@ from profilers.analysis.rounds import recent_steps
 from profilers.model.run_summary import RunSummary
 from workbench.figures.steps import slowest_rank
 from workbench.pages.navigation import PAGES
-from workbench.pages.widgets.shared import backend_note, badge, metrics, table_height
+from workbench.pages.widgets.common import backend_note, badge, metrics, table_height
 from workbench.records.columns import Array, Columns, common_steps, rows_of
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text

@@ -16,8 +16,8 @@ from workbench.analysis import quality
 from workbench.figures import quality as quality_figures
 from workbench.home import runs
 from workbench.home.runs import RunView
+from workbench.pages.widgets.common import home, number_table
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import home, number_table
 from workbench.terminal import quality as quality_text
 from workbench.text import run as run_text
 from workbench.text import step, words

@@ -13,8 +13,8 @@ from engine.config.run_config import RunConfig, flatten, parse
 from engine.run.run_folder import ForeignJob
 from profilers.model.run_summary import RunSummary
 from workbench.figures.anatomy.schedule import path_columns, schedule, series_of_run
+from workbench.pages.widgets.common import number_table, table
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import number_table, table
 from workbench.text import run as run_text
 from workbench.text import words
 

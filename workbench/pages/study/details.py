@@ -27,9 +27,9 @@ from workbench.figures.search.front import front_series
 from workbench.pages.navigation import PAGES
 from workbench.pages.study import sensitivity, transfer
 from workbench.pages.widgets import trial_table
+from workbench.pages.widgets.common import badge, metrics, report_button, table
 from workbench.pages.widgets.note_form import note_of, tags_of
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import badge, metrics, report_button, table
 from workbench.pages.widgets.trial_table import study, trial_chart, trials_table
 from workbench.text import study as study_text
 from workbench.text import words

@@ -13,8 +13,8 @@ from workbench.analysis.live_report import LiveReport, WindowRow
 from workbench.analysis.studies import StudySnapshot
 from workbench.figures.search import live as figures
 from workbench.pages.navigation import PAGES
+from workbench.pages.widgets.common import button_pressed, table
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import button_pressed, table
 from workbench.text import words
 
 _SAVED = "What as many steps of the baseline would have taken more; negative where the window was slower."

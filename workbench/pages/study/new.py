@@ -18,7 +18,7 @@ from workbench.home.inputs import tree_of
 from workbench.pages.study import new_command, new_knobs, new_options, new_start
 from workbench.pages.study.new_start import nest_values
 from workbench.pages.widgets import forms
-from workbench.pages.widgets.shared import may_steer, wrong_value
+from workbench.pages.widgets.common import may_steer, wrong_value
 from workbench.text import words
 
 #: What a study trains.

@@ -22,7 +22,7 @@ from tuning.spec.trainers.tuned_command import TunedCommand, name_of
 from workbench.home.inputs import assignments, set_dotted
 from workbench.pages.study import new_options, new_start
 from workbench.pages.widgets import forms
-from workbench.pages.widgets.shared import grid, may_steer, wrong_value
+from workbench.pages.widgets.common import grid, may_steer, wrong_value
 from workbench.text import command_plan, words
 
 AUTO = "auto"

@@ -20,7 +20,7 @@ from engine.run.devices import selection
 from tuning.search.phases import SHARES, group_of
 from tuning.space.knobs import offered_environment, parse_space
 from workbench.pages.widgets import forms
-from workbench.pages.widgets.shared import grid, wrong_value
+from workbench.pages.widgets.common import grid, wrong_value
 from workbench.text import words
 
 

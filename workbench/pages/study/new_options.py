@@ -17,7 +17,7 @@ from tuning.spec.study_file import StudyFile
 from tuning.spec.terms import Budget, Constraints, Live, Racing
 from workbench.pages.study import new_knobs
 from workbench.pages.widgets import forms
-from workbench.pages.widgets.shared import study_rows, wrong_value
+from workbench.pages.widgets.common import study_rows, wrong_value
 from workbench.text import words
 
 #: As the study file has them; None: its own default.

@@ -18,7 +18,7 @@ from tuning.spec import study_file, terms
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from workbench.home.settings import JOBS
-from workbench.pages.widgets.shared import button_pressed, home, study_rows
+from workbench.pages.widgets.common import button_pressed, home, study_rows
 from workbench.services import jobs
 from workbench.text import words
 

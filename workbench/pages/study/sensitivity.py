@@ -11,8 +11,8 @@ from tuning.sensitivity.report import Sensitivity, document
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyView
 from workbench.figures import sensitivity
+from workbench.pages.widgets.common import button_pressed, draw_guarded, home, table
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import button_pressed, draw_guarded, home, table
 from workbench.pages.widgets.trial_table import follow_study
 from workbench.services import jobs
 from workbench.text import words

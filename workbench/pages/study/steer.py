@@ -26,7 +26,7 @@ from tuning.storage.effective_config import SteeringEvent
 from tuning.storage.study_folder import StudyView
 from workbench.pages.study import new_knobs
 from workbench.pages.widgets import forms
-from workbench.pages.widgets.shared import button_pressed, table
+from workbench.pages.widgets.common import button_pressed, table
 from workbench.text import words
 
 BUDGET_COLUMNS = 3

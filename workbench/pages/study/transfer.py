@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from workbench.home.transfer import export_study
-from workbench.pages.widgets.shared import button_pressed, draw_guarded, home
+from workbench.pages.widgets.common import button_pressed, draw_guarded, home
 from workbench.services import jobs
 from workbench.text import words
 

@@ -17,8 +17,7 @@ from workbench.home import control
 from workbench.pages.navigation import PAGES
 from workbench.pages.study import details, live, steer
 from workbench.pages.widgets import forms, trial_table
-from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import (
+from workbench.pages.widgets.common import (
     badge,
     button_pressed,
     draw_guarded,
@@ -29,6 +28,7 @@ from workbench.pages.widgets.shared import (
     save_choice,
     study_rows,
 )
+from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.trial_table import study, trial_chart, trials_table
 from workbench.services import jobs
 from workbench.text import study as study_text

@@ -8,7 +8,7 @@ from engine.config.errors import InputError
 from workbench.home import remarks
 from workbench.home.remarks import SavedView
 from workbench.pages.navigation import PAGES
-from workbench.pages.widgets.shared import answer_of_click, button_pressed, home, remember
+from workbench.pages.widgets.common import answer_of_click, button_pressed, home, remember
 from workbench.services.access import PARAMETER
 from workbench.text import words
 

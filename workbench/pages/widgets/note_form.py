@@ -9,7 +9,7 @@ import streamlit as st
 from engine.config.errors import InputError
 from workbench.home import remarks
 from workbench.home.remarks import Remarks
-from workbench.pages.widgets.shared import (
+from workbench.pages.widgets.common import (
     answer_of_click,
     button_pressed,
     may_steer,

@@ -20,8 +20,8 @@ from workbench.analysis.studies import FollowedStudies, FollowedStudy, StudySnap
 from workbench.figures import study as study_figures
 from workbench.figures.search.downsampling import downsample
 from workbench.figures.study import TrialSeries, trial_series
+from workbench.pages.widgets.common import compare_link, home, table_height
 from workbench.pages.widgets.plotly_chart import clickable_chart
-from workbench.pages.widgets.shared import compare_link, home, table_height
 from workbench.text import words
 from workbench.text.study import CHOICES, NEWEST, SHOWN, all_rows, as_csv, window
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
-from engine.model.workloads.published import convolutions, driving, partitioned
+from engine.model.workloads.published import convolutions, driving, intermediate_labels
 from engine.model.workloads.published.sparse import sparse_update
 from engine.rank.workload_report import workload_facts
 from tests.support.runs import small
@@ -23,9 +23,9 @@ from tests.support.runs import small
         (driving.workload, {"rollout": 0}),
         (driving.workload, {"epochs": 0}),
         (driving.workload, {"vehicles": -1}),
-        (partitioned.workload, {"apart": -1}),
-        (partitioned.workload, {"classes": 0}),
-        (partitioned.workload, {"width": 2.5}),
+        (intermediate_labels.workload, {"apart": -1}),
+        (intermediate_labels.workload, {"classes": 0}),
+        (intermediate_labels.workload, {"width": 2.5}),
         (sparse_update.workload, {"classes": 0}),
         (sparse_update.workload, {"image": 0}),
     ],

@@ -20,7 +20,7 @@ from engine.config.run_config import RunConfig
 from engine.config.validation.rules import check
 from engine.model.data import open_documents
 from engine.model.experts.mixture import Text
-from engine.model.workloads.opening import open_blueprint
+from engine.model.workloads.blueprint import open_blueprint
 from engine.parallel.build import alone, build_stages
 from tests.support.engine.local_sgd_runs import context_of
 from tests.support.engine.mixtures import SHAPE, OtherRanks, activations, mixture

@@ -158,7 +158,7 @@ def test_a_link_that_only_shows_switches_every_control_off(
     """A click that is sent all the same does nothing: Streamlit keeps it, and ``pressed`` does not take it."""
     run = home / full_home(home)
     headers = {access.ROLE_HEADER: access.Role.READER.value}
-    monkeypatch.setattr("workbench.pages.widgets.shared.st.context", SimpleNamespace(headers=headers))
+    monkeypatch.setattr("workbench.pages.widgets.common.st.context", SimpleNamespace(headers=headers))
     app = visit("runs", id=run.name)
     for key in ("run-stop", "run-snapshot", "run-new-start", "prune-look"):
         assert app.button(key=key).disabled, key

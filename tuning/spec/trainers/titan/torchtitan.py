@@ -18,7 +18,7 @@ from tuning.spec.trainers.facts import (
     nearest_values,
 )
 from tuning.spec.trainers.invocation import Invocation, read
-from tuning.spec.trainers.titan import configured
+from tuning.spec.trainers.titan import config_file
 
 _LOCAL, _WHOLE = "--training.local_batch_size", "--training.global_batch_size"
 _TITAN_TP = "--parallelism.tensor_parallel_degree"
@@ -37,7 +37,7 @@ def _value(command: Invocation, option: str) -> Value | None:
     text = command.value(option)
     if text is not None:
         return read(text)
-    found = configured.settings(command).get(option.removeprefix("--"))
+    found = config_file.settings(command).get(option.removeprefix("--"))
     return found if isinstance(found, bool | int | float | str) else None
 
 
@@ -109,7 +109,7 @@ def _titan_tokens(command: Invocation) -> Tokens:
 
 
 def _titan_for_trials(command: Invocation) -> Invocation:
-    known = configured.settings(command)
+    known = config_file.settings(command)
     command = _with_option(command, "--metrics.log_freq", "1")
     for option in _SAVES:
         command = command.with_switch(option, False)
@@ -120,14 +120,14 @@ def _titan_for_trials(command: Invocation) -> Invocation:
 
 
 def _recompute(command: Invocation) -> Value | None:
-    has = command.has(_RECOMPUTE) or configured.toml_file(command) is not None
+    has = command.has(_RECOMPUTE) or config_file.toml_file(command) is not None
     return (_value(command, _RECOMPUTE) or "selective") if has else None
 
 
 TORCHTITAN = TrainerKind(
     "torchtitan",
     "torchtitan",
-    knows=configured.is_titan,
+    knows=config_file.is_titan,
     lines=(line(rf"\bstep:\s*(?P<step>\d+)\s+loss:\s*(?P<loss>{NUMBER})\b.*\btps:"),),
     arguments=(
         Argument(

@@ -20,9 +20,7 @@ from workbench.figures.anatomy import heat
 from workbench.home.store import RunRow
 from workbench.pages.navigation import PAGES
 from workbench.pages.run.anatomy.steps import draw_lanes
-from workbench.pages.widgets.heading import heading
-from workbench.pages.widgets.plotly_chart import clickable_chart
-from workbench.pages.widgets.shared import (
+from workbench.pages.widgets.common import (
     draw_guarded,
     home,
     limit_options,
@@ -33,6 +31,8 @@ from workbench.pages.widgets.shared import (
     save_choice,
     snapshot,
 )
+from workbench.pages.widgets.heading import heading
+from workbench.pages.widgets.plotly_chart import clickable_chart
 from workbench.records import drill
 from workbench.records.drill import StepView
 from workbench.records.live_snapshot import Snapshot

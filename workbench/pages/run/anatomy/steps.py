@@ -17,8 +17,8 @@ from workbench.figures import base, steps
 from workbench.figures.anatomy import lanes
 from workbench.figures.anatomy.lanes import lanes_note
 from workbench.figures.steps import RANKS
+from workbench.pages.widgets.common import home, number_table, side_by_side
 from workbench.pages.widgets.plotly_chart import chart, clickable_chart
-from workbench.pages.widgets.shared import home, number_table, side_by_side
 from workbench.records import archive
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text

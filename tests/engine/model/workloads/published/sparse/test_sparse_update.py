@@ -17,7 +17,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.model.stage import Stage
 from engine.model.workload import OwnStep, StepInput, StepSetting
-from engine.model.workloads.opening import open_blueprint
+from engine.model.workloads.blueprint import open_blueprint
 from engine.model.workloads.published.sparse.contribution import everything
 from engine.model.workloads.published.sparse.int8_layers import Layer, pack, quantize_layers, unpack
 from engine.model.workloads.published.sparse.sparse_update import workload
