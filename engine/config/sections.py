@@ -376,6 +376,11 @@ class Train(Section):
     timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     step_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
 
+    @property
+    def known_steps(self) -> int | None:
+        """How many steps a run has; None where its ``seconds`` end it."""
+        return self.steps if self.seconds is None else None
+
 
 class Checkpoint(Section):
     """Saves after every so many steps and at the end; without ``every_steps`` nothing is saved. ``asynchronous`` writes

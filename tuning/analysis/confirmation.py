@@ -204,7 +204,9 @@ def window_steps(state: StudyState, file: StudyFile, trial: Trial) -> int | None
 
 
 def trial_steps(state: StudyState, file: StudyFile, trial: Trial) -> int:
-    """Those of a whole run of it."""
+    """Those of a whole run of it: with a time, those that it had."""
+    if file.config.train.known_steps is None:
+        return trial.steps
     known = state.cache("trial steps", file.config)
     if trial.number not in known:
         known[trial.number] = rounds.lengthen_config(file.search_space.config(trial.config)).train.steps

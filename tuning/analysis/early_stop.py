@@ -228,9 +228,9 @@ def race_of(trial: Trial, state: StudyState, file: StudyFile) -> Race:
 
 
 def rules_of(state: StudyState, file: StudyFile) -> Rules | None:
-    """The study's rules; None if it does not race, or its trials are too short for it."""
+    """The study's rules; None if it does not race, its trials are too short for it, or a time ends them."""
     asked, train = file.races, file.config.train
-    looks = look_steps(asked.least_steps, train.steps - train.warmup) if asked else ()
+    looks = look_steps(asked.least_steps, (train.known_steps or 0) - train.warmup) if asked else ()
     if asked is None or not looks or file.objective not in _BY_STEPS[: 1 if file.turns_work else None]:
         return None
     return Rules(looks, asked.settle, run_spread(state, asked.spread))

@@ -109,7 +109,7 @@ def trial_record(
 ) -> dict[str, Any]:
     """Value and constraints of a run that ended, and the reason where a loss was not good enough."""
     outcome = terms.environment_outcome(outcome, summary)
-    found = scoring.measure_values(outcome, summary, file.aim, trial.window or file.config.train.steps)
+    found = scoring.measure_values(outcome, summary, file.aim, trial.window or file.config.train.known_steps)
     judged = _judge_loss(trial, summary, state, file)
     found["constraints"] = scoring.constraints(outcome, trial.attempt > 0, judged)
     if outcome.good and judged is not None and judged.state != "satisfied":
@@ -147,6 +147,6 @@ def _judge_loss(
     stands = leaderboard.standing(state, file)
     loss = stands.baseline.validation_loss if stands.baseline else None
     loss = loss if file.live is None else summary.reference_loss
-    own = scoring.loss_at(summary, file.config.train.steps)
     steps = len(summary.losses)
+    own = scoring.loss_at(summary, file.config.train.known_steps or steps)
     return scoring.judge(own, loss, steps, file.guard, learning(summary, own, loss, steps))

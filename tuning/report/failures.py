@@ -65,11 +65,14 @@ def _divergence_tips(failed: Sequence[Values]) -> list[str]:
 
 def _timeout_tips(failed: Sequence[Values]) -> list[str]:
     seconds = max(values["train.timeout_seconds"] for values in failed)
+    timed = max((values["train.seconds"] or 0.0 for values in failed), default=0.0)
     steps = max(values["train.steps"] for values in failed)
-    return [
-        f"more time (train.timeout_seconds, {seconds:g} here)",
-        f"fewer steps (train.steps, {steps} here)",
-    ]
+    shorter = (
+        f"a shorter run (train.seconds, {timed:g} here)"
+        if timed
+        else f"fewer steps (train.steps, {steps} here)"
+    )
+    return [f"more time (train.timeout_seconds, {seconds:g} here)", shorter]
 
 
 def _hang_tips(failed: Sequence[Values]) -> list[str]:

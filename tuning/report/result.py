@@ -207,7 +207,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         best_exact=_entry(Entry, stands.best_exact, file),
         fastest_lossy=_lossy(state, stands, file),
         runner_up=_entry(Entry, stands.runner_up, file),
-        loss_guard=GuardSettings(file.guard.threshold, file.guard.min_steps, file.config.train.steps),
+        loss_guard=GuardSettings(file.guard.threshold, file.guard.min_steps, file.config.train.known_steps),
         baseline_note=file.search_space.baseline[1],
         space_note=file.space_note,
         over="; ".join(filter(None, (state.enough, state.over if study_state == "ended" else ""))),
@@ -413,7 +413,7 @@ def _lossy(state: StudyState, stands: Standing, file: StudyFile) -> LossyEntry |
 
 def _racing(state: StudyState, file: StudyFile) -> Racing:
     """Trials that ended early, and the share of the search's steps that this spared."""
-    asked = file.config.train.steps
+    asked = file.config.train.known_steps or 0  # trials with a time do not race
     early = [
         trial
         for trial in leaderboard.measured_trials(state)

@@ -291,11 +291,11 @@ class ParetoPoint:
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """The loss guard of a study, and the steps of its trials."""
+    """The loss guard of a study, and the steps of its trials; None where a time ends them."""
 
     threshold: float
     min_steps: int
-    steps: int
+    steps: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,9 +116,17 @@ def is_wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
         return True
     if any(loses_as_much(values, space.base_values | one.config) for one in leaderboard.losers(state, file)):
         return False
-    if file.in_time or file.config.train.steps >= file.guard.min_steps:
+    if file.in_time or _usual_steps(state, file) >= file.guard.min_steps:
         return True
     return leaderboard.lossy_points(state, space) < UNPROVABLE_SHARE * file.trials
+
+
+def _usual_steps(state: StudyState, file: StudyFile) -> int:
+    """Those of a trial: where a time ends it, those that the baseline had."""
+    if (steps := file.config.train.known_steps) is not None:
+        return steps
+    baseline = leaderboard.standing(state, file).baseline
+    return baseline.steps if baseline is not None else 0
 
 
 def _first(state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]) -> Step | None:

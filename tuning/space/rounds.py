@@ -34,7 +34,12 @@ def problem(asked: RunConfig) -> str | None:
 def window(whole: RunConfig, steps: int) -> RunConfig:
     """The first ``steps`` of a trial, for its speed alone: nothing is said of its loss."""
     return whole.with_values(
-        {"train.steps": steps, "train.validation_batches": 0, "train.validate_every": None}
+        {
+            "train.steps": steps,
+            "train.seconds": None,
+            "train.validation_batches": 0,
+            "train.validate_every": None,
+        }
     )
 
 

@@ -179,6 +179,20 @@ def test_windows_measure_as_long_as_they_wait() -> None:
     assert window.steps is None
 
 
+def test_windows_of_trials_with_a_time_end_after_their_steps() -> None:
+    """Of trials of 400 steps, whatever ``train.steps`` says."""
+    file = study(base={"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"seconds": 40.0}})
+    first = searched(1000.0, 1010.0)
+    known = {"measures": {"step_seconds": {"value": 0.1}}, "steps": 400, "seconds": 45.0}
+    state = replace(first, trials=tuple(replace(one, **known) for one in first.trials))
+    window = confirmation.next_window(state, file)
+    assert window is not None
+    assert window.steps is not None
+    assert 24 < window.steps < 400
+    config = rounds.window(file.search_space.config(state.trials[0].config), window.steps)
+    assert (config.train.seconds, config.train.steps) == (None, window.steps)
+
+
 def test_windows_hold_whole_rounds_of_the_outer_loop() -> None:
     base = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": 60, "warmup": 4}}
     file = study(space={"outer.method": ["none", "local"], "outer.period": [7]}, base=base)

@@ -226,6 +226,8 @@ def test_who_does_not_race() -> None:
     assert early_stop.rules_of(state, timed) is None
     short = study(base=LONG | {"train": {"steps": 8, "warmup": 2}})
     assert early_stop.rules_of(state, short) is None
+    ends_by_time = study(base=LONG | {"train": {"steps": 64, "warmup": 4, "seconds": 60.0}})
+    assert early_stop.rules_of(state, ends_by_time) is None
 
 
 @pytest.mark.parametrize("racing", [{"settle": 0.0}, {"least_steps": 1}, {"stop": 1}, "yes"])

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.config.run_config import RunConfig
+from engine.lifecycle import summary_of
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.run_summary import RunSummary
 from tests.support.studies.fake import Machine, run_study, study
+from tuning.execution.executor import trial_record
+from tuning.storage.state import StudyState, Trial
 from tuning.storage.study_folder import JOURNAL, STUDIES
 
 FILE = study(trials=3, confirm_repeats=0)
@@ -90,3 +94,20 @@ def test_what_cannot_be_read_is_lost_and_measured_again(tmp_path: Path, name: st
     found = run_study(FILE, folder, machine)
     assert [row["outcome"] for row in found["trials"]] == ["completed", "completed", "lost", "completed"]
     assert len(machine.configs) == 4
+
+
+@pytest.mark.parametrize(("loss", "state"), [(3.01, "satisfied"), (4.0, "violated")])
+def test_a_loss_after_a_time_is_judged_however_many_steps_there_were(loss: float, state: str) -> None:
+    base = {"train": {"seconds": 30.0}, "batch": {"global_batch": 16, "micro_batch": 2}}
+    file = study(space={"compression.method": ["none", "topk"]}, base=base)
+    usual = file.search_space.baseline[0]
+    lossy = file.search_space.complete({"compression.method": "topk"})
+    told = {"outcome": "completed", "constraints": {}, "samples": (1.0, 2.0), "steps": 400}
+    baseline = Trial(0, usual, "baseline", value=100.0, validation_loss=3.0, **told)
+    config = file.search_space.config(lossy)
+    summary = summary_of(config, "late", "gloo", None)
+    summary = replace(summary, losses=[loss] * 500, validation_loss=loss)
+    found = trial_record(Trial(1, lossy, "sampler"), RunOutcome(Ending.COMPLETED), summary,
+                         StudyState(trials=(baseline,)), file)  # fmt: skip
+    assert found["validation_loss"] == loss
+    assert (found["constraints"]["loss_guard"] > 0) == (state == "violated"), found
