@@ -2,7 +2,8 @@
 
 Units are in the names. ``*_unix`` is wall-clock time in seconds (it joins ranks); durations come from a
 monotonic clock. A reading that was not available is ``None``, never NaN or -1. A field that only grows while a run
-goes on says so, as ``GROWS``: its readings are totals, and a Prometheus server gets them as a counter.
+goes on says so, as ``GROWS``: its readings are totals, and a Prometheus server gets them as a counter. One whose lowest
+and highest readings stay when a long run is thinned says ``DRAWN``: the page Live draws it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 #: Metadata of a field that only grows.
 GROWS = {"grows": True}
+#: Metadata of a reading of memory, host or GPU that the page Live draws.
+DRAWN = {"drawn": True}
 #: Disjoint main-thread spans of a step; ``other`` is measured as the gaps between the named ones.
 PHASES = ("data", "forward", "backward", "communication_exposed", "bubble", "optimizer", "other")
 
@@ -77,10 +80,10 @@ class MemorySample:
 
     step: int
     time_unix: float
-    rss_bytes: int
-    peak_rss_bytes: int
-    cuda_allocated_bytes: int | None
-    cuda_peak_bytes: int | None
+    rss_bytes: int = field(metadata=DRAWN)
+    peak_rss_bytes: int = field(metadata=DRAWN)
+    cuda_allocated_bytes: int | None = field(metadata=DRAWN)
+    cuda_peak_bytes: int | None = field(metadata=DRAWN)
     cuda_reserved_bytes: int | None
     phase: str | None = None
     cuda_inactive_split_bytes: int | None = None
@@ -98,10 +101,10 @@ class GpuSample:
 
     time_unix: float
     gpu: int
-    utilization_fraction: float | None
-    memory_used_bytes: int | None
+    utilization_fraction: float | None = field(metadata=DRAWN)
+    memory_used_bytes: int | None = field(metadata=DRAWN)
     memory_total_bytes: int | None
-    power_watts: float | None
+    power_watts: float | None = field(metadata=DRAWN)
     energy_joules: float | None = field(metadata=GROWS)
     temperature_celsius: float | None
     sm_clock_mhz: float | None
@@ -134,8 +137,8 @@ class HostSample:
     """
 
     time_unix: float
-    cpu_fraction: float | None
-    memory_used_bytes: int | None
+    cpu_fraction: float | None = field(metadata=DRAWN)
+    memory_used_bytes: int | None = field(metadata=DRAWN)
     memory_total_bytes: int | None
     network_sent_bytes: int | None = field(metadata=GROWS)
     network_received_bytes: int | None = field(metadata=GROWS)
@@ -298,3 +301,8 @@ def growing() -> frozenset[tuple[str, str]]:
         for one in fields(record)
         if "grows" in one.metadata
     )
+
+
+def drawn(stream: str) -> tuple[str, ...]:
+    """The fields of a stream that the page Live draws."""
+    return tuple(one.name for one in fields(STREAMS[stream]) if "drawn" in one.metadata)

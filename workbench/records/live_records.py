@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profilers.records.schema import PHASES
+from profilers.records.schema import PHASES, drawn
 from profilers.records.table import Table
 from workbench.records.columns import (
     Array,
@@ -45,22 +45,21 @@ Rows = dict[str, Array]
 
 class Policy(NamedTuple):
     """Of each stretch, and each value of ``group`` in it, the last record stays, and those with the lowest and the
-    highest of ``extremes``; of ``mean`` the mean is held besides.
+    highest of each drawn field; of ``mean`` the mean is held besides.
     """
 
-    extremes: tuple[str, ...] = ()
     group: str | None = None
     mean: str | None = None
 
 
 #: Stream -> what of it stays.
 POLICIES = {
-    "memory": Policy(("rss_bytes", "peak_rss_bytes", "cuda_allocated_bytes", "cuda_peak_bytes")),
-    "host": Policy(("cpu_fraction", "memory_used_bytes"), mean="cpu_fraction"),
-    "gpu": Policy(("utilization_fraction", "memory_used_bytes", "power_watts"), "gpu"),
-    "core": Policy(group="core", mean="busy_fraction"),
-    "process": Policy(group="rank"),
-    "network": Policy(group="interface"),
+    "memory": Policy(),
+    "host": Policy(mean="cpu_fraction"),
+    "gpu": Policy("gpu"),
+    "core": Policy("core", mean="busy_fraction"),
+    "process": Policy("rank"),
+    "network": Policy("interface"),
 }
 
 
@@ -136,8 +135,8 @@ def parts(tables: Mapping[int, Table]) -> Iterator[dict[int, Table]]:
 class KeptStream:
     """One record file of readings, followed."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy, self._words = policy, _Words()
+    def __init__(self, stream: str) -> None:
+        self._policy, self._drawn, self._words = POLICIES[stream], drawn(stream), _Words()
         self._series = _Series(self._words)
         self._first_new = 0
         self._places: Array = np.empty(0, np.int64)
@@ -171,7 +170,7 @@ class KeptStream:
         while self._first_new // self._width >= STRETCHES:
             self._width *= 2
         stretches = self._stretches(rows, places // self._width)
-        kept = extremes(stretches, [rows[name] for name in self._policy.extremes])
+        kept = extremes(stretches, [rows[name] for name in self._drawn])
         kept[0] = True
         kept[np.unique(stretches[::-1], return_index=True)[1] * -1 + len(stretches) - 1] = True
         if self._policy.mean is not None:

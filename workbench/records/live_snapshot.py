@@ -30,7 +30,7 @@ from profilers.records.schema import UNDONE_EVENT, Event
 from profilers.records.table import Column
 from workbench.records.archive import Remaining
 from workbench.records.columns import Columns, Stream, common_steps
-from workbench.records.live_records import POLICIES, KeptSteps, KeptStream, PhaseMeans, Policy
+from workbench.records.live_records import KeptSteps, KeptStream, PhaseMeans
 from workbench.records.summary import summary_of
 
 #: A second request within this time gets the same snapshot.
@@ -140,9 +140,9 @@ class _Collectives:
 class _Thinned:
     """A record file of readings, followed without holding all of it."""
 
-    def __init__(self, tail: Remaining, policy: Policy) -> None:
+    def __init__(self, tail: Remaining, stream: str) -> None:
         self.tail = tail
-        self._kept = KeptStream(policy)
+        self._kept = KeptStream(stream)
 
     def refresh(self) -> Columns:
         self._kept.add(self.tail.read_new())
@@ -272,7 +272,7 @@ class LiveRun:
         if key not in self._streams:
             followed = self._tail(process, stream)
             whole = self._steps is None
-            self._streams[key] = Stream(followed) if whole else _Thinned(followed, POLICIES[stream])
+            self._streams[key] = Stream(followed) if whole else _Thinned(followed, stream)
         return self._streams[key].refresh()
 
     def _communication(

@@ -1,14 +1,20 @@
 """The panel of a GPU: its numbers, its figures, and the line in text output."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from profilers.records.schema import GpuSample
+from profilers.records import schema
+from profilers.records.reader import RunRecords
+from profilers.records.schema import DRAWN, GpuSample
+from profilers.records.writer import RecordWriter
+from tests.support.samples import gpu_sample
 from workbench.figures import gpu
 from workbench.figures.gpu import GpuDetail, Throttled
 from workbench.figures.steps import Line
+from workbench.records import live_records
 from workbench.records.columns import Array, Columns
 
 NOTHING = GpuDetail([], [], [], [], [], [], [])
@@ -124,3 +130,22 @@ def test_a_new_quantity_of_the_live_page_is_one_entry(monkeypatch: pytest.Monkey
     assert drawn.layout.yaxis4.range == (0, 120)
     assert drawn.layout.xaxis4.domain == drawn.layout.xaxis.domain, "it begins a second row"
     assert drawn.layout.yaxis4.domain[1] < drawn.layout.yaxis.domain[0]
+
+
+def test_what_the_live_page_draws_keeps_its_spikes_in_a_long_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new quantity's field is marked where it is declared, and named nowhere else."""
+    assert {quantity.field for quantity in gpu.LIVE} <= set(schema.drawn("gpu"))
+    hottest = GpuSample.__dataclass_fields__["temperature_celsius"]
+    monkeypatch.setattr(hottest, "metadata", {**hottest.metadata, **DRAWN})
+    monkeypatch.setattr(live_records, "NEWEST", 20)
+    monkeypatch.setattr(live_records, "STRETCHES", 4)
+    with RecordWriter(tmp_path, "launcher") as writer:
+        for at in range(200):
+            writer.write(gpu_sample(0, time_unix=float(at), temperature_celsius=95.0 if at == 17 else 60.0))
+    kept = live_records.KeptStream("gpu")
+    kept.add(RunRecords(tmp_path).table("launcher", "gpu"))
+    held = kept.columns()
+    assert len(held["time_unix"]) < 100
+    assert held["time_unix"][held["temperature_celsius"] == 95.0].tolist() == [17.0]
