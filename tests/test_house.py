@@ -43,7 +43,6 @@ SAME_NAME: dict[str, dict[str, str]] = {
     "engine": {
         "build": "of a lab's hosts, of a rank's parallel model",
         "communication": "knobs has the knobs of it, validation their rules",
-        "partial_products": "knobs has the knobs of it, validation their rules",
         "pool": "of ranks that train, of processes that only build",
         "rank": "one that measures, one that is only built",
         "registry": "one for each kind of thing",

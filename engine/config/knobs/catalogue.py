@@ -13,200 +13,31 @@ from engine.config.knobs import facts as rules
 from engine.config.knobs.communication import COMMUNICATION
 from engine.config.knobs.facts import (
     ACTIVATIONS,
-    AUTO,
-    GRADIENTS,
-    SCHEDULE,
     THREADS,
     TRAINER,
     UNSAID,
     KnobFacts,
     Values,
 )
-from engine.config.knobs.partial_products import PARTIAL_PRODUCTS
+from engine.config.knobs.parallel import PARALLEL, PARALLEL_OF_SOME
 from engine.config.knobs.pipeline_stages import PIPELINE_STAGES
-from engine.config.knobs.training import ADAPTING, LEARNING, OPTIMIZER
+from engine.config.knobs.training import LEARNING, MICRO_BATCH, OPTIMIZER, TRAINED_PARTS
 from engine.config.presets import is_decoder
 
 #: Sections that a fair comparison needs to hold still as a whole.
 _FIXED_SECTIONS = ("model.", "data.", "train.", "profile.")
 #: Environment variables that can act late, and the part that each turns; the others have a reason ``at_start``.
 _LATE_VARIABLES = {"OMP_NUM_THREADS": THREADS}
-#: Why no degree turns while a run goes.
-_OTHER_PARTS = (
-    "other ranks would hold other parts of the model; it would take new groups, and moving weights and state"
-)
 #: An environment variable that stays as the machine has it.
 UNSET = "unset"
 #: Sections whose keys act only beside a value that loses something.
 _SECTIONS = ("compression.", "outer.")
-#: Left out where two runs are compared: they change nothing that is learned.
-_BESIDE = (
-    "data.ahead",
-    "parallel.world_size",
-    "train.validate_every",
-    "train.timeout_seconds",
-    "train.step_timeout_seconds",
-)
-
 
 _NO_FACTS, _FIXED = KnobFacts(), KnobFacts(fixed=True)
 #: By dotted key, in the order in which forms and spaces have them.
 KNOBS: dict[str, KnobFacts] = {
-    "parallel.tp": KnobFacts(
-        "Tensor parallel (tp)",
-        degree=True,
-        offered=rules.offer_decoder(rules.degrees),
-        at_start=_OTHER_PARTS,
-        changes=("speed", "memory"),
-        trade="splits matrices: less memory a rank, messages in every layer",
-    ),
-    "parallel.pp": KnobFacts(
-        "Pipeline parallel (pp)",
-        degree=True,
-        offered=rules.degrees,
-        at_start=_OTHER_PARTS,
-        changes=("speed", "memory"),
-        trade="splits layers: less memory a rank, ranks wait for each other",
-    ),
-    "parallel.cp": KnobFacts(
-        "Context parallel (cp)",
-        degree=True,
-        offered=rules.offer_decoder(rules.degrees),
-        usual=rules.splits_sequences,
-        left_alone="sequences are short, and a step has one for every rank",
-        at_start=_OTHER_PARTS,
-        changes=("speed", "memory"),
-        trade="splits sequences: less memory for activations, keys and values travel",
-    ),
-    "parallel.cp_method": KnobFacts(
-        "Context parallel by",
-        "cp method",
-        named_anyway=True,
-        acts=lambda now: bool(now["parallel.cp"] > 1),
-        offered=rules.offer_decoder(rules.offer_several_ranks("ring", "ulysses")),
-        usual=rules.splits_sequences,
-        left_alone="sequences are short, and a step has one for every rank",
-        at_start="the groups of its messages are made with the model; it would take both kinds at the start",
-        changes=("speed",),
-        trade="a ring sends keys and values on, ulysses exchanges heads",
-    ),
-    "parallel.ep": KnobFacts(
-        "Expert parallel (ep)",
-        degree=True,
-        acts=lambda now: now["model.experts"] is not None and rules.shares_data(now),
-        at_rest=1,
-        offered=rules.offer_experts(rules.degrees),
-        left_alone="the model has no experts",
-        at_start=_OTHER_PARTS,
-        changes=("speed", "memory"),
-        trade="spreads experts: less memory a rank, tokens travel",
-    ),
-    "parallel.zero_stage": KnobFacts(
-        "ZeRO stage",
-        "ZeRO",
-        acts=rules.shares_data,
-        plain=0,
-        offered=rules.offer_several_ranks(0, 1, 2, 3),
-        decides=2,
-        live=GRADIENTS,
-        changes=("speed", "memory"),
-        trade="shares optimizer (1), gradients (2), weights (3): less memory, more messages",
-    ),
-    "parallel.shard_ranks": KnobFacts(
-        "Ranks per sharded copy",
-        "shard ranks",
-        degree=True,
-        unset="all",
-        acts=rules.shards,
-        at_rest=None,
-        plain=None,
-        offered=lambda search: (
-            [None, *(width for width in search.degrees[1:-1] if width <= rules.WIDEST_SHARD)]
-            if search.ranks > 1
-            else None
-        ),
-        usual=lambda search: search.ranks >= rules.MANY_RANKS,
-        left_alone="there are few ranks",
-        at_start=_OTHER_PARTS,
-        changes=("speed", "memory"),
-        trade="fewer ranks a copy: messages stay near, more memory",
-    ),
-    "parallel.reduce_every_micro_batch": KnobFacts(
-        "Reduce every micro-batch",
-        "reduce each",
-        acts=rules.shards,
-        at_rest=False,
-        plain=False,
-        offered=rules.offer_several_ranks(False, True),
-        usual=rules.never,
-        live=GRADIENTS,
-        changes=("speed", "memory"),
-        trade="less memory for gradients, as many more messages",
-    ),
-    "parallel.tp_regather": KnobFacts(
-        "Gather again in backward",
-        "gather again",
-        acts=rules.splits_matrices,
-        at_rest=False,
-        plain=False,
-        offered=rules.offer_several_ranks(False, True),
-        usual=rules.never,
-        at_start="it is built into each matrix product; it would take products that ask in every forward",
-        changes=("speed", "memory"),
-        trade="less memory for activations, one more gather in backward",
-    ),
-    "parallel.tp_replicated": KnobFacts(
-        "Matrices whole on every tp rank",
-        "replicated over tp",
-        unset="none",
-        automatic=True,
-        acts=rules.splits_matrices,
-        at_rest=None,
-        plain=None,
-        offered=rules.offer_decoder(rules.offer_dense(rules.offer_several_ranks(None, AUTO))),
-        usual=rules.splits_sequences,
-        left_alone="sequences are short, and a step has one for every rank",
-        at_start="matrices would be gathered or cut on every rank; it would take a checkpoint in between",
-        changes=("speed", "memory"),
-        trade="fewer messages of activations; gradients of these matrices are summed over tp, and take its memory",
-    ),
-    "parallel.placement": KnobFacts(
-        "Placement of ranks",
-        "placement",
-        unset="in order",
-        automatic=True,
-        acts=rules.has_several_ranks,
-        at_rest=None,  # no plain value: where a machine's ranks stand is as the base has it
-        offered=rules.placements,
-        left_alone="all links are alike",
-        at_start="ranks would change places; it would take moving all that they hold",
-        changes=("speed",),
-        trade="ranks that send most to each other lie near each other",
-    ),
-    "network.inside": KnobFacts(
-        "Network inside of islands",
-        "inside",
-        unset="by membership",
-        acts=rules.has_several_ranks,
-        at_rest=None,
-        offered=rules.island_networks,
-        usual=rules.never,
-        left_alone="groups of one island have the second card that hosts of the lab have for them",
-        at_start="groups would have to be made anew, over other connections",
-        changes=("speed",),
-        trade="groups of one island leave the card that reaches all hosts to the others",
-    ),
-    "network.between": KnobFacts(fixed=True),
-    "network.island_devices": KnobFacts(fixed=True),
-    "batch.micro_batch": KnobFacts(
-        "Micro-batch",
-        "micro-batch",
-        extend=True,
-        offered=rules.micro_batches,
-        live=SCHEDULE,
-        changes=("speed", "memory"),
-        trade="larger products, more memory, fewer micro-batches to fill a pipeline",
-    ),
+    **PARALLEL,
+    **MICRO_BATCH,
     "memory.budget_gib": KnobFacts(
         "Budget of activations (GiB)",
         "activation budget",
@@ -278,6 +109,7 @@ KNOBS: dict[str, KnobFacts] = {
         offered=lambda search: None if is_decoder(search.base.model) else [0, 2],
         usual=rules.never,
         left_alone="helps where steps wait for data, as the verdict input_bound says",
+        outside_arithmetic=True,
         at_start="its thread begins with the run; it would take one that begins and ends between two steps",
         changes=("speed",),
         trade="a thread makes batches while a step computes, and takes a core for it",
@@ -320,6 +152,7 @@ KNOBS: dict[str, KnobFacts] = {
         trade="fused kernels, a minute or more before the first step",
     ),
     **PIPELINE_STAGES,
+    **PARALLEL_OF_SOME,
     **COMMUNICATION,
     **{
         f"{SECTION}.{name}": KnobFacts(
@@ -332,11 +165,29 @@ KNOBS: dict[str, KnobFacts] = {
         for name in VARIABLES
     },
     **LEARNING,
-    **PARTIAL_PRODUCTS,
-    **ADAPTING,
+    "memory.sample_tokens": KnobFacts(
+        "Tokens of weight gradients",
+        "sampled tokens",
+        acts=rules.keeps_inputs,
+        at_rest=1.0,
+        plain=1.0,
+        exact=1.0,
+        offered=rules.offer_decoder(rules.always_offered(1.0, 0.3)),
+        usual=rules.never,
+        live=ACTIVATIONS,
+        changes=("speed", "memory", "loss"),
+        loses_more="lower",
+        trade="matrices keep a part of their inputs, and their gradients scatter around the exact ones",
+    ),
+    **TRAINED_PARTS,
     **OPTIMIZER,
     **dict.fromkeys(("precision", "device", "memory.limit_gib", "tokens_told"), _FIXED),
-    **dict.fromkeys(("parallel.dp", "parallel.world_size"), KnobFacts(derived=True)),
+    **dict.fromkeys(
+        ("train.validate_every", "train.timeout_seconds", "train.step_timeout_seconds"),
+        KnobFacts(fixed=True, outside_arithmetic=True),
+    ),
+    "parallel.dp": KnobFacts(derived=True),
+    "parallel.world_size": KnobFacts(derived=True, outside_arithmetic=True),
 }
 
 
@@ -433,5 +284,7 @@ def arithmetic(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     left_out = (*_SECTIONS, *exact_values(), "profile.", "checkpoint.")
     return {
-        key: value for key, value in values.items() if not key.startswith(left_out) and key not in _BESIDE
+        key: value
+        for key, value in values.items()
+        if not key.startswith(left_out) and not facts_of(key).outside_arithmetic
     }

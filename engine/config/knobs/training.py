@@ -1,4 +1,4 @@
-"""Knobs of what is learned: batch, learning rate, optimizer, and what is trained beside a frozen model.
+"""Knobs of what is learned: batch, learning rate, optimizer, and which parts of a model are trained.
 
 A part of the catalogue.
 """
@@ -6,7 +6,7 @@ A part of the catalogue.
 from __future__ import annotations
 
 from engine.config.knobs import facts as rules
-from engine.config.knobs.facts import KnobFacts, Search, Values
+from engine.config.knobs.facts import ACTIVATIONS, SCHEDULE, KnobFacts, Search, Values
 from engine.config.knobs.learning import OPTIMIZERS
 
 #: Why none of the batch and the learning rate turns while a run goes.
@@ -31,7 +31,32 @@ def _from_checkpoint(search: Search, values: tuple[str | int, ...]) -> list[str 
     return list(values) if search.base.train.resume is not None else None
 
 
-ADAPTING: dict[str, KnobFacts] = {
+MICRO_BATCH: dict[str, KnobFacts] = {
+    "batch.micro_batch": KnobFacts(
+        "Micro-batch",
+        "micro-batch",
+        extend=True,
+        offered=rules.micro_batches,
+        live=SCHEDULE,
+        changes=("speed", "memory"),
+        trade="larger products, more memory, fewer micro-batches to fill a pipeline",
+    ),
+}
+#: What a step trains of a model.
+TRAINED_PARTS: dict[str, KnobFacts] = {
+    "train.slice_keep": KnobFacts(
+        "Share of heads and width trained",
+        "trained slice",
+        at_rest=1.0,
+        plain=1.0,
+        exact=1.0,
+        offered=rules.offer_decoder(rules.always_offered(1.0, 0.75)),
+        usual=rules.never,
+        live=ACTIVATIONS,
+        changes=("speed", "memory", "loss"),
+        loses_more="lower",
+        trade="less is computed, kept and sent in a step, which trains a part of each layer",
+    ),
     "train.adapt": KnobFacts(
         "Trained beside a frozen model",
         "adapted by",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
-from engine.config.knobs.catalogue import ACTIVATIONS, KNOBS, KnobFacts, acts, exactly, lossy
+from engine.config.knobs.catalogue import ACTIVATIONS, KNOBS, KnobFacts, acts, arithmetic, exactly, lossy
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from tests.support.runs import small
@@ -87,6 +87,15 @@ def test_all_but_one_value_lose_something() -> None:
     assert lossy({KEY: 5}) == {KEY: 5}
     assert lossy({KEY: 3}) == {}
     assert exactly({KEY: 5}, {KEY: 3}) == {KEY: 3}
+
+
+def test_outside_arithmetic_it_may_differ_from_the_exact_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "memory.shelf"
+    assert arithmetic({key: 1}) == {key: 1}
+    monkeypatch.setitem(KNOBS, key, KnobFacts(outside_arithmetic=True))
+    assert arithmetic({key: 1}) == {}
+    waits = ("train.timeout_seconds", "train.step_timeout_seconds", "train.validate_every")
+    assert arithmetic(dict.fromkeys((*waits, "data.ahead", "parallel.world_size"), 1)) == {}
 
 
 @pytest.mark.usefixtures("made_up")
