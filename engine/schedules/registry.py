@@ -29,7 +29,8 @@ class Kind:
     micro-batches before another one, so its sharded parameters are gathered once a pass. ``idle`` and ``peak`` are the
     closed forms of the seconds that each rank waits and of the activations that a rank keeps; without one the lists are
     simulated and counted. ``idle_of_any_costs`` says whether that form holds for any. With ``skips`` micro-batches can
-    leave out stages. ``offered`` schedules are in the space of a study that names none.
+    leave out stages. ``offered`` schedules are in the space of a study that names none, ``compared`` ones beside a
+    prediction and in plans.
     """
 
     schedule: Schedule
@@ -43,6 +44,7 @@ class Kind:
     peak: Callable[[int, Size], int] | None = None
     skips: bool = False
     offered: bool = False
+    compared: bool = False
 
     def chunks_problem(self, chunks: int) -> str | None:
         """What is wrong with a number of stages per rank, with the nearest legal one."""
@@ -65,6 +67,7 @@ KINDS: dict[str, Kind] = {
         peak=algorithms.peak_one_f_one_b,
         skips=True,
         offered=True,
+        compared=True,
     ),
     "gpipe": Kind(
         gpipe, "1811.06965", ONE, idle=algorithms.idle_chunk_by_chunk, peak=algorithms.peak_all, offered=True
@@ -77,6 +80,7 @@ KINDS: dict[str, Kind] = {
         peak=algorithms.peak_interleaved,
         skips=True,
         offered=True,
+        compared=True,
     ),
     "zb_h1": Kind(
         zero_bubble,
@@ -115,6 +119,17 @@ KINDS: dict[str, Kind] = {
         peak=algorithms.peak_all,
     ),
 }
+
+
+def compared(chunks: int) -> list[str]:
+    """The schedules of ``chunks`` stages a rank that predictions compare, the best known first: with several those that
+    allow so many, with one those that allow no other number.
+    """
+    return [
+        name
+        for name, kind in KINDS.items()
+        if kind.compared and chunks in kind.chunks and (chunks > 1 or len(kind.chunks) == 1)
+    ]
 
 
 def peak_activations(actions: Sequence[Action]) -> int:

@@ -24,6 +24,7 @@ from engine.footprint import footprint
 from engine.footprint.device_overhead import Outside
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import Footprint
+from engine.schedules.registry import compared
 from tuning.predict import answer
 from tuning.predict.answer import Change, Forecast, Range
 from tuning.predict.cluster.this_machine import seats_of
@@ -76,10 +77,10 @@ def _moves(config: RunConfig) -> Iterator[dict[str, Any]]:
     yield from (
         {"memory.recompute": kind, "memory.recompute_layers": None} for kind in ("none", "selective", "full")
     )
-    yield from _chunks(config)
+    yield from _schedules(config)
     if parallel.dp * parallel.cp > 1:
-        compared = [name for name, method in METHODS.items() if method.compared]
-        yield from ({"compression.method": name} for name in ("none", *compared))
+        methods = [name for name, method in METHODS.items() if method.compared]
+        yield from ({"compression.method": name} for name in ("none", *methods))
 
 
 def _move_factor(config: RunConfig, give: str, take: str) -> Iterator[dict[str, Any]]:
@@ -93,21 +94,24 @@ def _move_factor(config: RunConfig, give: str, take: str) -> Iterator[dict[str, 
         f"parallel.{take}": have[take] * factor,
     }
     if give == "pp" and have["pp"] == factor and config.schedule.chunks > 1:
-        values |= {"schedule.kind": "1f1b", "schedule.chunks": 1}
+        values |= {"schedule.kind": compared(1)[0], "schedule.chunks": 1}
     if {give, take} & {"pp"}:
         values["schedule.stage_layers"] = None
     yield values
 
 
-def _chunks(config: RunConfig) -> Iterator[dict[str, Any]]:
+def _schedules(config: RunConfig) -> Iterator[dict[str, Any]]:
+    """One stage a rank, and twice or half as many as now; of a schedule that is compared, others of as many."""
     pp, now = config.parallel.pp, config.schedule.chunks
     if pp == 1:
         return
-    if now > 1:
-        yield {"schedule.kind": "1f1b", "schedule.chunks": 1, "schedule.stage_layers": None}
-    for chunks in {2 * now, now // 2} - {0, 1}:
-        if chunks <= min(_MOST_CHUNKS, resolve(config.model).layers // pp):
-            yield {"schedule.kind": "interleaved", "schedule.chunks": chunks, "schedule.stage_layers": None}
+    most = min(_MOST_CHUNKS, resolve(config.model).layers // pp)
+    several = [chunks for chunks in {2 * now, now // 2} - {0, 1} if chunks <= most]
+    for chunks in ([1] if now > 1 else []) + several:
+        for kind in compared(chunks):
+            yield {"schedule.kind": kind, "schedule.chunks": chunks, "schedule.stage_layers": None}
+    if config.schedule.kind in compared(now):
+        yield from ({"schedule.kind": kind} for kind in compared(now))
 
 
 TERMS = tuple(field.name for field in fields(Breakdown))

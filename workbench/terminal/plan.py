@@ -80,7 +80,7 @@ def _cells(row: Forecast) -> Iterator[str]:
     parallel = config.parallel
     yield from (str(degree) for degree in (parallel.dp, parallel.tp, parallel.pp, parallel.zero_stage))
     yield str(config.batch.micro_batch)
-    yield str(config.schedule.chunks)
+    yield f"{config.schedule.chunks} {plan_text.other_schedule(config)}".strip()
     yield config.memory.recompute
     yield f"{seconds.median:,.0f}" if seconds.median >= 1e4 else f"{seconds.median:,.4g}"
     yield f"{_short(seconds.low)} – {_short(seconds.high)}"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.config.run_config import RunConfig
+from engine.schedules.registry import compared
 from tuning.predict.answer import Forecast
 from tuning.predict.model.hardware import Cluster
 from tuning.predict.placement.place import Alternative, Placed
@@ -37,10 +38,17 @@ class WhyNot(NamedTuple):
     reason: str
 
 
+def other_schedule(config: RunConfig) -> str:
+    """The schedule that its stages a rank do not tell: neither 1F1B nor its interleaved form; empty if it is."""
+    schedule = config.schedule
+    return "" if schedule.kind in compared(schedule.chunks)[:1] else schedule.kind
+
+
 def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Column]:
     """One line a layout, with what was measured of it wherever it was."""
     held = [find_measured_runs(record, row) if record else None for row in rows]
     parallel = [row.config.parallel for row in rows]
+    others = [other_schedule(row.config) for row in rows]
     return [
         Column("dp", [one.dp for one in parallel], COUNT),
         Column("tp", [one.tp for one in parallel], COUNT),
@@ -48,6 +56,7 @@ def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Colu
         Column("ZeRO", [one.zero_stage for one in parallel], COUNT),
         Column("micro-batch", [row.config.batch.micro_batch for row in rows], COUNT),
         Column("stages a rank", [row.config.schedule.chunks for row in rows], COUNT),
+        *([Column("schedule", [row.config.schedule.kind for row in rows])] if any(others) else []),
         Column("recompute", [row.config.memory.recompute for row in rows]),
         Column(
             "step", [row.step_seconds.median for row in rows], SECONDS._replace(format="%,.3f"), "Predicted."

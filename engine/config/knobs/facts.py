@@ -93,9 +93,9 @@ class KnobFacts:
     ``rare`` values are listed by a form beside the offered ones, and chosen only if somebody wants them.
 
     A ``fixed`` key stays the same inside a study, or its trials could not be compared; a ``derived`` one follows from
-    other keys. One ``outside_arithmetic`` says nothing of what a run computes: it may differ between a run and its exact
-    baseline. A ``degree`` is a count of ranks. A form lets people ``extend`` the values that it offers. ``unset`` is
-    the word for no value.
+    other keys. One ``outside_arithmetic`` says nothing of what a run computes: it may differ between a run and its
+    exact baseline. A ``degree`` is a count of ranks. A form lets people ``extend`` the values that it offers. ``unset``
+    is the word for no value.
     """
 
     title: str = ""

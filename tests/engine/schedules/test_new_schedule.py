@@ -1,4 +1,4 @@
-"""A schedule is one entry: a made-up one is legal, offered, simulated, counted, told from the others,
+"""A schedule is one entry: a made-up one is legal, offered, compared, simulated, counted, told from the others,
 chosen on the page and trained.
 """
 
@@ -27,9 +27,13 @@ from tests.support.approximate import about
 from tests.support.engine.schedule_checker import problems as problems_of_plan
 from tests.support.ranks import on_ranks
 from tests.support.runs import small
+from tuning.predict import target
+from tuning.predict.forecast import list_neighbours
+from tuning.predict.plan import plans
 from tuning.space.knobs import offered_space
 from tuning.space.points import best_known
 from workbench.pages.widgets.forms import field
+from workbench.text.plan import layout_columns
 
 NAME = "last_first"
 LAST = list(KINDS)[-1]
@@ -84,6 +88,30 @@ def test_a_study_tries_it_wherever_its_list_is_another_one(monkeypatch: pytest.M
     kinds = ("1f1b", "gpipe", "early")
     named = [best_known("early", kinds, 2, 1, m, 0) for m in (1, 2, 3, 8)]
     assert named == ["1f1b", "1f1b", "early", "early"]
+
+
+@pytest.mark.parametrize("compared", [False, True])
+def test_a_compared_one_is_among_alternatives_and_in_plans(
+    compared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is believed to leave no bubble, so it is told wherever there are pipeline stages and it fits."""
+    kind = Kind(last_first, "0000.00000", ONE, idle=lambda size, costs: 0.0, compared=compared)
+    monkeypatch.setitem(KINDS, NAME, kind)
+    near = list_neighbours(config(schedule__kind="1f1b"))
+    assert ({"schedule.kind": NAME} in [one.values for one in near]) == compared
+
+    space = {"model": {"preset": "1b"}, "batch": {"global_batch": 64}, "precision": "bf16"}
+    found = plans.plan(parse(space), target.parse_target("dgx-a100", 2), top=40)
+    told = [
+        row.config for row in found.best if row.config.parallel.pp > 1 and row.config.schedule.chunks == 1
+    ]
+    assert told
+    assert {one.schedule.kind for one in told} == ({NAME} if compared else {"1f1b"})
+    seconds = [row.step_seconds.median for row in found.best]
+    assert seconds == sorted(seconds)
+    assert all(row.fits for row in found.best)
+    titles = [column.title for column in layout_columns(found.best, None)]
+    assert ("schedule" in titles) == compared
 
 
 @pytest.mark.usefixtures("made_up")

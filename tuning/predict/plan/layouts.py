@@ -2,6 +2,7 @@
 
 dp, tp, pp, ZeRO stage, micro-batch, recomputation, and stages a rank: 1F1B with one, interleaved 1F1B with more.
 Interleaved ones are looked at where layers and micro-batches fall evenly, as their closed form supposes. cp is 1.
+Other schedules that are compared have the layouts of these.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from engine.config.errors import InputError
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
+from engine.config.validation import rules
+from engine.schedules.registry import compared
 from tuning.predict.model.cases import FULL, NO_RECOMPUTE, SELECTIVE, Cases, cases_of
 
 #: What a plan turns, in the order of a point's columns.
@@ -117,6 +120,13 @@ class Space:
         """A point as a configuration."""
         return self.base.with_values(values(point))
 
+    def other_schedules(self, point: Sequence[int]) -> list[RunConfig]:
+        """The same with each other schedule that is compared."""
+        own = self.config(point)
+        kinds = compared(own.schedule.chunks)[1:] if own.parallel.pp > 1 else []
+        others = [own.with_values({"schedule.kind": kind}) for kind in kinds]
+        return [other for other in others if not any(True for _ in rules.problems(other))]
+
     def _points(self, degrees: tuple[int, int, int]) -> Iterator[Points]:
         """Of three degrees, all that may be chosen beside."""
         dp, tp, pp = degrees
@@ -144,7 +154,7 @@ def values(point: Sequence[int]) -> dict[str, Any]:
     return {
         **{f"parallel.{axis}": at[axis] for axis in ("dp", "tp", "pp", "zero_stage")},
         "batch.micro_batch": at["micro_batch"],
-        "schedule.kind": "interleaved" if at["chunks"] > 1 else "1f1b",
+        "schedule.kind": compared(at["chunks"])[0],
         "schedule.chunks": at["chunks"],
         "memory.recompute": RECOMPUTE[at["recompute"]],
     }

@@ -1,11 +1,13 @@
 """The best layouts of a model on a cluster, the pareto of time and memory, and why each other family was not taken.
 
 Every legal layout is predicted in closed form (``layouts``, ``forecast.columns``, ``model.memory``); those that are
-told are predicted again one by one, with the bytes that the engine's own formula counts.
+told are predicted again one by one, with the bytes that the engine's own formula counts; of those that fit best, with
+every schedule that is compared.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,9 +52,10 @@ class Looked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """``best`` fit, fastest first: of each dp, tp, pp and ZeRO stage the fastest. Of ``pareto`` none other is both
-    faster and smaller. ``tight`` is a faster one that may fit. ``families`` have a line for each value of each axis.
-    ``placed`` says for each of the best where its ranks belong, None where devices are all alike.
+    """``best`` fit, fastest first: of each dp, tp, pp and ZeRO stage the fastest. Of ``pareto``, which is of 1F1B and
+    its interleaved form, none other is both faster and smaller. ``tight`` is a faster one that may fit. ``families``
+    have a line for each value of each axis. ``placed`` says for each of the best where its ranks belong, None where
+    devices are all alike.
     """
 
     target: Target
@@ -132,7 +135,7 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
     tight = _risky_layouts(looked, order, chosen)
     front = _front(looked, safe)
     found = forecasts(_configs(space, looked, [*chosen, *front, *tight]), target)
-    best = found[: len(chosen)]
+    best = _best_schedules(space, looked.points[chosen], found[: len(chosen)], target)
     return Planned(
         target=target,
         config=space.base,
@@ -159,7 +162,8 @@ def best(config: RunConfig, target: Target, ranks: int) -> Forecast | None:
     fastest = int(np.argmin(seconds))
     if not np.isfinite(seconds[fastest]):
         return None
-    return forecasts(_configs(space, looked, [fastest]), target)[0]
+    found = forecasts(_configs(space, looked, [fastest]), target)
+    return _best_schedules(space, looked.points[[fastest]], found, target)[0]
 
 
 def row(found: Forecast) -> dict[str, Any]:
@@ -184,6 +188,21 @@ def _distinct(looked: Looked, safe: NDArray[np.intp], top: int) -> list[int]:
     """Of each dp, tp, pp and ZeRO stage the fastest."""
     _, first = np.unique(looked.points[safe, :_DEGREES], axis=0, return_index=True)
     return [int(one) for one in safe[np.sort(first)][:top]]
+
+
+def _best_schedules(space: Space, points: Points, found: list[Forecast], target: Target) -> list[Forecast]:
+    """Each layout with the schedule that takes least and fits, the fastest first."""
+    others = [space.other_schedules(point) for point in points.tolist()]
+    told = iter(forecasts(list(itertools.chain.from_iterable(others)), target))
+    best = [
+        min([own, *(one for one in itertools.islice(told, len(more)) if one.fits)], key=_median)
+        for own, more in zip(found, others, strict=True)
+    ]
+    return sorted(best, key=_median) if any(others) else best
+
+
+def _median(found: Forecast) -> float:
+    return found.step_seconds.median
 
 
 def _risky_layouts(looked: Looked, order: NDArray[np.intp], chosen: list[int]) -> list[int]:
