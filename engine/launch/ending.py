@@ -44,7 +44,7 @@ def decide(reports: Sequence[RankReport], deaths: Sequence[Death]) -> RunOutcome
         return _from_death(min(deaths, key=lambda death: (not death.out_of_memory, death.rank)))
     causes = [report for report in reports if not report.good]
     if causes:
-        cause = min(causes, key=lambda report: (report.ending is Ending.COMM_ERROR, report.rank))
+        cause = min(causes, key=lambda report: (report.ending.consequence, report.rank))
         return RunOutcome(cause.ending, cause.reason, cause.rank, cause.phase, cause.last_lines)
     stopped = any(report.ending is Ending.STOPPED for report in reports)
     return RunOutcome(Ending.STOPPED, "stopped on request") if stopped else RunOutcome(Ending.COMPLETED)

@@ -31,7 +31,13 @@ from engine.run.commands import StopControl
 from engine.run.devices.selection import load_backend
 from engine.run.messages import RankReport, RankTask, Seat
 from engine.run.outcome import Ending
-from engine.run.processes import data_limit, die_with, ran_out_of_memory, yield_to_running_threads
+from engine.run.processes import (
+    data_limit,
+    die_with,
+    names_a_lost_connection,
+    ran_out_of_memory,
+    yield_to_running_threads,
+)
 from engine.run.progress import Progress
 from engine.run.run_folder import CONFIG, LOGS, RECORDS
 from profilers.analysis.events import NETWORKS_EVENT
@@ -47,6 +53,9 @@ from profilers.steps.wait_sampler import Lookout
 from profilers.system.memory import give_back_freed
 
 _LAST_LINES = 12
+#: Errors of ours that say themselves how a run ends. Ranks alone can look at some rules of a layout: a budget, by what
+#: they measured.
+_OWN_ERRORS = {DivergedError: Ending.DIVERGED, LayoutError: Ending.ILLEGAL}
 _UNLIMITED = "memory.limit_gib caps ranks on CPUs only; this rank, on a GPU, has no such limit"
 
 
@@ -215,16 +224,14 @@ def device_of(kind: str, number: int) -> torch.device:
 
 def classify(error: BaseException, limit: int | None = None) -> Ending:
     """Which ending an exception in a rank stands for; ``limit`` as for :func:`ran_out_of_memory`."""
-    text = f"{type(error).__name__}: {error}".lower()
-    if isinstance(error, DivergedError):
-        return Ending.DIVERGED
-    if isinstance(error, LayoutError):  # a rule that ranks alone can look at: a budget, by what they measured
-        return Ending.ILLEGAL
+    text = f"{type(error).__name__}: {error}"
+    for kind, ending in _OWN_ERRORS.items():
+        if isinstance(error, kind):
+            return ending
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or ran_out_of_memory(text, limit):
         return Ending.OOM
-    comm_words = ("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer")
     if isinstance(error, dist.DistError) or (
-        isinstance(error, RuntimeError) and any(word in text for word in comm_words)
+        isinstance(error, RuntimeError) and names_a_lost_connection(text)
     ):
         return Ending.COMM_ERROR
     return Ending.CRASHED
@@ -237,11 +244,10 @@ def failure(rank: int, error: BaseException, progress: Progress, limit: int | No
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     here = next((place for place in progress.ranks() if place.rank == rank), None)
     phase = None if here is None else here.phase
-    if isinstance(error, DivergedError):
-        return RankReport(rank, Ending.DIVERGED, reason, error.phase, last)
-    if isinstance(error, LayoutError):
-        return RankReport(rank, Ending.ILLEGAL, reason, phase, last)
-    return RankReport(rank, classify(error, limit), f"{type(error).__name__}: {reason}", phase, last)
+    phase = error.phase if isinstance(error, DivergedError) else phase
+    if not isinstance(error, tuple(_OWN_ERRORS)):
+        reason = f"{type(error).__name__}: {reason}"
+    return RankReport(rank, classify(error, limit), reason, phase, last)
 
 
 def _arithmetic(device: torch.device) -> dict[str, str | int | None]:

@@ -20,12 +20,17 @@ class About(StrEnum):
     OUTSIDE = "outside"
 
 
+#: In an entry of ``Ending``: ranks tell of it whose peer ended before them, so any other cause beats it.
+CONSEQUENCE = object()
+
+
 class Ending(StrEnum):
     """Every way a run can end; see design decision 4 in ``docs/architecture.md``.
 
     An entry says of one: its name in files, what it is ``about``, how it is ``spoken`` of, what
-    trials that ended so did (``counted``: "3 ran out of memory"), its colour and icon on a page, and what to change
-    where settings decide nothing more. Icons are of Google's Material Symbols.
+    trials that ended so did (``counted``: "3 ran out of memory"), its colour and icon on a page, whether it may be a
+    mere ``consequence`` of how another rank ended, and what to change where settings decide nothing more. Icons are of
+    Google's Material Symbols.
     """
 
     about: About
@@ -33,14 +38,18 @@ class Ending(StrEnum):
     counted: str
     color: str
     icon: str
+    consequence: bool
     advice: tuple[str, ...]
 
     def __new__(cls, name: str, *facts: Any) -> Ending:
-        """An ending with its facts, in the order of the fields above; all that follows is advice."""
+        """An ending with its facts, in the order of the fields above: ``CONSEQUENCE`` where it is one, and all that
+        follows is advice.
+        """
         made = str.__new__(cls, name)
         made._value_ = name
-        made.about, made.spoken, made.counted, made.color, made.icon, *advice = facts
-        made.advice = tuple(advice)
+        made.about, made.spoken, made.counted, made.color, made.icon, *rest = facts
+        made.consequence = CONSEQUENCE in rest
+        made.advice = tuple(words for words in rest if words is not CONSEQUENCE)
         return made
 
     COMPLETED = "completed", About.GOOD, "completed", "completed", "green", "check_circle"
@@ -59,7 +68,7 @@ class Ending(StrEnum):
     OOM = "oom", About.CONFIGURATION, "out of memory", "ran out of memory", "red", "memory"
     HANG = "hang", About.CHANCE, "hang", "hung", "red", "hourglass_disabled"
     COMM_ERROR = (
-        *("comm_error", About.CHANCE, "communication error", "lost a connection", "red", "lan"),
+        *("comm_error", About.CHANCE, "communication error", "lost a connection", "red", "lan", CONSEQUENCE),
         "a look at the network between the ranks (`workbench doctor`)",
     )
     DIVERGED = "diverged", About.CONFIGURATION, "diverged", "diverged", "red", "trending_up"

@@ -182,6 +182,8 @@ _WORDS = (
 )
 #: What a thread that could not be started says; its stack may have been too much, or the number of threads.
 _NO_THREAD = ("can't start new thread", "resource temporarily unavailable")
+#: What errors of a connection, or of a library that sends, have in them, in lower case.
+_CONNECTION_WORDS = ("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer")
 _STATUS = Path("/proc/self/status")
 _STACK_BYTES = 8 << 20
 
@@ -189,6 +191,11 @@ _STACK_BYTES = 8 << 20
 def names_want_of_memory(text: str) -> bool:
     """Whether a message speaks of want of memory."""
     return any(words in text.lower() for words in _WORDS)
+
+
+def names_a_lost_connection(text: str) -> bool:
+    """Whether a message speaks of a connection to another rank."""
+    return any(words in text.lower() for words in _CONNECTION_WORDS)
 
 
 def data_limit() -> int:

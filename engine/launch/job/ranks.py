@@ -15,11 +15,9 @@ from engine.launch.ending import Death, decide
 from engine.run import progress
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
-from engine.run.processes import is_running, names_want_of_memory
+from engine.run.processes import is_running, names_a_lost_connection, names_want_of_memory
 from engine.run.run_folder import read_json
 from profilers.rank.job_rank import SEATS
-
-_COMMUNICATION = ("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer")
 
 
 @dataclass(slots=True)
@@ -91,8 +89,8 @@ class JobRanks:
     def outcome(self, code: int, last_lines: tuple[str, ...]) -> RunOutcome | None:
         """Why the job ended with this exit code, as far as ranks tell; None if none of them does."""
         reports = [_report(seat) for seat in self.seats.values() if seat.get("failed")]
-        only_lost = all(report.ending is Ending.COMM_ERROR for report in reports)
-        if self.silent and only_lost and code != 0:
+        only_consequences = all(report.ending.consequence for report in reports)
+        if self.silent and only_consequences and code != 0:
             rank = self.silent[0]
             killed = ending.was_killed(int(self.seats[rank]["pid"]), self._kills_before)
             return decide([], [Death(rank, None, self._phase(rank), last_lines, killed)])
@@ -123,13 +121,10 @@ class JobRanks:
 def _report(seat: dict[str, Any]) -> RankReport:
     failed = seat["failed"]
     text = f"{failed['kind']}: {failed['reason']}"
-    words = text.lower()
     end = Ending.CRASHED
     if failed["out_of_memory"] or names_want_of_memory(text):
         end = Ending.OOM
-    elif failed["distributed"] or (
-        failed["kind"] == "RuntimeError" and any(word in words for word in _COMMUNICATION)
-    ):
+    elif failed["distributed"] or (failed["kind"] == "RuntimeError" and names_a_lost_connection(text)):
         end = Ending.COMM_ERROR
     return RankReport(int(seat["rank"]), end, text, None, tuple(failed["last_lines"]))
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from engine.config.errors import LayoutError
 from engine.launch.ending import Death, decide, find_culprit, hanging_rank, overdue_outcome
+from engine.launch.job.ranks import JobRanks
+from engine.rank.loop import DivergedError
+from engine.rank.worker import classify, failure
+from engine.run import processes
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RecordedOutcome, RunOutcome
-from engine.run.progress import RankProgress
+from engine.run.progress import Progress, RankProgress
 
 
 def report(rank: int, ending: Ending) -> RankReport:
@@ -123,3 +133,37 @@ def test_what_is_seen_of_a_rank_beats_its_calls() -> None:
     behind = [place(0, 5, "bubble", 9.0), place(1, 6, "bubble", 9.0)]
     assert find_culprit(behind[0], behind, ()) == (behind[0], True)
     assert find_culprit(behind[0], behind[:1], ()) == (behind[0], True), "alone, it waits for its own device"
+
+
+def of_a_job(folder: Path, words: str) -> RunOutcome | None:
+    failed = {
+        "kind": "RuntimeError",
+        "reason": words,
+        "last_lines": [],
+        "out_of_memory": False,
+        "distributed": False,
+    }
+    return JobRanks(folder, {0: {"rank": 0, "pid": 0, "world_size": 1, "failed": failed}}).outcome(1, ())
+
+
+def test_a_lost_connection_is_known_by_the_same_words_in_ranks_of_ours_and_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert of_a_job(tmp_path, "the pigeon is late") == RunOutcome(
+        Ending.CRASHED, "RuntimeError: the pigeon is late", 0
+    )
+    monkeypatch.setattr(processes, "_CONNECTION_WORDS", ("pigeon",))
+    found = of_a_job(tmp_path, "the Pigeon is late")
+    assert found is not None
+    assert found.ending is classify(RuntimeError("the Pigeon is late")) is Ending.COMM_ERROR
+
+
+def test_errors_of_ours_speak_for_themselves(tmp_path: Path) -> None:
+    with closing(Progress(tmp_path, 1)) as progress:
+        diverged = failure(0, DivergedError(3, "no loss", "backward"), progress)
+        illegal = failure(0, LayoutError("memory.budget_gib", 1, "too little"), progress)
+        other = failure(0, ValueError("no"), progress)
+    assert (diverged.ending, diverged.phase) == (Ending.DIVERGED, "backward")
+    assert diverged.reason == "step 3: no loss"
+    assert (illegal.ending, illegal.reason) == (Ending.ILLEGAL, "memory.budget_gib=1: too little")
+    assert (other.ending, other.reason) == (Ending.CRASHED, "ValueError: no")

@@ -25,6 +25,8 @@ module = types.ModuleType("engine.run.outcome")
 sys.modules["engine.run.outcome"] = module
 exec(compile(source[:at] + sys.argv[1] + source[at:], "outcome.py", "exec"), module.__dict__)
 
+from engine.launch.ending import decide
+from engine.run.messages import RankReport
 from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, RETRY_ONCE, Ending, RecordedOutcome, RunOutcome
 from tuning.analysis.leaderboard import wants_retry
 from tuning.storage.state import StudyState
@@ -51,6 +53,9 @@ assert advice("melted", [{}]) == ["a fan"]
 assert words.look("melted") == ("red", ":material/whatshot:")
 assert words.ending_words("melted") == "too hot"
 assert "melted" in STATES
+assert melted.ending.consequence == (len(sys.argv) > 3)
+cause = decide([RankReport(0, melted.ending), RankReport(1, Ending.OOM)], [])
+assert cause.rank == (1 if melted.ending.consequence else 0)
 print("known everywhere")
 """
 
@@ -66,8 +71,12 @@ def test_no_ending_is_without_words(field: str) -> None:
     assert all(getattr(ending, field) for ending in Ending)
 
 
-@pytest.mark.parametrize("about", [about.name for about in About])
-def test_a_new_ending_is_one_entry(about: str) -> None:
-    command = [sys.executable, "-c", SCRIPT, ENTRY.format(about), about]
+@pytest.mark.parametrize(
+    ("about", "consequence"), [*((about.name, False) for about in About), ("CHANCE", True)]
+)
+def test_a_new_ending_is_one_entry(about: str, consequence: bool) -> None:
+    """A consequence gives way to the cause that another rank tells of."""
+    entry = ENTRY.format(about).replace('"a fan"', 'CONSEQUENCE, "a fan"' if consequence else '"a fan"')
+    command = [sys.executable, "-c", SCRIPT, entry, about, *(["consequence"] if consequence else [])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "known everywhere\n", done.stderr
