@@ -13,14 +13,12 @@ from profilers.collectives.bandwidth import bus_bytes
 from profilers.collectives.wire_bytes import message_bytes, wire_bytes
 from profilers.model.links import Links, expected_seconds
 from profilers.model.run_summary import CommunicationRow
-from profilers.records.operations import calibrated_operations
+from profilers.records.operations import calibrated_operations, is_message, message_operations
 from profilers.records.table import Column, Table
 
 _Selection = np.ndarray[Any, np.dtype[np.bool_]]
 _Steps = np.ndarray[Any, np.dtype[np.int64]]
 
-#: Operations that nobody can time: one end is posted before the other is there, and ends when somebody looks.
-MESSAGES = ("send", "recv")
 _MESSAGES_REASON = (
     "a message is recorded from when it is posted until it is noticed, which is no transfer time; what the messages of "
     "a pipeline cost is told by its actions"
@@ -52,7 +50,7 @@ def communication_rows(
 ) -> list[CommunicationRow]:
     """One row per axis and operation: the calls within ``steps``, divided by ``rank_steps`` (ranks x steps).
 
-    If the time of some calls is unknown, they count with the mean of the known ones; that of ``MESSAGES`` always is.
+    If the time of some calls is unknown, they count with the mean of the known ones; that of messages always is.
     ``links`` are what a calibration measured. What goes over the wire is known for a known ``backend``. ``exposed`` are
     the seconds of each table's calls that count as such; without them all in which the main thread stood waiting, for
     whichever call: two that are under way in one wait have it both.
@@ -69,7 +67,7 @@ def communication_rows(
 def peak_bandwidth_reason(rows: Iterable[CommunicationRow], links_reason: str | None) -> str | None:
     """Why rows have no measured peak; None if all have one."""
     measured = [
-        row for row in rows if row.operation in calibrated_operations() and row.operation not in MESSAGES
+        row for row in rows if row.operation in calibrated_operations() and not is_message(row.operation)
     ]
     without = [row for row in measured if row.peak_bandwidth is None]
     if not without or links_reason:
@@ -83,7 +81,7 @@ def peak_bandwidth_reason(rows: Iterable[CommunicationRow], links_reason: str | 
 def message_seconds_reason(operations: Iterable[str]) -> str | None:
     """Why rows of messages have no seconds, and so no bandwidth; None if there are none."""
     found = set(operations)
-    named = [operation for operation in MESSAGES if operation in found]
+    named = [operation for operation in message_operations() if operation in found]
     return f"{' and '.join(named)}: {_MESSAGES_REASON}" if named else None
 
 
@@ -149,13 +147,13 @@ def _wire_bytes(table: Table, chosen: _Selection, operation: str, backend: str) 
 
 
 def _row(axis: str, operation: str, total: _Total, rank_steps: int) -> CommunicationRow:
-    calls, timed = total.calls / rank_steps, operation not in MESSAGES and total.seconds > 0
+    calls, timed = total.calls / rank_steps, not is_message(operation) and total.seconds > 0
     return CommunicationRow(
         axis=axis,
         operation=operation,
         calls=calls,
         bytes=total.bytes / rank_steps,
-        seconds=None if operation in MESSAGES else _mean(total.seconds, total.timed_calls, calls),
+        seconds=None if is_message(operation) else _mean(total.seconds, total.timed_calls, calls),
         exposed_seconds=_mean(total.exposed_seconds, total.exposed_calls, calls),
         bus_bandwidth=total.bus_bytes / total.seconds if timed and total.bus_bytes is not None else None,
         group_size=next(iter(total.group_sizes)) if len(total.group_sizes) == 1 else None,
@@ -166,7 +164,7 @@ def _row(axis: str, operation: str, total: _Total, rank_steps: int) -> Communica
 def _beside_link(row: CommunicationRow, links: Links) -> CommunicationRow:
     """The row with what its link was measured to reach."""
     link = None if row.group_size is None else links.get((row.operation, row.group_size))
-    if link is None or row.operation in MESSAGES:
+    if link is None or is_message(row.operation):
         return row
     reached, peak = row.bus_bandwidth, link.peak_bandwidth
     each = expected_seconds(link.segments, row.bytes / row.calls)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from profilers.analysis.communication import MESSAGES
 from profilers.analysis.intervals import union_seconds
 from profilers.analysis.steps import JoinedSteps
+from profilers.records.operations import is_message
 from profilers.records.table import Column, Table
 
 #: Exposed seconds that belong to no recorded call.
@@ -113,7 +113,7 @@ def _calls(table: Table, steps: _Places) -> _Calls:
     numbers, wanted = np.ma.getdata(table.column("step")), _known_calls(table, steps)
     codes, names = table.codes("axis")
     operations, operation_names = table.codes("operation")
-    messages = [code for code, name in operation_names.items() if name in MESSAGES]
+    messages = [code for code, name in operation_names.items() if is_message(name)]
     axis = np.ma.getdata(codes)[wanted].astype(np.int64)
     return _Calls(
         np.searchsorted(steps, numbers[wanted]),

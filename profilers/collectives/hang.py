@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from profilers.collectives.flight_recorder import Dump, Entry
+from profilers.records.operations import is_message
 
 #: From what explains a hang best to what may be only its consequence.
 _KINDS = ("missing", "mismatch", "stalled")
@@ -129,7 +130,7 @@ def _has_started(entry: Entry) -> bool:
 
 
 def _collects(entry: Entry) -> bool:
-    return entry.pair is None and entry.operation not in ("coalesced", "send", "recv")
+    return entry.pair is None and entry.operation != "coalesced" and not is_message(entry.operation)
 
 
 def _messages(group: str, dumps: Mapping[int, Dump], members: _Members) -> Iterator[Stuck]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from profilers.records.operations import POINT_TO_POINT, operation_of
+from profilers.records.operations import is_message
 from profilers.records.reader import RunRecords
 from profilers.records.schema import CommSample
 from profilers.steps.clock_offset import ClockOffset
@@ -145,7 +145,7 @@ def _calls(records: RunRecords, step: int, rank: int, clocks: Mapping[int, Clock
     if not len(places):
         return {}
     rows: Iterable[Any] = table.part(int(places[0]), int(places[-1]) + 1).rows()
-    wanted = [row for row in rows if row.step == step and not _is_message(row.operation)]
+    wanted = [row for row in rows if row.step == step and not is_message(row.operation)]
     begins = clocks.get(rank, ClockOffset()).align(np.array([row.start_unix for row in wanted], dtype=float))
     counts: dict[tuple[str, str], int] = defaultdict(int)
     found: _Calls = {}
@@ -154,11 +154,6 @@ def _calls(records: RunRecords, step: int, rank: int, clocks: Mapping[int, Clock
         found[CallKey(*kind, counts[kind])] = row, begin
         counts[kind] += 1
     return found
-
-
-def _is_message(name: str) -> bool:
-    operation = operation_of(name)
-    return operation is not None and operation.verdict == POINT_TO_POINT
 
 
 def _origin(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from profilers.model.environment import ELSEWHERE, NO, UNTOLD, YES
-from profilers.records import operations
+from profilers.records.operations import named_in_nccl
 
 _LINE = re.compile(r"NCCL INFO (\w+): +(\d+) Bytes -> Algo (\w+) proto (\w+)")
 _ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
@@ -38,7 +38,7 @@ def choices(lines: Iterable[str]) -> list[Choice]:
 
 def _choice(match: re.Match[str]) -> Choice:
     name, size, algorithm, protocol = match.groups()
-    operation = next((one.name for one in operations.OPERATIONS if one.nccl_name == name), name.lower())
+    operation = named_in_nccl().get(name, name.lower())
     return Choice(
         operation, int(size), _canonical_name(algorithm, _ALGORITHMS), _canonical_name(protocol, _PROTOCOLS)
     )

@@ -58,6 +58,13 @@ class Operation:
     verdict: str | None = None
     advice: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def point_to_point(self) -> bool:
+        """Whether it is an end of a message between two ranks, which nobody can time: one end is posted before the
+        other is there, and ends when somebody looks.
+        """
+        return self.verdict == POINT_TO_POINT
+
 
 #: For an exchange of local SGD.
 _OUTER_ADVICE = (
@@ -249,6 +256,22 @@ OPERATIONS: tuple[Operation, ...] = (
 def operation_of(name: str) -> Operation | None:
     """The operation of that name, or of one that process groups give it; None if there is none."""
     return next((one for one in OPERATIONS if name == one.name or name in one.other_names), None)
+
+
+def is_message(name: str) -> bool:
+    """Whether the operation of that name is an end of a message between two ranks."""
+    operation = operation_of(name)
+    return operation is not None and operation.point_to_point
+
+
+def message_operations() -> tuple[str, ...]:
+    """Names of both ends of a message."""
+    return tuple(one.name for one in OPERATIONS if one.point_to_point)
+
+
+def named_in_nccl() -> dict[str, str]:
+    """Names of operations, by what NCCL's log and its tests call them."""
+    return {one.nccl_name: one.name for one in OPERATIONS if one.nccl_name is not None}
 
 
 def calibrated_operations() -> tuple[str, ...]:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profilers.analysis.communication import MESSAGES
 from profilers.analysis.steps import WORK
 from profilers.model.rows import ChangeRow
 from profilers.model.run_summary import CommunicationRow
+from profilers.records.operations import is_message
 from profilers.records.schema import PHASES
 from workbench.records.columns import Array, Columns, common_steps, means_by_step, rows_of
 from workbench.records.columns import slowest_rank as slowest_rank  # noqa: PLC0414  (figures find it here)
@@ -240,7 +240,7 @@ def collective_series(communication: Sequence[CommunicationRow]) -> CollectiveSe
 
 def _hidden_milliseconds(row: CommunicationRow) -> float | None:
     # Summaries that older versions wrote still have seconds for messages.
-    if row.seconds is None or row.operation in MESSAGES:
+    if row.seconds is None or is_message(row.operation):
         return None
     return max(0.0, row.seconds - (row.exposed_seconds or 0.0)) * MILLI
 

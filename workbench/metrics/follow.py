@@ -19,8 +19,8 @@ from engine.config.run_config import tokens_per_step_of
 from engine.config.validation import live_changes
 from engine.run import run_folder
 from engine.run.run_folder import RunStatus
-from profilers.analysis.communication import MESSAGES
 from profilers.analysis.rounds import RECENT_STEPS, recent_steps
+from profilers.records.operations import is_message
 from profilers.records.reader import EventTail, RunRecords, Tail, host_name, unknown_streams
 from profilers.records.schema import PHASES, STREAMS
 from profilers.records.table import Table
@@ -107,7 +107,7 @@ def add_calls(sums: defaultdict[tuple[str, str], CallSums], table: Table) -> Non
             total.calls += count
             total.bytes += int(columns["bytes"][chosen].sum())
             seconds = float(columns["seconds"][chosen].sum())
-            total.seconds = None if operation_name in MESSAGES else (total.seconds or 0.0) + seconds
+            total.seconds = None if is_message(operation_name) else (total.seconds or 0.0) + seconds
             total.exposed_seconds += float(columns["exposed_seconds"][chosen].sum())
 
 

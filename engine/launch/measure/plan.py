@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.run.calibration.table import ARRAYS, Kind, Point
-from profilers.records.operations import calibrated_operations
+from profilers.records.operations import calibrated_operations, is_message
 
 _KIB, _MIB = 2**10, 2**20
 #: Bytes of an element of what collectives carry (fp32).
@@ -123,7 +123,7 @@ def _collectives(machine: Machine, quick: bool) -> Iterator[_Drawn]:
     sizes = _by_four(_KIB if quick else 256, largest)
     for ranks in group_sizes(machine.ranks):
         for name in calibrated_operations():
-            if name != "send" or ranks == 2:
+            if not is_message(name) or ranks == 2:
                 yield "collective", name, ranks, tuple(_divisible(size, ranks) for size in sizes)
 
 

@@ -23,6 +23,7 @@ from engine.rank.worker import device_of
 from engine.run.calibration.table import Kind
 from engine.run.devices.selection import load_backend
 from engine.run.processes import die_with, yield_to_running_threads
+from profilers.records.operations import is_message
 
 Work = Callable[[], object]
 
@@ -64,7 +65,7 @@ def seconds_of(work: Work, cell: Cell, device: torch.device, channel: Channel | 
         work()
         done += 1
     _wait_for(device)
-    ways = 2 if cell.name == "send" else 1
+    ways = 2 if is_message(cell.name) else 1
     return (time.perf_counter() - begin) / (done * ways)
 
 

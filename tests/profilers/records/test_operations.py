@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,19 @@ import torch.distributed as dist
 from engine.comm.channel import Channel
 from engine.launch.measure.plan import Machine, plan
 from engine.launch.measure.rank import CALLS, Cell, prepare, seconds_of
+from profilers.analysis.communication import message_seconds_reason
 from profilers.collectives import nccl_log, wire_bytes
 from profilers.collectives.bandwidth import bus_bandwidth
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.records import operations
-from profilers.records.operations import OPERATIONS, Operation, calibrated_operations, operation_of
+from profilers.records.operations import (
+    OPERATIONS,
+    POINT_TO_POINT,
+    Operation,
+    calibrated_operations,
+    is_message,
+    operation_of,
+)
 from profilers.steps.clock import CpuClock
 from profilers.steps.timer import StepTimer
 from tests.support.profilers.uniform_records import named, summary, write
@@ -57,6 +66,20 @@ def test_it_is_known_by_all_its_names_and_calibrated() -> None:
     assert calibrated_operations()[-1] == "shout"
     (choice,) = nccl_log.choices(["NCCL INFO Shout: 8 Bytes -> Algo RING proto LL time 1.0"])
     assert choice.operation == "shout"
+
+
+def test_an_end_of_a_message_is_timed_between_two_ranks_alone_and_never_in_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(4, "cpu", 4, 1 << 30)
+    whisper = replace(MADE_UP, name="whisper", other_names=(), verdict=POINT_TO_POINT)
+    assert message_seconds_reason(["whisper"]) is None
+    monkeypatch.setattr(operations, "OPERATIONS", (*OPERATIONS[:4], MADE_UP, whisper))
+    assert [is_message(name) for name in ("whisper", "shout", "fp32")] == [True, False, False]
+    curves = plan(machine, quick=True)
+    sizes = {name: {one.ranks for one in curves if one.name == name} for name in ("whisper", "shout")}
+    assert sizes == {"whisper": {2}, "shout": {2, 4}}
+    assert (message_seconds_reason(["whisper"]) or "").startswith("whisper: a message is recorded from")
 
 
 @pytest.mark.usefixtures("made_up")

@@ -20,7 +20,7 @@ from engine.config.layout import layout_of
 from engine.config.presets import resolve
 from engine.run import ownership, run_folder
 from engine.run.progress import Progress
-from profilers.analysis.communication import MESSAGES
+from profilers.records.operations import is_message
 from profilers.records.reader import RunRecords
 from profilers.records.schema import (
     PHASES,
@@ -238,7 +238,7 @@ def _calls(
             group_size=ranks,
             bytes=int(size / count),
             start_unix=sample.start_unix + sample.step_seconds * (call + 1) / (count + 1),
-            seconds=None if operation in MESSAGES else seconds,
+            seconds=None if is_message(operation) else seconds,
             exposed_seconds=seconds * EXPOSED,
         )
 

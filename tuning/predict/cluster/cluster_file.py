@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.config.errors import InputError, remedy_of
 from engine.run.calibration import host_links
+from profilers.records.operations import named_in_nccl
 from tuning.predict.cluster.csv_table import GIGA, read
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link, Measured
 
@@ -132,7 +133,6 @@ Finder = Callable[[str], Accelerator]
 NO_SOURCE = "no source tells this figure, and none is made up; give it in a cluster file of your own"
 #: Bytes of the collectives behind a table of measured bandwidths, as its header says.
 _TABLE_BYTES = 256e6
-_OPERATIONS = {"AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter"}
 _NO_START = "no figure; 0 until a calibration measures it"
 
 
@@ -202,7 +202,8 @@ def _link_between(where: str, part: Nodes) -> Link:
 def _read_bandwidths(path: Path) -> tuple[Measured, ...]:
     """Bandwidths by number of nodes, from a CSV with ``collective``, ``nodes`` and ``bandwidth_gb_s``."""
     sheet = read(path)
-    names = [_OPERATIONS.get(str(name), str(name)) for name in sheet.texts("collective")]
+    operations = named_in_nccl()
+    names = [operations.get(str(name), str(name)) for name in sheet.texts("collective")]
     rows = list(zip(names, sheet.whole("nodes"), sheet.numbers("bandwidth_gb_s", GIGA), strict=True))
     return tuple(
         Measured(

@@ -16,6 +16,7 @@ from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import parts_of, plan_of
 from engine.schedules.actions import Costs
+from profilers.records.operations import is_message
 from tuning.predict.model import compute, step_time
 from tuning.predict.model.cases import cases_of
 from tuning.predict.model.constants import Constants
@@ -32,7 +33,6 @@ from tuning.predict.traffic.rank import ARRIVING, Pipeline, traffic_of, why_not_
 
 #: Seconds of a call, or None for what the machine's links need.
 Price = Callable[[Call], float | None]
-_MESSAGES = ("send", "recv")
 
 
 def simulate_config(config: RunConfig, target: Target, jitter: float = 0.0, seed: int = 0) -> Simulated:
@@ -200,7 +200,7 @@ class _Converter:
         return known
 
     def _is_collective(self, call: Call) -> bool:
-        return call.axis != "pp" or call.operation not in _MESSAGES
+        return call.axis != "pp" or not is_message(call.operation)
 
     def _item(self, item: Call | Join) -> Item:
         if not isinstance(item, Call):

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from engine.schedules.actions import Work
 from profilers.analysis.anatomy import clocks_of
 from profilers.collectives.meeting import CallKey
+from profilers.records.operations import is_message
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table
 from profilers.steps.clock_offset import ClockOffset
@@ -33,7 +34,6 @@ from workbench.figures.steps import MILLI, RANKS, SkewSeries
 MOST_BARS = 1_000
 #: Parts of the step's length below which a gap between two of a kind is not drawn.
 _FINEST = 2_000
-_MESSAGES = {("pp", "send"), ("pp", "recv")}
 PHASE, ACTION, CALL = "phase", "action", "call"
 
 
@@ -137,7 +137,7 @@ def _calls(rank: int, rows: Iterable[tuple[Any, float]]) -> Iterator[LaneBar]:
     for row, start in rows:
         kind = row.axis, row.operation
         counts[kind] = counts.get(kind, -1) + 1
-        if row.seconds is not None and kind not in _MESSAGES:
+        if row.seconds is not None and not (row.axis == "pp" and is_message(row.operation)):
             waited = (
                 "" if row.exposed_seconds is None else f", waited for {row.exposed_seconds * MILLI:,.2f} ms"
             )
