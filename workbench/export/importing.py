@@ -16,8 +16,6 @@ from workbench.export.mapping import documents
 from workbench.export.mapping.rows import USUAL, Document, Format
 
 _BY_SUFFIX = {".json": documents.read_json, ".yaml": documents.read_yaml, ".yml": documents.read_yaml}
-#: Files that only one of them has, whatever stands in them.
-_ALONE = {".py": "torchtitan", ".toml": "torchtitan"}
 #: Larger than any such file.
 _MOST_BYTES = 4 * 2**20
 
@@ -140,17 +138,17 @@ def _find_format(name: str) -> Format:
 
 def _detect_format(path: Path, text: str) -> Format:
     """The format most of whose keys the file has, where its first keys leave no doubt."""
-    if (reads := _BY_SUFFIX.get(path.suffix.lower())) is not None:
+    suffix = path.suffix.lower()
+    if (reads := _BY_SUFFIX.get(suffix)) is not None:
         reads(text)  # what is wrong with it as such is said first
-    if (alone := _ALONE.get(path.suffix.lower())) is not None:
-        return _find_format(alone)
+    if own := [form for form in _formats() if suffix in form.own_suffixes]:
+        return own[0]
     best: list[tuple[float, Format]] = []
     for form in _formats():
         try:
-            given = form.document(text)
+            given, keys = form.document(text), documents.read_format(form.name)["keys"]
         except InputError:
             continue
-        keys = documents.read_format(form.name)["keys"]
         heads = {key.split(".")[0] for key in given}
         known = {key.split(".")[0] for key in keys}
         if heads:

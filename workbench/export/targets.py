@@ -30,8 +30,8 @@ class Target:
 
     ``title`` is what it is for people. ``render`` makes the files of a run, given its study if it has one. ``start`` is
     the file of the export that starts the training. ``package`` is what has to be installed where it trains, beside
-    this project; None if that is all. ``format`` is the trainer's file, with its table of settings; None of what takes
-    this project's own configuration.
+    this project; None if that is all, or if the format says it. ``format`` is the trainer's file, with its table of
+    settings; None of what takes this project's own configuration.
     """
 
     name: str
@@ -40,6 +40,16 @@ class Target:
     start: str
     package: str | None = None
     format: Format | None = None
+
+    def required_package(self) -> str | None:
+        """What has to be installed where it trains, of a trainer's file too.
+
+        Raises:
+            InputError: nobody took from that trainer what it knows.
+        """
+        if self.format is None:
+            return self.package
+        return str(documents.read_format(self.format.name)["package"]).partition(" ")[0]
 
     def facts(self, exported: Bundle) -> dict[str, Any]:
         """What an export does not say, what its keys were checked against, and which checks were made, of what."""
@@ -51,8 +61,7 @@ class Target:
 
 def _public(form: Format) -> Target:
     """The target of a public trainer."""
-    package = documents.read_format(form.name)["package"].partition(" ")[0]
-    return Target(form.name, form.title, functools.partial(render_format, form), "run.sh", package, form)
+    return Target(form.name, form.title, functools.partial(render_format, form), "run.sh", format=form)
 
 
 TARGETS: tuple[Target, ...] = (

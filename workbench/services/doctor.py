@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from engine.config.errors import InputError
 from workbench.export import targets
 
 if TYPE_CHECKING:
@@ -195,12 +196,11 @@ def _export_targets() -> Iterator[Check]:
     """What a winner can be exported to, and whether its trainer is installed here; that is not needed to export."""
     for target in targets.TARGETS:
         name = f"export {target.name}"
-        if target.package is None:
-            yield Check(name, "ok", "built in")
-            continue
         try:
-            yield Check(name, "ok", importlib.metadata.version(target.package))
+            package = target.required_package()
+            version = "built in" if package is None else importlib.metadata.version(package)
+            yield Check(name, "ok", version)
+        except InputError as error:
+            yield Check(name, "missing", "", str(error))
         except importlib.metadata.PackageNotFoundError:
-            yield Check(
-                name, "note", "", f"{target.package} is not installed here; exporting works without it"
-            )
+            yield Check(name, "note", "", f"{package} is not installed here; exporting works without it")

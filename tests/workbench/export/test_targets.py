@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,9 @@ import pytest
 from tests.workbench.conftest import Furnished, Run
 from tests.workbench.pages.test_pages import visit
 from workbench.analysis.studies import StudyDocument
-from workbench.export import targets
+from workbench.export import importing, targets
 from workbench.export.bundle import Bundle
+from workbench.export.mapping import documents
 from workbench.export.targets import TARGETS, Target
 from workbench.home.runs import RunView
 from workbench.services import doctor
@@ -56,3 +60,52 @@ def test_doctor_says_whether_its_trainer_is_installed(tmp_path: Path) -> None:
     assert checks["export abacus"].status == "note"
     assert "abacus-trainer is not installed" in checks["export abacus"].why
     assert doctor.usable(list(checks.values()))
+
+
+#: Of a trainer whose keys nobody took yet: who knows the others, and what is said of it.
+SCRIPT = """
+import sys
+from pathlib import Path
+
+from workbench.export.mapping import documents
+
+documents.KNOWN = Path(sys.argv[1])
+from engine.config.errors import InputError
+from workbench.export.targets import find_target
+
+print(find_target("torchrun").required_package(), find_target("accelerate").required_package())
+try:
+    find_target("hf").required_package()
+except InputError as error:
+    print(error)
+"""
+
+
+def test_a_trainer_whose_keys_are_not_known_yet_leaves_the_others_alone(
+    own_home: Furnished, tmp_path: Path, command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = json.loads(documents.KNOWN.read_text("utf-8"))
+    lacking = tmp_path / "known_keys.json"
+    lacking.write_text(json.dumps({name: keys for name, keys in known.items() if name != "hf"}))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, lacking], capture_output=True, text=True, check=False
+    )
+    others, said = done.stdout.splitlines()
+    assert others == "None accelerate"
+    assert said.startswith(
+        "known_keys.json='hf': is not in it: python -m tests.support.trainers.environments hf"
+    )
+
+    monkeypatch.setattr(documents, "KNOWN", lacking)
+    documents.read_format.cache_clear()
+    try:
+        checks = {check.name: check for check in doctor.examine(tmp_path)}
+        assert (checks["export hf"].status, checks["export hf"].why) == ("missing", said)
+        assert checks["export accelerate"].status != "missing"
+        run = next(path.name for path in own_home.home.iterdir() if path.name.startswith("20"))
+        command("export", run, "--to", "hf", "--out", tmp_path / "hf").refused(said)
+        assert command("export", run, "--to", "accelerate", "--out", tmp_path / "accelerate").code == 0
+        imported = importing.read(tmp_path / "accelerate" / "accelerate.yaml")
+        assert imported.format == "accelerate"
+    finally:
+        documents.read_format.cache_clear()

@@ -423,4 +423,5 @@ TORCHTITAN = Format(
         ),
     ),
     tried={"parsed": "by torchtitan 0.3.0", "trained": "FSDP2 and tensor parallel on two CPU ranks"},
+    own_suffixes=(".py", ".toml"),
 )

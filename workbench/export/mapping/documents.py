@@ -94,9 +94,16 @@ def _of_keys(tree: object) -> Document:
 
 @functools.cache
 def read_format(name: str) -> dict[str, Any]:
-    """Of a format: ``package`` with its version, ``keys`` with their types, ``usual`` values."""
-    found: dict[str, Any] = json.loads(KNOWN.read_text(encoding="utf-8"))[name]
-    return found
+    """Of a format: ``package`` with its version, ``keys`` with their types, ``usual`` values.
+
+    Raises:
+        InputError: nobody took them from the trainer yet.
+    """
+    found: dict[str, dict[str, Any]] = json.loads(KNOWN.read_text(encoding="utf-8"))
+    if name not in found:
+        remedy = f"is not in it: python -m tests.support.trainers.environments {name} writes what that trainer knows"
+        raise InputError(KNOWN.name, name, remedy)
+    return found[name]
 
 
 def usual(name: str) -> Document:

@@ -164,7 +164,8 @@ class Format:
     ``text`` writes a document, ``document`` reads one. ``problems`` are what its own parser lets through although it is
     wrong; the number of ranks is 0 where it is not known. ``ranks`` reads it from a document that says it.
     ``partly`` are keys of which some values have no setting here. ``launch`` is how it is started, ``tried`` what tests
-    tried with it, by level: *parsed* and *trained*.
+    tried with it, by level: *parsed* and *trained*. A file with one of the ``own_suffixes`` is this trainer's, whatever
+    stands in it.
     """
 
     name: str
@@ -180,6 +181,7 @@ class Format:
     constants: Document = field(default_factory=dict)
     partly: tuple[str, ...] = ()
     ranks: Callable[[Document], int | None] = lambda document: None
+    own_suffixes: tuple[str, ...] = ()
 
     def row(self, setting: str) -> Row:
         """The row about a setting."""
