@@ -227,7 +227,9 @@ def names() -> str:
                     (
                         f"`{name}`",
                         paper(method.paper),
-                        ", ".join(f"`{one}`" for one in method.fields),
+                        ", ".join(
+                            f"`{one}`" for one in (method.value, *method.fields) if isinstance(one, str)
+                        ),
                         "yes" if method.feeds_back else "",
                         "yes" if method.one_way else "",
                     )

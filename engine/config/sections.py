@@ -201,10 +201,11 @@ class Schedule(Section):
 class Compression(Section):
     """Compression of gradients before they are summed over dp, from ``start_step`` on.
 
-    ``ratio`` is the share of values that topk and randomk send, ``rank`` that of powersgd's factors. int8, int4 and
-    sign have one scale for ``bucket_values`` values. What was not sent is added to the next gradient with
-    ``error_feedback``; without a value all do that but fp16, bf16 and randomk. ``stochastic`` rounds to int8 and
-    int4 without bias; without a value that is done where errors are not fed back; else values go to the nearest.
+    ``docs/reference/names.md`` has the methods: which fields act with each, and which feed back errors by themselves.
+    ``ratio`` is the share of values that are sent, ``rank`` that of the factors that are sent in place of a matrix.
+    ``bucket_values`` values have one scale. With ``error_feedback`` what was not sent is added to the next gradient;
+    without a value the method decides. ``stochastic`` rounds to integers without bias; without a value that is done
+    where errors are not fed back; else values go to the nearest.
     ``layers`` gives parameters another ratio, rank or number of bits, by their name or a glob; "none" leaves them
     alone. topk picks from each of them by itself, and from all others of a bucket together. With the ``plan`` l_greco
     the other layers get theirs by what they cost and what they lose: before step 10 and every ``plan_every`` steps
@@ -212,11 +213,11 @@ class Compression(Section):
     error, as the paper has it, errors add up; with loss what counts is the share of a layer's gradient that is lost, by
     the layer's weight for the loss, and a plan that saves less than 5 % of the bytes is none.
 
-    zero_stage 1 to 3 send gradients as int8 or int4 to the rank that needs them. ``weights`` is what zero_stage 2 and 3
-    gather parameters in, and ``experts`` what ep sends tokens and their gradients in, forward and backward. With lsh
-    tokens that are alike travel as their mean, so many that ``expert_rate`` of the bytes is sent (one for each expert
-    at least), and with ``expert_residual`` a token's distance from the mean is added to what comes back; lsh_int8 sends
-    means as int8, and the rate is that of both together. At evaluation all tokens travel.
+    zero_stage 1 to 3 take methods that can send a gradient to the rank alone that needs it. ``weights`` is what
+    zero_stage 2 and 3 gather parameters in, and ``experts`` what ep sends tokens and their gradients in, forward and
+    backward. With lsh tokens that are alike travel as their mean, so many that ``expert_rate`` of the bytes is sent
+    (one for each expert at least), and with ``expert_residual`` a token's distance from the mean is added to what
+    comes back; lsh_int8 sends means as int8, and the rate is that of both together. At evaluation all tokens travel.
     """
 
     method: Annotated[str, OneOf(compression_methods.names)] = "none"

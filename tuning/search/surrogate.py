@@ -41,6 +41,9 @@ class Belief:
     probability to run out of memory, ``faults`` to fail otherwise. ``refused`` has a reason where that is certain,
     else nothing. ``fills``: predicted bytes over those that a device can hold, NaN where that is not known.
     ``slow_features`` say which are alike in whether they are slow; without them those that say it of errors do.
+
+    Studies leave ``slower``, ``slow_chance``, ``slow_features`` and ``faults`` at nothing: their predictions know no
+    such figures. Published tables do, by which ``benchmarks/_search_prior.py`` judges the prior; tests give them, too.
     """
 
     features: Array
