@@ -31,6 +31,8 @@ LOOKS: dict[str, tuple[str, str]] = {
 _SPOKEN = {ending.value: ending.spoken for ending in Ending} | {
     "communication_exposed": "exposed communication"
 }
+#: By the value of train.adapt, the name that its authors gave it.
+ADAPTERS = {"lora": "LoRA", "losa": "LoSA"}
 
 
 def look(state: str) -> tuple[str, str]:
