@@ -82,6 +82,11 @@ def rough(value: float) -> str:
     return "under a second" if value < 1 else f"{value:.0f} s" if value < 100 else seconds(value)
 
 
+def estimate(value: float) -> str:
+    """A duration that is an estimate: under a second, about 12 s."""
+    return rough(value) if value < 1 else f"about {rough(value)}"
+
+
 def gib(size: float | None) -> str:
     """Bytes as GiB, MiB below a tenth of one, KiB below a tenth of that, and below one as they are."""
     if size is None:
