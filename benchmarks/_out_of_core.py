@@ -27,7 +27,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.config.sections import BlockAction
 from engine.footprint import block_plan
 from engine.footprint.activations import costs_of_block
-from engine.footprint.block_plan import Around, BlockPlan, Cost
+from engine.footprint.block_plan import BlockPlan, Cost, StageOverhead
 from engine.footprint.budget import stage_surroundings
 from engine.footprint.footprint import plan_of
 from engine.model.activation_memory import Offload, Tier
@@ -65,7 +65,7 @@ class Setting:
     """What plans are made from: costs of a block, what a stage has besides, and the paced rates in bytes a second."""
 
     choices: list[dict[BlockAction, Cost]]
-    around: Around
+    around: StageOverhead
     rates: dict[BlockAction, float]
 
     def plans(self) -> list[tuple[int, BlockPlan]]:

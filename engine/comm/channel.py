@@ -70,7 +70,7 @@ class Message:
         return self.tensor
 
 
-class UnderWay:
+class AsyncCall:
     """A call beside computation; the time for which it is waited for counts as exposed communication."""
 
     __slots__ = ("_work",)
@@ -133,7 +133,7 @@ class Channel:
 
     def start_all_gather_into(self, out: Tensor, x: Tensor) -> Waitable:
         """``all_gather_into`` beside computation."""
-        return UnderWay(all_gather_single(out, x, group=self.group, async_op=True))
+        return AsyncCall(all_gather_single(out, x, group=self.group, async_op=True))
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
         """[size * n, ...] -> [n, ...]: this rank's part of the sum over ranks."""

@@ -98,14 +98,14 @@ class Exchange:
         """[n] of every rank into ``out`` [size * n]."""
         return self._backend.alltoall_base(out, self._repeat_for_ranks(x), [], [], self._options)
 
-    def reduce_scatter(self, out: Tensor, x: Tensor, operation: Any) -> _Reduced:
+    def reduce_scatter(self, out: Tensor, x: Tensor, operation: Any) -> _PendingReduction:
         """This rank's part [n] of the reduced ``x`` [size * n] into ``out``."""
         parts = torch.empty_like(x)
         if x.nbytes >= self._size * LARGE:
             work: Any = start(self._backend, parts, x)
         else:
             work = self._backend.alltoall_base(parts, x, [], [], self._options)
-        return _Reduced(work, parts.view(self._size, *out.shape), out, operation)
+        return _PendingReduction(work, parts.view(self._size, *out.shape), out, operation)
 
     def start_reduce_scatter(
         self, out: Tensor, x: Tensor, operation: Any, ended: Callable[[], None]
@@ -126,17 +126,17 @@ class Exchange:
         future: torch.futures.Future[None] = work.get_future().then(reduce)
         return future
 
-    def all_reduce(self, x: Tensor, operation: Any) -> _Reduced:
+    def all_reduce(self, x: Tensor, operation: Any) -> _PendingReduction:
         """Reduce ``x`` over the ranks in place."""
         parts = x.new_empty((self._size, *x.shape))
         work = self._backend.alltoall_base(parts.view(-1), self._repeat_for_ranks(x), [], [], self._options)
-        return _Reduced(work, parts, x, operation)
+        return _PendingReduction(work, parts, x, operation)
 
     def _repeat_for_ranks(self, x: Tensor) -> Tensor:
         return x.expand(self._size, *x.shape).contiguous().view(-1)
 
 
-class _Reduced:
+class _PendingReduction:
     """Work whose parts [ranks, ...] are reduced into ``out`` when they are there."""
 
     __slots__ = ("_operation", "_out", "_parts", "_work")

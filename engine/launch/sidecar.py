@@ -155,7 +155,7 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True, slots=True)
-class Whereabouts:
+class ProcessLocation:
     """Where one rank runs: its process, the name of its host, and what tells that from others of the name."""
 
     pid: int
@@ -172,16 +172,16 @@ class Host:
     pids: tuple[int, ...]
 
 
-def here() -> Whereabouts:
+def here() -> ProcessLocation:
     """Of this process. Where processes cannot see each other's numbers, they have different hosts."""
     try:
         numbers = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         numbers = ""
-    return Whereabouts(os.getpid(), socket.gethostname(), f"{boot()} {numbers}")
+    return ProcessLocation(os.getpid(), socket.gethostname(), f"{boot()} {numbers}")
 
 
-def hosts_of(ranks: Sequence[Whereabouts]) -> list[Host]:
+def hosts_of(ranks: Sequence[ProcessLocation]) -> list[Host]:
     """The hosts of all ranks, that of rank 0 first; two with one name are numbered."""
     groups: dict[tuple[str, str], list[int]] = {}
     for rank, process in enumerate(ranks):

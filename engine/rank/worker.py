@@ -29,7 +29,7 @@ from engine.rank.loop import DivergedError
 from engine.run import netns
 from engine.run.commands import StopControl
 from engine.run.devices.selection import load_backend
-from engine.run.messages import RankReport, RankTask, Seat
+from engine.run.messages import LabPlacement, RankReport, RankTask
 from engine.run.outcome import Ending
 from engine.run.processes import data_limit, die_with, ran_out_of_memory, yield_to_running_threads
 from engine.run.progress import Progress
@@ -143,7 +143,7 @@ def train_in_group(
     folder: Path,
     device: torch.device,
     progress: Progress | None,
-    seat: Seat | None = None,
+    seat: LabPlacement | None = None,
 ) -> bool:
     """Train as one rank of an initialised default group; False if the run was stopped early."""
     layout = layout_of(config)
@@ -185,7 +185,7 @@ def train_in_group(
 
 
 def _introduce(
-    rank: int, config: RunConfig, device: torch.device, seat: Seat | None, writer: RecordWriter
+    rank: int, config: RunConfig, device: torch.device, seat: LabPlacement | None, writer: RecordWriter
 ) -> None:
     """Record where and with what this rank computes: the machine's name (in the lab with the number of the host), which
     of the run's devices it has, and the variables that change what it does.

@@ -21,7 +21,7 @@ from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.footprint import footprint
-from engine.footprint.device_overhead import Outside
+from engine.footprint.device_overhead import DeviceOverhead
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import Footprint
 from tuning.predict import answer
@@ -196,7 +196,9 @@ class _Row(NamedTuple):
     peak: float
 
 
-def _answer(config: RunConfig, target: Target, row: _Row, held: Footprint, beside: Outside) -> Forecast:
+def _answer(
+    config: RunConfig, target: Target, row: _Row, held: Footprint, beside: DeviceOverhead
+) -> Forecast:
     number, found, needs = row.number, row.found, row.needs
     seconds = Range(*(float(column[number]) for column in found[:3]))
     work = workload_of(config)

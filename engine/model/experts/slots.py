@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from engine.comm import host_values
-from engine.model.copies import Lane
+from engine.model.copies import CopyThread
 from engine.model.linear import apply
 
 Home = Literal["host", "disk"]
@@ -140,7 +140,7 @@ class ExpertSlots:
     def __post_init__(self) -> None:
         self._cache = ExpertCache(self.count, ())
         self._homes: dict[int, tuple[Tensor, ...]] = {}
-        self._lane = Lane("experts")
+        self._lane = CopyThread("experts")
         self._coming: dict[Key, Future[None]] = {}
         self._chosen: dict[int, list[Key]] = {}
         self._experts: list[_Expert] = []

@@ -113,7 +113,7 @@ Work = Iterator[Call]
 Waits = list[tuple[Any, Any]]
 
 
-class Background:
+class BackgroundWorker:
     """At most one work at a time, driven by the main thread: calls on the group keep one order on all ranks."""
 
     def __init__(self, timer: StepTimer) -> None:

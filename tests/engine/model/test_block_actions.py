@@ -26,7 +26,7 @@ from engine.footprint.block_plan import ACTIONS, BlockPlan, Cost
 from engine.footprint.budget import least_budget, stage_surroundings
 from engine.footprint.footprint import footprints, plan_of
 from engine.model.activation_memory import Activations, Offload
-from engine.model.copies import DiskCopies, Lane, ThreadCopies
+from engine.model.copies import CopyThread, DiskCopies, ThreadCopies
 from engine.model.decoder import Decoder
 from engine.model.workloads.blueprint import open_blueprint
 from engine.parallel.build import alone, build_stages, set_micro_batches
@@ -329,7 +329,7 @@ def test_places_in_a_file_are_used_again(tmp_path: Path) -> None:
 
 
 def test_a_thread_can_be_as_slow_as_a_link() -> None:
-    lane = Lane("slow", rate=1e6)
+    lane = CopyThread("slow", rate=1e6)
     start = time.perf_counter()
     futures = [lane.submit(lambda: None, 20_000) for _ in range(3)]
     for future in futures:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.run.outcome import GOOD, About, Ending, RunOutcome, endings_about
+from engine.run.outcome import GOOD, Ending, Subject, RunOutcome, endings_about
 
 ROOT = Path(__file__).parents[3]
-ENTRY = '    MELTED = "melted", About.{}, "too hot", "melted away", "red", "whatshot", "a fan"\n'
+ENTRY = '    MELTED = "melted", Subject.{}, "too hot", "melted away", "red", "whatshot", "a fan"\n'
 #: The module with one line more, in place of the real one; then everybody who knows endings is asked.
 SCRIPT = """
 import sys, types
@@ -56,7 +56,7 @@ print("known everywhere")
 
 
 def test_every_ending_is_about_something() -> None:
-    assert set().union(*map(endings_about, About)) == set(Ending)
+    assert set().union(*map(endings_about, Subject)) == set(Ending)
     assert {Ending.COMPLETED, Ending.PRUNED} == GOOD
     assert [ending for ending in Ending if RunOutcome(ending).good] == [Ending.COMPLETED, Ending.PRUNED]
 
@@ -66,7 +66,7 @@ def test_no_ending_is_without_words(field: str) -> None:
     assert all(getattr(ending, field) for ending in Ending)
 
 
-@pytest.mark.parametrize("about", [about.name for about in About])
+@pytest.mark.parametrize("about", [about.name for about in Subject])
 def test_a_new_ending_is_one_entry(about: str) -> None:
     command = [sys.executable, "-c", SCRIPT, ENTRY.format(about), about]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

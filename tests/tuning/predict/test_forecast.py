@@ -11,7 +11,7 @@ import pytest
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules
-from engine.footprint.device_overhead import Outside, device_overhead
+from engine.footprint.device_overhead import DeviceOverhead, device_overhead
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import largest
 from tests.support.drawn import SEED
@@ -99,7 +99,7 @@ def test_a_rank_on_a_cpu_has_nothing_outside_an_allocator() -> None:
     here = target.calibrated_target(calibrations.calibration())
     asked = parse({})
     found = forecast(asked, here)
-    assert found.outside == Outside()
+    assert found.outside == DeviceOverhead()
     assert found.as_dict()["memory_breakdown"]["outside_allocator"] == 0
     assert found.memory_bytes.median == pytest.approx(1.03 * largest(asked).total_bytes + headroom.CPU_BYTES)
     assert headroom.OUTSIDE_SAID not in found.notes

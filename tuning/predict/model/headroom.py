@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from engine.footprint.device_overhead import Outside, device_overhead, layout_overhead, nccl_settings
+from engine.footprint.device_overhead import DeviceOverhead, device_overhead, layout_overhead, nccl_settings
 from tuning.predict.model.cases import Array, Cases
 
 GIB = 2**30
@@ -113,12 +113,12 @@ OUTSIDE_SAID = (
 )
 
 
-def rank_overhead(config: RunConfig, on_cpu: bool) -> Outside:
+def rank_overhead(config: RunConfig, on_cpu: bool) -> DeviceOverhead:
     """What one rank holds outside of the allocator; a rank on a CPU nothing."""
-    return Outside() if on_cpu else device_overhead(config)
+    return DeviceOverhead() if on_cpu else device_overhead(config)
 
 
-def overhead_columns(found: Sequence[Outside]) -> Beside:
+def overhead_columns(found: Sequence[DeviceOverhead]) -> Beside:
     """Of many ranks as columns."""
     rows = np.array([(one.likely, one.low, one.high) for one in found], np.float64).reshape(-1, 3)
     return Beside(*rows.T)

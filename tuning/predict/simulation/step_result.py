@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.config.run_config import RunConfig
-from engine.footprint.activations import Kept
+from engine.footprint.activations import ActivationBytes
 from engine.footprint.footprint import footprints, parts_of
 from engine.footprint.side_activations import kept_of
 from engine.schedules.actions import Work
@@ -178,7 +178,7 @@ class MemoryLine:
         return self.resting_bytes + self.activation_bytes
 
 
-def changes(kept: Mapping[int, Kept]) -> dict[tuple[Work, int], float]:
+def changes(kept: Mapping[int, ActivationBytes]) -> dict[tuple[Work, int], float]:
     """By (work, stage), what an action leaves on the device or takes away; of a split one W takes what I leaves."""
     found: dict[tuple[Work, int], float] = {}
     for stage, one in kept.items():

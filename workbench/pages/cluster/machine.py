@@ -62,7 +62,7 @@ def _empty() -> None:
         st.code(store.COMMAND, language="bash")
 
 
-def _state(stored: store.Found, shown: Calibration) -> None:
+def _state(stored: store.CalibrationLookup, shown: Calibration) -> None:
     when = f"Measured {words.date_text(shown.measured_unix)}, {words.ago(shown.measured_unix)}"
     with st.container(horizontal=True, vertical_alignment="center", key="machine-state"):
         if stored.calibration:

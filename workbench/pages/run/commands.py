@@ -20,7 +20,7 @@ from engine.config.validation import live_changes
 from engine.run import answers as run_commands
 from engine.run import answers as run_orders
 from engine.run import commands, run_folder
-from engine.run.answers import Waiting
+from engine.run.answers import PendingOrder
 from tuning.storage.commands import send
 from tuning.storage.study_folder import STUDIES
 from workbench.home import control, traces
@@ -72,7 +72,7 @@ def _command_parts(folder: Path, going: bool) -> None:
         st.caption(f"To take a snapshot of each rank's memory while a run is running: `{command}`.")
 
 
-def _snapshot_progress(order: Waiting) -> str:
+def _snapshot_progress(order: PendingOrder) -> str:
     if order.first is None:
         return "requested; ranks begin two steps after they have seen the request."
     if order.state == "recording":
