@@ -21,7 +21,7 @@ from engine.comm.gloo_exchange import Exchange, can_reduce
 from profilers import torch_private
 from profilers.collectives.recorder import active_recorder, pause_recording
 from profilers.collectives.wire_bytes import EXCHANGE
-from profilers.steps.timer import Issued
+from profilers.steps.timer import IssuedCall
 from profilers.steps.wait_sampler import waits_here
 from profilers.torch_private import functional_collectives as functional
 
@@ -52,7 +52,7 @@ class Message:
 
     __slots__ = ("_call", "_recorder", "_work", "tensor")
 
-    def __init__(self, tensor: Tensor, work: Any, call: Issued | None) -> None:
+    def __init__(self, tensor: Tensor, work: Any, call: IssuedCall | None) -> None:
         self.tensor, self._work, self._call = tensor, work, call
         self._recorder = active_recorder()
 

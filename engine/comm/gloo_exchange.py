@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from profilers.collectives.recorder import active_recorder
-from profilers.steps.timer import Issued
+from profilers.steps.timer import IssuedCall
 from profilers.steps.wait_sampler import waits_here
 
 #: Bytes to one rank from which on the order of messages counts for more than the number of calls.
@@ -35,7 +35,7 @@ class Messages:
 
     __slots__ = ("_call", "_kept", "_works")
 
-    def __init__(self, works: list[Any], kept: tuple[Tensor, Tensor], call: Issued | None = None) -> None:
+    def __init__(self, works: list[Any], kept: tuple[Tensor, Tensor], call: IssuedCall | None = None) -> None:
         self._works, self._kept, self._call = works, kept, call
 
     @waits_here
@@ -54,7 +54,7 @@ def start(
     x: Tensor,
     receive: Sequence[int] = (),
     send: Sequence[int] = (),
-    call: Issued | None = None,
+    call: IssuedCall | None = None,
 ) -> Messages:
     """Rows of a contiguous ``x`` to the ranks in order, and theirs into a contiguous ``out``; as many as the lists say,
     or equal parts. No message has no rows.

@@ -1,7 +1,7 @@
 """Builds a rank as the engine does, on the meta device and in a group of ranks that do not exist, and measures it.
 
-One micro-batch runs through one stage on tensors without values; what it leaves behind is counted. ``BuiltStage`` travels
-from the process that builds to the one that asked.
+One micro-batch runs through one stage on tensors without values; what it leaves behind is counted. ``BuiltStage``
+travels from the process that builds to the one that asked.
 """
 
 from __future__ import annotations

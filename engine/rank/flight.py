@@ -23,7 +23,7 @@ def listening(progress: Progress | None, rank: int, folder: Path, made: Groups) 
     if progress is None:
         yield
         return
-    about = last_calls.About(time.time(), made.axes, _members(made))
+    about = last_calls.DumpContext(time.time(), made.axes, _members(made))
     with last_calls.listening(progress.dump_requested, folder / FLIGHT / f"rank-{rank}.json", lambda: about):
         yield
 

@@ -16,7 +16,7 @@ from engine.config.layout import accumulation, mean_accumulation, settling_steps
 from engine.config.run_config import RunConfig
 from engine.model.experts.mixture import Mixture
 from engine.rank.environment_report import InterfaceLog
-from profilers.rank.step_records import StepRecords, Told, share_of_a_core
+from profilers.rank.step_records import StepRecords, StepReport, share_of_a_core
 from profilers.records.schema import ExpertSample, TaskSample
 from profilers.steps.resolve import SpanChoice
 from profilers.steps.sampling_budget import DetailChoice
@@ -125,7 +125,7 @@ class StepLog:
             tokens = sequences * config.data.sequence_length // self._rank.layout.cp
         more = expert_samples(times.step, self._mixtures)
         self._records.finish_step(
-            times, Told(tokens, loss, norm, more, task_samples(times.step, losses, config, dp))
+            times, StepReport(tokens, loss, norm, more, task_samples(times.step, losses, config, dp))
         )
         if times.step == self._rank.config.train.steps - 1:
             self._interfaces.read_at_rest()

@@ -41,9 +41,9 @@ from profilers.rank import identity
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import clock_for
 from profilers.steps.pipeline_actions import ActionRecorder
-from profilers.steps.rank_status import untold
+from profilers.steps.rank_status import unread_status
 from profilers.steps.timer import StepTimer
-from profilers.steps.wait_sampler import Lookout
+from profilers.steps.wait_sampler import WaitSampler
 from profilers.system.memory import give_back_freed
 
 _LAST_LINES = 12
@@ -149,8 +149,8 @@ def train_in_group(
     layout = layout_of(config)
     torch.manual_seed(config.train.seed)
     made = build_groups(layout, rank, device, group_timeout(config), transport_of(config))
-    standing = untold() if progress is None else progress.standing(rank)
-    timer = StepTimer(clock_for(device.type), standing)
+    status = unread_status() if progress is None else progress.status(rank)
+    timer = StepTimer(clock_for(device.type), status)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
     _introduce(rank, config, device, seat, writer)
     if carried := made.transport.record_fields():
@@ -172,7 +172,7 @@ def train_in_group(
         actions=ActionRecorder(timer) if config.parallel.pp * config.schedule.chunks > 1 else None,
     )
     try:
-        with flight.listening(progress, rank, folder, made), Lookout(timer, standing):
+        with flight.listening(progress, rank, folder, made), WaitSampler(timer, status):
             finished = loop.train(context)
         environment_report.note(
             context.config.environment, device, folder / LOGS / f"rank-{rank}.log", writer

@@ -54,14 +54,8 @@ class Ending(StrEnum):
     )
     #: Only read: nothing writes it, and a journal that has it opens as it always did.
     PREDICTED_OOM = (
-        *(
-            "predicted_oom",
-            Subject.CONFIGURATION,
-            "would not fit",
-            "would not have fitted",
-            "orange",
-            "memory",
-        ),
+        *("predicted_oom", Subject.CONFIGURATION, "would not fit", "would not have fitted"),
+        *("orange", "memory"),
     )
     OOM = "oom", Subject.CONFIGURATION, "out of memory", "ran out of memory", "red", "memory"
     HANG = "hang", Subject.CHANCE, "hang", "hung", "red", "hourglass_disabled"

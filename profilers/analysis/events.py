@@ -20,8 +20,7 @@ from profilers.analysis.communication import communication_rows
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import JoinedSteps
 from profilers.model.rows import (
-    AdaptedRow,
-    AheadRow,
+    AdapterRow,
     ChangeRow,
     CheckpointRow,
     ExpertSlotRow,
@@ -29,8 +28,9 @@ from profilers.model.rows import (
     NetworkRow,
     OuterRow,
     PlanRow,
+    PrefetchRow,
     QualityRow,
-    Resumed,
+    ResumeRow,
     SequenceGroupRow,
     SequencePlanRow,
     UpdateRow,
@@ -111,9 +111,9 @@ def checkpoint_rows(records: RunRecords) -> list[CheckpointRow]:
     return [row for row in found if row is not None]
 
 
-def resume_source(records: RunRecords) -> Resumed | None:
+def resume_source(records: RunRecords) -> ResumeRow | None:
     """What the run continued from."""
-    return next((_convert(data, Resumed) for data in _events(records, "resumed")), None)
+    return next((_convert(data, ResumeRow) for data in _events(records, "resumed")), None)
 
 
 def time_budget(records: RunRecords) -> dict[str, float]:
@@ -208,9 +208,9 @@ def sequence_rows(records: RunRecords) -> dict[str, Any]:
     }
 
 
-def ahead_rows(records: RunRecords) -> list[AheadRow]:
+def ahead_rows(records: RunRecords) -> list[PrefetchRow]:
     """As each rank told it at its end."""
-    found = [_convert(data, AheadRow) for data in _of_ranks(records, AHEAD_EVENT)]
+    found = [_convert(data, PrefetchRow) for data in _of_ranks(records, AHEAD_EVENT)]
     return sorted((row for row in found if row is not None), key=lambda row: row.rank)
 
 
@@ -237,9 +237,9 @@ def _of_ranks(records: RunRecords, kind: str) -> list[dict[str, Any]]:
 ADAPTED_EVENT = "adapted"
 
 
-def adapted_row(records: RunRecords) -> AdaptedRow | None:
+def adapted_row(records: RunRecords) -> AdapterRow | None:
     """What rank 0 told at the end of a run with a frozen model; None of any other."""
-    found = [_convert(data, AdaptedRow) for data in _events(records, ADAPTED_EVENT)]
+    found = [_convert(data, AdapterRow) for data in _events(records, ADAPTED_EVENT)]
     return next((row for row in reversed(found) if row is not None), None)
 
 

@@ -106,7 +106,7 @@ def status(json: Json = False) -> int:
     from workbench.text.output import emit_json
 
     reason = netns.unavailable()
-    labs = [] if reason else registry.standing()
+    labs = [] if reason else registry.list_labs()
     if json:
         emit_json({"available": reason is None, "reason": reason, "labs": [document(lab) for lab in labs]})
     elif labs:

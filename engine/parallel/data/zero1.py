@@ -16,7 +16,7 @@ from engine.parallel.data.averaging import AveragedParameters, Masters, SharedPa
 from engine.parallel.data.buckets import Bucket
 from engine.parallel.data.replica import Piece, UpdateGroup
 from profilers.collectives import recorder
-from profilers.steps.timer import Issued, StepTimer
+from profilers.steps.timer import IssuedCall, StepTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class _PendingGather:
 
     work: Waitable
     mine: Tensor
-    calls: list[Issued]
+    calls: list[IssuedCall]
 
 
 class SlicedParameters(AveragedParameters):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.run.outcome import GOOD, Ending, Subject, RunOutcome, endings_about
+from engine.run.outcome import GOOD, Ending, RunOutcome, Subject, endings_about
 
 ROOT = Path(__file__).parents[3]
 ENTRY = '    MELTED = "melted", Subject.{}, "too hot", "melted away", "red", "whatshot", "a fan"\n'

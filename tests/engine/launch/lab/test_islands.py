@@ -43,7 +43,7 @@ def made() -> Iterator[lab.Lab]:
     one.up()
     yield one
     one.down()
-    assert one not in registry.standing()
+    assert one not in registry.list_labs()
 
 
 @needs_lab
@@ -129,7 +129,7 @@ def test_a_link_that_does_not_carry_its_rate_is_refused(monkeypatch: pytest.Monk
         refused.value
     )
     assert "\n" not in str(refused.value)
-    assert one not in registry.standing()
+    assert one not in registry.list_labs()
 
 
 @needs_lab
@@ -212,7 +212,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """Runs in one lab of two islands, which the first of them sets up."""
     with Session(tmp_path_factory.mktemp("home")) as warm:
         yield warm
-    assert not [one for one in registry.standing() if one.pid == os.getpid()]
+    assert not [one for one in registry.list_labs() if one.pid == os.getpid()]
 
 
 SMALL: dict[str, Any] = {

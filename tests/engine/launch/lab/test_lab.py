@@ -48,13 +48,13 @@ def test_a_lab_is_complete_when_up_and_gone_when_down() -> None:
     made = lab.make_process_lab(even(3, 100.0))
     made.up()
     try:
-        assert made in registry.standing()
+        assert made in registry.list_labs()
         assert made.complete
         assert not made.deserted
         assert made.shape == even(3, 100.0)
     finally:
         made.down()
-    assert made not in registry.standing()
+    assert made not in registry.list_labs()
     assert not [name for name in left() if f"-{os.getpid()}-" in name and "-3x100000-" in name]
 
 
@@ -112,7 +112,7 @@ def test_a_command_that_fails_leaves_nothing() -> None:
     subprocess.run(["ip", "netns", "add", made.namespaces[1]], check=True)
     with pytest.raises(LabError, match="File exists"):
         made.up()
-    assert made not in registry.standing()
+    assert made not in registry.list_labs()
 
 
 @needs_lab
@@ -132,9 +132,9 @@ def test_what_a_killed_owner_left_is_swept() -> None:
         assert made not in registry.sweep()
         owner.send_signal(signal.SIGKILL)
     assert made.deserted
-    assert made in registry.standing()
+    assert made in registry.list_labs()
     assert made in registry.sweep()
-    assert made not in registry.standing()
+    assert made not in registry.list_labs()
 
 
 @needs_lab
