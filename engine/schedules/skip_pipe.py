@@ -67,7 +67,7 @@ def most_under_way(stages: int) -> int:
     return stages + stages // 2
 
 
-def skipping(whole: Plan, skips: Skips) -> Plan:
+def skip_stages(whole: Plan, skips: Skips) -> Plan:
     """A plan in which micro-batches leave out stages, from the one in which they do not. What is not planned deals
     paths in turn, and keeps the order of that one.
     """

@@ -12,7 +12,7 @@ from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from profilers.gpu import detection
 from tuning.storage import study_folder
-from tuning.storage.controllers import Leased, is_here, present, select_local, words
+from tuning.storage.controllers import LeasedTrial, is_here, present, select_local, words
 
 FIELD = "side_by_side"
 
@@ -37,7 +37,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class HostDevices:
     """What this host can deal: ``what`` is GPUs (by the driver's numbers, None for a part of one) or cores."""
 
     what: str
@@ -48,7 +48,7 @@ class Room:
         return max(1, len(self.devices) // ranks)
 
 
-def room(ranks: int, config: RunConfig) -> Room:
+def room(ranks: int, config: RunConfig) -> HostDevices:
     """The devices that trials of a study use here.
 
     Raises:
@@ -57,10 +57,10 @@ def room(ranks: int, config: RunConfig) -> Room:
     driver = detection.open_library()
     try:
         if selection.choose(config, ranks, driver).kind == "cuda":
-            return Room("GPUs", tuple(selection.visible(driver)))
+            return HostDevices("GPUs", tuple(selection.visible(driver)))
     finally:
         driver.close()
-    return Room("cores", tuple(sorted(os.sched_getaffinity(0))) if _can_deal_cores() else ())
+    return HostDevices("cores", tuple(sorted(os.sched_getaffinity(0))) if _can_deal_cores() else ())
 
 
 def check_alone(folder: Path, controllers: int) -> None:
@@ -109,14 +109,14 @@ def _can_deal_cores() -> bool:
     return hasattr(os, "sched_setaffinity")
 
 
-class Beside:
+class ConcurrentTrials:
     """How many other trials of a study ran on this host while one was measured: the mean over looks."""
 
     def __init__(self, number: int) -> None:
         self._number = number
         self._sum = self._looks = 0
 
-    def look(self, under_way: Sequence[Leased]) -> None:
+    def look(self, under_way: Sequence[LeasedTrial]) -> None:
         """Count those that run now."""
         self._sum += sum(trial.number != self._number for trial in select_local(under_way))
         self._looks += 1

@@ -29,7 +29,7 @@ from tuning.predict.answer import Change, Forecast, Range
 from tuning.predict.cluster.this_machine import seats_of
 from tuning.predict.model import headroom, step_time
 from tuning.predict.model.cases import Array, Cases, cases_of
-from tuning.predict.model.headroom import Beside, Room
+from tuning.predict.model.headroom import MemoryPrediction, OutsideAllocator
 from tuning.predict.model.step_time import Breakdown
 from tuning.predict.target import Target
 
@@ -135,7 +135,7 @@ def columns(cases: Cases, target: Target, precision: str) -> Columns:
     return Columns(seconds, low / factor, high * factor, parts)
 
 
-def room_of(counted: Array, target: Target, beside: Beside) -> Room:
+def room_of(counted: Array, target: Target, beside: OutsideAllocator) -> MemoryPrediction:
     """Bytes with an allowance and what is outside the allocator, and whether the target's devices have them."""
     return headroom.room(counted, target.memory_bytes, target.allowance, beside)
 
@@ -192,7 +192,7 @@ class _Row(NamedTuple):
     number: int
     cases: Cases
     found: Columns
-    needs: Room
+    needs: MemoryPrediction
     peak: float
 
 

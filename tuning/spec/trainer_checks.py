@@ -15,7 +15,7 @@ from tuning.spec.trainers.command_input import PREFIX
 _OF_STEPS = ("tokens_per_second", "step_seconds")
 
 
-class Asked(Protocol):
+class StudyRequest(Protocol):
     """What is looked at of a study's file."""
 
     @property
@@ -58,7 +58,7 @@ class Asked(Protocol):
         """What it aims at."""
 
 
-def check_trainer(file: Asked) -> None:
+def check_trainer(file: StudyRequest) -> None:
     """A trainer that is not this project's is told by its values alone, and measures nothing but steps.
 
     Raises:
@@ -83,7 +83,7 @@ def check_trainer(file: Asked) -> None:
     _check_steps_alone(file)
 
 
-def _check_steps_alone(file: Asked) -> None:
+def _check_steps_alone(file: StudyRequest) -> None:
     """A trainer that is not this project's has ranks of its own, and tells of its steps."""
     if file.ranks != 1:
         raise InputError("ranks", file.ranks, "are the trainer's own here, see its command; leave it out")
@@ -92,7 +92,7 @@ def _check_steps_alone(file: Asked) -> None:
         raise InputError("objective", others[0], remedy)
 
 
-def _check_command(file: Asked) -> None:
+def _check_command(file: StudyRequest) -> None:
     """Trials of a command follow each other, and turn what stands in it."""
     assert file.trainer is not None
     _check_steps_alone(file)

@@ -32,7 +32,7 @@ FRESH_SECONDS = 60.0
 BEAT_SECONDS, LOOK_SECONDS = 5.0, 1.0
 
 
-class Leased(Protocol):
+class LeasedTrial(Protocol):
     """A trial that runs."""
 
     @property
@@ -44,7 +44,7 @@ class Leased(Protocol):
         """Who runs it."""
 
 
-class Crew:
+class StudyControllers:
     """The controllers of a study that is kept in a folder, seen by one of them."""
 
     def __init__(self, folder: Path, me: Member) -> None:
@@ -157,7 +157,7 @@ def words(member: Member) -> str:
     return f"process {member.get('pid')} on {member.get('host', socket.gethostname())}"
 
 
-def select_local(under_way: Sequence[Leased]) -> list[Leased]:
+def select_local(under_way: Sequence[LeasedTrial]) -> list[LeasedTrial]:
     """The trials that run on this host; a study that began before hosts were noted has no others."""
     return [trial for trial in under_way if is_here(trial.lease or {})]
 

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tuning.sensitivity.effects import KnobRow
-from tuning.sensitivity.outcomes import Explained, PairEffect
+from tuning.sensitivity.outcomes import ModelEffects, PairEffect
 from tuning.sensitivity.report import Sensitivity
 from tuning.spec.objectives import Aim
 from workbench.figures.base import (
@@ -92,7 +92,7 @@ def share_series(found: Sensitivity) -> ShareSeries:
     )
 
 
-def effect_series(part: Explained | None, reason: str = "") -> EffectSeries:
+def effect_series(part: ModelEffects | None, reason: str = "") -> EffectSeries:
     """Of ``value`` or ``failure`` of SHAP's outcome; None with the reason while there is none."""
     if part is None or part.knobs is None:
         return EffectSeries([], [], [], "", "", part.reason if part else reason)
@@ -108,7 +108,7 @@ def effect_series(part: Explained | None, reason: str = "") -> EffectSeries:
     )
 
 
-def pairs_that_count(part: Explained) -> list[PairEffect]:
+def pairs_that_count(part: ModelEffects) -> list[PairEffect]:
     """The first few pairs, none that is next to nothing beside the first knob."""
     least = _LEAST_PART * max((row.effect for row in part.knobs or ()), default=0.0)
     return [row for row in (part.pairs or [])[:SHOWN_PAIRS] if row.effect > least]

@@ -20,7 +20,7 @@ from profilers.model.run_summary import RunSummary, StepSeconds
 from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import conditions, confirmation, recommendation
 from tuning.analysis.comparison import compare
-from tuning.analysis.confirmation import Confirmed
+from tuning.analysis.confirmation import ConfirmationResult
 from tuning.analysis.paired_comparison import Lead
 from tuning.analysis.recommendation import TieRule
 from tuning.controllers import open_study
@@ -85,7 +85,7 @@ def order(state: StudyState) -> list[int | None]:
     return [one.confirms for one in state.trials if one.confirms is not None]
 
 
-def found_in(state: StudyState, file: StudyFile = FILE) -> Confirmed:
+def found_in(state: StudyState, file: StudyFile = FILE) -> ConfirmationResult:
     found = confirmation.confirmation_of(state, file)
     assert found is not None
     return found

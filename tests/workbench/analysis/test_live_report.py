@@ -14,7 +14,7 @@ from engine.run.outcome import Ending, RunOutcome
 from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import Played, Ran, build_summary
+from tuning.execution.executor import OfflineExecutor, Ran, build_summary
 from tuning.report.study_result import Gain
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
@@ -69,7 +69,7 @@ def test_what_was_lost_is_not_called_saved() -> None:
     )
 
 
-class Beside(Played):
+class Beside(OfflineExecutor):
     """Windows that are a quarter faster than the leader around them."""
 
     def play(self, config: RunConfig, run: str) -> Ran:

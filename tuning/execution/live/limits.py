@@ -17,7 +17,7 @@ from tuning.spec.terms import Live
 _MIB = 2**20
 
 
-class Ledger:
+class SlowdownBudget:
     """Windows of a run, each beside as many steps of the baseline: of the first one, unless it is known what a step of
     the ``baseline`` took (seconds), as it is when a search goes on.
     """

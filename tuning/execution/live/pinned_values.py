@@ -14,7 +14,7 @@ from tuning.storage.study_folder import JOURNAL
 BY = "set by hand on the run"
 
 
-class ByHand:
+class PinnedValues:
     """Follows from the study's journal, so that it outlives a controller."""
 
     def __init__(self, folder: Path) -> None:

@@ -14,11 +14,11 @@ from engine.config.layout import layout_of
 from engine.config.presets import PRESETS
 from tuning.predict.answer import Forecast
 from tuning.predict.cluster import catalogue
-from tuning.predict.placement.place import Placed
+from tuning.predict.placement.place import PlacementReport
 from tuning.predict.placement.signatures.decoder import choose_by_seconds
 from tuning.predict.placement.traffic_map import TrafficMap, traffic_of
 from tuning.predict.plan import plans
-from tuning.predict.plan.plans import Planned
+from tuning.predict.plan.plans import PlanResult
 from tuning.predict.plan.track_record import Record
 from tuning.predict.target import Target
 from workbench.analysis import planning
@@ -121,7 +121,7 @@ def _to_link(name: str, key: str) -> None:
 
 
 @st.cache_data(ttl=600, max_entries=16, show_spinner="Looking through all legal layouts ...")
-def _compute_plan(asked: Asked, home_folder: Path) -> Planned:
+def _compute_plan(asked: Asked, home_folder: Path) -> PlanResult:
     target = _target(asked, home_folder)
     values: dict[str, Any] = {
         "model.preset": asked.model,
@@ -176,7 +176,7 @@ def _answer(asked: Asked) -> None:
     _command(asked, _precision(planned.target))
 
 
-def _others(planned: Planned) -> None:
+def _others(planned: PlanResult) -> None:
     with st.expander("Why not other layouts, and what would save memory", expanded=not planned.best):
         lines = plan_text.why_not(planned.families)
         table(
@@ -194,7 +194,7 @@ def _others(planned: Planned) -> None:
             st.caption(f":material/info: {words.escape(note)}")
 
 
-def _place(planned: Planned) -> None:
+def _place(planned: PlanResult) -> None:
     """Ranks on hosts and what goes between them, of one of the best layouts."""
     st.header("Ranks on hosts", anchor=False, divider=True)
     names = [_name(row) for row in planned.best]
@@ -217,7 +217,7 @@ def _place(planned: Planned) -> None:
         _orders(placed)
 
 
-def _orders(placed: Placed) -> None:
+def _orders(placed: PlacementReport) -> None:
     """Where devices or links differ: which order of the ranks is best, and what others come to."""
     st.markdown(
         "\n".join(
