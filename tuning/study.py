@@ -133,8 +133,8 @@ def run_study(
     join: bool = False,
     storage: str | None = None,
 ) -> StudyResult:
-    """Run a study, or go on with it; its result, whose ``state`` is ended or interrupted. ``make_prior`` makes predictions
-    of a study's space, if there are some. To ``join``: beside other controllers, if there are some.
+    """Run a study, or go on with it; its result, whose ``state`` is ended or interrupted. ``make_prior`` makes
+    predictions of a study's space, if there are some. To ``join``: beside other controllers, if there are some.
     ``storage`` is the address of a PostgreSQL database that keeps its journal, for controllers on several hosts.
 
     Raises:

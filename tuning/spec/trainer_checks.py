@@ -59,7 +59,7 @@ class StudyRequest(Protocol):
 
 
 def check_trainer(file: StudyRequest) -> None:
-    """A trainer that is not this project's is told by its values alone, and measures nothing but steps.
+    """A trainer that is not this project's receives only ``trainer.*`` values and reports only step times.
 
     Raises:
         InputError: the first thing that it cannot do.

@@ -40,7 +40,7 @@ def tail(path: Path) -> Tail:
     return Tail(path, open_archive)
 
 
-class Remaining:
+class RetainedRecords:
     """A record file of a rank, followed, without what the rank's events said by then was undone. What is undone later
     was read already: who follows begins anew.
     """

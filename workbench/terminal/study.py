@@ -124,7 +124,7 @@ def print_study(
     if more:
         console.print(f"... and {more:,} more trials; --all shows them")
     _print_lines(console, _course(result))
-    if columns := study.columns(result):
+    if columns := study.confirmation_columns(result):
         _print_columns(console, columns)
         _print_lines(console, [study.caption(result)])
     print_result(console, document)

@@ -29,7 +29,7 @@ RANGE = "Holds 9 of 10 measurements, as far as those that were held out tell."
 HELD = "Predicted from the calibration alone, without what these runs taught the predictions since."
 
 
-class WhyNot(NamedTuple):
+class RefusedValues(NamedTuple):
     """Neighbouring values of an axis that are refused for one reason."""
 
     axis: str
@@ -81,13 +81,15 @@ def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Colu
     ]
 
 
-def why_not(families: Sequence[Family]) -> list[WhyNot]:
+def why_not(families: Sequence[Family]) -> list[RefusedValues]:
     """One line for neighbours that are refused for one reason; the best need none."""
     found = []
     for (axis, reason), group in groupby(families, lambda family: (family.axis, family.reason)):
         alike = list(group)
         if alike[0].verdict != "best":
-            found.append(WhyNot(AXES.get(axis, axis), _span([family.value for family in alike]), reason))
+            found.append(
+                RefusedValues(AXES.get(axis, axis), _span([family.value for family in alike]), reason)
+            )
     return found
 
 

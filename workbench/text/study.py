@@ -135,7 +135,7 @@ def number_list(numbers: Sequence[int]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def columns(result: StudyResult) -> dict[str, list[str]]:
+def confirmation_columns(result: StudyResult) -> dict[str, list[str]]:
     """One line for each arm that was measured again: its mean over its windows, and itself beside the baseline; empty
     where nothing was.
     """

@@ -32,7 +32,7 @@ from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from tuning.storage.journal import JournalReader
 from tuning.storage.state import StudyState, Trial
-from workbench.text.study import caption, columns
+from workbench.text.study import caption, confirmation_columns
 
 FILE = study()
 SPACE = FILE.search_space
@@ -279,7 +279,7 @@ def test_leaders_are_measured_again_where_the_baseline_cannot_run(tmp_path: Path
     assert not any(arm["is_baseline"] for arm in shown["arms"])
     assert shown["beside"] in shown["order"]
     assert "the baseline ended as oom (too large); measured again, it " in found["result_line"]
-    assert f"beside trial {shown['beside']}" in columns(StudyResult.from_dict(found))
+    assert f"beside trial {shown['beside']}" in confirmation_columns(StudyResult.from_dict(found))
 
 
 def test_a_tie_in_memory_goes_to_the_simplest() -> None:

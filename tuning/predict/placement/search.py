@@ -143,21 +143,21 @@ def anneal(
     The same seed gives the same order without ``limit_seconds``, which ends it earlier, and cools faster then.
     """
     random, begun, places = Random(seed), time.monotonic(), list(start)
-    at = [places, *(random.sample(places, len(places)) for _ in range(chains - 1))]
-    now = costs(np.array(at))
-    scale, best = float(now[0]), _better(OrderSearchResult((), math.inf, 0), at, now)
+    orders = [places, *(random.sample(places, len(places)) for _ in range(chains - 1))]
+    costs_now = costs(np.array(orders))
+    scale, best = float(costs_now[0]), _better(OrderSearchResult((), math.inf, 0), orders, costs_now)
     tried = chains
     for step in range(steps if len(places) > 1 else 0):
         spent = 0.0 if limit_seconds is None else (time.monotonic() - begun) / limit_seconds
         if spent >= 1:
             break
-        moved = [_random_neighbour(order, random) for order in at]
-        new = costs(np.array(moved))
+        neighbours = [_random_neighbour(order, random) for order in orders]
+        neighbour_costs = costs(np.array(neighbours))
         tried, temperature = tried + chains, scale * HOT * (COLD / HOT) ** max(step / steps, spent)
         for chain in range(chains):
-            if _accept_move(float(new[chain] - now[chain]), temperature, random):
-                at[chain], now[chain] = moved[chain], new[chain]
-        best = _better(best, at, now)
+            if _accept_move(float(neighbour_costs[chain] - costs_now[chain]), temperature, random):
+                orders[chain], costs_now[chain] = neighbours[chain], neighbour_costs[chain]
+        best = _better(best, orders, costs_now)
     return best._replace(tried=tried)
 
 

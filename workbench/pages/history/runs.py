@@ -87,7 +87,7 @@ def page() -> None:
         _omission_note(matches)
     chosen = _run_chooser([line.id for line in matches])
     kind = next(line.kind for line in lines if line.id == chosen)
-    draw_guarded(lambda: study_details.details(chosen) if kind == "study" else details.details(chosen))
+    draw_guarded(lambda: study_details.draw_study(chosen) if kind == "study" else details.draw_run(chosen))
 
 
 def _asked_for_one(ids: list[str]) -> bool:
