@@ -102,7 +102,7 @@ class RankHosts:
         if self._links is not None:
             self._links.close()
         if self._lab is not None and not self._lab.is_lasting:
-            self._lab.down()
+            self._lab.tear_down()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -122,7 +122,7 @@ class RankHosts:
             return kept
         registry.sweep()
         made = lab.make_process_lab(shape)
-        made.up()
+        made.set_up()
         return made
 
 

@@ -100,7 +100,7 @@ class Lab:
             and all(map(_has_control, self.namespaces))
         )
 
-    def up(self) -> None:
+    def set_up(self) -> None:
         """Set it up, and measure that every link that has a rate carries it.
 
         Raises:
@@ -112,10 +112,10 @@ class Lab:
             build.note(probe.measure(self.links))
             build.join(self.switch, self.core, self.shape)
         except BaseException:
-            self.down()
+            self.tear_down()
             raise
 
-    def down(self) -> None:
+    def tear_down(self) -> None:
         """Remove it, whatever of it is there; does nothing if it is gone."""
         build.remove(sorted(self._present()))
 

@@ -40,7 +40,7 @@ def sweep() -> list[Lab]:
     """Remove the labs whose owners are gone, and tell which they were."""
     gone = [one for one in list_labs() if one.deserted]
     for one in gone:
-        one.down()
+        one.tear_down()
     return gone
 
 
@@ -59,9 +59,9 @@ def keep(shape: Shape) -> Lab:
                 raise LabError(
                     f"the lab of {shape} has a link that is down, and a run uses it; stop that run"
                 )
-            kept.down()
+            kept.tear_down()
             os.close(held)
-            kept.up()
+            kept.set_up()
     return kept
 
 
@@ -74,7 +74,7 @@ def take_down() -> tuple[list[Lab], list[Lab]]:
             if held is None:
                 left.append(one)
                 continue
-            one.down()
+            one.tear_down()
             removed.append(one)
             os.close(held)
     return removed, left

@@ -41,7 +41,7 @@ def clean() -> Iterator[None]:
 def _take_down() -> None:
     for one in registry.list_labs():
         if RATE_KBIT in one.shape.rates_kbit:
-            one.down()
+            one.tear_down()
 
 
 def of_rate(document: list[dict[str, Any]]) -> list[dict[str, Any]]:

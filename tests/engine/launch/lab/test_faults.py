@@ -134,7 +134,7 @@ def test_a_kept_lab_with_a_link_down_is_not_used_and_is_made_anew(session: Sessi
         assert len(own()) == 1
         assert registry.keep(kept.shape).complete
     finally:
-        kept.down()
+        kept.tear_down()
 
 
 @pytest.mark.drawn(1, of="links that go down")
