@@ -190,7 +190,7 @@ def main() -> None:
     arguments.add_argument("--seeds", type=int, default=20, help="studies of each method")
     options = arguments.parse_args()
     if options.measure:
-        if reason := netns.unavailable():
+        if reason := netns.unavailability():
             raise SystemExit(f"no network namespaces: {reason}")
         if not options.home:
             raise SystemExit("--measure needs --home, where this machine is calibrated for 4 ranks")

@@ -172,7 +172,7 @@ class Host:
     pids: tuple[int, ...]
 
 
-def here() -> ProcessLocation:
+def own_location() -> ProcessLocation:
     """Of this process. Where processes cannot see each other's numbers, they have different hosts."""
     try:
         numbers = str(Path("/proc/self/ns/pid").readlink())
@@ -198,10 +198,10 @@ def hosts_of(ranks: Sequence[ProcessLocation]) -> list[Host]:
     return list(hosts.values())
 
 
-def meet() -> list[Host]:
+def gather_hosts() -> list[Host]:
     """All ranks of the default group tell where they run."""
     whereabouts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(whereabouts, here())
+    dist.all_gather_object(whereabouts, own_location())
     return hosts_of(whereabouts)
 
 
@@ -212,7 +212,7 @@ def run_sidecar(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress
     Every rank of the default group enters. ``folder`` may be shared by all hosts or be each one's own; rank 0's has its
     page already.
     """
-    met = meet()
+    met = gather_hosts()
     mine = next(host for host in met if rank in host.ranks)
     first, leader = mine is met[0], rank == mine.ranks[0]
     page = run_folder.PROGRESS if first else PAGE_OF_HOST.format(mine.name)

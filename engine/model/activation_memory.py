@@ -99,7 +99,7 @@ def activations_of(config: RunConfig) -> Activations:
     )
 
 
-def recomputing(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+def recompute_in_backward(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """``function(*arguments)``, of which only the arguments are kept for backward.
 
     Nothing in a model here is random, so no generator's state is kept. The second forward ends with the last tensor

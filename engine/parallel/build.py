@@ -40,7 +40,7 @@ from engine.parallel.data.replica import (
     mark_parameters,
     wide_parameters,
 )
-from engine.parallel.data.tied_gradients import StageSharedParameters, meet
+from engine.parallel.data.tied_gradients import StageSharedParameters, make_shared_groups
 from engine.parallel.data.zero1 import SlicedParameters
 from engine.parallel.expert import ExpertParallel, Islands
 from engine.parallel.memory_plan import asks_for_plan, plan_blocks
@@ -60,7 +60,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     config, at = rank.config, rank.groups.at
     if config.compile and compiler_cache.mend():
         rank.note(_MENDED)
-    chosen, blueprint = plan_of(config, at.dp), open_blueprint(config, alone())
+    chosen, blueprint = plan_of(config, at.dp), open_blueprint(config, single_rank_axes())
     layers = layers_of_stages(blueprint.blocks, chosen.stages, config.schedule.stage_layers)
     deferred = DeferredGradients()
     late = deferred if chosen.splits_backward else None
@@ -101,7 +101,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     )
 
 
-def alone() -> Axes:
+def single_rank_axes() -> Axes:
     """The axes of a rank that is split over none."""
     return Axes(TensorParallel(), context_axis("ring", None), LocalExperts())
 
@@ -224,7 +224,7 @@ def _shared_over_stages(
     for model in models.values():
         model.share(holders.sharing, {} if rank.layout.zero_stage >= 2 else known)
         mark_parameters(model)
-    return meet(rank, holders, split)
+    return make_shared_groups(rank, holders, split)
 
 
 def _replicas(

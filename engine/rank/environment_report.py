@@ -246,7 +246,7 @@ def _row(name: str, value: Any, found_proof: Proof) -> EnvironmentRow:
 
 
 def _proof(name: str, value: Any, device: torch.device, lines: list[str]) -> Proof:
-    silent = environment.silent(name, device.type, dist.get_world_size())
+    silent = environment.ineffective_reason(name, device.type, dist.get_world_size())
     if silent is not None:
         return Proof(None, NO, silent)
     if name in _TRIED:

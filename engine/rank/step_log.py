@@ -140,7 +140,7 @@ def task_samples(
     if not config.data.tasks or not losses:
         return None
     mine, over = tasks_of(config, dp), mean_accumulation(config)
-    known = host_values.later(torch.stack([losses[one] for one in range(len(mine))]))
+    known = host_values.start_host_copy(torch.stack([losses[one] for one in range(len(mine))]))
 
     def samples() -> list[TaskSample]:
         by_task: dict[int, list[float]] = {}
@@ -158,7 +158,7 @@ def task_samples(
 def expert_samples(step: int, mixtures: Mapping[int, Mixture]) -> Callable[[], list[ExpertSample]] | None:
     """What fell on the experts of each layer since the last call, to be read later; None where nothing was counted."""
     taken = {layer: mixture.load.take() for layer, mixture in mixtures.items()}
-    known = {layer: host_values.later(one) for layer, one in taken.items() if one is not None}
+    known = {layer: host_values.start_host_copy(one) for layer, one in taken.items() if one is not None}
     if not known:
         return None
 

@@ -172,7 +172,7 @@ def train_in_group(
         actions=ActionRecorder(timer) if config.parallel.pp * config.schedule.chunks > 1 else None,
     )
     try:
-        with flight.listening(progress, rank, folder, made), WaitSampler(timer, status):
+        with flight.answer_dump_requests(progress, rank, folder, made), WaitSampler(timer, status):
             finished = loop.train(context)
         environment_report.note(
             context.config.environment, device, folder / LOGS / f"rank-{rank}.log", writer

@@ -18,7 +18,7 @@ from engine.model.workloads.blueprint import open_blueprint
 from engine.model.workloads.description import describe
 from engine.model.workloads.sequential import ListedBlueprint
 from engine.model.workloads.text import Windows
-from engine.parallel.build import alone
+from engine.parallel.build import single_rank_axes
 from profilers.analysis.events import AHEAD_EVENT, EXPERT_SLOTS_EVENT
 
 #: The kind of the event.
@@ -31,7 +31,7 @@ def workload_facts(config: RunConfig) -> WorkloadFacts:
     Raises:
         InputError: its factory, its parts, its weights or its data cannot be used.
     """
-    blueprint = open_blueprint(config, alone())
+    blueprint = open_blueprint(config, single_rank_axes())
     assert isinstance(blueprint, ListedBlueprint)
     return describe(blueprint)
 

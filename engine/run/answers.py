@@ -79,7 +79,7 @@ def orders_of_command(folder: Path, command: str) -> dict[str, int]:
     return found
 
 
-def waiting(folder: Path, command: str) -> list[PendingOrder]:
+def pending_orders(folder: Path, command: str) -> list[PendingOrder]:
     """Orders of a command that some rank has still to answer, the oldest first."""
     given, ranks = run_answers(folder), run_folder.RunStatus.from_folder(folder).answering
     found = []

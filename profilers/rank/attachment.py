@@ -128,7 +128,7 @@ def arm(tell: Tell) -> None:
     _door[:] = [ProcessAttachment(tell)]
 
 
-def here() -> RankRecording | None:
+def process_recording() -> RankRecording | None:
     """What records this process, from now on at the latest; None outside ``workbench run``."""
     return _door[0].enter() if _door else None
 

@@ -26,7 +26,9 @@ class DumpContext(NamedTuple):
 
 
 @contextlib.contextmanager
-def listening(asked: Callable[[], bool], path: Path, about: Callable[[], DumpContext]) -> Iterator[None]:
+def answer_dump_requests(
+    asked: Callable[[], bool], path: Path, about: Callable[[], DumpContext]
+) -> Iterator[None]:
     """While inside, whoever asks gets this rank's last collectives in a file, whatever the main thread waits for."""
     over = threading.Event()
     thread = threading.Thread(target=_listen, args=(over, asked, path, about), name="flight", daemon=True)

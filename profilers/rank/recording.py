@@ -62,7 +62,7 @@ class RankRecording:
         if seat.world_size > 1:
             path, since = seat.folder / FLIGHT / f"rank-{seat.rank}.json", time.time()
             asked = self._page.dump_requested
-            self._open.enter_context(last_calls.listening(asked, path, lambda: _about(since)))
+            self._open.enter_context(last_calls.answer_dump_requests(asked, path, lambda: _about(since)))
 
     def steps(self, optimizer: Any = None) -> JobSteps:
         """Made when the first optimizer is about to step, or the job says that its first step begins."""

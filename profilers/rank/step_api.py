@@ -23,7 +23,7 @@ class StepRecording:
         self._steps: JobSteps | None = None
 
     def __enter__(self) -> StepRecording:
-        rank = attachment.here()
+        rank = attachment.process_recording()
         if rank is not None:
             rank.exact = True
             self._steps = rank.steps()

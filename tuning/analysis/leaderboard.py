@@ -288,11 +288,11 @@ def loss_verdict(state: StudyState, trial: Trial, baseline: Trial | None, file: 
     return judge(trial.validation_loss, usual, trial.steps, file.guard, learned)
 
 
-def losers(state: StudyState, file: StudyFile) -> list[Trial]:
+def forbidden_trials(state: StudyState, file: StudyFile) -> list[Trial]:
     """Measured lossy trials that the loss guard forbids. None where the loss is what is aimed at."""
     if file.in_time or file.target_loss is not None:
         return []
-    known = state.cache("losers", file)
+    known = state.cache("forbidden trials", file)
     if None not in known:
         found = measured_trials(state)
         baseline = next((trial for trial in found if is_baseline(state, trial)), None)

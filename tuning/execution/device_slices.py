@@ -12,7 +12,7 @@ from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from profilers.gpu import detection
 from tuning.storage import study_folder
-from tuning.storage.controllers import LeasedTrial, is_here, present, select_local, words
+from tuning.storage.controllers import LeasedTrial, is_here, present_controllers, select_local, words
 
 FIELD = "side_by_side"
 
@@ -48,7 +48,7 @@ class HostDevices:
         return max(1, len(self.devices) // ranks)
 
 
-def room(ranks: int, config: RunConfig) -> HostDevices:
+def host_devices(ranks: int, config: RunConfig) -> HostDevices:
     """The devices that trials of a study use here.
 
     Raises:
@@ -69,7 +69,7 @@ def check_alone(folder: Path, controllers: int) -> None:
     Raises:
         InputError: there is one.
     """
-    others = [member for member in present(study_folder.latest(folder)) if is_here(member)]
+    others = [member for member in present_controllers(study_folder.latest(folder)) if is_here(member)]
     if others:
         remedy = f"{words(others[0])} measures this study, perhaps on the same devices; join it with 1"
         raise InputError(FIELD, controllers, remedy)
@@ -88,7 +88,7 @@ def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = Fa
         raise InputError(FIELD, controllers, remedy)
     if not _can_deal_cores():
         raise InputError(FIELD, controllers, "cores cannot be dealt on this system; leave it out")
-    found = room(ranks, config)
+    found = host_devices(ranks, config)
     whole = [device for device in found.devices if device is not None]
     if len(whole) < len(found.devices):
         raise InputError(FIELD, controllers, "parts of GPUs (MIG) cannot be dealt; leave it out")

@@ -137,7 +137,7 @@ def columns(cases: Cases, target: Target, precision: str) -> Columns:
 
 def room_of(counted: Array, target: Target, beside: OutsideAllocator) -> MemoryPrediction:
     """Bytes with an allowance and what is outside the allocator, and whether the target's devices have them."""
-    return headroom.room(counted, target.memory_bytes, target.allowance, beside)
+    return headroom.predict_memory(counted, target.memory_bytes, target.allowance, beside)
 
 
 def forecast(config: RunConfig, target: Target) -> Forecast:

@@ -135,7 +135,7 @@ class FailureSummary:
     advice: list[str] = field(default_factory=list)
 
 
-def board(state: StudyState, file: StudyFile) -> FailureSummary:
+def summarize_failures(state: StudyState, file: StudyFile) -> FailureSummary:
     """What failed in a study, and why; worked out once for each state of it."""
     return state.once("failures", file, lambda: _board(state, file))
 

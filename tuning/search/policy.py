@@ -117,7 +117,10 @@ def is_wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
     values = space.base_values | point
     if not is_lossy(values):
         return True
-    if any(loses_as_much(values, space.base_values | one.config) for one in leaderboard.losers(state, file)):
+    if any(
+        loses_as_much(values, space.base_values | one.config)
+        for one in leaderboard.forbidden_trials(state, file)
+    ):
         return False
     if file.in_time or _usual_steps(state, file) >= file.guard.min_steps:
         return True
@@ -195,7 +198,7 @@ def _less_lossy(state: StudyState, file: StudyFile) -> Step | None:
     """
     space, best = file.search_space, leaderboard.make_leaderboard(state, file).best
     known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
-    for loser in sorted(leaderboard.losers(state, file), key=lambda one: -(one.value or 0.0)):
+    for loser in sorted(leaderboard.forbidden_trials(state, file), key=lambda one: -(one.value or 0.0)):
         if best is not None and (loser.value or 0.0) <= (best.value or 0.0):
             return None
         for point in space.less_lossy(loser.config):

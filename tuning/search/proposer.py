@@ -91,7 +91,7 @@ class Proposer:
         self._exhausted = self._mask
         masked = f"every legal point inside the mask ({self._mask}) was measured"
         note = masked if self._mask.limits else SPACE_IS_MEASURED
-        left_out = (LEFT_OUT,) if leaderboard.losers(state, file) else ()
+        left_out = (LEFT_OUT,) if leaderboard.forbidden_trials(state, file) else ()
         for text in (*left_out, note):
             if text not in state.notes:
                 self._journal.append("note", text=text)

@@ -120,13 +120,13 @@ class StudyControllers:
         self._looked = time.monotonic()
 
     def _look(self) -> list[Member]:
-        return present(self._folder.parent)
+        return present_controllers(self._folder.parent)
 
     def _place(self, member: Member) -> Path:
         return self._folder / f"{member['host']}-{member['pid']}.json"
 
 
-def present(folder: Path) -> list[Member]:
+def present_controllers(folder: Path) -> list[Member]:
     """The controllers that left their file in a study's folder and live, the oldest first."""
     found = []
     for path in sorted((folder / CONTROLLERS).glob("*.json")):
@@ -251,7 +251,7 @@ def take(folder: Path, join: bool = False, ways: str = "work on it together with
         with (folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held only while deciding: two starts at once must not both win
             status = StudyStatus.from_folder(folder)
-            others, owner = present(folder), dict(ownership.me())
+            others, owner = present_controllers(folder), dict(ownership.me())
             if status.alive and not others:
                 others = [status.owner or {}]
             if others and not join:
@@ -267,7 +267,7 @@ def take(folder: Path, join: bool = False, ways: str = "work on it together with
 
 def give_up(folder: Path) -> None:
     """After :func:`take`, when a study could not begin: nobody runs it, unless others do."""
-    if not present(folder):
+    if not present_controllers(folder):
         with suppress(OSError):
             update_status(folder, state="interrupted")
 

@@ -69,7 +69,7 @@ def _with_zip(result: Selftest, folder: Path) -> tuple[Selftest, Path | None]:
     try:
         return result, evidence.pack(folder)
     except OSError as error:
-        path, why = evidence.packed_path(folder), evidence.why(error)
+        path, why = evidence.packed_path(folder), evidence.error_text(error)
         say(f"no zip: {path} cannot be written ({why}); attach the folder in its place")
         return replace(result, not_kept=result.not_kept | {path.name: why}), None
 

@@ -114,7 +114,7 @@ def ui(
 
 def _warn(place: ServerAddress, home: Path) -> None:
     """What is exposed by listening beyond this machine."""
-    from workbench.home.control import someone
+    from workbench.home.control import command_author
     from workbench.services import access
     from workbench.text.output import say
 
@@ -122,7 +122,7 @@ def _warn(place: ServerAddress, home: Path) -> None:
         return
     say(
         f"warning: the page listens at {place.address}:{place.port}, beyond this machine. Whoever has the first link "
-        f"starts and stops training as {someone().partition(',')[0]}, reads every run in {home} and any text "
+        f"starts and stops training as {command_author().partition(',')[0]}, reads every run in {home} and any text "
         "file a data path names; the second link only shows. Nothing is encrypted: use a network you trust, a proxy "
         "with TLS, or 127.0.0.1 and ssh -L"
     )

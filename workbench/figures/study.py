@@ -153,7 +153,7 @@ class ArmCurve(NamedTuple):
     leads: bool
 
 
-def courses(result: StudyResult) -> list[ArmCurve]:
+def arm_curves(result: StudyResult) -> list[ArmCurve]:
     """Of every arm that was measured again, beside the baseline (else the arm that the others stand beside)."""
     confirmed = result.confirmation_rounds
     if confirmed is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from profilers.records.reader import ARCHIVED, RunRecords, Tail, remaining
+from profilers.records.reader import ARCHIVED, RunRecords, Tail, retained_records
 from profilers.records.schema import Event
 from profilers.records.table import Table
 
@@ -53,7 +53,7 @@ class RetainedRecords:
         """The records that were written since the last call."""
         table = self._tail.read_new()
         before, self._read = self._read, self._read + len(table)
-        return remaining(table, self._stream, self._events(), before)
+        return retained_records(table, self._stream, self._events(), before)
 
     @property
     def problems(self) -> list[str]:

@@ -45,7 +45,7 @@ def collect(scratch: Path, folder: Path, check: str, scrubber: Redactor) -> tupl
             _write(target, text)
             kept.append(name)
         except OSError as error:
-            lost[name] = why(error)
+            lost[name] = error_text(error)
     return kept, lost
 
 
@@ -76,7 +76,7 @@ def pack(folder: Path) -> Path:
     return path
 
 
-def why(error: OSError) -> str:
+def error_text(error: OSError) -> str:
     """The system's words, without the path: it may be private."""
     return error.strerror or type(error).__name__
 

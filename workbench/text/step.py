@@ -267,7 +267,7 @@ def adapted_text(row: AdapterRow) -> str:
     )
 
 
-def adapting(train: Mapping[str, Any]) -> str:
+def adapter_text(train: Mapping[str, Any]) -> str:
     """Of a run that has not ended, by its settings; empty where all of it learns."""
     method = train.get("adapt") or "none"
     if method == "none":

@@ -78,7 +78,7 @@ def _budget_text(name: str, row: BudgetRow, result: StudyResult) -> str:
     if name == "trials":
         return f"{used} of {limit} trials"
     if name == "wall_seconds":
-        words_used = f"{words.rough(used)} of {words.rough(limit)}"
+        words_used = f"{words.rough_duration(used)} of {words.rough_duration(limit)}"
     else:
         money = (result.price.currency if result.price else "") or "money"
         words_used = f"{text(used)} of {text(limit)} {'GPU-hours' if name == 'gpu_hours' else money}"
@@ -163,7 +163,7 @@ def confirmation_columns(result: StudyResult) -> dict[str, list[str]]:
     }
 
 
-def confirming(rounds: ConfirmationRounds) -> str:
+def confirmation_progress(rounds: ConfirmationRounds) -> str:
     """How far a confirmation is that goes on."""
     done = max(len(arm.rounds) for arm in rounds.arms)
     used, allowed = text(rounds.used), text(rounds.allowed)

@@ -73,7 +73,7 @@ def run(home: Path, command: Sequence[str], watcher: Watcher) -> JobResult:
     """
     program = commands.program_path(command)
     folder = commands.create(home, command)
-    with run_folder.writable(home):
+    with run_folder.check_writable(home):
         note_job_start(folder)
     watcher.say(f"recording into {folder}")
     with _JobMonitor(folder, watcher) as followed:

@@ -164,7 +164,7 @@ def require_means(field: str, value: object) -> None:
     Raises:
         InputError: it cannot be set up, with the reason and what to do.
     """
-    if reason := netns.unavailable():
+    if reason := netns.unavailability():
         raise InputError(field, value, f"the lab needs network namespaces, but {reason}; or leave it out")
 
 

@@ -68,7 +68,7 @@ class StageSharedParameters:
         return [(self.channels[self.holders.meeting(own[0])], own) for _, own in sorted(sets.items())]
 
 
-def meet(rank: RankContext, holders: Holders, split: bool) -> StageSharedParameters:
+def make_shared_groups(rank: RankContext, holders: Holders, split: bool) -> StageSharedParameters:
     """Make the groups of this rank; all ranks of a pipeline call it.
 
     torch names a group after its ranks and the number of groups that a process has made, which therefore has to be the

@@ -58,7 +58,7 @@ def save(home: Path, new: Calibration) -> Path:
     fresh = {curve.key for curve in new.curves}
     older = load(path)
     kept = [curve for curve in older.curves if curve.key not in fresh] if older else []
-    with run_folder.writable(home):
+    with run_folder.check_writable(home):
         path.parent.mkdir(parents=True, exist_ok=True)
         run_folder.write_json(path, replace(new, curves=(*kept, *new.curves)).as_dict())
     return path

@@ -12,7 +12,7 @@ import torch
 
 from profilers.rank.job_rank import ORDERS, RankRegistration
 from profilers.rank.orders.current_task import Tasks
-from profilers.rank.orders.effective_step import due
+from profilers.rank.orders.effective_step import due_order
 from profilers.rank.orders.tasks import TASKS
 from profilers.steps.page import CODES, Page
 from profilers.steps.rank_status import RankStatus
@@ -61,7 +61,7 @@ class JobOrders:
         """
         disturbed = self._tasks.busy
         self._tasks.begin_step(step)
-        number = due(self._page, self._leads, self._done, step, self._tasks.busy)
+        number = due_order(self._page, self._leads, self._done, step, self._tasks.busy)
         if number is None:
             return disturbed
         self._done = number

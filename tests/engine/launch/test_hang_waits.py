@@ -53,7 +53,7 @@ def stand(rank: int, folder: Path, skips: int) -> None:
     timer = StepTimer(CpuClock(), status)
     dist.all_reduce(torch.ones(3))
     made = Groups(**dict.fromkeys(Groups.__dataclass_fields__) | {"axes": {}})  # type: ignore[arg-type]
-    with flight.listening(page, rank, folder, made), WaitSampler(timer, status):
+    with flight.answer_dump_requests(page, rank, folder, made), WaitSampler(timer, status):
         timer.begin(4)
         with timer.phase("optimizer"):
             work = None if rank == skips else dist.all_reduce(torch.ones(5), async_op=True)

@@ -118,11 +118,11 @@ def test_many_layouts_at_a_time_hold_what_each_holds_outside() -> None:
 
 def test_a_probability_grows_with_what_is_held() -> None:
     counted = np.array([40.0, 70.0, 74.0, 80.0, 120.0]) * headroom.GIB
-    found = headroom.room(counted, 80 * headroom.GIB)
+    found = headroom.predict_memory(counted, 80 * headroom.GIB)
     assert (np.diff(found.probability) >= 0).all()
     assert found.probability[0] < 1e-6
     assert found.probability[-1] > 0.999
-    at_limit = headroom.room(
+    at_limit = headroom.predict_memory(
         79 * headroom.GIB / np.array([1 + headroom.WORKSPACE_SHARE]),
         80 * headroom.GIB,
         beside=headroom.OutsideAllocator(headroom.GIB, 0, headroom.GIB),

@@ -17,7 +17,7 @@ from tuning.controllers.status import Update
 from tuning.search.policy import Step
 from tuning.storage import journal, study_folder
 from tuning.storage.commands import send
-from tuning.storage.controllers import StudyControllers, present
+from tuning.storage.controllers import StudyControllers, present_controllers
 from tuning.storage.journal import Journal
 from tuning.storage.state import StudyState, Trial
 
@@ -186,7 +186,7 @@ def test_the_crew_knows_who_lives(tmp_path: Path) -> None:
     me = ownership.me()
     alone = StudyControllers(tmp_path, me)
     assert alone.join(3) == 3
-    assert [member["pid"] for member in present(tmp_path)] == [me["pid"]]
+    assert [member["pid"] for member in present_controllers(tmp_path)] == [me["pid"]]
     gone, far = me | {"start_time": 1.0}, {"host": "far", "pid": 7, "start_time": 5.0}
     controllers = tmp_path / "controllers"
     run_folder.write_json(controllers / "gone.json", gone | {"answered_before": 0})
@@ -196,11 +196,11 @@ def test_the_crew_knows_who_lives(tmp_path: Path) -> None:
     assert (late.has(far), late.has(me), late.has(gone), late.has(None)) == (True, True, False, False)
     assert late.may_be_gone(gone)
     late.leave()
-    assert {member["host"] for member in present(tmp_path)} == {me["host"], "far"}
+    assert {member["host"] for member in present_controllers(tmp_path)} == {me["host"], "far"}
     run_folder.write_json(
         controllers / "far.json", far | {"answered_before": 2, "seen_unix": time.time() - 61}
     )
-    assert {member["host"] for member in present(tmp_path)} == {me["host"]}
+    assert {member["host"] for member in present_controllers(tmp_path)} == {me["host"]}
 
 
 def test_only_runs_on_one_host_are_compared_with_each_other() -> None:

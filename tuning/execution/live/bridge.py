@@ -160,7 +160,7 @@ class Bridge:
         """The next one that somebody left; one at a time, as the trainer answers them."""
         if self._asked is not None or self._step < 0:
             return
-        for command in inbox.pending(self._folder, self._answered):
+        for command in inbox.pending_commands(self._folder, self._answered):
             self._answered.add(command.id)
             if command.command not in commands.BETWEEN:
                 continue

@@ -57,7 +57,7 @@ class SlowdownBudget:
         return stretch.seconds - (0 if undone else stretch.steps) * level * (self._baseline or 0.0)
 
 
-def lacking(measured: RunConfig, summary: RunSummary, wanted: RunConfig) -> str:
+def memory_shortage(measured: RunConfig, summary: RunSummary, wanted: RunConfig) -> str:
     """Why values are not turned to, from what a window of the ``measured`` ones held; empty where they fit, or where
     nothing is known of a rank's memory.
     """

@@ -161,7 +161,7 @@ class Starter:
 
     def hand_over(self, folder: Path) -> None:
         """The study of this folder goes on with the run."""
-        with run_folder.writable(self._home):
+        with run_folder.check_writable(self._home):
             run_folder.write_json(folder / RUNS, {"runs": runs_of(self._folder)})
 
     def stop(self) -> None:
@@ -175,7 +175,7 @@ class Starter:
 
     def _find_run(self) -> OngoingRun | None:
         if self._attached:
-            with run_folder.writable(self._home):
+            with run_folder.check_writable(self._home):
                 note_run(self._folder, self._attached)
         runs = runs_of(self._folder)
         return OngoingRun(self._home / runs[-1]) if runs and (self._home / runs[-1]).is_dir() else None
@@ -215,13 +215,13 @@ class Starter:
         return OngoingRun(self._home / run)
 
     def _note(self, **changes: Any) -> None:
-        with run_folder.writable(self._home):
+        with run_folder.check_writable(self._home):
             replace(Notes.from_folder(self._folder), **changes).write(self._folder)
 
     @contextmanager
     def _starting(self) -> Iterator[int]:
         """The lock of who starts a run, open; waits until nobody does."""
-        with run_folder.writable(self._home):
+        with run_folder.check_writable(self._home):
             self._folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._folder / STARTING, os.O_RDWR | os.O_CREAT, 0o644)
         try:

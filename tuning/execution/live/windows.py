@@ -27,7 +27,7 @@ from engine.run.ownership import me
 from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import EndOfTrialsError, OnStart, Ran, ShouldStop
 from tuning.execution.live.leader import MOST_BESIDE, Leader, may_lead_after_all, needs_after
-from tuning.execution.live.limits import SlowdownBudget, lacking
+from tuning.execution.live.limits import SlowdownBudget, memory_shortage
 from tuning.execution.live.ongoing_run import BY_STUDY, OngoingRun, UnansweredError
 from tuning.execution.live.pinned_values import PinnedValues
 from tuning.execution.live.starter import RevertibleSteps, Starter
@@ -215,7 +215,7 @@ class LiveWindows:
         summary = held if baseline is None else replace(held, leader_trial=self._first)
         if outcome.ending is Ending.PRUNED and may_lead_after_all(summary.step_samples, after):
             outcome = RunOutcome(Ending.COMPLETED, _SHORT.format(steps=len(summary.step_samples)))
-        with run_folder.writable(self._home):
+        with run_folder.check_writable(self._home):
             run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
             run_folder.update_status(folder, outcome=outcome.as_dict())
         return outcome, summary
@@ -330,7 +330,7 @@ class LiveWindows:
             "run": run.id, "first": stretch.first, "end": self._next, "seconds": stretch.seconds,
             "settling": stretch.settling,
         }  # fmt: skip
-        with run_folder.writable(self._home):
+        with run_folder.check_writable(self._home):
             self._mark(folder, began)
             if trying is not None and not self._transitions.spoilt:
                 self._starter.note_trying(None)
@@ -416,7 +416,7 @@ class LiveWindows:
         began, self._leading = WindowStart(run.step), None
         if others := self._overridden_keys(config):  # a trial that was proposed before, or is tried again
             return began, RunOutcome(Ending.ILLEGAL, f"{others} was set by hand meanwhile, and stays")
-        if self._seen is not None and (why := lacking(*self._seen, config)):
+        if self._seen is not None and (why := memory_shortage(*self._seen, config)):
             return began, RunOutcome(Ending.ILLEGAL, why)  # to find out would cost the run
         judged = labels.get("purpose") != CONFIRM
         try:

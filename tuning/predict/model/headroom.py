@@ -91,7 +91,7 @@ class OutsideAllocator(NamedTuple):
 NOTHING = OutsideAllocator()
 
 
-def room(
+def predict_memory(
     counted: Array, limit: float, allowance: Allowance = ON_GPU, beside: OutsideAllocator = NOTHING
 ) -> MemoryPrediction:
     """Of counted bytes on a device with ``limit`` bytes; logarithms are taken to be normal above the median."""

@@ -281,7 +281,7 @@ def _most_layers(config: RunConfig, target: Target, chip: Accelerator) -> int:
     fullest, whole = footprint.largest(config), resolve(config.model).layers
     held = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
     beside = headroom.overhead_columns([headroom.rank_overhead(config, target.on_cpu)])
-    needs = headroom.room(held, float(chip.memory_bytes), target.allowance, beside)
+    needs = headroom.predict_memory(held, float(chip.memory_bytes), target.allowance, beside)
     return max(math.ceil(whole / config.parallel.pp), int((needs.probability <= headroom.SAFE).sum()))
 
 

@@ -145,7 +145,7 @@ def write_run(
     config = config.with_values({"train.steps": steps, "train.warmup": 0})
     cluster = simulated.machine.cluster.name
     folder = run_folder.create(home, config, {SIMULATED: cluster, **(labels or {})})
-    with run_folder.writable(home):
+    with run_folder.check_writable(home):
         note_start(folder, config, simulated.machine.cluster)
         _write(folder, config, _simulate_steps(simulated, steps))
     outcome = RunOutcome(Ending.COMPLETED, f"simulated on a model of {cluster}")

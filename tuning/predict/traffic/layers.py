@@ -151,12 +151,12 @@ class Piece:
     backward: Items = ()
 
 
-def onward(pieces: Iterable[Piece]) -> Items:
+def forward_items(pieces: Iterable[Piece]) -> Items:
     """What pieces send in their forward."""
     return tuple(item for piece in pieces for item in piece.forward)
 
 
-def back(pieces: Sequence[Piece]) -> Items:
+def backward_items(pieces: Sequence[Piece]) -> Items:
     """What they send in their backward."""
     return tuple(item for piece in reversed(pieces) for item in piece.backward)
 
@@ -212,10 +212,10 @@ class Layers:
         recompute = self.recompute(place)
         pieces = self._attention(place, recompute) + self._feed_forward(place, recompute)
         if recompute != "full":
-            return Piece(onward(pieces), back(pieces))
-        sent, gathered = back(pieces), 0 if self._ends_inside else len(self.wire.tp("all_gather"))
-        again = onward(pieces if self._ends_inside else pieces[:-1])
-        return Piece(onward(pieces), (*sent[:gathered], *again, *sent[gathered:]))
+            return Piece(forward_items(pieces), backward_items(pieces))
+        sent, gathered = backward_items(pieces), 0 if self._ends_inside else len(self.wire.tp("all_gather"))
+        again = forward_items(pieces if self._ends_inside else pieces[:-1])
+        return Piece(forward_items(pieces), (*sent[:gathered], *again, *sent[gathered:]))
 
     @property
     def _regathers(self) -> bool:

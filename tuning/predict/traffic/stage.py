@@ -22,8 +22,8 @@ from tuning.predict.traffic.layers import (
     ROOT,
     Layers,
     Parameter,
-    back,
-    onward,
+    backward_items,
+    forward_items,
     parameters_of,
     sets_of,
     splits,
@@ -57,13 +57,13 @@ class Stage:
     def forward(self) -> Iterator[Item]:
         """One micro-batch's; nothing of it depends on which, but under ZeRO 2 and 3."""
         yield from self._begin_unit(ROOT, forward=True)
-        yield from onward(self._first)
+        yield from forward_items(self._first)
         for place, block in enumerate(self._blocks):
             yield from self._begin_unit(self._unit_from(place), forward=True)
             yield from block.forward
             self._end_unit(self._unit_to(place))
         self._end_unit(ROOT)
-        yield from onward(self._last)
+        yield from forward_items(self._last)
 
     def backward(self, last: bool) -> Iterator[Item]:
         """One micro-batch's; after the ``last`` gradients of what is not ``late`` are complete.
@@ -72,14 +72,14 @@ class Stage:
         """
         if self._last:
             yield from self._begin_unit(ROOT)
-            yield from self._fill_buckets(back(self._last), last)
+            yield from self._fill_buckets(backward_items(self._last), last)
         for place in reversed(range(self._part.layers)):
             yield from self._begin_unit(self._unit_to(place))
             if not self._last and place == self._part.layers - 1:
                 yield from self._begin_unit(ROOT)
             yield from self._fill_buckets(self._blocks[place].backward, last)
             yield from self._scatter_unit(self._unit_from(place), last)
-        yield from self._fill_buckets(back(self._first), last)
+        yield from self._fill_buckets(backward_items(self._first), last)
         yield from self._scatter_unit(ROOT, last)
         if last and self._units is not None:
             self._units.forget()

@@ -105,14 +105,14 @@ def unpack(home: Path, path: Path, name: str | None = None) -> StudyImport:
         manifest = _manifest(archive, path)
         names = rename.names_for(manifest.studies, name)
         _check_free(home, names)
-        with atomic_import.room(home) as place:
+        with atomic_import.import_folder(home) as place:
             _check_space(home, manifest)
             _extract(archive, manifest, place, path)
             before = _known_runs(home, place)
             _make_at_home(place, names)
             _check_free(home, names)
             found = finish_import(place / STUDIES / names[manifest.study], manifest, names)
-            atomic_import.land(home, place)
+            atomic_import.commit_import(home, place)
     study = names[manifest.study]
     return StudyImport(
         study=study,

@@ -68,7 +68,7 @@ def page() -> None:
     answer_of_click("run-new")
     answer_of_click("prune")
     control.follow_start()
-    control.pruning()
+    control.pruning_result()
     transfer.draw_import_result()
     show_store_note()
     redraw_on_change(_outcomes)

@@ -57,7 +57,7 @@ def _draw_commands(run_id: str, going: bool) -> None:
 def _command_parts(folder: Path, going: bool) -> None:
     """Traces have a tab of their own for how far they are."""
     answers = [order for order in run_commands.run_answers(folder) if order.command not in commands.BETWEEN]
-    waiting = run_commands.waiting(folder, SNAPSHOT)
+    waiting = run_commands.pending_orders(folder, SNAPSHOT)
     for order in waiting:
         if going:
             st.progress(order.fraction, f"Memory snapshot: {_snapshot_progress(order)}")
@@ -191,7 +191,7 @@ def _files(folder: Path, trace: Trace, first: int) -> None:
     if path is None:
         seconds = time.monotonic() - _merging()[1][trace.files[0]].since
         title.caption(
-            f":material/hourglass_top: The ranks' files are merged into one: {words.rough(seconds)} so far."
+            f":material/hourglass_top: The ranks' files are merged into one: {words.rough_duration(seconds)} so far."
         )
         return
     title.caption(f"`{path}`")

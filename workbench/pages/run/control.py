@@ -177,7 +177,7 @@ def _remove(would: PruneResult, arguments: list[str]) -> None:
         st.rerun()
 
 
-def pruning() -> None:
+def pruning_result() -> None:
     """How the removal that this browser asked for ended."""
     job = _job(st.session_state.get(PRUNING))
     if job is None:

@@ -197,7 +197,7 @@ def result_line(result: StudyResult) -> None:
 
 def _course(result: StudyResult) -> None:
     """How the arms were told apart; nothing where a round or two say it all."""
-    series, rounds = study_figures.courses(result), result.confirmation_rounds
+    series, rounds = study_figures.arm_curves(result), result.confirmation_rounds
     if rounds and max((len(course.rounds) for course in series), default=0) > 2:
         plain = any(arm.is_baseline for arm in rounds.arms)
         yardstick = "the baseline" if plain else "the best of the search"

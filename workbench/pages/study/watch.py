@@ -111,7 +111,7 @@ def _headline(found: StudySnapshot) -> None:
         _buttons(view, done < total, found.result)
     rounds = found.result.confirmation_rounds
     if view.alive and status.phase == "confirm" and rounds and rounds.allowed:
-        st.progress(min(1.0, (rounds.used or 0.0) / rounds.allowed), study_text.confirming(rounds))
+        st.progress(min(1.0, (rounds.used or 0.0) / rounds.allowed), study_text.confirmation_progress(rounds))
     else:
         st.progress(min(1.0, done / total) if total else 0.0)
 
@@ -137,7 +137,7 @@ def _buttons(view: StudyView, unfinished: bool, result: StudyResult) -> None:
         return
     rounds = result.confirmation_rounds
     if view.state == "ended" and rounds and rounds.outlook:
-        label = f"Decide, about {words.rough(rounds.outlook.seconds)}"
+        label = f"Decide, about {words.rough_duration(rounds.outlook.seconds)}"
         about = "Go on measuring the leaders until it is probably clear which is faster."
         if button_pressed(st.button, label, "decide", icon=":material/balance:", help=about):
             _continue(view, f"confirm_repeats={rounds.outlook.confirm_repeats}")

@@ -261,7 +261,7 @@ def test_unpin_lifts_what_the_run_was_given_by_hand(tmp_path: Path) -> None:
     hand.hold({"overlap.prefetch": 2})
     assert hand.values == {"memory.recompute": "full", "overlap.prefetch": 2}
     journal = Journal(tmp_path / JOURNAL)
-    for command in inbox.pending(tmp_path, []):
+    for command in inbox.pending_commands(tmp_path, []):
         known = {"id": command.id, "command": command.command, "arguments": command.arguments}
         journal.append(
             "command", **known, by=BY, accepted="overlap.prefetch" not in command.arguments, reason=""
