@@ -200,9 +200,9 @@ def hosts_of(ranks: Sequence[ProcessLocation]) -> list[Host]:
 
 def gather_hosts() -> list[Host]:
     """All ranks of the default group tell where they run."""
-    whereabouts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(whereabouts, own_location())
-    return hosts_of(whereabouts)
+    locations: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(locations, own_location())
+    return hosts_of(locations)
 
 
 @contextlib.contextmanager

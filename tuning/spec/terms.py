@@ -150,7 +150,7 @@ class Live(Section):
     trainer: Trainer | None = None
 
 
-class Simulated(Section):
+class SimulatedCluster(Section):
     """Trials are played on a model of a cluster: a known one or a TOML file. Steps stray by ``noise``, a share."""
 
     cluster: str

@@ -8,7 +8,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from tuning.space.knobs import Knob
 from tuning.spec.objectives import Aim
-from tuning.spec.terms import Budget, Command, Live, Price, Simulated
+from tuning.spec.terms import Budget, Command, Live, Price, SimulatedCluster
 from tuning.spec.trainers.command_input import PREFIX
 
 #: What can be measured of a trainer that is not this project's.
@@ -31,7 +31,7 @@ class StudyRequest(Protocol):
     def trainer(self) -> Command | None: ...
 
     @property
-    def simulate(self) -> Simulated | None: ...
+    def simulate(self) -> SimulatedCluster | None: ...
 
     @property
     def budget(self) -> Budget | None: ...
