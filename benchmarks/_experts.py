@@ -166,6 +166,9 @@ def rows(kept: dict[str, Any]) -> tuple[list[list[str]], dict[str, float]]:
             f"{name} apart": apart,
             f"{name} bytes": counted,
             f"{name} gain": gain.middle,
+            f"{name} low": gain.low * min(1.0, again.middle),
+            f"{name} again": again.middle,
+            f"{name} more": ours["said"] / plain["said"] - 1,
             f"{name} own gain": spent[0] / spent[1],
             f"{name} messages": crossing[0] / crossing[1] if crossing[1] else 0.0,
         }

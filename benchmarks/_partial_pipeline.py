@@ -225,15 +225,16 @@ def _row(kept: dict[str, Any], kind: str, seconds: dict[str, np.ndarray]) -> lis
 
 class Bars(NamedTuple):
     """How many kinds are simulated within the bar, what computing less gains and what a plan, by how much losses differ
-    in the mean, and bytes that were counted over those of the formula. ``smaller`` is what a model of as many layers as
-    are computed takes of the planned one's time, and by how much its loss differs from that at equal seconds; ``again``
-    is the full pipeline beside itself (A/A).
+    in the mean, and bytes that were counted over those of the formula. ``shorter`` is the planned one's time over the
+    full one's. ``smaller`` is what a model of as many layers as are computed takes of the planned one's time, and by
+    how much its loss differs from that at equal seconds; ``again`` is the full pipeline beside itself (A/A).
     """
 
     kinds: int
     simulated: int
     less_work: Ratio
     planned: Ratio
+    shorter: Ratio
     again: Ratio
     at_tokens: float
     at_seconds: float
@@ -260,6 +261,7 @@ def bars(kept: dict[str, Any]) -> Bars:
         sum(error <= WITHIN for error in errors),
         ratio(seconds[PLAIN], seconds[LOOSE]),
         ratio(seconds[LOOSE], seconds[PLANNED]),
+        ratio(seconds[PLANNED], seconds[PLAIN]),
         ratio(seconds[AGAIN], seconds[PLAIN]),
         mean(PLANNED, "tokens") / mean(PLAIN, "tokens") - 1,
         mean(PLANNED, "seconds") / mean(PLAIN, "seconds") - 1,

@@ -22,9 +22,12 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def show(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], save: bool) -> str:
-    """Print a Markdown table under its title and machine; keep it in a file if asked to."""
-    lines = [f"# {title}", "", machine(), "", _row(header), _row(["---"] * len(header)), *map(_row, rows), ""]
+def show(
+    name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], save: bool, where: str = ""
+) -> str:
+    """Print a Markdown table under its title and ``where`` it was measured, by default here; keep it if asked to."""
+    head = [f"# {title}", "", where or machine(), ""]
+    lines = [*head, _row(header), _row(["---"] * len(header)), *map(_row, rows), ""]
     text = "\n".join(lines)
     print(text)
     if save:
@@ -60,9 +63,9 @@ def commit() -> str:
     return _git("rev-parse", "--short", "HEAD")
 
 
-def last_commit(file: Path) -> str:
-    """Short name and day of the last commit that changed this file; empty where that is not known."""
-    return _git("log", "-1", "--format=%h, %cs", "--", str(file))
+def last_commit(*files: Path) -> str:
+    """Short name and day of the last commit that changed one of them; empty where that is not known."""
+    return _git("log", "-1", "--format=%h, %cs", "--", *map(str, files))
 
 
 def _git(*words: str) -> str:

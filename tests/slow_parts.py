@@ -2,7 +2,8 @@
 there is not run again.
 
 ``python -m tests.slow_parts`` writes ``benchmarks/results/slow_tests.md`` after every part, so that a stopped run
-goes on where it was. ``--anew`` begins again. Arguments after ``--`` go to pytest.
+goes on where it was. ``--anew`` begins again, ``--failed`` runs what has not passed at any commit, such as after a
+mend. Arguments after ``--`` go to pytest.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks._table import machine
+from benchmarks._table import commit, machine
 from tests.support.drawn import known_seconds
 from tests.support.trainers import environments
 
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "slow_tests.md"
 #: Of one part, in seconds.
 LIMIT = 600
+HEADER = ["tests", "outcome", "counts", "seconds", "finished (UTC)", "commit"]
 _SLOW = re.compile(r"mark\.(slow|drawn)\b")
 #: Whose tests take longer together.
 _LONG = frozenset(
@@ -60,7 +62,7 @@ def interpreter(part: str) -> str:
 
 
 def run(part: str, options: list[str]) -> list[str]:
-    """One part's row: its name, outcome, counts, seconds, time."""
+    """One part's row, as in ``HEADER``."""
     begin = time.monotonic()
     try:
         command = [interpreter(part), "-m", "pytest", "-m", "slow", "-q", "-rs", part, *options]
@@ -82,37 +84,51 @@ def run(part: str, options: list[str]) -> list[str]:
         outcome = "passed" if done.returncode in (0, NOTHING_SELECTED) else "failed"
         counts = (done.stdout.strip().splitlines() or ["no output"])[-1].strip("= ").split(" in ")[0]
     seconds = f"{time.monotonic() - begin:,.0f}"
-    return [part, outcome, counts, seconds, datetime.now(UTC).strftime("%Y-%m-%d %H:%M")]
+    return [
+        part,
+        outcome,
+        counts,
+        seconds,
+        datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        commit() or "unknown",
+    ]
 
 
 def write(rows: list[list[str]]) -> None:
     """The table, whole or not at all."""
-    header = ["tests", "outcome", "counts", "seconds", "finished (UTC)"]
-    lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (HEADER, ["---"] * len(HEADER), *rows)]
     RESULTS.parent.mkdir(exist_ok=True)
     fresh = RESULTS.with_suffix(".tmp")
-    fresh.write_text("\n".join(["# Slow tests", "", machine(), "", *lines, ""]), encoding="utf-8")
+    fresh.write_text("\n".join(["# Slow tests", "", _where(), "", *lines, ""]), encoding="utf-8")
     fresh.replace(RESULTS)
 
 
-def before() -> list[list[str]]:
-    """Rows of the parts that passed on this machine at this commit."""
+def _where() -> str:
+    """The machine and versions; each row has its commit."""
+    return machine().rpartition(", commit ")[0]
+
+
+def before(any_commit: bool) -> list[list[str]]:
+    """Rows of the parts that passed on such a machine, at this commit or at any."""
     text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
-    if machine() not in text:
+    if _where() not in text:
         return []
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()]
-    return [row for row in rows if row[0].startswith("tests/") and row[1] == "passed"]
+    rows = [row for row in rows if row[0].startswith("tests/") and len(row) == len(HEADER)]
+    return [row for row in rows if row[1] == "passed" and (any_commit or row[-1] == commit())]
 
 
 def main() -> int:
     """Run what is left; 1 if a part failed."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--anew", action="store_true", help="run every part, whatever the table says")
+    arguments.add_argument("--failed", action="store_true", help="keep what passed at other commits")
     arguments.add_argument("options", nargs="*", help="for pytest")
     given = arguments.parse_args()
-    rows = [] if given.anew else before()
+    found = parts()
+    rows = [] if given.anew else [row for row in before(given.failed) if row[0] in found]
     have = {row[0] for row in rows}
-    for number, part in enumerate(found := parts(), 1):
+    for number, part in enumerate(found, 1):
         if part not in have:
             print(f"part {number} of {len(found)}: {part}", file=sys.stderr)
             rows = sorted([*rows, run(part, given.options)])

@@ -16,10 +16,13 @@ HEADER = ["system", "exact", "bytes", "predicted", "beside its rival", "the pape
 
 
 class System(NamedTuple):
-    """Where its measurements are kept, and its line; it is measured first, and its own table printed, if so asked."""
+    """Where its measurements are kept, and its line; it is measured first, and its own table printed, if so asked.
+    ``more`` is what else its line is told of.
+    """
 
     kept: Path
     line: Callable[[Namespace, bool], list[str]]
+    more: tuple[Path, ...] = ()
 
 
 def systems() -> dict[str, System]:

@@ -47,4 +47,4 @@ def _line(given: Namespace, measures: bool) -> list[str]:
     ]
 
 
-SYSTEMS = {"sequences": System(sequences.KEPT, _line)}
+SYSTEMS = {"sequences": System(sequences.KEPT, _line, (paced.KEPT,))}

@@ -26,7 +26,7 @@ def _line(given: Namespace, measures: bool) -> list[str]:
         f"losses apart: {one.apart:.1e}",
         f"gathers of weights {fewer:g} times fewer bytes with {wanted} micro-batches; counted and by the calls: within "
         f"{one.bytes or 0:.2%}",
-        "calls and bytes, by formula; see plan",
+        "calls and bytes, by formula",
         f"a step {one.gain.plain()} times as fast as micro-batch by micro-batch, A/A {one.again.plain()}",
         "no figure of gathers alone",
         _verdict(one) if exact else "does not keep every bar",

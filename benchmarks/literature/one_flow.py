@@ -34,9 +34,9 @@ def _signatures(bars: dict[str, int], again: str) -> list[str]:
         f"saved as the formula says, within a tenth of all: {bars['bytes']} of {every}",
         "its bytes alone",
         f"all split and all replicated: not over 3 % slower {bars['not slower']} of {every}, at least 5 % faster than "
-        f"all split {bars['5 % faster']} (A/A {again})",
+        f"all split {bars['5 % faster']}, than all replicated {bars['than all']} (A/A {again})",
         "no figure of signatures alone",
-        "pays with long sequences" if good else "does not keep every bar",
+        "takes the better of splitting and replicating all" if good else "does not keep every bar",
     ]
 
 

@@ -44,7 +44,7 @@ def _placed(kept: dict[str, Any]) -> list[str]:
         f"order chosen, hosts shuffled in 24 ways: at most {orders.chosen:.2f} of the best of {orders.count}, the "
         f"slowest {orders.slowest:.2f}; cut chosen {cuts.chosen:.2f} of the best of 7, the even one {even:.2f}; "
         f"ZeRO 1 that waits for its gathers: {apart} of one that does not (A/A {again})",
-        "Megatron-LM at 0.72 of Holmes's speed on two clusters (read off a chart)",
+        "Holmes: Megatron-LM at 0.72 of its speed on two clusters (read off a chart); of Pipette no figure read",
         f"misses its bar of {', '.join(missed)}" if missed else "keeps its bars",
     ]
 

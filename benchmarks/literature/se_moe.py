@@ -36,9 +36,13 @@ def _se_moe(bars: dict[str, float]) -> list[str]:
         "fewer",
         "its bytes alone",
         f"columns: a step {bars['columns gain']:.2f} times as fast, the embedding's own messages "
-        f"{bars['columns own gain']:.1f} times; two stages: a step {bars['islands gain']:.2f} times as fast",
+        f"{bars['columns own gain']:.1f} times (A/A {bars['columns again']:.3f}); two stages: a step "
+        f"{bars['islands gain']:.2f} times as fast (A/A {bars['islands again']:.3f}) with {bars['islands more']:+.0%} "
+        "bytes",
         "15.81 to 8.63 GB and 1.14 times the speed; 10.3 % end to end",
-        _columns_verdict(bars["columns gain"]) if good else "does not keep every bar",
+        f"{_columns_verdict(bars['columns gain'])}; {_islands_verdict(bars['islands low'])}"
+        if good
+        else "does not keep every bar",
     ]
 
 
@@ -47,6 +51,11 @@ def _columns_verdict(gain: float) -> str:
         return "columns do not pay here"
     told = "columns pay with many words"
     return told if gain >= _COLUMNS else f"{told}, less than the {_COLUMNS} times aimed at"
+
+
+def _islands_verdict(low: float) -> str:
+    """Of the least gain that its interval and A/A leave."""
+    return "two stages pay" if low > 1 else "that two stages pay does not show"
 
 
 def _slots_line(given: Namespace, measures: bool) -> list[str]:

@@ -27,11 +27,14 @@ def _skip_pipe(bars: partial.Bars) -> list[str]:
         f"messages of paths alone: counted / by formula {bars.least_bytes:.3f} to {bars.most_bytes:.3f}",
         f"{bars.simulated} of {bars.kinds} within 15 %",
         f"unplanned: {bars.planned.plain()} times as fast; that, which computes less, {bars.less_work.plain()} times "
-        f"the full pipeline (A/A {bars.again.plain()}); loss over the full one's: {bars.at_tokens:+.1%} at equal "
+        f"the full pipeline (A/A {bars.again.plain()}); planned over full, time: {bars.shorter.plain()}, loss: "
+        f"{bars.at_tokens:+.1%} at equal "
         f"tokens, {bars.at_seconds:+.1%} at equal seconds; {bars.early:+.1%} more with stages left out; a model of 8 "
         f"layers takes {bars.smaller.plain()} of its time, its loss at equal seconds is {bars.smaller_loss:+.1%}",
         "up to 55 % shorter iterations; perplexity 7 % worse with half of the model at inference",
-        f"as described; {learns}; {rival}" if good else "does not keep every bar",
+        f"{1 - bars.shorter.middle:.0%} shorter here; {learns}; {rival}"
+        if good
+        else "does not keep every bar",
     ]
 
 

@@ -50,7 +50,8 @@ def line_of(kept: dict[str, Any]) -> list[str]:
         f"lower with {better} of {sparse.SEEDS} seeds; all of it: accuracy {right[sparse.INT8]:.3f} in int8 and "
         f"{right[sparse.FLOAT]:.3f} in float32 (loss {means[sparse.INT8]:.3f} and {means[sparse.FLOAT]:.3f}), "
         f"{right[sparse.UNSCALED]:.3f} without scaling at the best of its own rates",
-        "less than a thousandth of PyTorch's memory at equal accuracy",
+        "less than a thousandth of PyTorch's memory (of all that it holds; here tensors alone are counted) at equal "
+        "accuracy",
         f"misses its bar of {', '.join(said)}" if said else "keeps its bars",
     ]
 

@@ -74,9 +74,9 @@ def sampling_line(kept: dict[str, Any]) -> list[str]:
         "mean of 10,000 draws within its bound (tests)",
         f"bytes spared: counted / by formula {found.counted / found.formula:.4f}",
         "bytes kept, by the same formula",
-        f"scatter below plain draws' for {found.calmer} of {found.products} products ({found.ratio:.2f} of it), beside "
-        f"draws without doubles {found.ratio_once:.2f}; loss after fine-tuning {found.lost:+.1%}, with four "
-        f"times the batch {found.lost_of_many:+.1%}",
+        f"squared error of gradients below plain draws' for {found.calmer} of {found.products} products "
+        f"({found.ratio:.2f} of it), {found.ratio_once:.2f} of that of draws without doubles; loss after fine-tuning "
+        f"{found.lost:+.1%}, with four times the batch {found.lost_of_many:+.1%}",
         "2.7 times less memory, nearly no loss",
         f"misses its bar of {', '.join(said)}" if said else "keeps its bars",
     ]

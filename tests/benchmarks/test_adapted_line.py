@@ -71,3 +71,15 @@ def test_a_machine_that_was_busy_does_not_tell_seconds() -> None:
     assert system.line(measured)[-1] == "keeps its bars"
     measured["runs"][f"{adapted.AGAIN}, seed 0"]["step"] = 1.5
     assert system.line(measured)[-1].endswith("too busy to tell seconds to a tenth")
+
+
+def test_images_have_a_verdict_of_their_own() -> None:
+    """Of the loss, and of how steady their seconds were."""
+    images = kept(1.95, 10)
+    assert system.line(kept(2.05, 10), images)[-1].endswith(
+        "at equal seconds; on images keeps its bar of loss"
+    )
+    images["runs"][f"{adapted.AGAIN}, seed 0"]["step"] = 1.5
+    line = system.line(kept(1.95, 10), images)
+    assert line[-1].startswith("on text keeps its bars; on images") and line[-1].endswith("to a tenth")
+    assert system.line(kept(1.95, 10), kept(2.05, 10))[-1].endswith("on images misses its bar of loss")

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import _expert_slots as slots
+from benchmarks import _table as table
 from benchmarks import literature
+from benchmarks import systems as of_all
 from benchmarks.literature import se_moe
 
 MADE_UP = """
@@ -50,3 +52,23 @@ def test_what_was_kept_is_told_without_a_measurement() -> None:
         line = system.line(Namespace(save=False), False)
         assert len(line) == len(literature.HEADER), name
         assert all(line), name
+
+
+def test_words_are_written_again_without_a_measurement_and_without_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row keeps the commit that its own measurements came with."""
+
+    def line(_: Namespace, measures: bool) -> list[str]:
+        assert not measures
+        return ["new words"]
+
+    made_up = literature.System(slots.KEPT, line, (table.RESULTS / "systems_tasks.json",))
+    monkeypatch.setattr(of_all, "systems", lambda: {"made up": made_up})
+    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    monkeypatch.setattr(table, "last_commit", lambda *files: f"the last of {len(files)}")
+    monkeypatch.setattr(sys, "argv", ["systems", "--kept", "--save"])
+    of_all.main()
+    text = (tmp_path / "systems.md").read_text("utf-8")
+    assert "| new words | the last of 2 |" in text
+    assert "nothing was measured there" in text and table.machine() not in text

@@ -66,7 +66,7 @@ def test_buckets_keep_their_bar_only_where_the_loss_stays(more: float, verdict: 
 
 def test_a_loss_whose_interval_holds_the_bar_is_not_told() -> None:
     line = lsh_moe.line(buckets(0.005, spread=0.02))
-    assert line[-1].startswith("not told from so few seeds: lsh; lsh, no residual; lsh_int8")
+    assert line[-1].startswith("not told from so few seeds, so int8 wins: lsh; lsh, no residual; lsh_int8")
     assert bucketed.keeps(buckets(0.005, spread=0.001), bucketed.BOTH_ALONE)
     assert bucketed.keeps(buckets(0.05, spread=0.001), bucketed.BOTH_ALONE) is False
 

@@ -41,7 +41,7 @@ def study_progress(study: CurrentStudy) -> str:
     if study.seconds_left is None:
         return f"{done}; how long it takes can be told after the first one"
     after = ", then the best are measured again" if study.repeats else ""
-    return f"{done}; about {words.rough_duration(study.seconds_left)} for the rest{after}"
+    return f"{done}; {words.estimate(study.seconds_left)} for the rest{after}"
 
 
 def leader(study: CurrentStudy) -> str:
@@ -60,7 +60,7 @@ def current_trial_text(study: CurrentStudy) -> str:
 
 def run(going: CurrentRun) -> str:
     """How far a run is."""
-    left = "" if going.seconds_left is None else f", about {words.rough_duration(going.seconds_left)} left"
+    left = "" if going.seconds_left is None else f", {words.estimate(going.seconds_left)} left"
     return f"{words.layout(going.layout)}: step {going.step:,} of {going.steps:,}{left}"
 
 

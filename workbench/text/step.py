@@ -260,17 +260,16 @@ def adapted_text(row: AdapterRow) -> str:
     """What was trained beside a frozen model, and whether that stayed as it was."""
     kept = f"are to the bit what they were (SHA-256 {row.sha256[:12]})"
     changed = f"changed: SHA-256 {row.sha256[:12]} before, {row.sha256_at_end[:12]} after"
-    share = f"{100 * row.share:.3g} % of all"
     return (
-        f"{row.method} of rank {row.rank} trained {row.side_parameters:,} parameters, {share}; the "
-        f"{row.frozen_parameters:,} frozen ones {kept if row.kept else changed}"
+        f"{words.ADAPTERS[row.method]} of rank {row.rank} trained {row.side_parameters:,} parameters, "
+        f"{100 * row.share:.3g} % of all; the {row.frozen_parameters:,} frozen ones {kept if row.kept else changed}"
     )
 
 
 def adapter_text(train: Mapping[str, Any]) -> str:
     """Of a run that has not ended, by its settings; empty where all of it learns."""
-    method = train.get("adapt") or "none"
-    if method == "none":
+    method = words.ADAPTERS.get(train.get("adapt") or "none")
+    if method is None:
         return ""
     return f"{method} of rank {train.get('adapt_rank')} learns beside a frozen model, from {train.get('resume')}."
 

@@ -31,6 +31,8 @@ LOOKS: dict[str, tuple[str, str]] = {
 _SPOKEN = {ending.value: ending.spoken for ending in Ending} | {
     "communication_exposed": "exposed communication"
 }
+#: By the value of train.adapt, the name that its authors gave it.
+ADAPTERS = {"lora": "LoRA", "losa": "LoSA"}
 
 
 def look(state: str) -> tuple[str, str]:
@@ -78,6 +80,11 @@ def seconds(value: float | None) -> str:
 def rough_duration(value: float) -> str:
     """A duration nobody needs to the millisecond: under a second, 12 s, 3 min 05 s."""
     return "under a second" if value < 1 else f"{value:.0f} s" if value < 100 else seconds(value)
+
+
+def estimate(value: float) -> str:
+    """A duration that is an estimate: under a second, about 12 s."""
+    return rough_duration(value) if value < 1 else f"about {rough_duration(value)}"
 
 
 def gib(size: float | None) -> str:

@@ -6,6 +6,7 @@ what cannot be tried this way.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -54,6 +55,15 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+#: Layouts whose settings are tried together: all of them take longer than a part of the slow tests may.
+PARTS = (("alone", "mixture", "dp"), ("zero1", "zero2", "zero3", "hsdp"), ("ep", "ring", "1f1b", "tp"))
+
+
+def settings_of(*layouts: str) -> list[str]:
+    """Names of the cases of these layouts."""
+    return [name for name in SETTINGS if name.split("-", 1)[0] in layouts]
+
+
 @pytest.fixture(scope="module")
 def fake_cuda() -> Iterator[FakeCuda]:
     """One process for all cases of this file."""
@@ -74,9 +84,21 @@ def test_layouts_step_on_the_device(fake_cuda: FakeCuda, name: str) -> None:
         steps_on_the_device(fake_cuda, config, rank)
 
 
-@pytest.mark.drawn(3)
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("name", settings_of(*PARTS[0]))
 def test_settings_step_on_the_device(fake_cuda: FakeCuda, name: str) -> None:
+    steps_on_the_device(fake_cuda, SETTINGS[name], 0)
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("name", settings_of(*PARTS[1]))
+def test_settings_of_sharded_layouts_step_on_the_device(fake_cuda: FakeCuda, name: str) -> None:
+    steps_on_the_device(fake_cuda, SETTINGS[name], 0)
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("name", settings_of(*PARTS[2]))
+def test_settings_of_split_models_step_on_the_device(fake_cuda: FakeCuda, name: str) -> None:
     steps_on_the_device(fake_cuda, SETTINGS[name], 0)
 
 
@@ -90,6 +112,8 @@ def test_a_mistake_is_seen(fake_cuda: FakeCuda, plant: str, values: dict[str, An
 
 def test_every_setting_is_tried_or_known_not_to_be() -> None:
     tried = {name.split("-", 1)[1] for name in SETTINGS}
+    parts = [settings_of(*layouts) for layouts in PARTS]
+    assert sorted(itertools.chain(*parts)) == sorted(SETTINGS)
     assert not [f"{key}={value}" for key, value in cases.values() if f"{key}={value}" not in tried]
     assert {
         name.split("=")[0] for name in cases.UNREACHED

@@ -71,11 +71,11 @@ def _made(name: str) -> Path:
     python, ready = folder / "bin" / "python", folder / "ready"
     wanted = " ".join(PACKAGES[name])
     if ready.exists() and ready.read_text(encoding="utf-8") == wanted:
+        _lend_packages(folder)
         return python
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    (site / "beside.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    site = _lend_packages(folder)
     _installed(python, [one for one in PACKAGES[name] if _name(one) not in ALONE])
     for one in PACKAGES[name]:
         if _name(one) in ALONE:
@@ -86,6 +86,15 @@ def _made(name: str) -> Path:
         subprocess.run([python, "-c", BUILT[name]], check=True, env=variables(name))
     ready.write_text(wanted, encoding="utf-8")
     return python
+
+
+def _lend_packages(folder: Path) -> Path:
+    """Torch and all else of this checkout's environment, for one that another checkout may have made; returns where an
+    environment's own packages are.
+    """
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "beside.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return site
 
 
 def variables(name: str) -> dict[str, str]:

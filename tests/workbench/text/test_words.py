@@ -90,3 +90,10 @@ def test_ages_and_endings_are_words() -> None:
     assert words.ending_words("oom") == "out of memory"
     assert words.ending_words("timed_out") == "timed out"
     assert words.look("something new")[0] == "gray"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.2, "under a second"), (12.3, "about 12 s"), (185, "about 3 min 05 s")]
+)
+def test_an_estimate_says_so_once(seconds: float, told: str) -> None:
+    assert words.estimate(seconds) == told

@@ -134,8 +134,8 @@ def _time_left(snapshot: Snapshot, seconds: float | None) -> str:
     )
     until_limit = began + limit - time.time() if limit and began else None
     if until_limit is not None and until_limit < seconds:
-        return f"its time limit ends it in about {words.rough_duration(max(0.0, until_limit))}"
-    return f"about {words.rough_duration(seconds)} left"
+        return f"its time limit ends it in {words.estimate(max(0.0, until_limit))}"
+    return f"{words.estimate(seconds)} left"
 
 
 def recent_columns(snapshot: Snapshot) -> dict[int, Columns]:

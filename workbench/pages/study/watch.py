@@ -137,7 +137,7 @@ def _buttons(view: StudyView, unfinished: bool, result: StudyResult) -> None:
         return
     rounds = result.confirmation_rounds
     if view.state == "ended" and rounds and rounds.outlook:
-        label = f"Decide, about {words.rough_duration(rounds.outlook.seconds)}"
+        label = f"Decide, {words.estimate(rounds.outlook.seconds)}"
         about = "Go on measuring the leaders until it is probably clear which is faster."
         if button_pressed(st.button, label, "decide", icon=":material/balance:", help=about):
             _continue(view, f"confirm_repeats={rounds.outlook.confirm_repeats}")

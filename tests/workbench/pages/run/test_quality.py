@@ -145,7 +145,7 @@ def test_what_learned_beside_a_frozen_model_is_told_once_and_that_it_changed() -
     assert not found.exception
     (caption,) = found.caption
     assert (
-        "Losa of rank 8 trained 1,000 parameters, 1 % of all; the 99,000 frozen ones changed" in caption.value
+        "LoSA of rank 8 trained 1,000 parameters, 1 % of all; the 99,000 frozen ones changed" in caption.value
     )
 
 
