@@ -4,7 +4,9 @@ import streamlit as st
 from starlette.middleware import Middleware
 
 from workbench.pages.widgets.plotly_chart import ROUTE
-from workbench.services.access import Door
+from workbench.services.access import AccessMiddleware
 from workbench.services.page_server import rules
 
-app = st.App("workbench/pages/main.py", routes=[ROUTE], middleware=[Middleware(Door, rules=rules())])
+app = st.App(
+    "workbench/pages/main.py", routes=[ROUTE], middleware=[Middleware(AccessMiddleware, rules=rules())]
+)

@@ -27,7 +27,7 @@ from engine.footprint.flops import parameters, workload_of
 from engine.footprint.side_factors import adapts, side_parameters
 from engine.launch.pool import LocalPool
 from engine.model.workloads.text import DecoderBlueprint
-from engine.parallel.build import alone
+from engine.parallel.build import single_rank_axes
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 
@@ -140,7 +140,7 @@ class _Bases:
 def saved_bytes(kind: str) -> int:
     """The most that autograd saves at once in one micro-batch's forward and loss."""
     config = config_of(kind)
-    decoder = DecoderBlueprint(config).stage(range(4), alone())
+    decoder = DecoderBlueprint(config).stage(range(4), single_rank_axes())
     tokens = torch.randint(256, (8, 128), generator=torch.Generator().manual_seed(0))
     with SavedBytes(tokens, decoder.rotary) as counter:
         loss = decoder.loss(decoder(tokens), tokens)

@@ -18,7 +18,7 @@ from benchmarks import _published as published
 from benchmarks.published import columns as columns_of
 from benchmarks.published import papers
 from tuning.predict.fit import calibrate
-from tuning.predict.fit.calibrate import FEATURES, Calibrated, Measured
+from tuning.predict.fit.calibrate import FEATURES, CalibratedConstants, TrialMeasurements
 from tuning.predict.fit.least_squares import fit
 from tuning.predict.model import constants, step_time
 from tuning.predict.model.cases import Array, Cases
@@ -43,12 +43,12 @@ class Trials:
     """Names of models, and what ran: seconds are those of the abstract's percentages."""
 
     models: list[str]
-    measured: Measured
+    measured: TrialMeasurements
 
     def __len__(self) -> int:
         return len(self.models)
 
-    def without(self, *rows: int) -> Measured:
+    def without(self, *rows: int) -> TrialMeasurements:
         """All but some."""
         return calibrate.select(self.measured, ~np.isin(np.arange(len(self)), rows))
 
@@ -77,7 +77,7 @@ def trials() -> Trials:
     paper = figures("pct_of_peak")
     machine = published.on("frontier", 2)
     rate = np.array([paper[name] for name in names]) / 100 * machine.device.peak * cases.world
-    return Trials(names, Measured(cases, machine, counted_flops(cases) / rate, np.array(names)))
+    return Trials(names, TrialMeasurements(cases, machine, counted_flops(cases) / rate, np.array(names)))
 
 
 def counted_flops(cases: Cases) -> Array:
@@ -95,12 +95,12 @@ def of_peak(cases: Cases, seconds: Array) -> Array:
     return share
 
 
-def predicted(measured: Measured, found: Constants) -> Array:
+def predicted(measured: TrialMeasurements, found: Constants) -> Array:
     """Seconds of a step."""
     return step_time.step(measured.cases, measured.machine, found).seconds
 
 
-def fitted(measured: Measured) -> Constants:
+def fitted(measured: TrialMeasurements) -> Constants:
     """From the shipped constants, each as free as ``FREE`` says."""
 
     def left(some: Constants) -> Array:
@@ -127,13 +127,13 @@ def nested_half_width(found: Trials, row: int) -> float:
     return half_width(np.array(errors))
 
 
-def calibrated(found: Trials) -> Calibrated:
+def calibrated(found: Trials) -> CalibratedConstants:
     """Constants fitted to all three, and the range that their errors tell of, each left out."""
     width = half_width(left_out(found))
     cases = found.measured.cases
     columns = {name: getattr(cases, name) for name in FEATURES}
     ranges = {name: (float(column.min()), float(column.max())) for name, column in columns.items()}
-    return Calibrated(fitted(found.measured), -width, width, len(found), ranges)
+    return CalibratedConstants(fitted(found.measured), -width, width, len(found), ranges)
 
 
 def _error(found: Trials, row: int, of: Constants) -> float:

@@ -48,7 +48,7 @@ class Job:
         self._optimizer = torch.optim.AdamW(self._model.parameters())
         self._batches = iter(torch.utils.data.DataLoader(_Batches(rows), batch_size=None))
         self.one_step()
-        recording = attachment.here()
+        recording = attachment.process_recording()
         assert recording is not None
         self._recording, self.steps, self._recorded = recording, recording.steps(), True
         self.choice = Held(BUDGET)

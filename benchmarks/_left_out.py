@@ -14,7 +14,7 @@ from benchmarks.published import columns as columns_of
 from benchmarks.published import llmfoundry, nanotron, playbook
 from benchmarks.published.stalls import crowded, stalled
 from tuning.predict.fit import calibrate
-from tuning.predict.fit.calibrate import Measured
+from tuning.predict.fit.calibrate import TrialMeasurements
 from tuning.predict.model import step_time
 from tuning.predict.model.cases import Array, Cases
 
@@ -27,9 +27,9 @@ class Table(NamedTuple):
     """Rows to predict, the ways in which they fall into groups, and rows that are always fitted to as well."""
 
     name: str
-    rows: Measured
+    rows: TrialMeasurements
     ways: Mapping[str, Names]
-    also: Measured | None = None
+    also: TrialMeasurements | None = None
 
 
 class LeftOut(NamedTuple):

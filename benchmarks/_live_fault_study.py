@@ -95,9 +95,9 @@ class LiveVictim(Victim):
 
     def open_page(self) -> bool:
         """Whether a page came up that looks at the home."""
-        from workbench.services.page_server import Place, wait_until_up
+        from workbench.services.page_server import ServerAddress, wait_until_up
 
-        place = Place("127.0.0.1", _free_port())
+        place = ServerAddress("127.0.0.1", _free_port())
         command = [
             sys.executable,
             "-m",

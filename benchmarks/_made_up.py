@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
-from tuning.execution.executor import Played, Ran, build_summary
+from tuning.execution.executor import OfflineExecutor, Ran, build_summary
 
 _STEPS = 20
 _NOISE = 0.01
@@ -30,7 +30,7 @@ def step_seconds(values: dict[str, Any]) -> float:
     return compute * (1 + 0.12 * math.log2(tp) ** 1.5) / (1 - bubble) + exposed
 
 
-class MadeUp(Played):
+class MadeUp(OfflineExecutor):
     """Executes at once; one configuration in ``fails_one_in`` runs out of memory, always the same ones."""
 
     def __init__(self, fails_one_in: int = 0) -> None:

@@ -27,14 +27,14 @@ from engine.config.run_config import RunConfig, parse
 from engine.config.sections import BlockAction
 from engine.footprint import block_plan
 from engine.footprint.activations import costs_of_block
-from engine.footprint.block_plan import Around, BlockPlan, Cost
+from engine.footprint.block_plan import BlockPlan, Cost, StageOverhead
 from engine.footprint.budget import stage_surroundings
 from engine.footprint.footprint import plan_of
 from engine.model.activation_memory import Offload, Tier
 from engine.model.copies import Copies, DiskCopies, ThreadCopies
 from engine.model.decoder import Block, Decoder
 from engine.model.workloads.blueprint import open_blueprint
-from engine.parallel.build import alone
+from engine.parallel.build import single_rank_axes
 from engine.parallel.memory_plan import add_seconds, measure
 
 NAME, KEPT = "systems_out_of_core", table.RESULTS / "systems_out_of_core.json"
@@ -65,7 +65,7 @@ class Setting:
     """What plans are made from: costs of a block, what a stage has besides, and the paced rates in bytes a second."""
 
     choices: list[dict[BlockAction, Cost]]
-    around: Around
+    around: StageOverhead
     rates: dict[BlockAction, float]
 
     def plans(self) -> list[tuple[int, BlockPlan]]:
@@ -87,11 +87,13 @@ class Setting:
 
 def measured_setting(config: RunConfig, folder: Path) -> Setting:
     """As the engine measures it when a run starts, with copies that are as slow as they are to be."""
-    blueprint, layers = open_blueprint(config, alone()), range(config.model.layers or 0)
+    blueprint, layers = open_blueprint(config, single_rank_axes()), range(config.model.layers or 0)
     device, size = torch.device("cpu"), costs_of_block(config)["offload"].away
 
     def found(rates: dict[BlockAction, float]) -> tuple[Any, dict[BlockAction, Cost]]:
-        known = measure(config, blueprint, layers, alone(), device, lambda one: copies_of(one, rates, folder))
+        known = measure(
+            config, blueprint, layers, single_rank_axes(), device, lambda one: copies_of(one, rates, folder)
+        )
         return known, add_seconds(costs_of_block(config), known)
 
     _, free = found({})
@@ -118,7 +120,9 @@ class Trained:
     """The decoder, whose blocks follow one list of actions after the other."""
 
     def __init__(self, config: RunConfig, setting: Setting, folder: Path) -> None:
-        decoder = open_blueprint(config, alone()).stage(range(config.model.layers or 0), alone())
+        decoder = open_blueprint(config, single_rank_axes()).stage(
+            range(config.model.layers or 0), single_rank_axes()
+        )
         assert isinstance(decoder, Decoder)
         self.decoder, self._offload = decoder, Offload()
         for action, tier in _TIERS.items():

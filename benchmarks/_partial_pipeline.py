@@ -30,7 +30,7 @@ from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.machine import Machine
 from tuning.predict.simulation.simulate import step_of
-from tuning.predict.simulation.step_result import Simulated
+from tuning.predict.simulation.step_result import SimulatedStep
 
 NAME, KEPT = "systems_partial_pipeline", table.RESULTS / "systems_partial_pipeline.json"
 #: Seconds of a layer forward; Mbit/s of a host's link; messages of which the latency is taken.
@@ -166,7 +166,7 @@ def simulated(kind: str, latency: float) -> float:
     return played(in_lab(kind), latency).seconds
 
 
-def played(config: RunConfig, latency: float) -> Simulated:
+def played(config: RunConfig, latency: float) -> SimulatedStep:
     """A paced step by events, of the list that ranks execute, with the lab's links."""
     link = Link(latency, RATE * 1e6 / 8)
     hosts = Cluster("the lab", (Group(4, 1, Accelerator("a paced core", {}, 0, 0.0), link, link, "lab"),))

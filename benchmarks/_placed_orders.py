@@ -43,7 +43,7 @@ from engine.session import Session
 from tuning.predict.model.hardware import Accelerator, Cluster, Group
 from tuning.predict.placement.automatic import PLACEMENT, choose_values, message_seconds
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
-from tuning.predict.placement.links import Links, Shared, lab_links
+from tuning.predict.placement.links import Links, SharedLink, lab_links
 from tuning.predict.placement.place import LOOPBACK
 from tuning.predict.placement.search import place
 from tuning.predict.placement.stage_layers import split_layers
@@ -135,7 +135,7 @@ def chosen_of_shuffled() -> list[str]:
             tuple(links.nodes[host] for host in shuffle),
             tuple(links.islands[host] for host in shuffle),
             tuple(
-                Shared(tuple(shuffle.index(host) for host in one.devices), one.bytes_per_second)
+                SharedLink(tuple(shuffle.index(host) for host in one.devices), one.bytes_per_second)
                 for one in links.shared
             ),
         )

@@ -14,7 +14,7 @@ from benchmarks.published import columns as columns_of
 from benchmarks.published import llmfoundry, megatron, playbook, vtrain
 from tuning.predict.cluster import catalogue
 from tuning.predict.fit import calibrate
-from tuning.predict.fit.calibrate import Measured
+from tuning.predict.fit.calibrate import TrialMeasurements
 from tuning.predict.model import compute
 from tuning.predict.model.cases import Cases
 from tuning.predict.model.compute import Device
@@ -38,26 +38,26 @@ _MEGATRON = {"reduce_bytes": 2.0, "scattered_boundary": 1.0}
 _CLUSTERS = {"a100-40gb": "mosaic-a100-40gb", "a100-80gb": "mosaic-a100", "h100-sxm": "dgx-h100"}
 
 
-def single(path: Path) -> Measured:
+def single(path: Path) -> TrialMeasurements:
     """vTrain's one node, grouped by hidden size."""
     columns = vtrain.single(path)
     return _measured(columns, on("vtrain-a100"), columns["hidden"], {"reduce_bytes": 2.0})
 
 
-def multi(path: Path) -> Measured:
+def multi(path: Path) -> TrialMeasurements:
     """vTrain's 64 to 512 devices, grouped by model size; vocabularies are padded as Megatron's are by default."""
     columns = vtrain.multi(path)
     padded = {"vocabulary": np.ceil(columns["vocabulary"] / (128 * columns["tp"])) * 128 * columns["tp"]}
     return _measured(columns, on("vtrain-a100", 64), columns["parameters"], {**_MEGATRON, **padded})
 
 
-def recomputation(path: Path) -> Measured:
+def recomputation(path: Path) -> TrialMeasurements:
     """Tables 3 and 5 of arXiv 2205.05198, grouped by model."""
     columns = megatron.recomputation(path)
     return _measured(columns, on("selene", 64), columns["model"], _MEGATRON)
 
 
-def fsdp(path: Path, by: str) -> Measured:
+def fsdp(path: Path, by: str) -> TrialMeasurements:
     """llm-foundry's, grouped by ``accelerator`` or ``model``; values between blocks are fp32 under autocast."""
     columns = llmfoundry.runs(path)
     machines = [_llm(*row) for row in zip(columns["accelerator"], columns["format"], strict=True)]
@@ -80,7 +80,7 @@ def stacked(machines: list[Machine]) -> Machine:
     )
 
 
-def each(measured: Measured) -> list[Machine]:
+def each(measured: TrialMeasurements) -> list[Machine]:
     """The machine of each row."""
     return [
         Machine(Device(*map(float, device)), Links(*map(float, links)))
@@ -90,9 +90,9 @@ def each(measured: Measured) -> list[Machine]:
     ]
 
 
-def joined(one: Measured, other: Measured) -> Measured:
+def joined(one: TrialMeasurements, other: TrialMeasurements) -> TrialMeasurements:
     """Both, one after the other."""
-    return Measured(
+    return TrialMeasurements(
         Cases.join([one.cases, other.cases]),
         stacked([*each(one), *each(other)]),
         np.concatenate([one.seconds, other.seconds]),
@@ -141,7 +141,7 @@ def _measured(
     machine: Machine,
     groups: NDArray[Any],
     more: Mapping[str, float | NDArray[np.float64]],
-) -> Measured:
+) -> TrialMeasurements:
     count = len(columns["layers"])
     given = dict(columns) | {name: np.broadcast_to(value, count) for name, value in more.items()}
-    return Measured(columns_of.cases(given), machine, columns["iteration_seconds"], groups)
+    return TrialMeasurements(columns_of.cases(given), machine, columns["iteration_seconds"], groups)

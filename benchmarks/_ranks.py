@@ -256,7 +256,7 @@ def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
     """A rank with all its instruments, as a worker makes it."""
     layout, progress, device = layout_of(config), Progress(folder), torch.device("cpu")
     made = build_groups(layout, rank, device, group_timeout(config), transport_of(config))
-    timer = SilentTimer(CpuClock(), progress.standing(rank))
+    timer = SilentTimer(CpuClock(), progress.status(rank))
     return RankContext(
         rank=rank,
         config=config,

@@ -23,7 +23,7 @@ from engine.comm.context import RankContext
 from engine.config.run_config import RunConfig
 from engine.schedules.actions import Plan
 from engine.schedules.credits import ways
-from tuning.predict.simulation.step_result import Simulated
+from tuning.predict.simulation.step_result import SimulatedStep
 
 NAME, KEPT = "systems_registers", table.RESULTS / "systems_registers.json"
 AGAIN = "no bound, again (A/A)"
@@ -64,7 +64,7 @@ def _on_rank(
     return taken, latencies, {kind: engine.stages.most_held for kind, engine in engines.items()}
 
 
-def piled_up(step: Simulated, plan: Plan) -> int:
+def piled_up(step: SimulatedStep, plan: Plan) -> int:
     """The most messages of one way that were begun and not used up, by the simulation."""
     spans = [span for rank in range(plan.ranks) for span in step.spans(rank)]
     begins, ends = ({span.action: span[edge] for span in spans} for edge in (1, 2))

@@ -26,7 +26,7 @@ from engine.model.activation_memory import Activations
 from engine.model.decoder import Decoder, Linear
 from engine.model.row_sampling import SampledProducts, pick
 from engine.model.workloads.text import DecoderBlueprint
-from engine.parallel.build import alone
+from engine.parallel.build import single_rank_axes
 from engine.session import Session
 
 NAME, KEPT = "systems_row_sampling", table.RESULTS / "systems_row_sampling.json"
@@ -85,7 +85,7 @@ def scatter(steps: int) -> dict[str, dict[str, float]]:
     """By product and kind of sampling: the mean squared distance from the exact gradient, over its squared length."""
     config = config_of(memory__sample_tokens=SHARE)
     blueprint = DecoderBlueprint(config)
-    decoder = blueprint.stage(range(4), alone())
+    decoder = blueprint.stage(range(4), single_rank_axes())
     samples = blueprint.samples(decoder)
     optimizer = torch.optim.AdamW(decoder.parameters(), lr=2e-3)
     for step in range(steps):

@@ -11,9 +11,9 @@ from unittest import mock
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from engine.dry_run.fake_tensors import Noted
-from engine.model.activation_memory import Parked, is_weight
-from engine.model.copies import Away, Coming, DiskCopies, Elsewhere, ThreadCopies
+from engine.dry_run.fake_tensors import StorageRegistry
+from engine.model.activation_memory import OffloadedBlock, is_weight
+from engine.model.copies import DiskCopies, HostCopy, OffloadedCopy, PendingCopy, ThreadCopies
 from profilers.torch_private import memory_identity
 
 
@@ -26,7 +26,7 @@ class SavedBytes:
 
     def __init__(self, *resident: Tensor, weights: Collection[int] = ()) -> None:
         self._besides, self._weights = {memory_identity(one) for one in resident}, weights
-        self._noted, self._coming = Noted(), list[tuple[Coming, int, Future[Any]]]()
+        self._noted, self._coming = StorageRegistry(), list[tuple[PendingCopy, int, Future[Any]]]()
         self._opened = ExitStack()
         #: In bytes.
         self.peak = 0
@@ -69,7 +69,7 @@ class SavedBytes:
         def packed(tensor: Tensor) -> Any:
             kept = pack(tensor)
             # What a checkpoint notes instead of a tensor holds nothing.
-            if isinstance(kept, Tensor) or isinstance(getattr(kept, "block", None), Parked):
+            if isinstance(kept, Tensor) or isinstance(getattr(kept, "block", None), OffloadedBlock):
                 self._count(tensor)
             return kept
 
@@ -83,9 +83,11 @@ class SavedBytes:
 
         return unpacked
 
-    def _up(self, up: Callable[[Any, Away], Coming]) -> Callable[[Any, Away], Coming]:
-        def watched(copies: Any, away: Away) -> Coming:
-            left = away.copies if isinstance(away, Elsewhere) else away.written  # type: ignore[attr-defined]
+    def _up(
+        self, up: Callable[[Any, OffloadedCopy], PendingCopy]
+    ) -> Callable[[Any, OffloadedCopy], PendingCopy]:
+        def watched(copies: Any, away: OffloadedCopy) -> PendingCopy:
+            left = away.copies if isinstance(away, HostCopy) else away.written  # type: ignore[attr-defined]
             size, coming = away.nbytes, up(copies, away)
             self._coming.append((coming, size, left))
             return coming

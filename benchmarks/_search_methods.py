@@ -14,7 +14,7 @@ from benchmarks.published.columns import Columns, take
 from tests.support.studies.replay import Recorded
 from tuning.predict.model.cases import Array
 from tuning.search.acquisition import propose
-from tuning.search.surrogate import Belief, Seen
+from tuning.search.surrogate import Belief, Observations
 
 BUDGET = 10
 #: Trials before a sampler's model is asked; their default is the whole budget.
@@ -50,9 +50,9 @@ class Meter:
         return self.values[-1]
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> Observations:
         """As the prior takes it."""
-        return Seen.from_lists(self.rows, [-float(np.log(value)) for value in self.values])
+        return Observations.from_lists(self.rows, [-float(np.log(value)) for value in self.values])
 
 
 #: Executes rows of a cell until its meter's budget is spent.

@@ -20,7 +20,7 @@ from tests.support.studies import replay
 from tests.support.studies.replay import Recorded
 from tuning.predict.model.constants import Constants
 from tuning.search import acquisition
-from tuning.search.surrogate import Belief, Seen
+from tuning.search.surrogate import Belief, Observations
 
 #: What a prior has never seen: the cell that it is asked about, any cell of that model's size, on that number of nodes,
 #: or of either.
@@ -143,7 +143,7 @@ def _said_after(believed: Belief, meter: Meter) -> tuple[int | None, str]:
         proposal = acquisition.propose(believed, meter.seen)
         assert proposal is not None, "a meter has no more budget than rows"
         meter(proposal.row)
-        reason = acquisition.gives_up(believed, meter.seen)
+        reason = acquisition.explain_infeasibility(believed, meter.seen)
         if reason:
             return len(meter.rows), reason
     return None, ""
@@ -153,6 +153,8 @@ def _said(believed: Belief, meter: Meter) -> bool:
     """Whether it was said at any time that nothing runs, where something does."""
     whole = meter.seen
     return any(
-        acquisition.gives_up(believed, Seen(whole.rows[:count], whole.log_seconds[:count]))
+        acquisition.explain_infeasibility(
+            believed, Observations(whole.rows[:count], whole.log_seconds[:count])
+        )
         for count in range(1, len(whole.rows) + 1)
     )

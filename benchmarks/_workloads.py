@@ -21,7 +21,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.model.workloads.blueprint import open_blueprint
 from engine.model.workloads.published.extragradient import METHODS
 from engine.model.workloads.sequential import ListedBlueprint, Tensors
-from engine.parallel.build import alone
+from engine.parallel.build import single_rank_axes
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 
@@ -175,9 +175,9 @@ def convolutions(rounds: int = ROUNDS) -> dict[str, Any]:
 
 
 def _step(form: str) -> Callable[[], torch.Tensor]:
-    blueprint = open_blueprint(config_of("convolutions", {"form": form}), alone())
+    blueprint = open_blueprint(config_of("convolutions", {"form": form}), single_rank_axes())
     assert isinstance(blueprint, ListedBlueprint)
-    model = blueprint.stage(range(blueprint.blocks), alone())
+    model = blueprint.stage(range(blueprint.blocks), single_rank_axes())
     inputs, targets = Tensors(blueprint.workload).training(0, 32)
     return lambda: model.loss(model(inputs), targets)
 

@@ -217,7 +217,7 @@ def main() -> None:
     arguments.add_argument("--tiny", action="store_true", help="a small decoder, to see that all works")
     arguments.add_argument("--kept", type=Path, default=KEPT, help="file of the parts measured so far")
     given = arguments.parse_args()
-    if reason := netns.unavailable():
+    if reason := netns.unavailability():
         raise SystemExit(f"no network namespaces: {reason}")
     for rate in given.rates:
         found = part(rate, given.methods, given.rounds, given.steps, given.tiny)

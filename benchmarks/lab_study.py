@@ -28,9 +28,9 @@ from engine.config.run_config import RunConfig
 from engine.run import netns
 from engine.run.outcome import Ending, RunOutcome
 from tuning.analysis.comparison import compare_runs
-from tuning.execution.executor import Played, Ran, build_summary
+from tuning.execution.executor import OfflineExecutor, Ran, build_summary
 from tuning.predict import target
-from tuning.search.prediction_prior import Foresight
+from tuning.search.prediction_prior import PredictionPrior
 from tuning.space.points import Point, point_key
 from tuning.study import run_study
 
@@ -66,7 +66,7 @@ class Found:
         return 1 + self.behind <= NEAR or self.tied
 
 
-class Recorded(Played):
+class Recorded(OfflineExecutor):
     """``Execute`` of the kept runs: one of a point's, drawn."""
 
     def __init__(self, kept: Kept, seed: int) -> None:
@@ -87,12 +87,12 @@ def replayed(kept: Kept, seed: int, changes: dict[str, Any], folder: Path) -> Fo
     trials = int(SHARE * len(lab.points()))
     file = lab.study(trials=trials, seed=seed, **changes)
 
-    def foresee(space: Any) -> Foresight | None:
+    def make_prior(space: Any) -> PredictionPrior | None:
         if file.prior == "none":
             return None
-        return Foresight(space, target.calibrated_target(kept.calibration), seed)
+        return PredictionPrior(space, target.calibrated_target(kept.calibration), seed)
 
-    document = run_study(file, folder / f"{seed}", Recorded(kept, seed), foresee=foresee).as_dict()
+    document = run_study(file, folder / f"{seed}", Recorded(kept, seed), make_prior=make_prior).as_dict()
     rows = document["trials"]
     best: Point = (document.get("recommended") or document["best"])["config"]
     key, truth = point_key(best), fastest(kept)
@@ -190,7 +190,7 @@ def main() -> None:
     arguments.add_argument("--seeds", type=int, default=20, help="studies of each method")
     options = arguments.parse_args()
     if options.measure:
-        if reason := netns.unavailable():
+        if reason := netns.unavailability():
             raise SystemExit(f"no network namespaces: {reason}")
         if not options.home:
             raise SystemExit("--measure needs --home, where this machine is calibrated for 4 ranks")

@@ -58,7 +58,7 @@ def changing(home: Path, steps: int) -> Iterator[list[int]]:
             while (step := _slowest(home)) < threshold:
                 if ended.wait(_POLL_SECONDS):
                     return
-            for one in registry.standing():
+            for one in registry.list_labs():
                 build.shape(
                     [replace(link, rate_kbit=rate) for link in one.links if link.name.startswith("island")]
                 )

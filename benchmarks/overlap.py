@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[100.0, 1000.0])
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     given = parser.parse_args()
-    if reason := netns.unavailable():
+    if reason := netns.unavailability():
         raise SystemExit(f"no network namespaces: {reason}")
     with tempfile.TemporaryDirectory() as home, Session(Path(home)) as session:
         found = [

@@ -238,7 +238,7 @@ def main() -> None:
         "--families", nargs="+", choices=["orders", "splits"], default=["orders", "splits"]
     )
     given = arguments.parse_args()
-    if reason := netns.unavailable():
+    if reason := netns.unavailability():
         raise SystemExit(f"no network namespaces: {reason}")
     lines, said = list[list[str]](), list[str]()
     for family in given.families:

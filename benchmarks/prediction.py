@@ -24,7 +24,7 @@ from benchmarks import _table as table
 from benchmarks._scores import mean_error, one_efficiency, score
 from benchmarks.published import megatron
 from tuning.predict.fit import calibrate
-from tuning.predict.fit.calibrate import Measured, select
+from tuning.predict.fit.calibrate import TrialMeasurements, select
 from tuning.predict.model import step_time
 from tuning.predict.model.cases import FULL, Array
 from tuning.predict.model.constants import START, Constants
@@ -83,7 +83,7 @@ class Split(NamedTuple):
         ]
 
 
-def predicted(measured: Measured, constants: Constants) -> Array:
+def predicted(measured: TrialMeasurements, constants: Constants) -> Array:
     """Seconds of each row."""
     return step_time.step(measured.cases, measured.machine, constants).seconds
 
@@ -202,13 +202,13 @@ TABLES: dict[str, Callable[[], Iterator[Split]]] = {
 }
 
 
-def _plain(measured: Measured, train: Array, test: Array) -> float:
+def _plain(measured: TrialMeasurements, train: Array, test: Array) -> float:
     cases = measured.cases
     again = np.where(cases.recompute == FULL, 4 / 3, 1.0)
     return one_efficiency(cases.model_flops * again, cases.world, measured.seconds, train, test)
 
 
-def _leave_one_out(measured: Measured) -> float:
+def _leave_one_out(measured: TrialMeasurements) -> float:
     rows = np.arange(len(measured.seconds))
     return float(np.mean([_plain(measured, rows[rows != one], rows[rows == one]) for one in rows]))
 

@@ -29,7 +29,7 @@ from benchmarks import _table as table
 from benchmarks._frontier import Trials
 from tuning.predict.cluster.csv_table import DATA
 from tuning.predict.fit import calibrate, device_constants
-from tuning.predict.fit.calibrate import Calibrated
+from tuning.predict.fit.calibrate import CalibratedConstants
 from tuning.predict.model import step_time
 from tuning.predict.model.cases import Array, Cases
 from tuning.predict.model.constants import Constants
@@ -113,7 +113,7 @@ def _choice(words: str, found: Trials) -> list[str]:
     return [words, *off, f"{np.expm1(frontier.half_width(errors)):.1%}"]
 
 
-def of_constants(known: Calibrated) -> Iterator[list[str]]:
+def of_constants(known: CalibratedConstants) -> Iterator[list[str]]:
     """Those that moved by one percent or more."""
     shipped = calibrate.shipped_constants().constants
     for name, deviation in frontier.FREE.items():

@@ -186,7 +186,7 @@ def main() -> None:
     arguments.add_argument("--kept", type=Path, default=KEPT, help="file of the trials measured so far")
     given = arguments.parse_args()
     if given.measure:
-        if reason := netns.unavailable():
+        if reason := netns.unavailability():
             raise SystemExit(f"no network namespaces: {reason}")
         lab.measure(given.kept, given.minutes)
     show(given.kept, given.save)

@@ -16,14 +16,14 @@ import numpy as np
 from benchmarks import _published as published
 from benchmarks import _table as table
 from tuning.predict.fit import calibrate
-from tuning.predict.fit.calibrate import Calibrated, Measured
+from tuning.predict.fit.calibrate import CalibratedConstants, TrialMeasurements
 from tuning.predict.model import constants
 from tuning.predict.model.cases import Cases
 
 HEADER = ("constant", "fitted", "believed before", "may move by")
 
 
-def tables() -> dict[str, Measured]:
+def tables() -> dict[str, TrialMeasurements]:
     """Trials of each shipped table that constants are fitted to."""
     return {
         "vtrain_single": published.single(published.FILES["vtrain_single"]),
@@ -32,11 +32,11 @@ def tables() -> dict[str, Measured]:
     }
 
 
-def measured() -> Measured:
+def measured() -> TrialMeasurements:
     """All of them, grouped by table."""
     parts = tables()
     names = [np.full(len(part.seconds), name) for name, part in parts.items()]
-    return Measured(
+    return TrialMeasurements(
         Cases.join([part.cases for part in parts.values()]),
         published.stacked([row for part in parts.values() for row in published.each(part)]),
         np.concatenate([part.seconds for part in parts.values()]),
@@ -44,7 +44,7 @@ def measured() -> Measured:
     )
 
 
-def rows(found: Calibrated) -> list[list[str]]:
+def rows(found: CalibratedConstants) -> list[list[str]]:
     """A line for each constant; a factor says how far its belief let it move, at one standard deviation."""
     believed = asdict(constants.START)
     return [

@@ -263,7 +263,7 @@ def summary_of_refused(config: RunConfig, backend: str) -> RunSummary:
     return summarize(RunRecords(Path()), facts)
 
 
-def calibration_or_reason(folder: Path) -> store.Found:
+def calibration_or_reason(folder: Path) -> store.CalibrationLookup:
     """The calibration that a run folder refers to, or why there is none."""
     return store.calibration_of_run(folder.parent, run_folder.RunStatus.from_folder(folder))
 
@@ -273,7 +273,7 @@ def summary_of(
     run: str,
     backend: str,
     records: RunRecords | None,
-    calibrated: store.Found = store.UNKNOWN,
+    calibrated: store.CalibrationLookup = store.UNKNOWN,
     since: int | None = None,
     settling: int | None = None,
 ) -> RunSummary:

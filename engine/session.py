@@ -77,7 +77,7 @@ class Session:
         chosen = selection.choose(config, where.world_size)
         interfaces.require(config, chosen)
         folder = run_folder.create(self.home, config, labels)
-        with run_folder.writable(self.home):
+        with run_folder.check_writable(self.home):
             note_start(folder, config, chosen, network_of(config.lab))
         if on_start is not None:
             on_start(folder)

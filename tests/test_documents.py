@@ -13,7 +13,7 @@ UNTYPED = {
         (
             "engine.config.environment.settings_given",
             "engine.config.knobs.catalogue.arithmetic",
-            "engine.config.knobs.catalogue.exactly",
+            "engine.config.knobs.catalogue.exact_changes",
             "engine.config.knobs.catalogue.lossy",
             "engine.config.knobs.catalogue.plain_values",
             "engine.config.run_config.flatten",

@@ -1,6 +1,6 @@
 """A study from its file to its result: propose, measure, journal, tell, confirm; and go on after a crash.
 
-``Measuring`` is one trial from its proposal to what is told of it: its run is watched, raced, and stopped on request.
+``TrialRunner`` is one trial from its proposal to what is told of it: its run is watched, raced, and stopped on request.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tuning.analysis import leaderboard
 from tuning.analysis.early_stop import Race, race_of
 from tuning.controllers import coordination, open_study
 from tuning.controllers.commands import POLL_SECONDS, Control
-from tuning.controllers.open_study import Kept, Opening
-from tuning.controllers.status import Board, Update
+from tuning.controllers.open_study import ResumableStudy, StudyStorage
+from tuning.controllers.status import StatusWriter, Update
 from tuning.execution import executor
-from tuning.execution.device_slices import Beside
-from tuning.execution.executor import EnoughError, Execute, OverError, SparedError
+from tuning.execution.device_slices import ConcurrentTrials
+from tuning.execution.executor import CostlyBaselineError, EndOfSearchError, EndOfTrialsError, Execute
 from tuning.execution.processor_clock import ProcessorClock
 from tuning.execution.signals import Interruption
 from tuning.report.study_result import StudyResult
 from tuning.search import policy
 from tuning.search.policy import Step
-from tuning.search.prediction_prior import Foresee
+from tuning.search.prediction_prior import PriorMaker
 from tuning.space import rounds
 from tuning.space.encoding import Encoding
 from tuning.spec.study_file import StudyFile
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _OF_A_GROUP = (Ending.CRASHED, Ending.COMM_ERROR, Ending.LOST)
 
 
-class Measuring:
+class TrialRunner:
     """Runs one trial of a study in this process."""
 
     def __init__(
@@ -51,13 +51,13 @@ class Measuring:
         file: StudyFile,
         journal: Journal,
         control: Control,
-        board: Board,
+        status_writer: StatusWriter,
         interruption: Interruption,
     ) -> None:
         self._trial, self._file, self._journal = trial, file, journal
-        self._control, self._board, self._interruption = control, board, interruption
+        self._control, self._status_writer, self._interruption = control, status_writer, interruption
         self._race: Race = race_of(trial, journal.state, file)
-        self._clock, self._beside = ProcessorClock(), Beside(trial.number)
+        self._clock, self._beside = ProcessorClock(), ConcurrentTrials(trial.number)
 
     def run(self, execute: Execute) -> dict[str, Any]:
         """What to tell of it.
@@ -89,20 +89,20 @@ class Measuring:
         return first if first in ("baseline", CHECK) else self._trial.source
 
     def _should_stop(self) -> StopAnswer:
-        control, board = self._control, self._board
+        control, status_writer = self._control, self._status_writer
         control.poll()
         self._clock.look()
         self._beside.look(self._journal.state.under_way)
-        board.heartbeat(self._journal.state)
-        if control.stopping and board.state != "stopping":
-            board.state = "stopping"
-            board.show(self._journal.state)
+        status_writer.heartbeat(self._journal.state)
+        if control.stopping and status_writer.state != "stopping":
+            status_writer.state = "stopping"
+            status_writer.show(self._journal.state)
         wanted = bool(self._interruption.seen) or control.stopping or self._trial.number in control.killed
         return wanted or self._race.answer() or False
 
     def _began(self, run: Path) -> None:
         self._journal.append("started", number=self._trial.number, run=run.name)
-        self._board.show(self._journal.state)
+        self._status_writer.show(self._journal.state)
         self._race.began(run)
 
     def _why_stopped(self) -> str:
@@ -129,12 +129,12 @@ def run_study(
     folder: Path,
     execute: Execute,
     on_update: Callable[[Update], None] | None = None,
-    foresee: Foresee | None = None,
+    make_prior: PriorMaker | None = None,
     join: bool = False,
     storage: str | None = None,
 ) -> StudyResult:
-    """Run a study, or go on with it; its result, whose ``state`` is ended or interrupted. ``foresee`` makes predictions
-    of a study's space, if there are some. To ``join``: beside other controllers, if there are some.
+    """Run a study, or go on with it; its result, whose ``state`` is ended or interrupted. ``make_prior`` makes
+    predictions of a study's space, if there are some. To ``join``: beside other controllers, if there are some.
     ``storage`` is the address of a PostgreSQL database that keeps its journal, for controllers on several hosts.
 
     Raises:
@@ -144,7 +144,7 @@ def run_study(
     opening = open_study.begin(folder, file, storage)
     heard: int | None = None
     with Interruption() as interruption:  # whoever asks while a study goes over to another one is heard there
-        one = partial(_run, execute, on_update, foresee, interruption, storage=storage)
+        one = partial(_run, execute, on_update, make_prior, interruption, storage=storage)
         while True:
             document, heard = one(opening, join=join, heard=heard)
             if document.state != CONTINUED:
@@ -156,9 +156,9 @@ def run_study(
 def _run(
     execute: Execute,
     on_update: Callable[[Update], None] | None,
-    foresee: Foresee | None,
+    make_prior: PriorMaker | None,
     interruption: Interruption,
-    opening: Opening,
+    opening: ResumableStudy,
     *,
     join: bool,
     heard: int | None,
@@ -168,20 +168,20 @@ def _run(
     under another name may be paused.
     """
     kept, folder = open_study.keep(opening, join, heard, storage), opening.folder
-    board = Board(folder, kept.file, kept.crew, on_update)
-    board.state = "interrupted"
+    status_writer = StatusWriter(folder, kept.file, kept.members, on_update)
+    status_writer.state = "interrupted"
     try:
-        study = Study(kept, folder, execute, board, foresee)
+        study = Study(kept, folder, execute, status_writer, make_prior)
         try:
             study.run(interruption)
         finally:
             study.close()
     finally:
-        ended = board.state
+        ended = status_writer.state
         with FileLock(folder / TURN):  # who leaves last says how the study ended
-            board.state = "running" if kept.close() else ended
-            board.show(kept.journal.state)
-            document = board.write_result(kept.journal.state, last=True)
+            status_writer.state = "running" if kept.close() else ended
+            status_writer.show(kept.journal.state)
+            document = status_writer.write_result(kept.journal.state, last=True)
     return replace(document, state=ended), kept.heard
 
 
@@ -189,19 +189,24 @@ class Study:
     """The loop over the trials of one study, in one of its controllers."""
 
     def __init__(
-        self, kept: Kept, folder: Path, execute: Execute, board: Board, foresee: Foresee | None = None
+        self,
+        kept: StudyStorage,
+        folder: Path,
+        execute: Execute,
+        status_writer: StatusWriter,
+        make_prior: PriorMaker | None = None,
     ) -> None:
-        from tuning.controllers.optuna_exporter import Mirroring
+        from tuning.controllers.optuna_exporter import OptunaExporter
         from tuning.search.proposer import Proposer
 
-        file, self._journal, self._crew = kept.file, kept.journal, kept.crew
-        self._folder, self._execute, self._board = folder, execute, board
+        file, self._journal, self._members = kept.file, kept.journal, kept.members
+        self._folder, self._execute, self._status_writer = folder, execute, status_writer
         self.control = Control(folder, file, kept.journal, kept.heard)
         encoding = Encoding(file.search_space)
-        foresight = foresee(file.search_space) if foresee else None
-        self._proposer = Proposer(file, kept.journal, encoding, foresight, len(kept.crew.others()))
-        board.predictions = self._proposer.predictions
-        self._mirroring = Mirroring(folder, encoding, kept, board, self.control)
+        prior = make_prior(file.search_space) if make_prior else None
+        self._proposer = Proposer(file, kept.journal, encoding, prior, len(kept.members.others()))
+        status_writer.predictions = self._proposer.predictions
+        self._exporter = OptunaExporter(folder, encoding, kept, status_writer, self.control)
 
     @property
     def _file(self) -> StudyFile:
@@ -211,19 +216,19 @@ class Study:
         """Measure until nothing is left to do, or until somebody wants it to end."""
         try:
             ended = self._measure_all(interruption)
-            self._mirroring.complete(ended == "ended", interruption)
-            self._board.state = ended
-            self._board.show_others(self._journal.state)
+            self._exporter.complete(ended == "ended", interruption)
+            self._status_writer.state = ended
+            self._status_writer.show_others(self._journal.state)
         except BaseException:
-            self._board.state = "interrupted"
+            self._status_writer.state = "interrupted"
             raise
 
     def close(self) -> None:
         """Let go of Optuna's file."""
-        self._mirroring.close()
+        self._exporter.close()
 
     def _measure_all(self, interruption: Interruption) -> str:
-        self._board.state = "running"
+        self._status_writer.state = "running"
         self._catch_up()
         while not interruption.seen:
             try:
@@ -237,10 +242,10 @@ class Study:
                     self._idle(found, interruption)
             except UnreachableError as problem:
                 self._wait_for_journal(problem, interruption)
-            except EnoughError as problem:
+            except EndOfSearchError as problem:
                 self._journal.append("note", text=f"the search ended: {problem}", enough=str(problem))
-            except OverError as problem:
-                if isinstance(problem, SparedError) and not self._journal.state.spared:
+            except EndOfTrialsError as problem:
+                if isinstance(problem, CostlyBaselineError) and not self._journal.state.spared:
                     self._journal.append("note", text=str(problem), spared=str(problem))
                     continue
                 self._journal.append("note", text=f"the search ended: {problem}", over=str(problem))
@@ -258,14 +263,16 @@ class Study:
             if self.control.paused:
                 return "paused"
             self._proposer.tell_new()
-            self._board.file = self._file
+            self._status_writer.file = self._file
             proposer = self._proposer
-            step = policy.next_step(self._journal.state, self._file, proposer.is_exhausted, proposer.hopeless)
-            step = coordination.step_or_wait(step, self._journal.state, self._crew.has)
+            step = policy.next_step(
+                self._journal.state, self._file, proposer.is_exhausted, proposer.predicted_failures
+            )
+            step = coordination.step_or_wait(step, self._journal.state, self._members.has)
             if step.phase == "wait":
                 return "wait"
-            self._board.state = "running"
-            self._board.phase = step.phase
+            self._status_writer.state = "running"
+            self._status_writer.phase = step.phase
             return "ended" if step.phase == "done" else self._propose_trial(step)
 
     def _catch_up(self) -> None:
@@ -278,14 +285,14 @@ class Study:
             for words in state.damage:
                 if words not in state.notes:
                     self._journal.append("note", text=words)
-            note = self._mirroring.follow()
-        self._board.skip_ended_trials(state)
-        self._board.show(state, note="; ".join(filter(None, (note, self._mirroring.slow))))
+            note = self._exporter.follow()
+        self._status_writer.skip_ended_trials(state)
+        self._status_writer.show(state, note="; ".join(filter(None, (note, self._exporter.slow))))
 
     def _settle(self) -> None:
         """End the trials of controllers that are gone; ours are over, too, for we measure nothing now."""
         for trial in self._journal.state.under_way:
-            if self._crew.may_be_gone(trial.lease):
+            if self._members.may_be_gone(trial.lease):
                 home = self._folder.parent.parent
                 found = executor.orphan_record(trial, home, self._journal.state, self._file)
                 self._journal.append("tell", number=trial.number, **found)
@@ -294,22 +301,22 @@ class Study:
         """Paused, or waiting for other controllers: until the journal changes, or it is time to look again."""
         state, phase = "running", coordination.phase(self._journal.state)
         if found == "paused":
-            state, phase = "paused", self._board.phase
-        if (self._board.state, self._board.phase) != (state, phase):
-            self._board.state, self._board.phase = state, phase
-            self._board.show(self._journal.state)
+            state, phase = "paused", self._status_writer.phase
+        if (self._status_writer.state, self._status_writer.phase) != (state, phase):
+            self._status_writer.state, self._status_writer.phase = state, phase
+            self._status_writer.show(self._journal.state)
         index, until = self._journal.state, time.monotonic() + LOOK_SECONDS
         version = index.version
         while index.version == version and time.monotonic() < until and not interruption.seen:
-            self._board.heartbeat(index)
+            self._status_writer.heartbeat(index)
             time.sleep(POLL_SECONDS)
             self.control.poll()
 
     def _wait_for_journal(self, problem: UnreachableError, interruption: Interruption) -> None:
         """It is kept elsewhere, and cannot be reached now."""
-        if self._board.phase != AWAY:
-            self._board.phase = AWAY
-            self._board.show(self._journal.state, note=f"{problem}; it is asked again")
+        if self._status_writer.phase != AWAY:
+            self._status_writer.phase = AWAY
+            self._status_writer.show(self._journal.state, note=f"{problem}; it is asked again")
         until = time.monotonic() + LOOK_SECONDS
         while time.monotonic() < until and not interruption.seen:
             time.sleep(POLL_SECONDS)
@@ -338,22 +345,22 @@ class Study:
         before = len(self._journal.state.notes)
         draw = self._proposer.draw()
         for note in self._journal.state.notes[before:]:
-            self._board.show(self._journal.state, note=note)
+            self._status_writer.show(self._journal.state, note=note)
         return draw
 
     def _measure(self, trial: Trial, interruption: Interruption) -> None:
-        self._board.state = "running"
-        self._board.show_others(self._journal.state)
-        self._board.show(self._journal.state, trial)
+        self._status_writer.state = "running"
+        self._status_writer.show_others(self._journal.state)
+        self._status_writer.show(self._journal.state, trial)
         started = time.monotonic()
-        one = Measuring(trial, self._file, self._journal, self.control, self._board, interruption)
+        one = TrialRunner(trial, self._file, self._journal, self.control, self._status_writer, interruption)
         try:
             told = one.run(self._execute)
         except KeyboardInterrupt:
             interruption.seen = interruption.seen or "SIGINT"
             run = self._trial(trial.number).run
             told = {"run": run, "outcome": Ending.STOPPED.value, "reason": "interrupted"}
-        except (InputError, OverError):
+        except (InputError, EndOfTrialsError):
             self._journal.append("withdrawn", number=trial.number)
             raise
         self._journal.append("tell", number=trial.number, seconds=time.monotonic() - started, **told)
@@ -371,9 +378,9 @@ class Study:
     def _follow_up(self, number: int) -> None:
         with self._journal.turn():
             self._proposer.tell_new()
-            note = self._mirroring.follow()
-        self._board.show(self._journal.state, self._trial(number), note)
-        self._board.refresh_result(self._journal.state)
+            note = self._exporter.follow()
+        self._status_writer.show(self._journal.state, self._trial(number), note)
+        self._status_writer.refresh_result(self._journal.state)
 
     def _trial(self, number: int) -> Trial:
         found = self._journal.state.trial(number)

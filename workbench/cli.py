@@ -103,7 +103,7 @@ def _print_version(asked: bool) -> None:
 
 
 @app.callback(help=_HELP)
-def everywhere(
+def global_options(
     home: Annotated[
         Path | None, typer.Option("--home", help="Where runs and studies live.", show_default=False)
     ] = None,

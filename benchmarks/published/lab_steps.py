@@ -22,7 +22,7 @@ from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.simulation.machine import Machine
 from tuning.predict.simulation.simulate import step_of
 from tuning.predict.simulation.step import Collective
-from tuning.predict.simulation.step_result import Simulated
+from tuning.predict.simulation.step_result import SimulatedStep
 from tuning.predict.traffic.calls import Call
 
 _CORE = Accelerator("a core", {}, 0, 0.0)
@@ -47,7 +47,7 @@ def calibrate(trials: Sequence[Trial], cores: int, start: CoreConstants = START)
     return fit(left, known, OF_STEPS).constants
 
 
-def simulate(config: RunConfig, cores: int, constants: CoreConstants) -> Simulated:
+def simulate(config: RunConfig, cores: int, constants: CoreConstants) -> SimulatedStep:
     """One step of a configuration whose lab gives each rank a host.
 
     Raises:
@@ -56,7 +56,7 @@ def simulate(config: RunConfig, cores: int, constants: CoreConstants) -> Simulat
     return simulate_work(CoreWork.of(config), cores, constants)
 
 
-def simulate_work(work: CoreWork, cores: int, constants: CoreConstants) -> Simulated:
+def simulate_work(work: CoreWork, cores: int, constants: CoreConstants) -> SimulatedStep:
     """The same, of work that is known already."""
     rate = work.rate
     byte = byte_seconds(constants, rate) * (1 + constants.unseen)

@@ -14,7 +14,7 @@ from engine.run import run_folder
 from profilers.analysis.memory import memory_rows, peak
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import Archive, RunRecords
-from tuning.predict.fit.calibrate import Measured
+from tuning.predict.fit.calibrate import TrialMeasurements
 from tuning.predict.fit.finished_runs import Trial, is_complete, join_machines, layout
 from tuning.predict.model.cases import cases_of
 from tuning.predict.model.step_time import Machine
@@ -60,7 +60,7 @@ def is_completed(folder: Path) -> bool:
 
 def measured(
     known: Sequence[Trial], machine: Callable[[RunConfig], Machine], devices_per_node: int = 8
-) -> Measured:
+) -> TrialMeasurements:
     """What ``calibrate`` fits to: layouts are groups, so that errors are of layouts that were held out.
 
     Of one configuration that ran more than once the median counts. ``machine`` is what each ran on.
@@ -76,7 +76,7 @@ def measured(
     configs = [same[0].config for same in alike.values()]
     seconds = np.array([np.median([one.seconds for one in same]) for same in alike.values()])
     groups = np.array([layout(one) for one in configs])
-    return Measured(
+    return TrialMeasurements(
         cases_of(configs, devices_per_node),
         join_machines([machine(one) for one in configs]),
         seconds,

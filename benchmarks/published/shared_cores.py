@@ -13,10 +13,10 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from tuning.predict.simulation.event_loop import EventLoop
-from tuning.predict.simulation.machine import Booking, Machine
+from tuning.predict.simulation.machine import Machine, PortUse
 from tuning.predict.simulation.program import Inner, Op
 from tuning.predict.simulation.step import Collective, Step
-from tuning.predict.simulation.step_result import Simulated
+from tuning.predict.simulation.step_result import SimulatedStep
 
 #: Core seconds that a message or collective costs one rank, besides what its place's work has.
 Cost = Callable[[Collective], float]
@@ -27,7 +27,7 @@ _LEFT = 0.05
 
 def simulate_shared(
     step: Step, machine: Machine, cores: float, cost: Cost = lambda call: 0.0, border_cost: float = 0.0
-) -> Simulated:
+) -> SimulatedStep:
     """Play one step whose seconds of work are those of a core, on so many cores that all ranks share.
 
     ``border_cost`` is the core seconds of one message between stages, at either end.
@@ -41,7 +41,7 @@ def simulate_shared(
     player = SharedPlayer(step, machine, Cores(cores, step.width), cost, border_cost)
     player.run()
     times = tuple(player.starts), tuple(player.ends), tuple(player.arrivals)
-    return Simulated(step, machine, player.program.ops, *times)
+    return SimulatedStep(step, machine, player.program.ops, *times)
 
 
 class Cores:
@@ -151,7 +151,7 @@ class SharedPlayer(EventLoop):
             seconds += shared
         return seconds
 
-    def _booking(self, port: int) -> Booking:
+    def _booking(self, port: int) -> PortUse:
         return self._ports.bookings[port]
 
     def _end(self, place: int, now: float) -> None:

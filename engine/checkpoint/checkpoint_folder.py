@@ -161,7 +161,7 @@ def forget_after(run: Path, step: int, whatever_is_left: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def writing(run: Path) -> Iterator[None]:
+def mark_save(run: Path) -> Iterator[None]:
     """Around a rank's part of a save: until it ends, or the process does, :func:`sweep` leaves the run alone."""
     with contextlib.suppress(OSError):
         (run / CHECKPOINTS).mkdir(exist_ok=True)

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Tenso
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.futures import Future
 
-from engine.checkpoint.checkpoint_folder import Manifest, checksum, publish, scratch_of, writing
+from engine.checkpoint.checkpoint_folder import Manifest, checksum, mark_save, publish, scratch_of
 from engine.checkpoint.resume import ResumePoint, others, wrong_contents
 from engine.checkpoint.state import FACTOR, MEMORY, Part, State, box_values
 from engine.comm.channel import Group
@@ -88,7 +88,7 @@ def save(
         CheckpointError: it could not be written, with the reason of the first rank that failed.
     """
     writer = _PublishingWriter(run, manifest, keep, protect)
-    with pause_recording(), writing(run):
+    with pause_recording(), mark_save(run):
         try:
             dcp.save(state, storage_writer=writer, planner=_SavePlanner(), process_group=group)
         except CheckpointException as error:

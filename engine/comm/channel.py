@@ -21,7 +21,7 @@ from engine.comm.gloo_exchange import Exchange, can_reduce
 from profilers import torch_private
 from profilers.collectives.recorder import active_recorder, pause_recording
 from profilers.collectives.wire_bytes import EXCHANGE
-from profilers.steps.timer import Issued
+from profilers.steps.timer import IssuedCall
 from profilers.steps.wait_sampler import waits_here
 from profilers.torch_private import functional_collectives as functional
 
@@ -52,7 +52,7 @@ class Message:
 
     __slots__ = ("_call", "_recorder", "_work", "tensor")
 
-    def __init__(self, tensor: Tensor, work: Any, call: Issued | None) -> None:
+    def __init__(self, tensor: Tensor, work: Any, call: IssuedCall | None) -> None:
         self.tensor, self._work, self._call = tensor, work, call
         self._recorder = active_recorder()
 
@@ -70,7 +70,7 @@ class Message:
         return self.tensor
 
 
-class UnderWay:
+class AsyncCall:
     """A call beside computation; the time for which it is waited for counts as exposed communication."""
 
     __slots__ = ("_work",)
@@ -133,7 +133,7 @@ class Channel:
 
     def start_all_gather_into(self, out: Tensor, x: Tensor) -> Waitable:
         """``all_gather_into`` beside computation."""
-        return UnderWay(all_gather_single(out, x, group=self.group, async_op=True))
+        return AsyncCall(all_gather_single(out, x, group=self.group, async_op=True))
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
         """[size * n, ...] -> [n, ...]: this rank's part of the sum over ranks."""

@@ -16,7 +16,7 @@ from engine.config.compression import NO_PLAN, Plan
 from engine.config.layout import SEQUENCE, Coordinates, Layout
 from engine.config.run_config import RunConfig
 from engine.run.commands import StopControl
-from engine.run.messages import Seat
+from engine.run.messages import LabPlacement
 from engine.run.progress import Progress
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.records.writer import RecordWriter
@@ -65,7 +65,7 @@ def build_groups(
     transport: Transport | None = None,
 ) -> Groups:
     """Create this rank's groups; every rank calls it, only members of a group meet for it."""
-    maker = _Maker(layout, rank, device, timeout, transport or Transport())
+    maker = _GroupFactory(layout, rank, device, timeout, transport or Transport())
     data = maker.group("data", "dp" if layout.cp == 1 else "dp_cp")
     hybrid = 1 < layout.shard < layout.inner
     tp, pp = maker.channel("tp"), maker.channel("pp")
@@ -91,7 +91,7 @@ def build_groups(
     )
 
 
-class _Maker:
+class _GroupFactory:
     """Makes groups in one fixed order and remembers what they are called in records."""
 
     def __init__(
@@ -148,7 +148,7 @@ class RankContext:
     progress: Progress | None = None
     folder: Path = Path()
     patience: timedelta = timedelta(minutes=30)
-    seat: Seat | None = None
+    seat: LabPlacement | None = None
     #: None where a schedule has one stage.
     actions: ActionRecorder | None = None
     plan: Plan = NO_PLAN

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from profilers.collectives.recorder import active_recorder
-from profilers.steps.timer import Issued
+from profilers.steps.timer import IssuedCall
 from profilers.steps.wait_sampler import waits_here
 
 #: Bytes to one rank from which on the order of messages counts for more than the number of calls.
@@ -35,7 +35,7 @@ class Messages:
 
     __slots__ = ("_call", "_kept", "_works")
 
-    def __init__(self, works: list[Any], kept: tuple[Tensor, Tensor], call: Issued | None = None) -> None:
+    def __init__(self, works: list[Any], kept: tuple[Tensor, Tensor], call: IssuedCall | None = None) -> None:
         self._works, self._kept, self._call = works, kept, call
 
     @waits_here
@@ -54,7 +54,7 @@ def start(
     x: Tensor,
     receive: Sequence[int] = (),
     send: Sequence[int] = (),
-    call: Issued | None = None,
+    call: IssuedCall | None = None,
 ) -> Messages:
     """Rows of a contiguous ``x`` to the ranks in order, and theirs into a contiguous ``out``; as many as the lists say,
     or equal parts. No message has no rows.
@@ -98,14 +98,14 @@ class Exchange:
         """[n] of every rank into ``out`` [size * n]."""
         return self._backend.alltoall_base(out, self._repeat_for_ranks(x), [], [], self._options)
 
-    def reduce_scatter(self, out: Tensor, x: Tensor, operation: Any) -> _Reduced:
+    def reduce_scatter(self, out: Tensor, x: Tensor, operation: Any) -> _PendingReduction:
         """This rank's part [n] of the reduced ``x`` [size * n] into ``out``."""
         parts = torch.empty_like(x)
         if x.nbytes >= self._size * LARGE:
             work: Any = start(self._backend, parts, x)
         else:
             work = self._backend.alltoall_base(parts, x, [], [], self._options)
-        return _Reduced(work, parts.view(self._size, *out.shape), out, operation)
+        return _PendingReduction(work, parts.view(self._size, *out.shape), out, operation)
 
     def start_reduce_scatter(
         self, out: Tensor, x: Tensor, operation: Any, ended: Callable[[], None]
@@ -126,17 +126,17 @@ class Exchange:
         future: torch.futures.Future[None] = work.get_future().then(reduce)
         return future
 
-    def all_reduce(self, x: Tensor, operation: Any) -> _Reduced:
+    def all_reduce(self, x: Tensor, operation: Any) -> _PendingReduction:
         """Reduce ``x`` over the ranks in place."""
         parts = x.new_empty((self._size, *x.shape))
         work = self._backend.alltoall_base(parts.view(-1), self._repeat_for_ranks(x), [], [], self._options)
-        return _Reduced(work, parts, x, operation)
+        return _PendingReduction(work, parts, x, operation)
 
     def _repeat_for_ranks(self, x: Tensor) -> Tensor:
         return x.expand(self._size, *x.shape).contiguous().view(-1)
 
 
-class _Reduced:
+class _PendingReduction:
     """Work whose parts [ranks, ...] are reduced into ``out`` when they are there."""
 
     __slots__ = ("_operation", "_out", "_parts", "_work")

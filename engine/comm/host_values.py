@@ -25,7 +25,7 @@ def numbers(x: Tensor) -> Any:
     return x.tolist()
 
 
-def later(x: Tensor) -> Callable[[], Any]:
+def start_host_copy(x: Tensor) -> Callable[[], Any]:
     """``numbers`` of a tensor as it is now; the copy from a GPU begins at once, and only the call waits for it."""
     if not x.is_cuda:
         return x.tolist

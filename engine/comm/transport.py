@@ -23,7 +23,7 @@ from engine.config.run_config import RunConfig
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
-class Carried(NamedTuple):
+class GroupNetwork(NamedTuple):
     """What a group of one axis was given, and whether all of its members are on one island; None if nobody told."""
 
     axis: str
@@ -41,13 +41,13 @@ class Transport:
     inside: str | None = None
     between: str | None = None
     islands: tuple[int, ...] | None = None
-    carried: list[Carried] = field(default_factory=list)
+    carried: list[GroupNetwork] = field(default_factory=list)
 
     def group(self, axis: str, members: Sequence[int], timeout: timedelta) -> Group:
         """A group of these ranks; only its members call this."""
         inside = None if self.islands is None else len({self.islands[rank] for rank in members}) == 1
         network = (inside and self.inside) or self.between
-        self.carried.append(Carried(axis, network, inside))
+        self.carried.append(GroupNetwork(axis, network, inside))
         with use_interface(network, dist.get_backend()) as options:
             group: Group = dist.new_group(
                 list(members), timeout=timeout, pg_options=options, use_local_synchronization=True

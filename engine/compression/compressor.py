@@ -32,7 +32,7 @@ from profilers import torch_private
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
+class _BucketMethod:
     partition: Partition
     method: Method | None
 
@@ -61,7 +61,7 @@ class GradientCompressor:
         self._draws = Draws(seed, self._link.rank, step, device)
         self._factors: dict[str, Tensor] = {}
         self._memories: dict[int, Tensor] = {}
-        self._prepared: dict[int, _Prepared] = {}
+        self._prepared: dict[int, _BucketMethod] = {}
 
     @property
     def one_way(self) -> bool:
@@ -160,11 +160,11 @@ class GradientCompressor:
         """Parts that are sent as they are though a method is chosen, and why."""
         return self._prepare(content).partition.uncompressed
 
-    def _prepare(self, content: Content) -> _Prepared:
+    def _prepare(self, content: Content) -> _BucketMethod:
         if content.index not in self._prepared:
             partition = partition_of(content, self._settings)
             method = self._method(content, partition) if partition.runs else None
-            self._prepared[content.index] = _Prepared(partition, method)
+            self._prepared[content.index] = _BucketMethod(partition, method)
         return self._prepared[content.index]
 
     def _method(self, content: Content, partition: Partition) -> Method:

@@ -294,7 +294,7 @@ def process_value(name: str, here: Mapping[str, str] = os.environ) -> str | None
     return next((value for key, _, value in parts if key == known.part), None)
 
 
-def silent(name: str, kind: str, ranks: int) -> str | None:
+def ineffective_reason(name: str, kind: str, ranks: int) -> str | None:
     """Why a setting has no effect on ranks of a kind of device (``cpu``, ``cuda``); None if it may have one."""
     acts = VARIABLES[name].acts
     if acts != "anywhere" and kind != "cuda":

@@ -13,7 +13,7 @@ from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.dry_run.pool import build_ranks
 from engine.dry_run.rank import BuiltStage
-from engine.footprint.activations import FP32_BYTES, Kept
+from engine.footprint.activations import FP32_BYTES, ActivationBytes
 from engine.footprint.budget import check_budget
 from engine.footprint.footprint import (
     Footprint,
@@ -132,7 +132,7 @@ def _as_built(
 ) -> Footprint:
     """A row with what was counted in place of formulas."""
     counted = [one.counted for one in built]
-    kept: dict[int, Kept] = {stage: one.kept for stage, one in zip(row.stages, built, strict=True)}
+    kept: dict[int, ActivationBytes] = {stage: one.kept for stage, one in zip(row.stages, built, strict=True)}
     device, host = activation_bytes(actions, kept)
     gradients = sum(one.gradient_bytes for one in counted)
     if sums_whole_gradients(config):

@@ -22,7 +22,7 @@ from engine.model.experts.mixture import Mixture
 from profilers.torch_private import TorchDispatchMode, memory_identity, tree_leaves
 
 
-class Noted:
+class StorageRegistry:
     """Memory that was seen once; noting it does not keep it alive, but its identity is not given out again."""
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class Noted:
         return sum(size for key, (storage, size) in seen if key not in besides and not storage.expired())
 
 
-class Made(TorchDispatchMode):
+class AllocationRecorder(TorchDispatchMode):
     """Notes the memory that operators make. What lives when a forward is over is held for its backward by somebody:
     autograd, a checkpoint, a function's context.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.noted = Noted()
+        self.noted = StorageRegistry()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -90,12 +90,12 @@ def put_in(decoder: Decoder) -> None:
     """Give a stage its stand-ins; call it before the first forward."""
     for module in decoder.modules():
         if isinstance(module, FSDPModule):
-            module.set_custom_all_gather(Unsent())  # type: ignore[arg-type]
+            module.set_custom_all_gather(NullAllGather())  # type: ignore[arg-type]
         if isinstance(module, Mixture):
             module.axis = EvenExperts(module.axis)
 
 
-class Unsent:
+class NullAllGather:
     """An all-gather that sends nothing: one to a thousand ranks that are not there would still copy for each."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -140,7 +140,7 @@ class CountedOffload(Offload):
             if tier is None:
                 x = block(x, resident)
                 continue
-            gone = Noted()
+            gone = StorageRegistry()
             with saved_tensors_hooks(_leaves(gone, memory_identity(resident)), _comes_back):
                 x = block(x, resident)
             taken = gone.total_bytes()
@@ -149,7 +149,7 @@ class CountedOffload(Offload):
         return x
 
 
-def _leaves(gone: Noted, resident: int) -> Any:
+def _leaves(gone: StorageRegistry, resident: int) -> Any:
     def pack(tensor: Tensor) -> Tensor | None:
         is_small = tensor.untyped_storage().nbytes() < SMALLEST_BYTES
         if is_small or memory_identity(tensor) == resident or is_weight(tensor):

@@ -1,7 +1,7 @@
 """Builds a rank as the engine does, on the meta device and in a group of ranks that do not exist, and measures it.
 
-One micro-batch runs through one stage on tensors without values; what it leaves behind is counted. ``Built`` travels
-from the process that builds to the one that asked.
+One micro-batch runs through one stage on tensors without values; what it leaves behind is counted. ``BuiltStage``
+travels from the process that builds to the one that asked.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import Train
 from engine.dry_run.fake_tensors import (
+    AllocationRecorder,
     CountedOffload,
-    Made,
     local,
     parameters_of,
     put_in,
     storage_bytes,
 )
-from engine.footprint.activations import Kept
+from engine.footprint.activations import ActivationBytes
 from engine.model.decoder import Block, Decoder, Linear
 from engine.model.linear import DeferredGradients
 from engine.model.workloads.text import compute_dtype
@@ -45,7 +45,7 @@ from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
 
 
-def measure_activations(config: RunConfig, decoder: Decoder) -> Kept:
+def measure_activations(config: RunConfig, decoder: Decoder) -> ActivationBytes:
     """What one micro-batch leaves in a stage; call it in fake mode, with the stage on the meta device."""
     decoder.to_empty(device="cpu")
     decoder.rotary = torch.empty_like(decoder.rotary, device="cpu")
@@ -54,7 +54,7 @@ def measure_activations(config: RunConfig, decoder: Decoder) -> Kept:
     run = _Run(config, decoder)
     whole = run.forward_bytes()
     again = _computed_again(run) - whole if config.memory.recompute != "none" else 0
-    kept = Kept(whole, waiting=run.waiting_bytes(), returning=again)
+    kept = ActivationBytes(whole, waiting=run.waiting_bytes(), returning=again)
     if offload is None:
         return kept
     decoder.offload = counter = CountedOffload()
@@ -87,7 +87,7 @@ class _Run:
 
     def forward_bytes(self) -> int:
         """Bytes that a forward's input, its output and all that they lead to hold."""
-        x, targets, made = self._input(), self._tokens(), Made()
+        x, targets, made = self._input(), self._tokens(), AllocationRecorder()
         with parameters_of(self.decoder) as parameters, made:
             out = self._forward(x, targets)
         besides = parameters | {
@@ -102,7 +102,7 @@ class _Run:
         late = [one.deferred for one in self.decoder.modules() if isinstance(one, Linear) and one.deferred]
         if not late or not isinstance(late[0], DeferredGradients):
             return 0
-        x, targets, made = self._input(), self._tokens(), Made()
+        x, targets, made = self._input(), self._tokens(), AllocationRecorder()
         with parameters_of(self.decoder) as parameters, made:
             out = self._forward(x, targets)
             late[0].key = (0, 0)
@@ -139,7 +139,7 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class ParameterCounts:
     """One stage's parameters on a rank as the engine splits them; ``whole`` ones are those that learn, before ZeRO 2
     and 3.
 
@@ -159,8 +159,8 @@ class BuiltStage:
     """One stage of one rank."""
 
     stage: int
-    counted: Counted
-    kept: Kept
+    counted: ParameterCounts
+    kept: ActivationBytes
 
 
 _PATIENCE = timedelta(seconds=60)
@@ -185,7 +185,7 @@ def _decoder(replica: Replica) -> Decoder:
     return replica.model
 
 
-def count(replica: Replica, train: Train, known: set[torch.nn.Parameter]) -> Counted:
+def count(replica: Replica, train: Train, known: set[torch.nn.Parameter]) -> ParameterCounts:
     """The parameters of a stage that was built, and what belongs to them; each kind of memory is counted once.
 
     Parameters that are ``known`` were counted with another stage; this one's are added to them.
@@ -194,7 +194,7 @@ def count(replica: Replica, train: Train, known: set[torch.nn.Parameter]) -> Cou
     known.update(parameters)
     pieces = replica.pieces()
     parts = [local(one) for one in parameters]
-    return Counted(
+    return ParameterCounts(
         parameters=sum(part.numel() for part in parts),
         whole=sum(one.numel() for one in parameters if one.requires_grad),
         parameter_bytes=storage_bytes(parts),

@@ -17,7 +17,7 @@ from engine.config.layout import layout_of
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import BlockAction
-from engine.footprint.block_plan import LEAVING, Around, Cost, evaluate
+from engine.footprint.block_plan import LEAVING, Cost, StageOverhead, evaluate
 from engine.schedules.registry import KINDS
 
 FP32_BYTES, INDEX_BYTES = 4, 8
@@ -48,7 +48,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ActivationBytes:
     """What one micro-batch leaves in a stage, in bytes.
 
     ``device`` and ``host`` stay from a forward to the end of its backward, ``waiting`` between the two parts of a split
@@ -138,7 +138,7 @@ def sizes_of(config: RunConfig) -> Sizes:
     )
 
 
-def stage_activations(config: RunConfig, part: Part) -> Kept:
+def stage_activations(config: RunConfig, part: Part) -> ActivationBytes:
     """What one micro-batch leaves in a stage, with the stage's input and output."""
     sizes, memory = sizes_of(config), config.memory
     if memory.block_actions is not None:
@@ -154,7 +154,7 @@ def stage_activations(config: RunConfig, part: Part) -> Kept:
     mask = sizes.mask if memory.recompute != "none" else 0
     outside = boundary_bytes(config, part, copied) + mask + (head_bytes(config) if part.is_last else 0)
     back = min(2 - stays, gone) * (rest_one if rest > stays else first) if offloads else 0
-    return Kept(
+    return ActivationBytes(
         device=outside + (stay_bytes if offloads else blocks),
         host=blocks - stay_bytes if offloads else 0,
         waiting=waiting_bytes(config, part),
@@ -214,7 +214,7 @@ def _too_small(config: RunConfig) -> int:
     return sum(size for size in kept if size < SMALLEST_BYTES)
 
 
-def _kept_by_actions(config: RunConfig, part: Part, actions: Sequence[BlockAction]) -> Kept:
+def _kept_by_actions(config: RunConfig, part: Part, actions: Sequence[BlockAction]) -> ActivationBytes:
     """Of a stage whose blocks have an action each."""
     sizes, block = sizes_of(config), costs_of_block(config)
     costs = [block[action] for action in actions]
@@ -222,8 +222,8 @@ def _kept_by_actions(config: RunConfig, part: Part, actions: Sequence[BlockActio
     mask = sizes.mask if {"selective", "full"}.intersection(actions) else 0
     outside = boundary_bytes(config, part, copied) + mask + (head_bytes(config) if part.is_last else 0)
     blocks = sum(cost.resident for cost in costs)
-    peak = evaluate([block] * len(costs), actions, Around()).peak_bytes
-    return Kept(
+    peak = evaluate([block] * len(costs), actions, StageOverhead()).peak_bytes
+    return ActivationBytes(
         device=outside + blocks,
         host=sum(block[action].away for action in actions if action == "offload"),
         waiting=waiting_bytes(config, part),

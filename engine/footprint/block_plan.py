@@ -48,7 +48,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class StageOverhead:
     """What a stage holds and does besides its blocks.
 
     ``held`` bytes stay with each micro-batch from before the first block on; ``turn_bytes`` and ``turn_seconds`` are
@@ -81,7 +81,7 @@ class BlockPlan:
     seconds: float
 
 
-def best(choices: Choices, around: Around, budget: float) -> BlockPlan | None:
+def best(choices: Choices, around: StageOverhead, budget: float) -> BlockPlan | None:
     """The shortest plan that never holds more than ``budget`` bytes; None where none holds so little.
 
     With more than ``EXACT_BLOCKS`` blocks plans that are nearly alike count as one; what is found then keeps to the
@@ -99,7 +99,7 @@ def best(choices: Choices, around: Around, budget: float) -> BlockPlan | None:
     return min(plans, key=lambda one: (one.seconds, one.peak_bytes), default=None)
 
 
-def least_bytes(choices: Choices, around: Around) -> int:
+def least_bytes(choices: Choices, around: StageOverhead) -> int:
     """The smallest budget that some plan keeps to."""
     untimed = [
         {action: Cost(one.resident, one.forward_bytes, one.backward_bytes, 0.0, 0.0, one.away)
@@ -112,20 +112,20 @@ def least_bytes(choices: Choices, around: Around) -> int:
     return min(_peak(label, around) for label in front)
 
 
-def evaluate(choices: Choices, actions: Sequence[Action], around: Around) -> BlockPlan:
+def evaluate(choices: Choices, actions: Sequence[Action], around: StageOverhead) -> BlockPlan:
     """Bytes and seconds of given actions, by the order of copies as it stands above."""
     costs = [block[action] for block, action in zip(choices, actions, strict=True)]
     return BlockPlan(tuple(actions), _peak_of(costs, around), _seconds_of(costs, around))
 
 
-def uniform(choices: Choices, around: Around) -> Iterator[BlockPlan]:
+def uniform(choices: Choices, around: StageOverhead) -> Iterator[BlockPlan]:
     """The plans that do the same with every block, as far as all of them may."""
     for action in ACTIONS:
         if all(action in block for block in choices):
             yield evaluate(choices, [action] * len(choices), around)
 
 
-def _peak_of(costs: Sequence[Cost], around: Around) -> int:
+def _peak_of(costs: Sequence[Cost], around: StageOverhead) -> int:
     held = most = transit = 0
     for cost in costs:
         most = max(most, held + transit + cost.forward_bytes, held + transit + cost.backward_bytes)
@@ -134,13 +134,13 @@ def _peak_of(costs: Sequence[Cost], around: Around) -> int:
     return _together(held, transit, most, around)
 
 
-def _together(held: int, transit: int, most: int, around: Around) -> int:
+def _together(held: int, transit: int, most: int, around: StageOverhead) -> int:
     """``most`` is what the blocks of one micro-batch hold at once, ``held`` what waits, ``transit`` left last."""
     others = (around.in_flight - 1) * (held + around.held) + (transit if around.in_flight > 1 else 0)
     return around.given + around.held + max(most, held + transit + around.turn_bytes) + others
 
 
-def _seconds_of(costs: Sequence[Cost], around: Around) -> float:
+def _seconds_of(costs: Sequence[Cost], around: StageOverhead) -> float:
     now, gone = 0.0, dict[int, float]()
     for place, cost in enumerate(costs):
         now += cost.forward_seconds
@@ -210,16 +210,16 @@ class _Label(NamedTuple):
 _START = _Label(0, 0, 0, 0.0, 0.0, -math.inf)
 
 
-def _seconds(label: _Label, around: Around) -> float:
+def _seconds(label: _Label, around: StageOverhead) -> float:
     turn = around.turn_seconds
     return max(turn + label.reached, max(turn, label.lag) + label.arrived)
 
 
-def _peak(label: _Label, around: Around) -> int:
+def _peak(label: _Label, around: StageOverhead) -> int:
     return _together(label.held, label.transit, label.most, around)
 
 
-def _least(label: _Label, waiting: int, around: Around) -> int:
+def _least(label: _Label, waiting: int, around: StageOverhead) -> int:
     """What it will hold at the least; blocks behind it keep ``waiting`` bytes, if not more."""
     held = label.held + waiting
     others = (around.in_flight - 1) * (held + around.held)
@@ -232,7 +232,7 @@ def _rest(choices: Choices) -> list[int]:
     return [sum(sizes[place + 1 :]) for place in range(len(sizes))]
 
 
-def _shortest(front: list[_Label], around: Around, budget: float) -> list[_Label]:
+def _shortest(front: list[_Label], around: StageOverhead, budget: float) -> list[_Label]:
     """One or none."""
     ends = [label for label in front if _peak(label, around) <= budget]
     return sorted(ends, key=lambda label: (_seconds(label, around), _peak(label, around)))[:1]
@@ -255,7 +255,7 @@ def _grain(choices: Choices, budget: float) -> _Grain:
     return _Grain(budget / _BYTE_PARTS, shortest / _SECOND_PARTS)
 
 
-def _pareto_front(labels: list[_Label], around: Around, grain: _Grain) -> list[_Label]:
+def _pareto_front(labels: list[_Label], around: StageOverhead, grain: _Grain) -> list[_Label]:
     """Without those that another one beats in bytes and times alike. Only labels with the same block in transit, the
     same lag and, where it counts, the same peak are compared.
     """

@@ -17,7 +17,7 @@ from engine.footprint.activations import (
     head_bytes,
     sizes_of,
 )
-from engine.footprint.block_plan import Around
+from engine.footprint.block_plan import StageOverhead
 from engine.footprint.footprint import parts_of, plan_of
 from engine.schedules.actions import Plan
 from engine.schedules.simulate import peak_in_flight
@@ -28,7 +28,9 @@ _FEW = 64
 _DIGITS = 6
 
 
-def stage_surroundings(config: RunConfig, chosen: Plan, stage: int, turn_seconds: float = 0.0) -> Around:
+def stage_surroundings(
+    config: RunConfig, chosen: Plan, stage: int, turn_seconds: float = 0.0
+) -> StageOverhead:
     """Of a rank with one stage. Where a schedule does other work between a forward and its backward, what the head
     leaves waits as blocks do.
     """
@@ -39,7 +41,7 @@ def stage_surroundings(config: RunConfig, chosen: Plan, stage: int, turn_seconds
     # Tokens and targets of all of a step's micro-batches are there from its start.
     given = INDEX_BYTES * sizes_of(config).tokens * (chosen.micro_batches - flying)
     given *= part.is_first + part.is_last
-    return Around(_boundary_bytes(config, part) + waits, head - waits, turn_seconds, flying, given)
+    return StageOverhead(_boundary_bytes(config, part) + waits, head - waits, turn_seconds, flying, given)
 
 
 def least_budget(config: RunConfig) -> int:

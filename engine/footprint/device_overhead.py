@@ -51,7 +51,7 @@ class Communicator(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class DeviceOverhead:
     """Bytes of one rank that its allocator does not count: likely, and from ``low`` to ``high``."""
 
     likely: int = 0
@@ -65,7 +65,7 @@ class Outside:
         return {"median": self.likely, "low": self.low, "high": self.high, "communicators": found}
 
 
-class Asked(NamedTuple):
+class NcclSettings(NamedTuple):
     """What a configuration sets of it; None and True are NCCL's own choice."""
 
     ulysses: bool = False
@@ -75,17 +75,17 @@ class Asked(NamedTuple):
     switches: bool = True
 
 
-def device_overhead(config: RunConfig) -> Outside:
+def device_overhead(config: RunConfig) -> DeviceOverhead:
     """Of a rank on a GPU: one on a CPU has nothing of it."""
     return layout_overhead(layout_of(config), nccl_settings(config))
 
 
-def nccl_settings(config: RunConfig) -> Asked:
+def nccl_settings(config: RunConfig) -> NcclSettings:
     """What a configuration and its environment say."""
     set_ = config.environment
     most = [one for one in (set_.NCCL_MAX_NCHANNELS, set_.NCCL_MAX_CTAS) if one is not None]
     least = [one for one in (set_.NCCL_MIN_NCHANNELS, set_.NCCL_MIN_CTAS) if one is not None]
-    return Asked(
+    return NcclSettings(
         ulysses=config.parallel.cp_method == "ulysses",
         buffer_bytes=SIMPLE if set_.NCCL_BUFFSIZE is None else set_.NCCL_BUFFSIZE,
         least_channels=max(least, default=None),
@@ -94,14 +94,14 @@ def nccl_settings(config: RunConfig) -> Asked:
     )
 
 
-def layout_overhead(layout: Layout, wanted: Asked) -> Outside:
+def layout_overhead(layout: Layout, wanted: NcclSettings) -> DeviceOverhead:
     """The same of a layout; of a pipeline's rank with most neighbours."""
     found = tuple(communicators(layout, wanted.ulysses))
     low, likely, high = (
         context + sum(_bytes(one, _channels(channels, wanted), wanted, largest) for one in found)
         for context, channels, largest in zip(CONTEXT_BYTES, CHANNELS, (False, False, True), strict=True)
     )
-    return Outside(likely, low, high, found)
+    return DeviceOverhead(likely, low, high, found)
 
 
 def communicators(layout: Layout, ulysses: bool = False) -> Iterator[Communicator]:
@@ -141,13 +141,13 @@ def _norm(layout: Layout) -> int:
     return layout.pp * layout.tp if layout.pp > 1 else 1
 
 
-def _channels(usual: int, wanted: Asked) -> int:
+def _channels(usual: int, wanted: NcclSettings) -> int:
     return max(
         min(usual, wanted.most_channels or usual), wanted.least_channels or 1
     )  # as NCCL: the least wins
 
 
-def _bytes(one: Communicator, channels: int, wanted: Asked, largest: bool) -> int:
+def _bytes(one: Communicator, channels: int, wanted: NcclSettings, largest: bool) -> int:
     """On the device. ``largest``: beside a ring trees as well, and sums in switches."""
     receiving, sending = _steps(_HEAD + _LL + _LL128 + wanted.buffer_bytes), _STEP
     both = receiving + sending

@@ -13,7 +13,7 @@ from typing import Any
 from engine.config.layout import Coordinates, accumulation, layers_of_stages, layout_of
 from engine.config.presets import blocks_of, resolve
 from engine.config.run_config import RunConfig
-from engine.footprint.activations import FP32_BYTES, Kept, Part, published_bytes, remembered_bytes
+from engine.footprint.activations import FP32_BYTES, ActivationBytes, Part, published_bytes, remembered_bytes
 from engine.footprint.side_activations import kept_of
 from engine.footprint.side_factors import adapts
 from engine.footprint.weights import (
@@ -119,7 +119,7 @@ def sums_whole_gradients(config: RunConfig) -> bool:
     return accumulation(config) > 1 and not config.parallel.reduce_every_micro_batch
 
 
-def activation_bytes(actions: Sequence[Action], kept: Mapping[int, Kept]) -> tuple[int, int]:
+def activation_bytes(actions: Sequence[Action], kept: Mapping[int, ActivationBytes]) -> tuple[int, int]:
     """Most that a rank's list keeps at once of its stages, on the device and on the host.
 
     Each forward adds what its stage keeps, each backward takes it away; of a split one W takes what I leaves.

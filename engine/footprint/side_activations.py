@@ -9,7 +9,7 @@ from __future__ import annotations
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import (
     FP32_BYTES,
-    Kept,
+    ActivationBytes,
     Part,
     Sizes,
     block_bytes,
@@ -21,13 +21,13 @@ from engine.footprint.activations import (
 from engine.footprint.side_factors import adapts, matrices_of, mixes_tokens
 
 
-def kept_of(config: RunConfig, part: Part) -> Kept:
+def kept_of(config: RunConfig, part: Part) -> ActivationBytes:
     """What one micro-batch leaves in a stage, whatever of it is trained; rules keep a frozen model in one stage."""
     if not adapts(config):
         return stage_activations(config, part)
     sizes = sizes_of(config)
     beside = _factors(config, sizes, part) if config.train.adapt == "lora" else _mixers(config, sizes, part)
-    return Kept(boundary_bytes(config, part, copied=False) + beside + _head(config, sizes))
+    return ActivationBytes(boundary_bytes(config, part, copied=False) + beside + _head(config, sizes))
 
 
 def _factors(config: RunConfig, sizes: Sizes, part: Part) -> int:

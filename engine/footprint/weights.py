@@ -48,7 +48,7 @@ class Weight(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StageWeights:
     """One stage's parameters: each block's, and those outside of blocks. Layers that share parameters count once."""
 
     layers: int
@@ -68,10 +68,10 @@ class Held:
         return sum(weight.elements for weight in self.weights)
 
 
-def parameters_by_stage(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
+def parameters_by_stage(config: RunConfig, parts: Sequence[Part]) -> list[StageWeights]:
     """The parameters of a rank's stages, before ZeRO splits them; what stages share counts with the first of them."""
     shape, sharing = resolve(config.model), sharing_of(config.model)
-    found, known, embedded = list[Held](), set[int](), False
+    found, known, embedded = list[StageWeights](), set[int](), False
     for part in parts:
         layers = {sharing.first(layer) for layer in range(part.start, part.start + part.layers)} - known
         embedding: list[TensorPart] = ["embedding"] * part.is_first
@@ -87,17 +87,17 @@ def parameters_by_stage(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
             for end in ends
         ]
         root += [Weight(shape.hidden, 1, is_whole=_leaves_whole(config))] * part.is_last
-        found.append(Held(len(layers), _block(config, shape), tuple(root)))
+        found.append(StageWeights(len(layers), _block(config, shape), tuple(root)))
         known |= layers
     return found
 
 
-def trained_parameters(config: RunConfig, parts: Sequence[Part]) -> list[Held]:
+def trained_parameters(config: RunConfig, parts: Sequence[Part]) -> list[StageWeights]:
     """Those of a rank's stages that learn: beside a frozen model other ones."""
     if not adapts(config):
         return parameters_by_stage(config, parts)
     factors = [side_factors(config, range(part.start, part.start + part.layers)) for part in parts]
-    return [Held(0, (), tuple(Weight(one.rows, one.columns) for one in found)) for found in factors]
+    return [StageWeights(0, (), tuple(Weight(one.rows, one.columns) for one in found)) for found in factors]
 
 
 def is_replicated(config: RunConfig, matrices: TensorPart) -> bool:
@@ -116,7 +116,7 @@ def column_ranks(config: RunConfig, matrices: TensorPart) -> int:
     return layout_of(config).inner if split else 1
 
 
-def sharded_elements(held: Held, layout: Layout) -> int:
+def sharded_elements(held: StageWeights, layout: Layout) -> int:
     """Elements of a rank's slices under ZeRO 2 and 3: rows are dealt out evenly, the last ranks' may be padding."""
     return sum(-(-one.rows // _sharers(one, layout)) * one.columns * one.copies for one in held.weights)
 
@@ -126,7 +126,7 @@ def parameter_bytes(config: RunConfig, elements: int) -> int:
     return elements * (2 if _is_narrow(config) else FP32_BYTES)
 
 
-def optimizer_bytes(config: RunConfig, held: Held) -> int:
+def optimizer_bytes(config: RunConfig, held: StageWeights) -> int:
     """The optimizer's averages in fp32, and an fp32 copy of parameters that are bf16 or on another device."""
     has_copy, layout = _is_narrow(config) or offloads_optimizer(config), layout_of(config)
     updated = updated_elements(held, layout)
@@ -139,7 +139,7 @@ def averages(train: Train) -> int:
     return OPTIMIZERS[train.optimizer].averages(train)
 
 
-def muon_elements(held: Held) -> int:
+def muon_elements(held: StageWeights) -> int:
     """What Muon updates: the matrices of blocks, experts apart. Rules keep them whole."""
     return held.layers * sum(one.elements for one in held.block if one.columns > 1 and not one.is_stack)
 
@@ -149,12 +149,12 @@ def offloads_optimizer(config: RunConfig) -> bool:
     return config.memory.offload in ("optimizer", "both")
 
 
-def kept_elements(held: Held, layout: Layout) -> int:
+def kept_elements(held: StageWeights, layout: Layout) -> int:
     """Parameters that a rank holds from step to step."""
     return sharded_elements(held, layout) if layout.zero_stage >= 2 else held.elements
 
 
-def buffer_bytes(config: RunConfig, stages: Sequence[Held], place: int, chosen: Plan) -> int:
+def buffer_bytes(config: RunConfig, stages: Sequence[StageWeights], place: int, chosen: Plan) -> int:
     """What communication needs beside: see the parts it is the sum of."""
     return (
         _parameter_buffers(config, stages)
@@ -207,7 +207,7 @@ def _sharers(weight: Weight, layout: Layout) -> int:
     return layout.inner // layout.ep if weight.is_expert else layout.shard
 
 
-def updated_elements(held: Held, layout: Layout) -> int:
+def updated_elements(held: StageWeights, layout: Layout) -> int:
     """Elements that a rank's optimizer updates: all, or under ZeRO 1 its slice of the buckets."""
     if layout.zero_stage != 1:
         return kept_elements(held, layout)
@@ -218,7 +218,7 @@ def updated_elements(held: Held, layout: Layout) -> int:
     return total
 
 
-def _parameter_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
+def _parameter_buffers(config: RunConfig, stages: Sequence[StageWeights]) -> int:
     """ZeRO 3 gathers a block at a time beside what is outside of blocks, and the next block's message; a schedule that
     works chunk by chunk a whole stage; ZeRO 2 all stages. Then an fp32 message of a block's gradients. With
     ``overlap.prefetch`` there are as many blocks' messages under way, and as many more of gradients. What
@@ -249,7 +249,7 @@ def _gathered_elements(weights: Sequence[Weight]) -> int:
     return sum(weight.elements for weight in weights if not weight.is_whole)
 
 
-def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
+def _gradient_buffers(config: RunConfig, stages: Sequence[StageWeights]) -> int:
     """What compression left out, and its messages; under ZeRO 1 a slice of a bucket; gradients that are delayed."""
     layout, settings = layout_of(config), settings_of(config.compression)
     elements = sum(one.elements for one in stages)
@@ -271,7 +271,7 @@ def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
     )
 
 
-def _slice_bytes(config: RunConfig, stages: Sequence[Held]) -> int:
+def _slice_bytes(config: RunConfig, stages: Sequence[StageWeights]) -> int:
     biggest = max(weight.rows * weight.columns for one in stages for weight in one.weights)
     return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout_of(config).inner
 

@@ -20,7 +20,7 @@ from engine.run.progress import WAITING, Progress, RankProgress
 from engine.run.run_folder import FLIGHT, read_json
 from profilers.collectives import hang
 from profilers.collectives.flight_recorder import Dump, DumpError, merge_dumps, parse
-from profilers.collectives.hang import Stuck
+from profilers.collectives.hang import StuckCollective
 from profilers.records.writer import RecordWriter
 
 #: Ranks look for the request four times a second; one that is stopped never answers.
@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 1.5
 _POLL_SECONDS = 0.05
 
 
-def explain(progress: Progress, folder: Path) -> Stuck | None:
+def explain(progress: Progress, folder: Path) -> StuckCollective | None:
     """The collective that ranks wait in; None if their recorders know of none.
 
     Waits up to 1.5 s for ranks that do not answer.
@@ -54,7 +54,7 @@ def explain(progress: Progress, folder: Path) -> Stuck | None:
 
 
 def outcome_of(
-    culprit: RankProgress, known: bool, waited_in: Stuck | None, last_lines: tuple[str, ...] = ()
+    culprit: RankProgress, known: bool, waited_in: StuckCollective | None, last_lines: tuple[str, ...] = ()
 ) -> RunOutcome:
     """A hang in words: the rank that stands still, and the collective that others wait in. One that is not ``known`` to
     hold up the others is not blamed.

@@ -24,7 +24,7 @@ from engine.launch.supervisor import Launch, Watch
 from engine.launch.workers import Servers, Worker
 from engine.rank.worker import serve
 from engine.run import netns
-from engine.run.messages import CountedInterface, RankTask, Seat
+from engine.run.messages import CountedInterface, LabPlacement, RankTask
 from engine.run.outcome import Ending, RunOutcome
 
 
@@ -57,7 +57,7 @@ class RankHosts:
             return [None] * devices
         return [self._lab.namespaces[host] for host in self._lab.shape.rank_hosts(devices)]
 
-    def seat(self, rank: int, devices: Sequence[int]) -> Seat | None:
+    def seat(self, rank: int, devices: Sequence[int]) -> LabPlacement | None:
         """A rank's place in the lab, if there is one, with the device of each rank; the first rank of a host reads that
         host's counters, and the first of an island those of its uplink.
         """
@@ -81,7 +81,7 @@ class RankHosts:
                     netns.UPLINK, _places(islands, islands[rank]), _mbit(link.rate_kbit), link.near
                 )
             )
-        return Seat(hosts[rank], tuple(counted))
+        return LabPlacement(hosts[rank], tuple(counted))
 
     def broken(self, config: RunConfig) -> str | None:
         """One line about links that are down, and the ranks behind them; None where all are up that this run sends
@@ -102,7 +102,7 @@ class RankHosts:
         if self._links is not None:
             self._links.close()
         if self._lab is not None and not self._lab.is_lasting:
-            self._lab.down()
+            self._lab.tear_down()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -122,7 +122,7 @@ class RankHosts:
             return kept
         registry.sweep()
         made = lab.make_process_lab(shape)
-        made.up()
+        made.set_up()
         return made
 
 

@@ -155,7 +155,7 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True, slots=True)
-class Whereabouts:
+class ProcessLocation:
     """Where one rank runs: its process, the name of its host, and what tells that from others of the name."""
 
     pid: int
@@ -172,16 +172,16 @@ class Host:
     pids: tuple[int, ...]
 
 
-def here() -> Whereabouts:
+def own_location() -> ProcessLocation:
     """Of this process. Where processes cannot see each other's numbers, they have different hosts."""
     try:
         numbers = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         numbers = ""
-    return Whereabouts(os.getpid(), socket.gethostname(), f"{boot()} {numbers}")
+    return ProcessLocation(os.getpid(), socket.gethostname(), f"{boot()} {numbers}")
 
 
-def hosts_of(ranks: Sequence[Whereabouts]) -> list[Host]:
+def hosts_of(ranks: Sequence[ProcessLocation]) -> list[Host]:
     """The hosts of all ranks, that of rank 0 first; two with one name are numbered."""
     groups: dict[tuple[str, str], list[int]] = {}
     for rank, process in enumerate(ranks):
@@ -198,11 +198,11 @@ def hosts_of(ranks: Sequence[Whereabouts]) -> list[Host]:
     return list(hosts.values())
 
 
-def meet() -> list[Host]:
+def gather_hosts() -> list[Host]:
     """All ranks of the default group tell where they run."""
-    whereabouts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(whereabouts, here())
-    return hosts_of(whereabouts)
+    locations: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(locations, own_location())
+    return hosts_of(locations)
 
 
 @contextlib.contextmanager
@@ -212,7 +212,7 @@ def run_sidecar(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress
     Every rank of the default group enters. ``folder`` may be shared by all hosts or be each one's own; rank 0's has its
     page already.
     """
-    met = meet()
+    met = gather_hosts()
     mine = next(host for host in met if rank in host.ranks)
     first, leader = mine is met[0], rank == mine.ranks[0]
     page = run_folder.PROGRESS if first else PAGE_OF_HOST.format(mine.name)

@@ -32,7 +32,7 @@ from engine.footprint.budget import check_budget
 from engine.launch import ending
 from engine.launch.ending import Death, decide
 from engine.launch.sidecar import run_sidecar
-from engine.launch.torchrun_ending import LastWords, leave
+from engine.launch.torchrun_ending import EndingReporter, leave
 from engine.lifecycle import finish, note_start
 from engine.model.workloads.task_texts import check_texts
 from engine.rank.worker import (
@@ -162,7 +162,7 @@ def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> i
     ranks = dist.get_world_size()
     end = functools.partial(_end, folder, config, chosen.backend)
     dead = functools.partial(_dead, folder, ending.count())
-    words = LastWords(own_store("last words"), rank, ranks, end, dead)
+    words = EndingReporter(own_store("last words"), rank, ranks, end, dead)
     with words.listening():
         try:
             report = _train_beside(words, rank, config, folder, device)
@@ -180,7 +180,7 @@ def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> i
 
 
 def _train_beside(
-    words: LastWords, rank: int, config: RunConfig, folder: Path, device: torch.device
+    words: EndingReporter, rank: int, config: RunConfig, folder: Path, device: torch.device
 ) -> RankReport:
     """Train while this host is sampled. The report of this rank, once all ranks are through or its failure is told."""
     with run_sidecar(folder, config, rank) as progress:

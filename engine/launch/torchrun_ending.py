@@ -36,7 +36,7 @@ _ASKED_TO_END = 128 + signal.SIGTERM
 Dead = Callable[[Sequence[int]], list[Death]]
 
 
-class LastWords:
+class EndingReporter:
     """One rank's part in it; ``store`` is a connection of its own to what all ranks share.
 
     On rank 0 ``write`` is called with the ending, once, by the main thread or by one beside it; ``dead`` tells which of

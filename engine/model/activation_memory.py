@@ -30,7 +30,7 @@ from engine.comm.host_values import wait_for_stream
 from engine.config.run_config import RunConfig
 from engine.config.sections import BlockAction
 from engine.footprint.activations import SMALLEST_BYTES
-from engine.model.copies import Away, Coming, Copies, DiskCopies, host_copies
+from engine.model.copies import Copies, DiskCopies, OffloadedCopy, PendingCopy, host_copies
 from profilers import torch_private
 
 Recompute = Literal["none", "selective", "full"]
@@ -99,7 +99,7 @@ def activations_of(config: RunConfig) -> Activations:
     )
 
 
-def recomputing(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+def recompute_in_backward(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """``function(*arguments)``, of which only the arguments are kept for backward.
 
     Nothing in a model here is random, so no generator's state is kept. The second forward ends with the last tensor
@@ -162,14 +162,14 @@ class Offload:
 
     def run(self, blocks: Iterable[Callable[..., Tensor]], x: Tensor, resident: Tensor | None) -> Tensor:
         """``x`` through all blocks, each called as block(x, resident); ``resident`` itself stays where it is."""
-        before: weakref.ref[Parked] | None = None
+        before: weakref.ref[OffloadedBlock] | None = None
         self.host_bytes = self.device_bytes = 0
         steps = list(blocks)
         for block, tier in zip(steps, self.tiers_of(len(steps)), strict=True):
             if tier is None:
                 x = block(x, resident)
                 continue
-            parked = Parked(self.copies(tier, x.device), before, resident, self._smallest)
+            parked = OffloadedBlock(self.copies(tier, x.device), before, resident, self._smallest)
             with saved_tensors_hooks(parked.pack, _unpack):
                 x = block(x, resident)
             if self._leaves(parked):
@@ -209,7 +209,7 @@ class Offload:
             copies.close()
         self._copies, self._departure = {}, None
 
-    def _leaves(self, parked: Parked) -> bool:
+    def _leaves(self, parked: OffloadedBlock) -> bool:
         """Whether anything of a block does, once the one before it is gone."""
         self.wait()
         taken, left, self._departure = parked.settle()
@@ -218,13 +218,13 @@ class Offload:
         return taken > 0
 
 
-def _fetch_early(x: Tensor, before: weakref.ref[Parked] | None) -> None:
+def _fetch_early(x: Tensor, before: weakref.ref[OffloadedBlock] | None) -> None:
     """Bring a block's activations back when the backward of the blocks, with the result ``x``, begins."""
     if before is not None and x.requires_grad:
         x.register_hook(lambda _: _fetch(before))
 
 
-def _fetch(before: weakref.ref[Parked] | None) -> None:
+def _fetch(before: weakref.ref[OffloadedBlock] | None) -> None:
     parked = None if before is None else before()
     if parked is not None:
         parked.fetch()
@@ -234,14 +234,14 @@ class _Handle(NamedTuple):
     """What autograd keeps in place of a tensor. Together they keep their block's copies alive, and nobody else does."""
 
     storage: int
-    block: Parked
+    block: OffloadedBlock
     dtype: torch.dtype
     offset: int
     shape: torch.Size
     stride: tuple[int, ...]
 
 
-class _Seen(NamedTuple):
+class _SavedStorage(NamedTuple):
     """A storage as bytes, one of the tensors in it, and that one's version when it was saved."""
 
     flat: Tensor
@@ -249,23 +249,23 @@ class _Seen(NamedTuple):
     version: int
 
 
-class Parked:
+class OffloadedBlock:
     """The saved tensors of one block. Tensors that share memory are copied once, and share it again."""
 
     def __init__(
         self,
         copies: Copies,
-        before: weakref.ref[Parked] | None,
+        before: weakref.ref[OffloadedBlock] | None,
         resident: Tensor | None,
         smallest: int,
     ) -> None:
         self._copies, self._before, self._smallest = copies, before, smallest
         self._resident = None if resident is None else torch_private.memory_identity(resident)
         # With the memory itself: as long as the block computes, an address must not be given out again.
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _SavedStorage] = {}
         self._left: dict[int, int] = {}
-        self._away: Away | None = None
-        self._coming: Coming | None = None
+        self._away: OffloadedCopy | None = None
+        self._coming: PendingCopy | None = None
         self._back: list[Tensor] = []
 
     def pack(self, tensor: Tensor) -> Tensor | _Handle:
@@ -279,7 +279,7 @@ class Parked:
             return tensor
         if address not in self._seen:
             flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-            self._seen[address] = _Seen(flat, tensor.detach(), torch_private.version_of(tensor))
+            self._seen[address] = _SavedStorage(flat, tensor.detach(), torch_private.version_of(tensor))
         place = int(tensor.storage_offset()), tensor.shape, tensor.stride()
         return _Handle(list(self._seen).index(address), self, tensor.dtype, *place)
 

@@ -28,14 +28,14 @@ _NOT_WRITTEN = (
 )
 
 
-class Coming(Protocol):
+class PendingCopy(Protocol):
     """Copies on their way back to their device."""
 
     def wait(self) -> list[Tensor]:
         """The tensors; what the current stream does next comes after the copy."""
 
 
-class Away(Protocol):
+class OffloadedCopy(Protocol):
     """Copies that are not on the device; they go when this does."""
 
     nbytes: int
@@ -47,17 +47,17 @@ class Away(Protocol):
 class Copies(Protocol):
     """A place for activations."""
 
-    def start_offload(self, flats: Sequence[Tensor]) -> Away:
+    def start_offload(self, flats: Sequence[Tensor]) -> OffloadedCopy:
         """Start to copy tensors there, each a whole storage as bytes."""
 
-    def start_fetch(self, away: Away) -> Coming:
+    def start_fetch(self, away: OffloadedCopy) -> PendingCopy:
         """Start to copy them back; comes after every ``down`` that was asked for before."""
 
     def close(self) -> None:
         """Nothing is copied any more."""
 
 
-class Lane:
+class CopyThread:
     """A thread that does one copy after the other; with a ``rate`` in bytes per second it takes its time, as a slower
     link would.
     """
@@ -83,7 +83,7 @@ class Lane:
         return found
 
 
-class Arriving:
+class GpuPendingCopy:
     """On its way to a GPU; computations that use it wait for ``event``. Without one it never left."""
 
     def __init__(self, tensors: list[Tensor], event: torch.cuda.Event | None) -> None:
@@ -99,7 +99,7 @@ class Arriving:
         return self.tensors
 
 
-class Pinned:
+class PinnedCopy:
     """In pinned memory; what was copied is held until computation comes after the copy, and may then be used again at
     once: a ``record_stream`` would hold it until the host learns that the copy is through.
     """
@@ -127,16 +127,16 @@ class StreamCopies:
         self._device = device
         self._down, self._up = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
-    def start_offload(self, flats: Sequence[Tensor]) -> Pinned:
+    def start_offload(self, flats: Sequence[Tensor]) -> PinnedCopy:
         hosts = [torch.empty_like(one, device="cpu", pin_memory=True) for one in flats]
         self._down.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._down):
             for host, flat in zip(hosts, flats, strict=True):
                 host.copy_(flat, non_blocking=True)
-        return Pinned(hosts, list(flats), self._down.record_event())
+        return PinnedCopy(hosts, list(flats), self._down.record_event())
 
-    def start_fetch(self, away: Away) -> Arriving:
-        assert isinstance(away, Pinned)
+    def start_fetch(self, away: OffloadedCopy) -> GpuPendingCopy:
+        assert isinstance(away, PinnedCopy)
         if away.flats:  # it is wanted before it was gone
             return self._still_here(away)
         self._up.wait_stream(self._down)
@@ -144,21 +144,21 @@ class StreamCopies:
             tensors = [torch.empty_like(host, device=self._device) for host in away.hosts]
             for tensor, host in zip(tensors, away.hosts, strict=True):
                 tensor.copy_(host, non_blocking=True)
-        return Arriving(tensors, self._up.record_event())
+        return GpuPendingCopy(tensors, self._up.record_event())
 
     def close(self) -> None:
         host_values.wait_for_stream(self._down)
         host_values.wait_for_stream(self._up)
 
-    def _still_here(self, away: Pinned) -> Arriving:
+    def _still_here(self, away: PinnedCopy) -> GpuPendingCopy:
         tensors = list(away.flats)
         away.flats.clear()
         for tensor in tensors:
             tensor.record_stream(self._down)
-        return Arriving(tensors, None)
+        return GpuPendingCopy(tensors, None)
 
 
-class _Returning:
+class _PendingHostCopy:
     def __init__(self, found: Future[list[Tensor]]) -> None:
         self._found = found
 
@@ -166,7 +166,7 @@ class _Returning:
         return self._found.result()
 
 
-class Elsewhere:
+class HostCopy:
     """What a thread copied away."""
 
     def __init__(self, copies: Future[list[Tensor]], nbytes: int) -> None:
@@ -185,17 +185,17 @@ class ThreadCopies:
     """Between a CPU's memory and more of it: the host's part of a machine with two kinds of memory."""
 
     def __init__(self, rate: float | None = None) -> None:
-        self._down, self._up = Lane("offload-down", rate), Lane("offload-up", rate)
+        self._down, self._up = CopyThread("offload-down", rate), CopyThread("offload-up", rate)
         self._pool = Pool()
 
-    def start_offload(self, flats: Sequence[Tensor]) -> Elsewhere:
+    def start_offload(self, flats: Sequence[Tensor]) -> HostCopy:
         size, given = sum(one.nbytes for one in flats), list(flats)
-        return Elsewhere(self._down.submit(lambda: self._copy_all(given), size), size)
+        return HostCopy(self._down.submit(lambda: self._copy_all(given), size), size)
 
-    def start_fetch(self, away: Away) -> _Returning:
-        assert isinstance(away, Elsewhere)
+    def start_fetch(self, away: OffloadedCopy) -> _PendingHostCopy:
+        assert isinstance(away, HostCopy)
         copies = away.copies
-        return _Returning(self._up.submit(lambda: self._copy_all(copies.result()), away.nbytes))
+        return _PendingHostCopy(self._up.submit(lambda: self._copy_all(copies.result()), away.nbytes))
 
     def close(self) -> None:
         self._down.close()
@@ -227,7 +227,7 @@ class Pool:
         return torch.from_numpy(lent)
 
 
-class _Filed:
+class _DiskCopy:
     """Parts of a file; they are free again once this is gone."""
 
     def __init__(self, places: list[tuple[int, int]], written: Future[None], file: _File) -> None:
@@ -302,14 +302,14 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 
 class DiskCopies:
-    """Between a device and a file; a GPU's activations go through pinned memory. ``rate`` as that of a ``Lane``."""
+    """Between a device and a file; a GPU's activations go through pinned memory. ``rate`` as of a ``CopyThread``."""
 
     def __init__(self, device: torch.device, folder: Path, rate: float | None = None) -> None:
         self._device, self._file = device, _File(folder)
-        self._down, self._up = Lane("disk-down", rate), Lane("disk-up", rate)
+        self._down, self._up = CopyThread("disk-down", rate), CopyThread("disk-up", rate)
         self._staged = StreamCopies(device) if device.type == "cuda" else None
 
-    def start_offload(self, flats: Sequence[Tensor]) -> _Filed:
+    def start_offload(self, flats: Sequence[Tensor]) -> _DiskCopy:
         places = [(self._file.take(one.nbytes), one.nbytes) for one in flats]
         staged = None if self._staged is None else self._staged.start_offload(flats)
         given = [] if staged is not None else list(flats)
@@ -323,10 +323,10 @@ class DiskCopies:
                 self._file.write(place, flat)
             given.clear()
 
-        return _Filed(places, self._down.submit(write, sum(size for _, size in places)), self._file)
+        return _DiskCopy(places, self._down.submit(write, sum(size for _, size in places)), self._file)
 
-    def start_fetch(self, away: Away) -> Coming:
-        assert isinstance(away, _Filed)
+    def start_fetch(self, away: OffloadedCopy) -> PendingCopy:
+        assert isinstance(away, _DiskCopy)
         staged = self._staged
 
         def read() -> list[Tensor]:
@@ -334,7 +334,7 @@ class DiskCopies:
             return [self._file.read(place, size, staged is not None) for place, size in away.places]
 
         found = self._up.submit(read, away.nbytes)
-        return _Returning(found) if staged is None else _ThroughHost(found, staged)
+        return _PendingHostCopy(found) if staged is None else _StagedDiskCopy(found, staged)
 
     def close(self) -> None:
         self._down.close()
@@ -342,7 +342,7 @@ class DiskCopies:
         self._file.close()
 
 
-class _ThroughHost:
+class _StagedDiskCopy:
     """From a file to pinned memory, and from there to a GPU once it is asked for."""
 
     def __init__(self, found: Future[list[Tensor]], staged: StreamCopies) -> None:
@@ -351,7 +351,7 @@ class _ThroughHost:
     def wait(self) -> list[Tensor]:
         hosts = self._found.result()
         event = torch.cuda.current_stream().record_event()
-        return self._staged.start_fetch(Pinned(hosts, [], event)).wait()
+        return self._staged.start_fetch(PinnedCopy(hosts, [], event)).wait()
 
 
 def host_copies(device: torch.device) -> Copies:

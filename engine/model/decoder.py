@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from engine.comm.channel import Channel
 from engine.config.knobs.tied_parameters import Sharing
 from engine.config.presets import ModelShape
-from engine.model.activation_memory import Activations, Recompute, recomputing
+from engine.model.activation_memory import Activations, Recompute, recompute_in_backward
 from engine.model.axes import Axes, Deferral, TensorAxis
 from engine.model.column_lookup import column_rows, my_columns
 from engine.model.data import BORDER
@@ -153,8 +153,8 @@ class Attention(nn.Module):
         if not self.forgets or not torch.is_grad_enabled():
             return self._out(self._mix(*core))
         if self.output.deferred is None and self.output.tp_dim is not None:
-            return self.tp.scatter_sequence(recomputing(self._mixed_output, *core))
-        return self._out(recomputing(self._mix, *core))
+            return self.tp.scatter_sequence(recompute_in_backward(self._mixed_output, *core))
+        return self._out(recompute_in_backward(self._mix, *core))
 
     def _out(self, mixed: Tensor) -> Tensor:
         """[sequence / cp, batch, hidden / tp] -> [sequence / (cp * tp), batch, hidden]."""
@@ -244,7 +244,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, rotary: Tensor, visible: Tensor | None = None) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
         if self.forgets and torch.is_grad_enabled():
-            return recomputing(self._compute, x, rotary, visible)
+            return recompute_in_backward(self._compute, x, rotary, visible)
         return self._compute(x, rotary, visible)
 
     def _compute(self, x: Tensor, rotary: Tensor, visible: Tensor | None) -> Tensor:

@@ -32,14 +32,14 @@ _RATE = 0.1
 _EVEN = 0.1
 
 
-class Picked(NamedTuple):
+class TokenSample(NamedTuple):
     """Tokens that count: their places, int64 [kept], and how much each weighs, fp32 [kept]."""
 
     places: Tensor
     weights: Tensor
 
 
-def pick(likely: Tensor, kept: int, generator: torch.Generator | None = None) -> Picked:
+def pick(likely: Tensor, kept: int, generator: torch.Generator | None = None) -> TokenSample:
     """So many of [tokens] with these probabilities: certain ones first, then draws from the rest, in even steps through
     their sum in random order.
 
@@ -62,7 +62,7 @@ def pick(likely: Tensor, kept: int, generator: torch.Generator | None = None) ->
     found = torch.searchsorted(edges, at.clamp_max(whole * (1 - 1e-12)), right=True)
     places = torch.where(is_certain, order, shuffled[found.clamp_max(len(likely) - 1)])
     weights = torch.where(is_certain, 1.0, whole / (draws * rest[places].clamp_min(1e-300)))
-    return Picked(places, weights.float())
+    return TokenSample(places, weights.float())
 
 
 class RowSampler:
@@ -101,11 +101,11 @@ class SampledProducts:
         flat_slots = None if slots is None else slots.flatten()
         picked = self.pick(x, kept, flat_slots)
         weights = [matrix.weight for matrix in matrices]
-        behind = _Behind(self, matrices, flat_slots)
+        behind = _BackwardContext(self, matrices, flat_slots)
         out: tuple[Tensor, ...] = _Products.apply(x, picked, behind, *weights)  # type: ignore[no-untyped-call]
         return out
 
-    def pick(self, x: Tensor, kept: int, slots: Tensor | None) -> Picked:
+    def pick(self, x: Tensor, kept: int, slots: Tensor | None) -> TokenSample:
         """Rows of ``x`` that count."""
         return pick(self.likely(x, slots), kept, self.sampler.generator(self._index, x.device))
 
@@ -128,7 +128,7 @@ class SampledProducts:
         self._norms.index_add_(0, slots, moved)
 
 
-class _Behind(NamedTuple):
+class _BackwardContext(NamedTuple):
     """What backward needs beside tensors that autograd keeps."""
 
     products: SampledProducts
@@ -138,7 +138,9 @@ class _Behind(NamedTuple):
 
 class _Products(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, picked: Picked, behind: _Behind, *weights: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, x: Tensor, picked: TokenSample, behind: _BackwardContext, *weights: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x.flatten(0, -2).index_select(0, picked.places), *picked, *weights)
         ctx.behind, ctx.shape = behind, x.shape
         return tuple(F.linear(x, weight.to(x.dtype)) for weight in weights)

@@ -40,11 +40,11 @@ from engine.parallel.data.replica import (
     mark_parameters,
     wide_parameters,
 )
-from engine.parallel.data.tied_gradients import SharedOverStages, meet
+from engine.parallel.data.tied_gradients import StageSharedParameters, make_shared_groups
 from engine.parallel.data.zero1 import SlicedParameters
 from engine.parallel.expert import ExpertParallel, Islands
 from engine.parallel.memory_plan import asks_for_plan, plan_blocks
-from engine.parallel.pipeline import Course, PipelineExecutor
+from engine.parallel.pipeline import PipelineExecutor, RankPlan
 from engine.parallel.pipeline_messages import PipelineMessages
 from engine.parallel.tensor import Chunks, TensorParallel
 from engine.schedules.actions import Plan
@@ -60,7 +60,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     config, at = rank.config, rank.groups.at
     if config.compile and compiler_cache.mend():
         rank.note(_MENDED)
-    chosen, blueprint = plan_of(config, at.dp), open_blueprint(config, alone())
+    chosen, blueprint = plan_of(config, at.dp), open_blueprint(config, single_rank_axes())
     layers = layers_of_stages(blueprint.blocks, chosen.stages, config.schedule.stage_layers)
     deferred = DeferredGradients()
     late = deferred if chosen.splits_backward else None
@@ -101,7 +101,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     )
 
 
-def alone() -> Axes:
+def single_rank_axes() -> Axes:
     """The axes of a rank that is split over none."""
     return Axes(TensorParallel(), context_axis("ring", None), LocalExperts())
 
@@ -218,17 +218,17 @@ def _expert_axis(rank: RankContext) -> ExpertAxis:
 
 def _shared_over_stages(
     rank: RankContext, models: Mapping[int, Stage], holders: Holders, split: bool
-) -> SharedOverStages:
+) -> StageSharedParameters:
     """Make one parameter of those of this rank that are to be one; FSDP2 shards each stage by itself."""
     known: dict[str, nn.Parameter] = {}
     for model in models.values():
         model.share(holders.sharing, {} if rank.layout.zero_stage >= 2 else known)
         mark_parameters(model)
-    return meet(rank, holders, split)
+    return make_shared_groups(rank, holders, split)
 
 
 def _replicas(
-    rank: RankContext, models: Mapping[int, Stage], shared: SharedOverStages
+    rank: RankContext, models: Mapping[int, Stage], shared: StageSharedParameters
 ) -> Mapping[int, Replica]:
     """What waits for the end of a step belongs to the last of this rank's stages, after all else."""
     if rank.layout.zero_stage >= 2:
@@ -264,12 +264,12 @@ def _averaged_parameters(rank: RankContext, shared: Iterable[SharedParameters]) 
     ]
 
 
-def _sharded_replica(rank: RankContext, model: Stage, shared: SharedOverStages) -> FullyShardedReplica:
+def _sharded_replica(rank: RankContext, model: Stage, shared: StageSharedParameters) -> FullyShardedReplica:
     rest = _unsharded_replica(rank, model, shared)
     return FullyShardedReplica(model, rest, _meshes(rank), rank.config, rank.layout.tp, rank.timer, shared)
 
 
-def _unsharded_replica(rank: RankContext, model: Stage, shared: SharedOverStages) -> DataParallel:
+def _unsharded_replica(rank: RankContext, model: Stage, shared: StageSharedParameters) -> DataParallel:
     """What FSDP2 would round to bf16 though it computes in fp32: it gathers in one dtype."""
     fp32 = rank.config.with_values({"memory.parameters": "fp32"})
     wide = SharedParameters(wide_parameters(model) if model.narrows(rank.config) else {}, rank.groups.data)
@@ -308,13 +308,13 @@ def _meshes(rank: RankContext) -> Meshes:
     return Meshes(dense, mesh_of(groups.edp, None, [], rank.device.type), layout.ep)
 
 
-def courses_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> tuple[Course, Course]:
+def courses_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> tuple[RankPlan, RankPlan]:
     """Of training, and of what goes through the whole pipeline: the same where nothing leaves out stages."""
-    training = Course(chosen, _messages_of(rank, chosen, blueprint))
+    training = RankPlan(chosen, _messages_of(rank, chosen, blueprint))
     if not chosen.paths:
         return training, training
     whole = whole_plan_of(rank.config, rank.groups.at.dp)
-    return training, Course(whole, _messages_of(rank, whole, blueprint))
+    return training, RankPlan(whole, _messages_of(rank, whole, blueprint))
 
 
 def _messages_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> PipelineMessages:

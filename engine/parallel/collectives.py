@@ -16,7 +16,7 @@ from engine.model.linear import apply
 
 def redistribute(x: Tensor, source: Signature, target: Signature, channel: Channel) -> Tensor:
     """``box`` of a tensor; its gradient goes from the target's signature for gradients back to the source's."""
-    return apply(_Boxed, x, source, target, channel)
+    return apply(_Redistribute, x, source, target, channel)
 
 
 def all_to_all(x: Tensor, channel: Channel) -> Tensor:
@@ -24,7 +24,7 @@ def all_to_all(x: Tensor, channel: Channel) -> Tensor:
     return apply(_AllToAll, x, channel)
 
 
-class _Boxed(torch.autograd.Function):
+class _Redistribute(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, source: Signature, target: Signature, channel: Channel) -> Tensor:
         ctx.back = target.of_gradient, source.of_gradient, channel

@@ -39,7 +39,7 @@ class Route(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Direct:
+class DirectRoute:
     """One all-to-all; without sizes every rank gets as many rows."""
 
     channel: Channel
@@ -54,11 +54,11 @@ class Direct:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class SortedRoute:
     """An all-to-all of rows that are put in another order first."""
 
     order: Tensor | None
-    hop: Direct
+    hop: DirectRoute
 
     def there(self, rows: Tensor) -> Tensor:
         return self.hop.there(rows if self.order is None else rows.index_select(0, self.order))
@@ -71,11 +71,11 @@ class Sorted:
 
 
 @dataclass(frozen=True, slots=True)
-class TwoStage:
+class TwoStageRoute:
     """Inside of an island, then between islands; back by the same ranks."""
 
-    inside: Sorted
-    between: Sorted
+    inside: SortedRoute
+    between: SortedRoute
 
     def there(self, rows: Tensor) -> Tensor:
         return self.between.there(self.inside.there(rows))
@@ -93,7 +93,7 @@ class Islands:
     inside: Channel
     between: Channel
 
-    def meet(self, counts: Tensor) -> tuple[Tensor, TwoStage, int]:
+    def meet(self, counts: Tensor) -> tuple[Tensor, TwoStageRoute, int]:
         """Rows for each expert [experts] -> those that come [ep, experts / ep], their way, and how many they are.
 
         What is told on the way is what the next message has to be as long as: of each island's rank with this place.
@@ -108,19 +108,27 @@ class Islands:
         told = host_values.numbers(torch.cat(sizes))
         to_place, from_place = told[:places], told[places : 2 * places]
         to_island, from_island = told[2 * places : 2 * places + islands], told[2 * places + islands :]
-        route = TwoStage(
-            Sorted(_transpose_order(first, sum(to_place)), Direct(self.inside, to_place, from_place)),
-            Sorted(_transpose_order(second, sum(from_place)), Direct(self.between, to_island, from_island)),
+        route = TwoStageRoute(
+            SortedRoute(
+                _transpose_order(first, sum(to_place)), DirectRoute(self.inside, to_place, from_place)
+            ),
+            SortedRoute(
+                _transpose_order(second, sum(from_place)), DirectRoute(self.between, to_island, from_island)
+            ),
         )
         return received.flatten(0, 1), route, sum(from_island)
 
-    def even(self, rows: int, device: torch.device) -> TwoStage:
+    def even(self, rows: int, device: torch.device) -> TwoStageRoute:
         """The way of as many rows for each rank."""
         islands, places = self.between.size, self.inside.size
         numbers = torch.arange(rows, device=device)
-        return TwoStage(
-            Sorted(numbers.view(islands, places, -1).transpose(0, 1).flatten(), Direct(self.inside)),
-            Sorted(numbers.view(places, islands, -1).transpose(0, 1).flatten(), Direct(self.between)),
+        return TwoStageRoute(
+            SortedRoute(
+                numbers.view(islands, places, -1).transpose(0, 1).flatten(), DirectRoute(self.inside)
+            ),
+            SortedRoute(
+                numbers.view(places, islands, -1).transpose(0, 1).flatten(), DirectRoute(self.between)
+            ),
         )
 
 
@@ -140,19 +148,19 @@ class ExpertParallel(GroupAxis):
         """
         received, route, count = self._meet(counts)
         order = _transpose_order(received, count) if received.shape[1] > 1 else None
-        arrived = _permute(apply(_There, rows, route, self.sends), order)
+        arrived = _permute(apply(_SendRows, rows, route, self.sends), order)
         results = compute(arrived, received.sum(dim=0))
-        return apply(_Back, _permute(results, _inverse(order)), route, self.sends)
+        return apply(_ReturnRows, _permute(results, _inverse(order)), route, self.sends)
 
     def run_padded(self, slots: Tensor, compute: Compute) -> Tensor:
         """Slots [experts, capacity, hidden] -> results in the same places; no size depends on the routing."""
         rows = slots.flatten(0, 1)
         direct = self.islands is None
-        route: Route = Direct(self.channel) if direct else self.islands.even(len(rows), rows.device)  # type: ignore[union-attr]
-        arrived = apply(_There, rows, route, self.sends).view(self.size, -1, *slots.shape[1:])
+        route: Route = DirectRoute(self.channel) if direct else self.islands.even(len(rows), rows.device)  # type: ignore[union-attr]
+        arrived = apply(_SendRows, rows, route, self.sends).view(self.size, -1, *slots.shape[1:])
         results = compute(arrived.transpose(0, 1).flatten(1, 2), None)
         back = results.unflatten(1, (self.size, -1)).transpose(0, 1).flatten(0, 2)
-        return apply(_Back, back, route, self.sends).view_as(slots)
+        return apply(_ReturnRows, back, route, self.sends).view_as(slots)
 
     def _meet(self, counts: Tensor) -> tuple[Tensor, Route, int]:
         """Rows for each expert [experts] -> those that come [ep, experts / ep], their way, and how many they are."""
@@ -161,7 +169,7 @@ class ExpertParallel(GroupAxis):
         received = self.channel.all_to_all(counts).view(self.size, -1)
         sizes = host_values.numbers(torch.stack((counts.view(self.size, -1).sum(dim=1), received.sum(dim=1))))
         send, receive = sizes
-        return received, Direct(self.channel, send, receive), sum(receive)
+        return received, DirectRoute(self.channel, send, receive), sum(receive)
 
 
 def _transpose_order(blocks: Tensor, rows: int) -> Tensor:
@@ -170,7 +178,7 @@ def _transpose_order(blocks: Tensor, rows: int) -> Tensor:
     return numbers.repeat_interleave(blocks.flatten(), output_size=rows).argsort(stable=True)
 
 
-class _There(torch.autograd.Function):
+class _SendRows(torch.autograd.Function):
     """Rows go by a route; their gradients come back by it."""
 
     @staticmethod
@@ -184,7 +192,7 @@ class _There(torch.autograd.Function):
         return _carry_rows(gradient, ctx.route.back, ctx.sends), None, None
 
 
-class _Back(torch.autograd.Function):
+class _ReturnRows(torch.autograd.Function):
     """The reverse."""
 
     @staticmethod

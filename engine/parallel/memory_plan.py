@@ -23,7 +23,7 @@ from engine.config.run_config import RunConfig
 from engine.config.sections import BlockAction
 from engine.footprint import block_plan
 from engine.footprint.activations import costs_of_block
-from engine.footprint.block_plan import LEAVING, Around, BlockPlan, Choices, Cost
+from engine.footprint.block_plan import LEAVING, BlockPlan, Choices, Cost, StageOverhead
 from engine.footprint.budget import stage_surroundings, too_small
 from engine.model.activation_memory import Activations, Offload, Tier, is_weight
 from engine.model.axes import Axes
@@ -42,7 +42,7 @@ _TIERS: dict[BlockAction, Tier] = {"offload": "host", "disk": "disk"}
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class BlockMeasurement:
     """Of one block: by action what a hook saw of its forward in bytes, and seconds; of what leaves also the copies'.
     ``turn`` is the head's, forward and backward, 0 where there is none.
     """
@@ -76,7 +76,7 @@ def plan_blocks(
     with pause_recording():
         mine = measure(rank.config, blueprint, layers, axes, rank.device, copies_of)
     told = store.gather("measured", asdict(mine))
-    costs = Measured(**store.broadcast("slowest", lambda: slowest(told)))
+    costs = BlockMeasurement(**store.broadcast("slowest", lambda: slowest(told)))
     block = add_seconds(costs_of_block(rank.config), costs)
     stage, choices = rank.groups.at.pp, [block] * len(layers)
     around = stage_surroundings(
@@ -97,7 +97,7 @@ def _budget(rank: RankContext) -> int:
     return int((rank.config.memory.budget_gib or 0.0) * 2**30)
 
 
-def _best_plan(rank: RankContext, choices: Choices, around: Around) -> BlockPlan:
+def _best_plan(rank: RankContext, choices: Choices, around: StageOverhead) -> BlockPlan:
     plan = block_plan.best(choices, around, _budget(rank))
     if plan is None:
         least = block_plan.least_bytes(choices, around)
@@ -105,7 +105,7 @@ def _best_plan(rank: RankContext, choices: Choices, around: Around) -> BlockPlan
     return plan
 
 
-def _plan_report(plan: BlockPlan, choices: Choices, around: Around, budget: int) -> dict[str, Any]:
+def _plan_report(plan: BlockPlan, choices: Choices, around: StageOverhead, budget: int) -> dict[str, Any]:
     """The plan, beside the fastest way to treat all blocks alike."""
     fitting = [one for one in block_plan.uniform(choices, around) if one.peak_bytes <= budget]
     best = min(fitting, key=lambda one: one.seconds, default=None)
@@ -136,13 +136,13 @@ def slowest(told: list[dict[str, Any]]) -> dict[str, Any]:
 MORE = 1.001
 
 
-def add_seconds(block: Mapping[BlockAction, Cost], found: Measured) -> dict[BlockAction, Cost]:
+def add_seconds(block: Mapping[BlockAction, Cost], found: BlockMeasurement) -> dict[BlockAction, Cost]:
     """The formula's costs, with what was measured."""
     whole = max(block["keep"].forward_bytes, found.saved["keep"])
     return {action: _with_seconds(action, cost, found, whole) for action, cost in block.items()}
 
 
-def _with_seconds(action: BlockAction, cost: Cost, found: Measured, whole: int) -> Cost:
+def _with_seconds(action: BlockAction, cost: Cost, found: BlockMeasurement, whole: int) -> Cost:
     forward, backward = found.forward[action], found.backward[action]
     if action != "keep":  # what does more cannot take less, whatever a busy machine makes of it
         backward = max(backward, MORE * (found.forward["keep"] + found.backward["keep"]) - forward)
@@ -169,15 +169,15 @@ def measure(
     axes: Axes,
     device: torch.device,
     copies_of: Callable[[BlockAction], Copies],
-) -> Measured:
+) -> BlockMeasurement:
     """Of the first block of these layers, and of the head if the last one is theirs; nothing of either stays.
     ``copies_of`` makes what ``offload`` and ``disk`` copy with.
     """
     first = _stage(config, blueprint, range(layers.start, layers.start + 1), axes, device)
     ((shape, dtype),) = blueprint.messages([layers.start], axes, config.batch.micro_batch)
     x = torch.linspace(-1, 1, torch.Size(shape).numel(), dtype=dtype, device=device).view(shape)
-    bench = Bench(first, x)
-    found = Measured({}, {}, {}, {}, {})
+    bench = BlockBenchmark(first, x)
+    found = BlockMeasurement({}, {}, {}, {}, {})
     for action in _WITHOUT_COPIES:
         found.saved[action] = bench.measure_saved_bytes(action)
         found.forward[action], found.backward[action] = bench.seconds(action)
@@ -186,11 +186,13 @@ def measure(
     turn = 0.0
     if layers.stop == blueprint.blocks:
         last = _stage(config, blueprint, range(layers.stop - 1, layers.stop), axes, device)
-        turn = Bench(last, x).turn_seconds(config)
+        turn = BlockBenchmark(last, x).turn_seconds(config)
     return replace(found, turn=turn)
 
 
-def _measure_leaving(bench: Bench, action: BlockAction, copies: Copies, found: Measured) -> None:
+def _measure_leaving(
+    bench: BlockBenchmark, action: BlockAction, copies: Copies, found: BlockMeasurement
+) -> None:
     offload = Offload()
     offload.tiers = [_TIERS[action]]
     offload.take(_TIERS[action], copies)
@@ -217,7 +219,7 @@ def _stage(
     return stage
 
 
-class Bench:
+class BlockBenchmark:
     """One block, run again and again."""
 
     def __init__(self, stage: Decoder, x: Tensor) -> None:

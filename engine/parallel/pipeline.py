@@ -33,7 +33,7 @@ from profilers.steps.timer import StepTimer
 MicroBatches = list[tuple[Tensor, Tensor]]
 
 
-class Course(NamedTuple):
+class RankPlan(NamedTuple):
     """A plan, and one rank's messages by it."""
 
     plan: Plan
@@ -51,8 +51,8 @@ class PipelineExecutor:
     def __init__(
         self,
         stages: Mapping[int, Replica],
-        training: Course,
-        whole: Course,
+        training: RankPlan,
+        whole: RankPlan,
         rank: int,
         deferred: DeferredGradients,
         timer: StepTimer,
@@ -84,7 +84,7 @@ class PipelineExecutor:
         """Of all this rank's stages, by layer."""
         return {layer: one for stage in self.stages.values() for layer, one in stage.model.mixtures().items()}
 
-    def follow(self, training: Course, whole: Course) -> None:
+    def follow(self, training: RankPlan, whole: RankPlan) -> None:
         """From the next step on work by these, which have the same stages on the same ranks, and the same kind of
         backward.
         """
@@ -212,7 +212,7 @@ class PipelineExecutor:
             for parameter, gradient in self._deferred.products((action.stage, action.micro_batch)):
                 replica.add_gradient(parameter, gradient, last)
 
-    def _take(self, course: Course) -> None:
+    def _take(self, course: RankPlan) -> None:
         self._plan, self._messages = course
         self._actions = course.plan.actions[self._rank]
 

@@ -28,14 +28,14 @@ class _Arrival(NamedTuple):
     is_credit: bool = False
 
 
-class _Kept(NamedTuple):
+class _SentMessage(NamedTuple):
     """A message that was sent; whoever reads it uses it up at the place ``until`` of its list."""
 
     message: Message
     until: int
 
 
-class Held:
+class MessageRegisters:
     """Messages that a rank holds of each way: expected, here, and in use; of those it sends, the ones it has not let go
     of. ``most`` is the most of any way so far.
     """
@@ -91,9 +91,9 @@ class PipelineMessages:
         #: Of each way: what was sent and not let go of. With registers that is until whoever reads it has said that it
         #: is used up; without, until it has left by what the backend says, which gloo does not, or by what comes later
         #: from who reads it; or until the step ends.
-        self._kept: dict[Way, deque[_Kept]] = {}
+        self._kept: dict[Way, deque[_SentMessage]] = {}
         self._used_at, self._made_at = _places(plan, rank)
-        self.held = Held(registers)
+        self.held = MessageRegisters(registers)
 
     def connect(self) -> None:
         """Exchange one element with each neighbour, both ways; once, before the first step, by all ranks.
@@ -154,7 +154,7 @@ class PipelineMessages:
         kept = self._kept.setdefault((result.stage, to_stage), deque())
         while self.held.registers is None and kept and kept[0].message.is_through:
             kept.popleft().message.wait()
-        kept.append(_Kept(message, self._used_at[result]))
+        kept.append(_SentMessage(message, self._used_at[result]))
         self.held.keep(len(kept))
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from engine.comm.signatures import BROADCAST, PARTIAL, split
 from engine.model.axes import Matrix
 from engine.model.linear import apply
 from engine.parallel.collectives import redistribute
-from engine.parallel.tensor_chunked import Cut, chunked_columns, chunked_rows, regathered_products
+from engine.parallel.tensor_chunked import Chunking, chunked_columns, chunked_rows, regathered_products
 
 #: Activations are [sequence, batch, width].
 _SEQUENCE, _WIDTH = split(0), split(2)
@@ -70,7 +70,7 @@ class TensorParallel:
     def column_products(self, x: Tensor, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
         """[sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix; one gather for all of them."""
         if self.channel is not None and self.chunks.count > 1:
-            return chunked_columns(x, Cut(self.channel, self.chunks.count, self.regathers), matrices)
+            return chunked_columns(x, Chunking(self.channel, self.chunks.count, self.regathers), matrices)
         if self.channel is not None and self.regathers:
             return regathered_products(x, self.channel, matrices)
         whole = self.gather_sequence(x)
@@ -79,7 +79,7 @@ class TensorParallel:
     def row_product(self, x: Tensor, matrix: Matrix) -> Tensor:
         """[sequence, ..., in / tp] -> the sum over ranks, of which each keeps [sequence / tp, ..., out]."""
         if self.channel is not None and self.chunks.count > 1:
-            return chunked_rows(x, Cut(self.channel, self.chunks.count), matrix)
+            return chunked_rows(x, Chunking(self.channel, self.chunks.count), matrix)
         return self.scatter_sequence(matrix(x))
 
     def select_axis(self, matrices: str) -> TensorParallel:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from engine.comm.channel import Channel, UnderWay
+from engine.comm.channel import AsyncCall, Channel
 from engine.model.axes import Matrix
 from engine.model.linear import weight_gradient
 from profilers.steps.wait_sampler import waits_here
@@ -83,7 +83,7 @@ def _gather(channel: Channel, x: Tensor) -> Callable[[], Tensor]:
 Visit = Callable[[int, Tensor], None]
 
 
-class Cut(NamedTuple):
+class Chunking(NamedTuple):
     """The group, the number of chunks, and whether only a slice of what is gathered is kept for backward."""
 
     channel: Channel
@@ -109,13 +109,13 @@ class Cut(NamedTuple):
 
         A chunk is made while the one before is under way, and the last is while ``meanwhile`` goes on.
         """
-        under_way, kept = list[UnderWay](), list[Tensor]()
+        under_way, kept = list[AsyncCall](), list[Tensor]()
         for chunk in range(self.chunks):
             partial = made(chunk).contiguous()
             while under_way:
                 under_way.pop().wait()
             kept.append(partial.new_empty((len(partial) // self.channel.size, *partial.shape[1:])))
-            under_way.append(UnderWay(self.channel.start_reduce_scatter_into(kept[-1], partial)))
+            under_way.append(AsyncCall(self.channel.start_reduce_scatter_into(kept[-1], partial)))
         meanwhile()
         under_way.pop().wait()
         return torch.cat(kept)
@@ -131,7 +131,7 @@ class Cut(NamedTuple):
         )
 
 
-def chunked_columns(x: Tensor, cut: Cut, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
+def chunked_columns(x: Tensor, cut: Chunking, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
     """A rank's slice [sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix."""
     function: type[torch.autograd.Function] = _Columns
     deferrals = [matrix.deferred for matrix in matrices]
@@ -139,7 +139,7 @@ def chunked_columns(x: Tensor, cut: Cut, matrices: Sequence[Matrix]) -> tuple[Te
     return products
 
 
-def chunked_rows(x: Tensor, cut: Cut, matrix: Matrix) -> Tensor:
+def chunked_rows(x: Tensor, cut: Chunking, matrix: Matrix) -> Tensor:
     """[sequence, ..., in / tp] -> the sum over ranks of the products, of which each keeps [sequence / tp, ..., out]."""
     function: type[torch.autograd.Function] = _Rows
     product: Tensor = function.apply(x, cut, matrix.deferred, matrix.weight)
@@ -148,7 +148,7 @@ def chunked_rows(x: Tensor, cut: Cut, matrix: Matrix) -> Tensor:
 
 class _Columns(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cut: Cut, deferrals: Any, *weights: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, cut: Chunking, deferrals: Any, *weights: Tensor) -> tuple[Tensor, ...]:
         narrow = [weight.to(x.dtype) for weight in weights]
         length = x.shape[0] * cut.channel.size
         out = [x.new_empty((length, *x.shape[1:-1], weight.shape[0])) for weight in weights]
@@ -166,7 +166,7 @@ class _Columns(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        cut: Cut = ctx.cut
+        cut: Chunking = ctx.cut
         kept, *weights = ctx.saved_tensors
         narrow = [weight.to(kept.dtype) for weight in weights]
         rows = [cut.order_chunks(gradient) for gradient in gradients]
@@ -188,7 +188,7 @@ class _Columns(torch.autograd.Function):
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cut: Cut, deferral: Any, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, cut: Chunking, deferral: Any, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.cut, ctx.deferral, ctx.parameter = cut, deferral, weight
         whole, narrow = x.contiguous(), weight.to(x.dtype)
@@ -197,7 +197,7 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        cut: Cut = ctx.cut
+        cut: Chunking = ctx.cut
         x, weight = ctx.saved_tensors
         narrow, back = weight.to(gradient.dtype), torch.empty_like(x, memory_format=torch.contiguous_format)
 

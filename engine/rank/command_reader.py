@@ -25,7 +25,7 @@ class Hold(NamedTuple):
     seconds: float
 
 
-class Done(NamedTuple):
+class CommandResult(NamedTuple):
     """What was done between two steps, in words; the ``step`` to go on with where that is an earlier one; the
     ``loss`` on held-out text, if that was asked for; and the step before which to wait for the next order, if any.
     """
@@ -39,7 +39,7 @@ class Done(NamedTuple):
 #: A rank that waits looks so often; one that hears nothing of rank 0 waits so many times as long.
 _HOLD_POLL_SECONDS, _UNHEARD = 0.005, 5
 #: What is done between two steps, by the order's command. InputError if that is not possible: all is as it was then.
-Between = Mapping[str, Callable[[Order, int], Done]]
+Between = Mapping[str, Callable[[Order, int], CommandResult]]
 
 
 class CommandReader:

@@ -24,7 +24,7 @@ from engine.compression.plan_table import Row, choose_values, means, share_of
 from engine.compression.randomness import sum_of_squares
 from engine.config.compression import NO_PLAN, Plan, Settings, candidates, settings_of, settings_with
 from engine.config.sections import Compression
-from engine.parallel.data.replica import Compressed, Replica
+from engine.parallel.data.replica import CompressedGradients, Replica
 from engine.rank.compression_prices import Prices
 
 
@@ -49,7 +49,7 @@ class Planner:
     def __init__(self, rank: RankContext, replicas: Collection[Replica]) -> None:
         self._rank, self._replicas, self._store = rank, replicas, RankStore(rank, "plans")
         self._parts = [part for replica in replicas for part in replica.compressible_gradients()]
-        self._watched, self._steps = Watched(), 0
+        self._watched, self._steps = GradientSums(), 0
 
     def adopt(self, point: ResumePoint) -> None:
         """Go on with the plan of the checkpoint that the run continues from, if it was made for these settings."""
@@ -67,7 +67,7 @@ class Planner:
         config = self._config
         soon = config.plan != "none" and next_plan(step, config.plan_every) - step <= WATCHED
         if not soon:
-            self._watched, self._steps = Watched(), 0
+            self._watched, self._steps = GradientSums(), 0
         for part in self._parts:
             part.watch = self._add if soon else None
         self._steps += soon
@@ -76,7 +76,7 @@ class Planner:
         """Plan if it is time; ``step`` is the next one to do."""
         if self._steps and next_plan(step - 1, self._config.plan_every) == step:
             self._plan(step)
-            self._watched, self._steps = Watched(), 0
+            self._watched, self._steps = GradientSums(), 0
 
     @property
     def _config(self) -> Compression:
@@ -119,7 +119,12 @@ class Planner:
         return rows
 
     def _row(
-        self, part: Compressed, slices: list[Part], gradient: Tensor, settings: Settings, prices: Prices
+        self,
+        part: CompressedGradients,
+        slices: list[Part],
+        gradient: Tensor,
+        settings: Settings,
+        prices: Prices,
     ) -> Row | None:
         """A slice that is left alone loses nothing."""
         values = candidates(settings)
@@ -152,7 +157,7 @@ class Planner:
             report_uncompressed(self._rank, self._replicas)
 
 
-class Watched:
+class GradientSums:
     """A rank's gradients, summed over steps, each layer whole and flat: slices of it in the order of ranks."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, Message, Part
 from engine.config.compression import Settings
 from engine.config.compression_methods import Value
-from engine.parallel.data.replica import Compressed
+from engine.parallel.data.replica import CompressedGradients
 from profilers.collectives.wire_bytes import sent_share, wire_bytes
 
 #: A layer as it is sent: whole, or as slices that go to their owners.
@@ -36,18 +36,18 @@ class Prices:
         self._known: dict[tuple[int, bool, Shapes, Value], tuple[float, list[bool]]] = {}
 
     def layer_price(
-        self, sent: Compressed, shapes: Shapes, settings: Settings, values: Sequence[Value]
+        self, sent: CompressedGradients, shapes: Shapes, settings: Settings, values: Sequence[Value]
     ) -> Price:
         """A layer on its own: its payload's part of what is sent, without what the backend adds to a message."""
         found = [self._one(sent, shapes, replace(settings, value=value, values={})) for value in values]
         return Price([sent.turns * size for size, _ in found], [alone for _, alone in found])
 
-    def bucket_price(self, sent: Compressed, content: Content, settings: Settings) -> float:
+    def bucket_price(self, sent: CompressedGradients, content: Content, settings: Settings) -> float:
         """All that is sent for a bucket."""
         compressor, content = _unsent(sent, content, settings)
         return sent.turns * sum(_on_the_wire(sent.group, message) for message in compressor.messages(content))
 
-    def _one(self, sent: Compressed, shapes: Shapes, settings: Settings) -> tuple[float, list[bool]]:
+    def _one(self, sent: CompressedGradients, shapes: Shapes, settings: Settings) -> tuple[float, list[bool]]:
         key = sent.group.size(), _one_way(sent), shapes, settings.value
         if key not in self._known:
             compressor, content = _unsent(sent, _alone(shapes, sent.group.size()), settings)
@@ -68,7 +68,9 @@ def _alone(shapes: Shapes, ranks: int) -> Content:
     return Content(0, torch.empty(ranks * each, device="meta"), tuple(parts))
 
 
-def _unsent(sent: Compressed, content: Content, settings: Settings) -> tuple[GradientCompressor, Content]:
+def _unsent(
+    sent: CompressedGradients, content: Content, settings: Settings
+) -> tuple[GradientCompressor, Content]:
     """A compressor that is only asked; its buffers take no memory."""
     flat, cpu = torch.empty(len(content.flat), device="meta"), torch.device("cpu")
     compressor = GradientCompressor(
@@ -77,7 +79,7 @@ def _unsent(sent: Compressed, content: Content, settings: Settings) -> tuple[Gra
     return compressor, replace(content, flat=flat)
 
 
-def _one_way(sent: Compressed) -> bool:
+def _one_way(sent: CompressedGradients) -> bool:
     return sent.compressor is not None and sent.compressor.one_way
 
 

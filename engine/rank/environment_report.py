@@ -23,7 +23,7 @@ from engine.comm import host_values
 from engine.config import environment
 from engine.config.environment import VARIABLES, Environment
 from engine.run import netns, processes
-from engine.run.messages import CountedInterface, Seat
+from engine.run.messages import CountedInterface, LabPlacement
 from profilers import torch_private
 from profilers.collectives.nccl_log import Proof, choices, proof, settings
 from profilers.collectives.recorder import pause_recording
@@ -126,7 +126,7 @@ class InterfaceLog:
     others use the interfaces, too. What each is held to and who uses it is told once, as the event ``interfaces``.
     """
 
-    def __init__(self, seat: Seat | None, writer: RecordWriter) -> None:
+    def __init__(self, seat: LabPlacement | None, writer: RecordWriter) -> None:
         self._inside, self._writer = seat is not None, writer
         self._sources = [] if seat is None else [(one, _open_counters(one)) for one in seat.counted]
         self._last = 0.0
@@ -246,7 +246,7 @@ def _row(name: str, value: Any, found_proof: Proof) -> EnvironmentRow:
 
 
 def _proof(name: str, value: Any, device: torch.device, lines: list[str]) -> Proof:
-    silent = environment.silent(name, device.type, dist.get_world_size())
+    silent = environment.ineffective_reason(name, device.type, dist.get_world_size())
     if silent is not None:
         return Proof(None, NO, silent)
     if name in _TRIED:

@@ -18,13 +18,15 @@ from profilers.rank import last_calls
 
 
 @contextlib.contextmanager
-def listening(progress: Progress | None, rank: int, folder: Path, made: Groups) -> Iterator[None]:
+def answer_dump_requests(progress: Progress | None, rank: int, folder: Path, made: Groups) -> Iterator[None]:
     """While inside, the launcher can ask this rank for its last collectives, whatever the main thread waits for."""
     if progress is None:
         yield
         return
-    about = last_calls.About(time.time(), made.axes, _members(made))
-    with last_calls.listening(progress.dump_requested, folder / FLIGHT / f"rank-{rank}.json", lambda: about):
+    about = last_calls.DumpContext(time.time(), made.axes, _members(made))
+    with last_calls.answer_dump_requests(
+        progress.dump_requested, folder / FLIGHT / f"rank-{rank}.json", lambda: about
+    ):
         yield
 
 

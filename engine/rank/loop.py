@@ -19,17 +19,17 @@ from engine.comm.context import RankContext
 from engine.comm.store import RankStore
 from engine.config.errors import InputError, WorkbenchError
 from engine.config.knobs.task_ranks import deal
-from engine.config.knobs.time_budget import Due, longest
+from engine.config.knobs.time_budget import OverheadSeconds, longest
 from engine.config.layout import mean_accumulation, round_steps
 from engine.config.run_config import RunConfig
 from engine.model.stage import Samples
 from engine.model.workload import StepInput, StepResult
-from engine.model.workloads.batches_ahead import BatchesAhead
+from engine.model.workloads.batches_ahead import PrefetchedBatches
 from engine.parallel.build import build_stages
 from engine.parallel.data.optimizer import LocalOptimizer, learning_rate
 from engine.parallel.local_sgd.outer_optimizer import optimizer_of
 from engine.parallel.pipeline import MicroBatches, PipelineExecutor
-from engine.rank.command_reader import CommandReader, Done
+from engine.rank.command_reader import CommandReader, CommandResult
 from engine.rank.compression_plan import Planner, report_uncompressed
 from engine.rank.environment_report import HostClocks, report_offset
 from engine.rank.reconfigure import GrowingBatch, Reconfiguration
@@ -51,7 +51,7 @@ def train(rank: RankContext) -> bool:
         samples = stages.samples()
         report_texts(rank, samples)
         if ahead := rank.config.data.ahead:
-            samples = opened.enter_context(contextlib.closing(BatchesAhead(samples, ahead)))
+            samples = opened.enter_context(contextlib.closing(PrefetchedBatches(samples, ahead)))
         rank.writer.event("built", seconds=time.monotonic() - began)
         report_workload(rank, stages.blueprint)
         report_uncompressed(rank, stages.stages.values())
@@ -108,7 +108,7 @@ def _steps(
         validation.whole = growing.whole
         between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.handle_order}
         commands = opened.enter_context(CommandReader(rank, first, between, at_hold))
-        step, meeting = first, Meeting(rank, stages)
+        step, meeting = first, RankBarrier(rank, stages)
         while True:
             meeting.wait_for_ranks(step)
             length.begin_step(step, validation.seconds, checkpoints.seconds)
@@ -155,7 +155,7 @@ def one_step(
             part = part_of_batch(rank.step_config, rank.groups.at.dp)
             first = rank.sequences + part.start
             batches = micro_batches(rank, *samples.training(first, len(part)))
-            if isinstance(samples, BatchesAhead):
+            if isinstance(samples, PrefetchedBatches):
                 samples.expect(first + batch, len(part), batch)
         else:
             batches = []
@@ -226,7 +226,7 @@ class Validation:
         """The run goes back: the loss before a step that it comes to again is another one."""
         self._taken = None
 
-    def handle_order(self, order: Order, step: int) -> Done:
+    def handle_order(self, order: Order, step: int) -> CommandResult:
         """Now, before ``step``; the loss is told where it is computed. One that is not finite ends nothing.
 
         Raises:
@@ -238,7 +238,9 @@ class Validation:
                 "train.validation_batches", 0, f"{order.command} needs held-out text; start a new run"
             )
         loss = self._measure_loss(step, count)
-        return Done(None if loss is None else f"held-out loss {loss:.4f} before step {step:,}", loss=loss)
+        return CommandResult(
+            None if loss is None else f"held-out loss {loss:.4f} before step {step:,}", loss=loss
+        )
 
     def run(self, step: int) -> None:
         """Mean loss over held-out windows, the same ones each time; recorded by the ranks of the last stage.
@@ -302,7 +304,7 @@ class Validation:
         return self._stages.evaluate(held_out, mean_accumulation(config), partial)
 
 
-class Meeting:
+class RankBarrier:
     """Steps of a workload's own over a pipeline have no channel, so that ranks would be any number of steps apart, and
     could not agree on the step from which a command, or the end of a run, holds. They meet before each one, over their
     store.
@@ -329,7 +331,7 @@ _PACE_STEPS = 64
 _LENGTH_SHARE = 0.01
 
 
-class _Moment(NamedTuple):
+class _StepBoundary(NamedTuple):
     """Between two steps, and how many sequences those before it took."""
 
     seconds: float
@@ -346,7 +348,7 @@ class RunLength:
     def __init__(self, rank: RankContext, began: float) -> None:
         self._rank, self._began = rank, began
         self._seconds = rank.config.train.seconds
-        self._moments: deque[_Moment] = deque(maxlen=_PACE_STEPS + 1)
+        self._moments: deque[_StepBoundary] = deque(maxlen=_PACE_STEPS + 1)
         self._beside = 0.0
 
     @property
@@ -375,7 +377,7 @@ class RunLength:
         if self._seconds is None:
             return
         if self._rank.rank == 0:
-            self._moments.append(_Moment(time.monotonic() - self._beside, self._rank.sequences))
+            self._moments.append(_StepBoundary(time.monotonic() - self._beside, self._rank.sequences))
             self._plan(step, validation or 0.0, save)
         steps = self._rank.control.planned_steps(step)
         if steps is not None and steps != self._rank.config.train.steps:
@@ -409,7 +411,7 @@ class RunLength:
             pace /= 2
         a_step = pace * self._rank.step_config.batch.global_batch
         config, period = self._rank.config, round_steps(self._rank.config)
-        due = Due(validation, a_step if save is None else save)
+        due = OverheadSeconds(validation, a_step if save is None else save)
         # To the nearest step, before or after its time.
         length = longest(config, step, left + a_step / 2, pace, due)
         steps = length - step

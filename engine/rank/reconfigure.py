@@ -19,7 +19,7 @@ from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.pipeline import PipelineExecutor
 from engine.parallel.tensor import TensorParallel
 from engine.rank import environment_report
-from engine.rank.command_reader import Done
+from engine.rank.command_reader import CommandResult
 from engine.rank.compression_plan import report_uncompressed
 from engine.rank.step_log import StepLog
 from engine.run import run_folder
@@ -40,7 +40,7 @@ class Reconfiguration:
     ) -> None:
         self._rank, self._stages, self._optimizer, self._log = rank, stages, optimizer, log
 
-    def apply(self, order: Order, step: int) -> Done:
+    def apply(self, order: Order, step: int) -> CommandResult:
         """Change what an order asks for before ``step``; says what was changed.
 
         Raises:
@@ -50,13 +50,13 @@ class Reconfiguration:
         before, after = rank.config, live_changes.change_config(rank.config, order.values)
         changes = live_changes.changes(before, after)
         if not changes:
-            return Done(NOTHING)
+            return CommandResult(NOTHING)
         self._turn(after, changes)
         self._log.start_anew(step)
         if rank.rank == 0:
             self._note(order, step, changes)
         changed_keys = ", ".join(f"{one.key} {one.old} -> {one.new}" for one in changes)
-        return Done(f"{changed_keys} from step {step:,} on")
+        return CommandResult(f"{changed_keys} from step {step:,} on")
 
     def restore(self, config: RunConfig) -> None:
         """A configuration that this run had before."""

@@ -23,7 +23,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.parallel.data.optimizer import LocalOptimizer
-from engine.rank.command_reader import Done, Hold
+from engine.rank.command_reader import CommandResult, Hold
 from engine.rank.compression_plan import Planner
 from engine.rank.reconfigure import Reconfiguration
 from engine.run.commands import BACK, Order
@@ -34,7 +34,7 @@ _SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _SavedState:
     """What held before ``step``."""
 
     step: int
@@ -45,7 +45,7 @@ class _Kept:
     since: float
 
 
-class Validating(Protocol):
+class Validator(Protocol):
     """Takes the loss on held-out text between two steps."""
 
     def request_at(self, step: int) -> None:
@@ -68,16 +68,16 @@ class RollbackPoint:
         checkpoints: Checkpoints,
         planner: Planner,
         reconfiguration: Reconfiguration,
-        validation: Validating,
+        validation: Validator,
     ) -> None:
         self._rank, self._optimizer, self._checkpoints = rank, optimizer, checkpoints
         self._planner, self._reconfiguration = planner, reconfiguration
         self._validation = validation
         self._store = RankStore(rank, "copies")
         self._snapshot = Snapshot()
-        self._kept: _Kept | None = None
+        self._kept: _SavedState | None = None
 
-    def attempt(self, order: Order, step: int) -> Done:
+    def attempt(self, order: Order, step: int) -> CommandResult:
         """Keep a copy of what holds before ``step``, then change what the order asks for, if anything. Where a loss is
         to be taken after some steps, it is taken now, too: the difference is what they learn.
 
@@ -94,11 +94,11 @@ class RollbackPoint:
         if order.steps:
             self._validation.run_at_hold(step)
         held = self._rank.config, self._rank.plan, self._snapshot.take(state)
-        self._kept = _Kept(step, *held, time.monotonic())
+        self._kept = _SavedState(step, *held, time.monotonic())
         words = f"copy of {size / 2**20:,.1f} MiB a rank kept; {self._apply_order(order, step)}"
-        return Done(words, hold=_hold(order, step))
+        return CommandResult(words, hold=_hold(order, step))
 
-    def back(self, order: Order, step: int) -> Done:
+    def back(self, order: Order, step: int) -> CommandResult:
         """Return to the copy: weights, optimizer, what compression carries, the values that held, and the step; then
         change what the order asks for, if anything.
 
@@ -120,7 +120,7 @@ class RollbackPoint:
         self._kept = kept
         self._reconfiguration.go_on_from(kept.step, step, lost, order)
         words = f"back to step {kept.step:,}; {step - kept.step:,} steps are done again"
-        return Done(
+        return CommandResult(
             f"{words}; {self._apply_order(order, kept.step)}", kept.step, hold=_hold(order, kept.step)
         )
 

@@ -16,7 +16,7 @@ from engine.config.layout import accumulation, mean_accumulation, settling_steps
 from engine.config.run_config import RunConfig
 from engine.model.experts.mixture import Mixture
 from engine.rank.environment_report import InterfaceLog
-from profilers.rank.step_records import StepRecords, Told, share_of_a_core
+from profilers.rank.step_records import StepRecords, StepReport, share_of_a_core
 from profilers.records.schema import ExpertSample, TaskSample
 from profilers.steps.resolve import SpanChoice
 from profilers.steps.sampling_budget import DetailChoice
@@ -125,7 +125,7 @@ class StepLog:
             tokens = sequences * config.data.sequence_length // self._rank.layout.cp
         more = expert_samples(times.step, self._mixtures)
         self._records.finish_step(
-            times, Told(tokens, loss, norm, more, task_samples(times.step, losses, config, dp))
+            times, StepReport(tokens, loss, norm, more, task_samples(times.step, losses, config, dp))
         )
         if times.step == self._rank.config.train.steps - 1:
             self._interfaces.read_at_rest()
@@ -140,7 +140,7 @@ def task_samples(
     if not config.data.tasks or not losses:
         return None
     mine, over = tasks_of(config, dp), mean_accumulation(config)
-    known = host_values.later(torch.stack([losses[one] for one in range(len(mine))]))
+    known = host_values.start_host_copy(torch.stack([losses[one] for one in range(len(mine))]))
 
     def samples() -> list[TaskSample]:
         by_task: dict[int, list[float]] = {}
@@ -158,7 +158,7 @@ def task_samples(
 def expert_samples(step: int, mixtures: Mapping[int, Mixture]) -> Callable[[], list[ExpertSample]] | None:
     """What fell on the experts of each layer since the last call, to be read later; None where nothing was counted."""
     taken = {layer: mixture.load.take() for layer, mixture in mixtures.items()}
-    known = {layer: host_values.later(one) for layer, one in taken.items() if one is not None}
+    known = {layer: host_values.start_host_copy(one) for layer, one in taken.items() if one is not None}
     if not known:
         return None
 

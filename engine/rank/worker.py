@@ -29,7 +29,7 @@ from engine.rank.loop import DivergedError
 from engine.run import netns
 from engine.run.commands import StopControl
 from engine.run.devices.selection import load_backend
-from engine.run.messages import RankReport, RankTask, Seat
+from engine.run.messages import LabPlacement, RankReport, RankTask
 from engine.run.outcome import Ending
 from engine.run.processes import (
     data_limit,
@@ -47,9 +47,9 @@ from profilers.rank import identity
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import clock_for
 from profilers.steps.pipeline_actions import ActionRecorder
-from profilers.steps.rank_status import untold
+from profilers.steps.rank_status import unread_status
 from profilers.steps.timer import StepTimer
-from profilers.steps.wait_sampler import Lookout
+from profilers.steps.wait_sampler import WaitSampler
 from profilers.system.memory import give_back_freed
 
 _LAST_LINES = 12
@@ -152,14 +152,14 @@ def train_in_group(
     folder: Path,
     device: torch.device,
     progress: Progress | None,
-    seat: Seat | None = None,
+    seat: LabPlacement | None = None,
 ) -> bool:
     """Train as one rank of an initialised default group; False if the run was stopped early."""
     layout = layout_of(config)
     torch.manual_seed(config.train.seed)
     made = build_groups(layout, rank, device, group_timeout(config), transport_of(config))
-    standing = untold() if progress is None else progress.standing(rank)
-    timer = StepTimer(clock_for(device.type), standing)
+    status = unread_status() if progress is None else progress.status(rank)
+    timer = StepTimer(clock_for(device.type), status)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
     _introduce(rank, config, device, seat, writer)
     if carried := made.transport.record_fields():
@@ -181,7 +181,7 @@ def train_in_group(
         actions=ActionRecorder(timer) if config.parallel.pp * config.schedule.chunks > 1 else None,
     )
     try:
-        with flight.listening(progress, rank, folder, made), Lookout(timer, standing):
+        with flight.answer_dump_requests(progress, rank, folder, made), WaitSampler(timer, status):
             finished = loop.train(context)
         environment_report.note(
             context.config.environment, device, folder / LOGS / f"rank-{rank}.log", writer
@@ -194,7 +194,7 @@ def train_in_group(
 
 
 def _introduce(
-    rank: int, config: RunConfig, device: torch.device, seat: Seat | None, writer: RecordWriter
+    rank: int, config: RunConfig, device: torch.device, seat: LabPlacement | None, writer: RecordWriter
 ) -> None:
     """Record where and with what this rank computes: the machine's name (in the lab with the number of the host), which
     of the run's devices it has, and the variables that change what it does.

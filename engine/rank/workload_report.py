@@ -13,12 +13,12 @@ from engine.config.run_config import RunConfig
 from engine.model.data import left_out_note
 from engine.model.experts.mixture import Mixture
 from engine.model.stage import Blueprint, Samples
-from engine.model.workloads.batches_ahead import BatchesAhead
+from engine.model.workloads.batches_ahead import PrefetchedBatches
 from engine.model.workloads.blueprint import open_blueprint
 from engine.model.workloads.description import describe
 from engine.model.workloads.sequential import ListedBlueprint
 from engine.model.workloads.text import Windows
-from engine.parallel.build import alone
+from engine.parallel.build import single_rank_axes
 from profilers.analysis.events import AHEAD_EVENT, EXPERT_SLOTS_EVENT
 
 #: The kind of the event.
@@ -31,7 +31,7 @@ def workload_facts(config: RunConfig) -> WorkloadFacts:
     Raises:
         InputError: its factory, its parts, its weights or its data cannot be used.
     """
-    blueprint = open_blueprint(config, alone())
+    blueprint = open_blueprint(config, single_rank_axes())
     assert isinstance(blueprint, ListedBlueprint)
     return describe(blueprint)
 
@@ -51,7 +51,7 @@ def report_slots(rank: RankContext, mixtures: Iterable[Mixture]) -> None:
 
 def report_ahead(rank: RankContext, samples: Samples) -> None:
     """What making batches ahead was good for, in the whole run."""
-    if isinstance(samples, BatchesAhead):
+    if isinstance(samples, PrefetchedBatches):
         rank.writer.event(AHEAD_EVENT, rank=rank.rank, registers=samples.registers, **asdict(samples.use))
 
 

@@ -47,7 +47,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingOrder:
     """An order that not all ranks have answered: ``done`` of ``steps`` are over, ``answered`` of ``ranks`` wrote.
 
     ``state`` is asked, recording or writing; ``first`` is None until ranks have agreed on a step.
@@ -79,7 +79,7 @@ def orders_of_command(folder: Path, command: str) -> dict[str, int]:
     return found
 
 
-def waiting(folder: Path, command: str) -> list[Waiting]:
+def pending_orders(folder: Path, command: str) -> list[PendingOrder]:
     """Orders of a command that some rank has still to answer, the oldest first."""
     given, ranks = run_answers(folder), run_folder.RunStatus.from_folder(folder).answering
     found = []
@@ -87,7 +87,7 @@ def waiting(folder: Path, command: str) -> list[Waiting]:
         answered = sum(answer.id == key for answer in given)
         if answered < ranks:
             far = how_far(folder, key, command, steps)
-            found.append(Waiting(key, far[0], steps, far[1], far[2], answered, ranks))
+            found.append(PendingOrder(key, far[0], steps, far[1], far[2], answered, ranks))
     return found
 
 

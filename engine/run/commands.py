@@ -15,7 +15,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.progress import End, Progress
-from profilers.rank.orders.effective_step import AHEAD, EVENT, WARM_UP, due
+from profilers.rank.orders.effective_step import AHEAD, EVENT, WARM_UP, due_order
 
 __all__ = ["EVENT", "WARM_UP"]
 
@@ -218,7 +218,9 @@ class OrderControl(_Control):
             return None
         if self._rank == 0:
             self._progress.settle()
-        number = due(self._progress, self._rank == 0, self._done, step + self._redone, busy, self._apart)
+        number = due_order(
+            self._progress, self._rank == 0, self._done, step + self._redone, busy, self._apart
+        )
         self._done = number or self._done
         return number
 

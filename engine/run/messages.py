@@ -22,7 +22,7 @@ class CountedInterface:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class LabPlacement:
     """A rank's place in the lab: its host, and the interfaces whose counters this rank reads, if any."""
 
     host: int
@@ -40,7 +40,7 @@ class RankTask:
     store_address: str
     store_port: int
     threads: int
-    seat: Seat | None = None
+    seat: LabPlacement | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _COMMANDS = ("ip", "tc")
 Result = TypeVar("Result")
 
 
-def unavailable() -> str | None:
+def unavailability() -> str | None:
     """Why this process cannot make namespaces and shape their links, with what to do; None if it can."""
     for command in _COMMANDS:
         if not shutil.which(command):

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class About(StrEnum):
+class Subject(StrEnum):
     """What an ending says something about, and so what a study does with it."""
 
     GOOD = "good"
@@ -33,7 +33,7 @@ class Ending(StrEnum):
     Google's Material Symbols.
     """
 
-    about: About
+    about: Subject
     spoken: str
     counted: str
     color: str
@@ -52,33 +52,42 @@ class Ending(StrEnum):
         made.advice = tuple(words for words in rest if words is not CONSEQUENCE)
         return made
 
-    COMPLETED = "completed", About.GOOD, "completed", "completed", "green", "check_circle"
-    PRUNED = "pruned", About.GOOD, "pruned", "got pruned", "violet", "content_cut"
-    STOPPED = "stopped", About.OUTSIDE, "stopped", "got stopped", "gray", "stop_circle"
-    LOST = "lost", About.OUTSIDE, "lost", "got lost", "gray", "link_off"
-    TIMED_OUT = "timed_out", About.CONFIGURATION, "timed out", "took too long", "orange", "timer_off"
+    COMPLETED = "completed", Subject.GOOD, "completed", "completed", "green", "check_circle"
+    PRUNED = "pruned", Subject.GOOD, "pruned", "got pruned", "violet", "content_cut"
+    STOPPED = "stopped", Subject.OUTSIDE, "stopped", "got stopped", "gray", "stop_circle"
+    LOST = "lost", Subject.OUTSIDE, "lost", "got lost", "gray", "link_off"
+    TIMED_OUT = "timed_out", Subject.CONFIGURATION, "timed out", "took too long", "orange", "timer_off"
     ILLEGAL = (
-        *("illegal", About.CONFIGURATION, "illegal", "broke a rule", "orange", "block"),
+        *("illegal", Subject.CONFIGURATION, "illegal", "broke a rule", "orange", "block"),
         "degrees and sizes that divide each other, as the reason says",
     )
     #: Only read: nothing writes it, and a journal that has it opens as it always did.
     PREDICTED_OOM = (
-        *("predicted_oom", About.CONFIGURATION, "would not fit", "would not have fitted", "orange", "memory"),
+        *("predicted_oom", Subject.CONFIGURATION, "would not fit", "would not have fitted"),
+        *("orange", "memory"),
     )
-    OOM = "oom", About.CONFIGURATION, "out of memory", "ran out of memory", "red", "memory"
-    HANG = "hang", About.CHANCE, "hang", "hung", "red", "hourglass_disabled"
+    OOM = "oom", Subject.CONFIGURATION, "out of memory", "ran out of memory", "red", "memory"
+    HANG = "hang", Subject.CHANCE, "hang", "hung", "red", "hourglass_disabled"
     COMM_ERROR = (
-        *("comm_error", About.CHANCE, "communication error", "lost a connection", "red", "lan", CONSEQUENCE),
+        *(
+            "comm_error",
+            Subject.CHANCE,
+            "communication error",
+            "lost a connection",
+            "red",
+            "lan",
+            CONSEQUENCE,
+        ),
         "a look at the network between the ranks (`workbench doctor`)",
     )
-    DIVERGED = "diverged", About.CONFIGURATION, "diverged", "diverged", "red", "trending_up"
+    DIVERGED = "diverged", Subject.CONFIGURATION, "diverged", "diverged", "red", "trending_up"
     CRASHED = (
-        *("crashed", About.CHANCE, "crashed", "crashed", "red", "error"),
+        *("crashed", Subject.CHANCE, "crashed", "crashed", "red", "error"),
         "a look at the last lines of the rank's log (`workbench show RUN`)",
     )
 
 
-def endings_about(about: About) -> frozenset[Ending]:
+def endings_about(about: Subject) -> frozenset[Ending]:
     """All endings of a kind."""
     return frozenset(ending for ending in Ending if ending.about is about)
 
@@ -88,10 +97,10 @@ def ending_of(outcome: str | None) -> Ending | None:
     return next((ending for ending in Ending if ending == outcome), None)
 
 
-GOOD = endings_about(About.GOOD)
-ABOUT_CONFIGURATION = endings_about(About.CONFIGURATION)
-FROM_OUTSIDE = endings_about(About.OUTSIDE)
-RETRY_ONCE = endings_about(About.CHANCE)
+GOOD = endings_about(Subject.GOOD)
+ABOUT_CONFIGURATION = endings_about(Subject.CONFIGURATION)
+FROM_OUTSIDE = endings_about(Subject.OUTSIDE)
+RETRY_ONCE = endings_about(Subject.CHANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,7 @@ class RunOutcome:
     @property
     def good(self) -> bool:
         """Whether the run's numbers can be used as they are."""
-        return self.ending.about is About.GOOD
+        return self.ending.about is Subject.GOOD
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for ``status.json``."""

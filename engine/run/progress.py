@@ -55,7 +55,7 @@ class Progress(Page):
         places, now = [], time.monotonic()
         for rank in range(self.world_size):
             if pid := self._process(rank):
-                step, code, since = self._standing(rank).read()
+                step, code, since = self._status(rank).read()
                 age_seconds = max(0.0, now - since)
                 places.append(RankProgress(rank, pid, step, STATES[code], age_seconds))
         return places

@@ -66,7 +66,7 @@ def _decode_json(text: bytes) -> object:
 
 
 @contextlib.contextmanager
-def writable(home: Path) -> Iterator[None]:
+def check_writable(home: Path) -> Iterator[None]:
     """Turn a failed write into bad input: a home that is read-only, full or not a folder is the user's to mend."""
     try:
         yield
@@ -82,7 +82,7 @@ def create(home: Path, config: RunConfig, labels: dict[str, str]) -> Path:
         InputError: the folder cannot be written (read-only, full, not a folder).
     """
     folder = home / new_run_id()
-    with writable(home):
+    with check_writable(home):
         for part in (RECORDS, LOGS, COMMANDS):
             (folder / part).mkdir(parents=True, exist_ok=True)
         (folder / CONFIG).write_text(config.dumps(), encoding="utf-8")

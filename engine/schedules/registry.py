@@ -162,7 +162,7 @@ def plan(kind: str, ranks: int, chunks: int, micro_batches: int, skips: Skips | 
     schedule = one_f_one_b if size.stages == 1 else facts.schedule
     actions = tuple(tuple(schedule(rank, size)) for rank in range(ranks))
     whole = Plan(kind, ranks, size.stages, micro_batches, rank_of_stages(facts.placement, size), actions)
-    return whole if skips is None else skip_pipe.skipping(whole, skips)
+    return whole if skips is None else skip_pipe.skip_stages(whole, skips)
 
 
 def rank_of_stages(placement: Literal["loop", "v"], size: Size) -> tuple[int, ...]:

@@ -67,7 +67,7 @@ def most_under_way(stages: int) -> int:
     return stages + stages // 2
 
 
-def skipping(whole: Plan, skips: Skips) -> Plan:
+def skip_stages(whole: Plan, skips: Skips) -> Plan:
     """A plan in which micro-batches leave out stages, from the one in which they do not. What is not planned deals
     paths in turn, and keeps the order of that one.
     """
@@ -107,7 +107,7 @@ def _with_lists(whole: Plan, paths: Sequence[Path], lists: Lists) -> Plan:
     return Plan(whole.kind, whole.ranks, whole.stages, whole.micro_batches, whole.rank_of, named, in_turn)
 
 
-class _Found(NamedTuple):
+class _StepSchedule(NamedTuple):
     """A step: how long it takes, and who does what."""
 
     seconds: float
@@ -119,7 +119,7 @@ class _Found(NamedTuple):
 def _search_plan(whole: Plan, skips: Skips) -> Plan:
     """The shortest step that is found."""
     total = count_skips(whole.stages, whole.micro_batches, skips.share)
-    course = _Course(whole, skips.layers)
+    course = _PathSimulation(whole, skips.layers)
     best = _improve_paths(course, _dealt(whole, total))
     if course.work(best.paths) <= EXACT_WORK:
         best = _shortest(course, total, best)
@@ -135,15 +135,15 @@ class _Piece(NamedTuple):
     rest: float
 
 
-class _Course:
+class _PathSimulation:
     """Plays paths on the ranks of a pipeline."""
 
     def __init__(self, whole: Plan, layers: Sequence[int]) -> None:
         self.whole, self.sizes = whole, tuple(layers) or (1,) * whole.stages
 
-    def start(self, chains: list[list[_Piece]]) -> _Now:
+    def start(self, chains: list[list[_Piece]]) -> _StepState:
         """Nothing is done yet."""
-        return _Now(chains, self.whole.ranks, self.whole.stages)
+        return _StepState(chains, self.whole.ranks, self.whole.stages)
 
     def work(self, paths: Sequence[Path]) -> int:
         """Pieces of it."""
@@ -159,19 +159,19 @@ class _Course:
         longest = max(_length(chain) for chain in chains)
         return max(longest, *(_least_of(rank, chains) for rank in range(self.whole.ranks)))
 
-    def play(self, paths: Sequence[Path]) -> _Found:
+    def play(self, paths: Sequence[Path]) -> _StepSchedule:
         """The shortest of what each rule makes of the paths, and of the plan's own order, in which those whose stages
         changed places may wait for each other.
         """
         chains, kept = self.chains(paths), _drop_skipped(self.whole, paths)
-        found = list[_Found]()
+        found = list[_StepSchedule]()
         with suppress(ValueError):
-            found.append(_Found(simulate(kept, COSTS, self.sizes).seconds, tuple(paths), kept.actions))
+            found.append(_StepSchedule(simulate(kept, COSTS, self.sizes).seconds, tuple(paths), kept.actions))
         for rule in _RULES:
             for bounded in (False, True):
                 lists = self._list_schedule(chains, rule, bounded)
                 if lists is not None:
-                    found.append(_Found(lists[0], tuple(paths), lists[1]))
+                    found.append(_StepSchedule(lists[0], tuple(paths), lists[1]))
         return min(found, key=lambda one: one.seconds)
 
     def _list_schedule(
@@ -214,7 +214,7 @@ def _least_of(rank: int, chains: Sequence[Sequence[_Piece]]) -> float:
     return ahead + sum(piece.seconds for _, own in used for piece in own) + behind
 
 
-class _Now:
+class _StepState:
     """How far a step has come. ``free`` is when each rank is through with what it has taken."""
 
     def __init__(self, chains: list[list[_Piece]], ranks: int, stages: int) -> None:
@@ -226,9 +226,9 @@ class _Now:
             self._load[piece.rank] += piece.seconds
         self.left = sum(map(len, chains))
 
-    def copy(self) -> _Now:
+    def copy(self) -> _StepState:
         """Goes on by itself."""
-        other = object.__new__(_Now)
+        other = object.__new__(_StepState)
         fields = self.__dict__.items()
         other.__dict__.update({name: list(one) if isinstance(one, list) else one for name, one in fields})
         return other
@@ -290,7 +290,7 @@ class _Now:
         return sorted(self._ended)[begun - self._limit] if begun >= self._limit else 0.0
 
 
-_Rule = Callable[[_Now, int, float], tuple[float, float]]
+_Rule = Callable[[_StepState, int, float], tuple[float, float]]
 #: A backward before a forward, and the one with most to come before others.
 _RULES: tuple[_Rule, ...] = (
     lambda now, number, start: (start, float(now.next(number).action.work is Work.FORWARD)),
@@ -298,7 +298,7 @@ _RULES: tuple[_Rule, ...] = (
 )
 
 
-def _improve_paths(course: _Course, paths: list[Path]) -> _Found:
+def _improve_paths(course: _PathSimulation, paths: list[Path]) -> _StepSchedule:
     """Paths are exchanged, and changed by one stage, as long as that makes the step shorter."""
     best, stages = course.play(paths), course.whole.stages
     looks = MOST_QUESTIONS // (2 * len(_RULES) * course.work(paths) * min(most_under_way(stages), len(paths)))
@@ -359,7 +359,7 @@ def _leaving(inner: Sequence[int], count: int, stages: int) -> list[Path]:
     return [order for out in combinations(inner, count) for order in _orders(_path(set(out), stages))]
 
 
-def _shortest(course: _Course, total: int, best: _Found) -> _Found:
+def _shortest(course: _PathSimulation, total: int, best: _StepSchedule) -> _StepSchedule:
     """The first collision resolved in every way, for every choice of paths, as far as that can be shorter."""
     whole, branches = course.whole, MOST_BRANCHES
     for paths in choices(whole.stages, whole.micro_batches, total):
@@ -371,13 +371,13 @@ def _shortest(course: _Course, total: int, best: _Found) -> _Found:
             branches -= 1
             now, lists = waiting.pop()
             if not now.left:
-                best = min(best, _Found(max(now.free), paths, lists), key=lambda found: found.seconds)
+                best = min(best, _StepSchedule(max(now.free), paths, lists), key=lambda found: found.seconds)
             elif now.least() < best.seconds:
                 waiting += _branches(now, lists)
     return best
 
 
-def _branches(now: _Now, lists: Lists) -> list[tuple[_Now, Lists]]:
+def _branches(now: _StepState, lists: Lists) -> list[tuple[_StepState, Lists]]:
     """On the rank that is through first, each of those that want it before then goes first; the likeliest comes last,
     and is looked at next.
     """

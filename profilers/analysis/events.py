@@ -20,8 +20,7 @@ from profilers.analysis.communication import communication_rows
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import JoinedSteps
 from profilers.model.rows import (
-    AdaptedRow,
-    AheadRow,
+    AdapterRow,
     ChangeRow,
     CheckpointRow,
     ExpertSlotRow,
@@ -29,8 +28,9 @@ from profilers.model.rows import (
     NetworkRow,
     OuterRow,
     PlanRow,
+    PrefetchRow,
     QualityRow,
-    Resumed,
+    ResumeRow,
     SequenceGroupRow,
     SequencePlanRow,
     UpdateRow,
@@ -44,7 +44,7 @@ CHANGE_EVENT = "changed"
 
 def change_rows(records: RunRecords) -> list[ChangeRow]:
     """Every change in order, as rank 0 told it; what cannot be read is left out."""
-    told = remaining(records.events(0)) if 0 in records.ranks() else []
+    told = retained_events(records.events(0)) if 0 in records.ranks() else []
     found = []
     for event in told:
         if event.kind != CHANGE_EVENT:
@@ -56,7 +56,7 @@ def change_rows(records: RunRecords) -> list[ChangeRow]:
     return found
 
 
-def remaining(events: Sequence[Event]) -> list[Event]:
+def retained_events(events: Sequence[Event]) -> list[Event]:
     """Without changes, plans and held-out losses of steps that were undone afterwards: a loss before a step belongs to
     those up to it, a change or a plan to those from it on.
     """
@@ -111,9 +111,9 @@ def checkpoint_rows(records: RunRecords) -> list[CheckpointRow]:
     return [row for row in found if row is not None]
 
 
-def resume_source(records: RunRecords) -> Resumed | None:
+def resume_source(records: RunRecords) -> ResumeRow | None:
     """What the run continued from."""
-    return next((_convert(data, Resumed) for data in _events(records, "resumed")), None)
+    return next((_convert(data, ResumeRow) for data in _events(records, "resumed")), None)
 
 
 def time_budget(records: RunRecords) -> dict[str, float]:
@@ -127,7 +127,7 @@ def time_budget(records: RunRecords) -> dict[str, float]:
 
 def _events(records: RunRecords, kind: str) -> list[dict[str, Any]]:
     """Of rank 0, which speaks for all."""
-    told = remaining(records.events(0)) if 0 in records.ranks() else []
+    told = retained_events(records.events(0)) if 0 in records.ranks() else []
     return [event.data for event in told if event.kind == kind]
 
 
@@ -188,7 +188,7 @@ def sequence_rows(records: RunRecords) -> dict[str, Any]:
     """
     groups, plans = dict[tuple[int, int, int], SequenceGroupRow](), dict[int, SequencePlanRow]()
     for rank in records.ranks():
-        for event in remaining(records.events(rank)):
+        for event in retained_events(records.events(rank)):
             told = _convert(event.data, SequenceStep) if event.kind == SEQUENCE_GROUPS_EVENT else None
             if told is None:
                 continue
@@ -208,9 +208,9 @@ def sequence_rows(records: RunRecords) -> dict[str, Any]:
     }
 
 
-def ahead_rows(records: RunRecords) -> list[AheadRow]:
+def ahead_rows(records: RunRecords) -> list[PrefetchRow]:
     """As each rank told it at its end."""
-    found = [_convert(data, AheadRow) for data in _of_ranks(records, AHEAD_EVENT)]
+    found = [_convert(data, PrefetchRow) for data in _of_ranks(records, AHEAD_EVENT)]
     return sorted((row for row in found if row is not None), key=lambda row: row.rank)
 
 
@@ -237,9 +237,9 @@ def _of_ranks(records: RunRecords, kind: str) -> list[dict[str, Any]]:
 ADAPTED_EVENT = "adapted"
 
 
-def adapted_row(records: RunRecords) -> AdaptedRow | None:
+def adapted_row(records: RunRecords) -> AdapterRow | None:
     """What rank 0 told at the end of a run with a frozen model; None of any other."""
-    found = [_convert(data, AdaptedRow) for data in _events(records, ADAPTED_EVENT)]
+    found = [_convert(data, AdapterRow) for data in _events(records, ADAPTED_EVENT)]
     return next((row for row in reversed(found) if row is not None), None)
 
 
@@ -328,7 +328,7 @@ def losses_before_steps(records: RunRecords, end: int | None = None, what: str =
     """
     told, wanted = defaultdict[int, dict[int, float]](dict), dict[int, int]()
     for rank in records.ranks():
-        for event in remaining(records.events(rank)):
+        for event in retained_events(records.events(rank)):
             loss, step = event.data.get(what), event.data.get("step", end)
             is_loss = event.kind == VALIDATION_EVENT and isinstance(loss, float | int) and math.isfinite(loss)
             if is_loss and isinstance(step, int) and loss is not None:

@@ -30,7 +30,7 @@ _Places = np.ndarray[Any, np.dtype[np.int64]]
 _Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-class ByAxis(NamedTuple):
+class AxisSeconds(NamedTuple):
     """Seconds of a step by axis."""
 
     exposed: dict[str, float]
@@ -54,7 +54,7 @@ class _Calls(NamedTuple):
     names: dict[int, str]
 
 
-def seconds_by_axis(measured: JoinedSteps, tables: list[Table]) -> ByAxis:
+def seconds_by_axis(measured: JoinedSteps, tables: list[Table]) -> AxisSeconds:
     """Means over ranks and the measured steps; ``tables`` are the ranks' calls, in the order of ranks.
 
     Hidden are the seconds in which a call of the axis was under way and nobody waited for it. Messages between two
@@ -78,7 +78,7 @@ def seconds_by_axis(measured: JoinedSteps, tables: list[Table]) -> ByAxis:
     count, whole = len(measured.steps) * len(tables), sum(exposed.values())
     if exposed[UNKNOWN] <= _TRIFLE * whole:
         del exposed[UNKNOWN]
-    return ByAxis(
+    return AxisSeconds(
         {name: seconds / count for name, seconds in sorted(exposed.items())},
         {name: seconds / count for name, seconds in sorted(hidden.items())},
         sum(together) / count if together else None,

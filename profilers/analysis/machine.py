@@ -146,16 +146,16 @@ def gpus_of(records: RunRecords, used: RankGpus, span: tuple[float, float] | Non
 
 
 def gpu_notes(records: RunRecords) -> list[str]:
-    """``troubles`` of all hosts, with their names where there are several."""
+    """``driver_failures`` of all hosts, with their names where there are several."""
     hosts = records.hosts()
     return [
         line
         for host in hosts
-        for line in troubles(records.events(host), host_name(host) if len(hosts) > 1 else None)
+        for line in driver_failures(records.events(host), host_name(host) if len(hosts) > 1 else None)
     ]
 
 
-def troubles(events: Iterable[Event], host: str | None = None) -> list[str]:
+def driver_failures(events: Iterable[Event], host: str | None = None) -> list[str]:
     """A line for each time that the driver did not answer for a GPU in the middle of a run, in the order they began.
 
     ``events`` are those of one sampler; ``host`` is named in each line.

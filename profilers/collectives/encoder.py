@@ -57,7 +57,7 @@ class Kinds(dict[Known, Kind]):
         return kind
 
 
-class Timed(NamedTuple):
+class TimedCall(NamedTuple):
     """A call that was issued: ``begin`` in seconds since its step began; without an end it has no seconds."""
 
     kind: Kind
@@ -73,7 +73,7 @@ class CallEncoder:
         self._place = place
         self._encoder: Encoder | None = None
 
-    def encode(self, times: StepSeconds, issued: list[Timed], names: Mapping[str, int]) -> bytes:
+    def encode(self, times: StepSeconds, issued: list[TimedCall], names: Mapping[str, int]) -> bytes:
         """Records of a step's calls by their begin; ``names`` as for ``Encoder``, and always the same.
 
         Calls that were waited for at once are exposed as a whole.
@@ -94,7 +94,7 @@ class CallEncoder:
                 parts.insert(bisect_right(begins, call.begin), self._encode_issued(call, times, names))
         return b"".join(parts)
 
-    def _encode_issued(self, call: Timed, times: StepSeconds, names: Mapping[str, int]) -> bytes:
+    def _encode_issued(self, call: TimedCall, times: StepSeconds, names: Mapping[str, int]) -> bytes:
         mask, before, after = call.kind.packed or self._learn(call.kind, names)
         start = times.start_unix + call.begin
         if call.seconds is None:
@@ -122,7 +122,7 @@ def _dtype_name(dtype: torch.dtype | None) -> str:
 Span = tuple[float, float]
 
 
-def extend_to_noticed(calls: list[Timed], waits: Iterable[tuple[float, float, list[Span]]]) -> None:
+def extend_to_noticed(calls: list[TimedCall], waits: Iterable[tuple[float, float, list[Span]]]) -> None:
     """Lengthen in place, for each wait, the last call to end in it: until the wait is over or the next one blocks.
 
     ``calls`` were issued and not waited for at once. ``waits`` are those that are no call: begin and end in seconds

@@ -16,7 +16,7 @@ _DEFAULT_GROUP = "0"
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class StuckCollective:
     """One collective that did not end. ``kind``: a rank is missing, ranks called different things, or all arrived
     and it stalled. ``silent`` are the missing ranks that left no dump. ``behind`` are those whose GPUs have not come to
     the call while others' have begun it, known with ``TORCH_NCCL_ENABLE_TIMING=1``. ``circular``: who is missing waits.
@@ -52,7 +52,7 @@ class Stuck:
         return f"{what}: all ranks arrived, and it did not end on {_ranks(self.waiting)}"
 
 
-def find(dumps: Mapping[int, Dump], axes: Mapping[str, str], world_size: int) -> Stuck | None:
+def find(dumps: Mapping[int, Dump], axes: Mapping[str, str], world_size: int) -> StuckCollective | None:
     """The collective that explains a hang best; None if none is under way.
 
     ``axes`` names groups. A rank that is missing in one group while it waits in another is a victim too: the call
@@ -68,7 +68,7 @@ def find(dumps: Mapping[int, Dump], axes: Mapping[str, str], world_size: int) ->
     return min(found, key=lambda one: (_KINDS.index(one.kind), one.circular, one.since_unix), default=None)
 
 
-def _waits_elsewhere(one: Stuck, found: list[Stuck]) -> bool:
+def _waits_elsewhere(one: StuckCollective, found: list[StuckCollective]) -> bool:
     elsewhere = {rank for other in found if other is not one for rank in other.waiting}
     return one.kind == "missing" and set(one.missing) <= elsewhere
 
@@ -90,7 +90,7 @@ class _Members:
         return sorted(self._ranks[group])
 
 
-def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Iterator[Stuck]:
+def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Iterator[StuckCollective]:
     """The first collective of a group that has not ended on some rank."""
     calls = {
         rank: {entry.sequence: entry for entry in dump.entries if entry.group == group and _collects(entry)}
@@ -107,7 +107,7 @@ def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Ite
     called = {rank: f"{entry.operation} of {entry.bytes:,} bytes" for rank, entry in here.items()}
     differs = len(set(called.values())) > 1
     begun = {rank for rank, entry in here.items() if entry.ended or _has_started(entry)}
-    yield Stuck(
+    yield StuckCollective(
         kind="missing" if missing else "mismatch" if differs else "stalled",
         group=group,
         operation=first.operation,
@@ -133,7 +133,7 @@ def _collects(entry: Entry) -> bool:
     return entry.pair is None and entry.operation != "coalesced" and not is_message(entry.operation)
 
 
-def _messages(group: str, dumps: Mapping[int, Dump], members: _Members) -> Iterator[Stuck]:
+def _messages(group: str, dumps: Mapping[int, Dump], members: _Members) -> Iterator[StuckCollective]:
     """Messages that one side has begun and the other has not; known only while no ring buffer has lost a call.
 
     Whether a message has ended does not decide: torch never notes the end of those that were sent in a batch.
@@ -161,13 +161,13 @@ def _messages(group: str, dumps: Mapping[int, Dump], members: _Members) -> Itera
 
 def _half_done(
     group: str, ends: dict[str, int], sides: dict[str, list[Entry]], dumps: Mapping[int, Dump]
-) -> Iterator[Stuck]:
+) -> Iterator[StuckCollective]:
     ahead, behind = sorted(sides, key=lambda operation: -len(sides[operation]))
     number = len(sides[behind])
     if number == len(sides[ahead]) or sides[ahead][number].ended:
         return
     entry, missing = sides[ahead][number], ends[behind]
-    yield Stuck(
+    yield StuckCollective(
         kind="missing",
         group=group,
         operation=entry.operation,

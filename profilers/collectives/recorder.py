@@ -19,12 +19,12 @@ import torch.distributed as dist
 from torch.library import Library
 
 from profilers import torch_private
-from profilers.collectives.encoder import CallEncoder, Kinds, Timed, extend_to_noticed
+from profilers.collectives.encoder import CallEncoder, Kinds, TimedCall, extend_to_noticed
 from profilers.records import operations
 from profilers.records.schema import CommSample
 from profilers.records.writer import RecordWriter
 from profilers.steps.resolve import StepSeconds
-from profilers.steps.timer import Issued, StepTimer
+from profilers.steps.timer import IssuedCall, StepTimer
 from profilers.steps.wait_sampler import waits_here
 
 #: The recorder that is started in this process; the kernels are the process's too.
@@ -53,11 +53,11 @@ def pause_recording() -> Iterator[None]:
 
 
 #: Where the calls go that a thread issues inside ``collect_background_calls``.
-_beside: dict[int, list[Issued]] = {}
+_beside: dict[int, list[IssuedCall]] = {}
 
 
 @contextmanager
-def collect_background_calls() -> Iterator[list[Issued]]:
+def collect_background_calls() -> Iterator[list[IssuedCall]]:
     """Calls that this thread issues inside go on beside later steps: none is told until ``tell`` is given them.
 
     What is recorded of a step is written when it ends, and the end of such a call would not be known by then.
@@ -70,7 +70,7 @@ def collect_background_calls() -> Iterator[list[Issued]]:
         del _beside[me]
 
 
-def tell(calls: list[Issued]) -> None:
+def tell(calls: list[IssuedCall]) -> None:
     """They have been waited for, in this step."""
     recorder = active_recorder()
     if recorder is not None:
@@ -137,19 +137,21 @@ class CollectiveRecorder:
             source.remove(self)
             target.append(self)
 
-    def issue(self, operation: str, group: Any, tensor: torch.Tensor, algorithm: str | None = None) -> Issued:
+    def issue(
+        self, operation: str, group: Any, tensor: torch.Tensor, algorithm: str | None = None
+    ) -> IssuedCall:
         """A call begins that is waited for later."""
         kind = self.kinds[operation, group, tensor.dtype, tensor.nbytes, None, algorithm]
-        call = Issued(self.mark(), [], kind)
+        call = IssuedCall(self.mark(), [], kind)
         self.tell(call)
         return call
 
-    def tell(self, call: Issued) -> None:
+    def tell(self, call: IssuedCall) -> None:
         """A call that is waited for later, or was."""
         held = _beside.get(get_ident()) if _beside else None
         (self._timer.issue if held is None else held.append)(call)
 
-    def finish(self, call: Issued) -> None:
+    def finish(self, call: IssuedCall) -> None:
         """A call that was issued has been waited for."""
         call.end.append(self.mark())
 
@@ -198,14 +200,14 @@ class CollectiveRecorder:
                     _wait(work)
                 note((begin, mark(), kind))
             else:
-                call = Issued(begin, [], kind)
+                call = IssuedCall(begin, [], kind)
                 self._follow(call, work)
                 tell(call)
             return out
 
         return kernel
 
-    def _follow(self, call: Issued, work: Any) -> None:
+    def _follow(self, call: IssuedCall, work: Any) -> None:
         clock, operation = self._timer.clock, call.kind.known[0]
         if work is None or operation in self._futureless:
             return
@@ -230,15 +232,15 @@ def _group(known: Any) -> dist.ProcessGroup:
     return known if isinstance(known, dist.ProcessGroup) else dist.ProcessGroup.unbox(known)
 
 
-def _issued_calls(times: StepSeconds) -> list[Timed]:
+def _issued_calls(times: StepSeconds) -> list[TimedCall]:
     """The calls that were issued and not waited for at once."""
     since = min(begin for begin, *_ in times.issued)
     exposed, calls = times.exposed_spans(since), []
     for begin, end, kind in times.issued:
         if end is None:
-            calls.append(Timed(kind, begin, None, None))
+            calls.append(TimedCall(kind, begin, None, None))
         else:
-            calls.append(Timed(kind, begin, end - begin, _overlap_seconds(begin, end, exposed)))
+            calls.append(TimedCall(kind, begin, end - begin, _overlap_seconds(begin, end, exposed)))
     extend_to_noticed(calls, times.open_waits(since))
     return calls
 

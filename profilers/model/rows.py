@@ -123,7 +123,7 @@ class SequencePlanRow:
 
 
 @dataclass(frozen=True, slots=True)
-class AheadRow:
+class PrefetchRow:
     """What came of a rank's batches that a thread made ahead, at most ``registers`` at once, in the whole run.
 
     Of ``asked`` so many were ``ready``; for the others steps ``waited_seconds``. Making all took ``made_seconds``;
@@ -140,7 +140,7 @@ class AheadRow:
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptedRow:
+class AdapterRow:
     """What was trained beside a frozen model: its ``method`` and ``rank``, its parameters beside the frozen ones, and
     its ``share`` of both.
 
@@ -299,7 +299,7 @@ class CheckpointRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class ResumeRow:
     """The run and step that a run continued from, and the keys that decide a step and differ: [then, now]."""
 
     run: str

@@ -11,8 +11,7 @@ import msgspec
 from profilers.model.environment import EnvironmentRow
 from profilers.model.links import Links
 from profilers.model.rows import (
-    AdaptedRow,
-    AheadRow,
+    AdapterRow,
     ChangeRow,
     CheckpointRow,
     ClockRow,
@@ -28,8 +27,9 @@ from profilers.model.rows import (
     PartialProductsRow,
     PipelineRow,
     PlanRow,
+    PrefetchRow,
     QualityRow,
-    Resumed,
+    ResumeRow,
     SequenceGroupRow,
     SequencePlanRow,
     SkewRow,
@@ -178,7 +178,7 @@ class RunSummary:
     shared_parameters: int = 0
     #: The first recorded step; above 0 in a run that continues another.
     first_step: int = 0
-    resumed: Resumed | None = None
+    resumed: ResumeRow | None = None
     #: Of a run that ended with its time: what it was given, and took to the end of its last loss on held-out text.
     budget_seconds: float | None = None
     budget_used_seconds: float | None = None
@@ -255,11 +255,11 @@ class RunSummary:
     sequence_groups: list[SequenceGroupRow] = field(default_factory=list)
     sequence_plans: list[SequencePlanRow] = field(default_factory=list)
     #: One a rank, where batches are made ahead; told at its end.
-    batches_ahead: list[AheadRow] = field(default_factory=list)
+    batches_ahead: list[PrefetchRow] = field(default_factory=list)
     #: By axis, where groups were given networks by where their members are.
     networks: list[NetworkRow] = field(default_factory=list)
     #: None where the whole model learned; told at the end of a run.
-    adapted: AdaptedRow | None = None
+    adapted: AdapterRow | None = None
     #: Where parts of a network alone are trained, within a budget of bytes.
     update: UpdateRow | None = None
     #: Where steps train slices of layers, or take weight gradients from a sample of the tokens.

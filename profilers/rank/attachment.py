@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from profilers.rank.job_rank import Seat, claim
+from profilers.rank.job_rank import RankRegistration, claim
 
 if TYPE_CHECKING:
     from profilers.rank.recording import RankRecording
@@ -29,7 +29,7 @@ FOLDER_VARIABLE = "WORKBENCH_RECORD"
 Tell = Callable[[str], None]
 
 
-class Door:
+class ProcessAttachment:
     """Where a process comes in, once. ``tell`` says why one is not recorded."""
 
     def __init__(self, tell: Tell) -> None:
@@ -61,7 +61,7 @@ class Door:
         backend = str(dist.get_backend()) if together else "none"
         folder = Path(os.environ[FOLDER_VARIABLE])
         seat = claim(folder, rank, size, backend=backend, torch=str(torch.__version__))
-        if not isinstance(seat, Seat):
+        if not isinstance(seat, RankRegistration):
             self._tell(seat)
             return None
         recording = RankRecording(seat)
@@ -120,15 +120,15 @@ def _words(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error))
 
 
-_door: list[Door] = []
+_door: list[ProcessAttachment] = []
 
 
 def arm(tell: Tell) -> None:
     """To be called once torch is loaded."""
-    _door[:] = [Door(tell)]
+    _door[:] = [ProcessAttachment(tell)]
 
 
-def here() -> RankRecording | None:
+def process_recording() -> RankRecording | None:
     """What records this process, from now on at the latest; None outside ``workbench run``."""
     return _door[0].enter() if _door else None
 

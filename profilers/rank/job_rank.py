@@ -30,7 +30,7 @@ def trace_name(first: int, steps: int) -> str:
 
 
 @dataclass(slots=True)
-class Seat:
+class RankRegistration:
     """One rank's place; ``restarted`` if a process before this one had it. ``told`` is what its file says."""
 
     folder: Path
@@ -51,7 +51,7 @@ class Seat:
             _write(self.file.with_name(f".{self.file.name}.{os.getpid()}"), self.told).replace(self.file)
 
 
-def claim(folder: Path, rank: int, world_size: int, **about: Any) -> Seat | str:
+def claim(folder: Path, rank: int, world_size: int, **about: Any) -> RankRegistration | str:
     """The seat of a rank, or why this process has none: each is taken once, and again only after a restart.
 
     Raises:
@@ -59,7 +59,7 @@ def claim(folder: Path, rank: int, world_size: int, **about: Any) -> Seat | str:
     """
     restarts = int(os.environ.get(_RESTARTS, "0") or 0)
     told = {"rank": rank, "world_size": world_size, "pid": os.getpid(), "restarts": restarts, **about}
-    seat = Seat(folder, rank, world_size, told)
+    seat = RankRegistration(folder, rank, world_size, told)
     scratch = _write(seat.file.with_name(f".{seat.file.name}.{os.getpid()}"), told)
     try:
         os.link(scratch, seat.file)

@@ -17,7 +17,7 @@ from profilers.collectives import flight_recorder
 _POLL_SECONDS = 0.25
 
 
-class About(NamedTuple):
+class DumpContext(NamedTuple):
     """What a dump does not say: since when the rank runs, the axes of its groups, and their members, by name."""
 
     since_unix: float
@@ -26,7 +26,9 @@ class About(NamedTuple):
 
 
 @contextlib.contextmanager
-def listening(asked: Callable[[], bool], path: Path, about: Callable[[], About]) -> Iterator[None]:
+def answer_dump_requests(
+    asked: Callable[[], bool], path: Path, about: Callable[[], DumpContext]
+) -> Iterator[None]:
     """While inside, whoever asks gets this rank's last collectives in a file, whatever the main thread waits for."""
     over = threading.Event()
     thread = threading.Thread(target=_listen, args=(over, asked, path, about), name="flight", daemon=True)
@@ -38,7 +40,9 @@ def listening(asked: Callable[[], bool], path: Path, about: Callable[[], About])
         thread.join()
 
 
-def _listen(over: threading.Event, asked: Callable[[], bool], path: Path, about: Callable[[], About]) -> None:
+def _listen(
+    over: threading.Event, asked: Callable[[], bool], path: Path, about: Callable[[], DumpContext]
+) -> None:
     while not over.wait(_POLL_SECONDS):
         if asked():
             with contextlib.suppress(OSError):  # a full disk: the launcher says that this rank left nothing

@@ -38,7 +38,7 @@ class JobTimer(StepTimer):
         return self._change(self._stack[-1], at)
 
 
-class Forwards:
+class ForwardHooks:
     """Tells a timer when the job's model computes; ``on_evaluation`` is called where it does so without gradients.
 
     Hooks are on the outermost modules that hold parameters of an optimizer, so a step has a few calls of them. Where
@@ -113,7 +113,7 @@ def outermost(parameters: Iterable[Any]) -> list[nn.Module]:
     return held or [module for module in outer if any(one.requires_grad for one in module.parameters())]
 
 
-class Replaced:
+class FunctionPatches:
     """Functions of torch that are looked up when they are called, with others in their place until ``stop``."""
 
     def __init__(self) -> None:
@@ -144,6 +144,6 @@ class Replaced:
         self._before = []
 
 
-def watch_data(replaced: Replaced, phase: Within) -> None:
+def watch_data(replaced: FunctionPatches, phase: Within) -> None:
     """Have a wait for torch's data loader run inside a phase."""
     replaced.wrap_in_phase(torch_private.DATA_ITERATOR, "__next__", phase)

@@ -17,18 +17,18 @@ import torch
 
 from profilers import torch_private
 from profilers.rank import identity, last_calls
-from profilers.rank.job_rank import FLIGHT, PROGRESS, RECORDS, Seat
+from profilers.rank.job_rank import FLIGHT, PROGRESS, RECORDS, RankRegistration
 from profilers.rank.orders.order_reader import JobOrders
-from profilers.rank.phases import Forwards, JobTimer, Replaced, watch_data
-from profilers.rank.step_records import StepRecords, Told, share_of_a_core
-from profilers.rank.waits import Backwards, JobRecorder, TensorWaits, axis_of, watch_works
+from profilers.rank.phases import ForwardHooks, FunctionPatches, JobTimer, watch_data
+from profilers.rank.step_records import StepRecords, StepReport, share_of_a_core
+from profilers.rank.waits import BackwardPhase, JobRecorder, TensorWaits, axis_of, watch_works
 from profilers.records.schema import PHASES
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import clock_for
 from profilers.steps.page import CODES, shared_page
 from profilers.steps.resolve import SpanChoice
 from profilers.steps.sampling_budget import DetailChoice
-from profilers.steps.wait_sampler import Lookout
+from profilers.steps.wait_sampler import WaitSampler
 from profilers.system import memory
 from profilers.system.memory_timeline import MemoryTimeline
 
@@ -40,21 +40,21 @@ _LAST_LINES = 12
 #: No thread has this number.
 _FORGOTTEN = -1
 _OPTIMIZER = PHASES.index("optimizer")
-_UNKNOWN = Told(None, None, None)
+_UNKNOWN = StepReport(None, None, None)
 
 
 class RankRecording:
     """From the moment at which a process is known to be a rank. All but ``forget`` is for the thread that trains."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: RankRegistration) -> None:
         self.seat = seat
         self._thread = threading.get_ident()
         self._writer = RecordWriter(seat.folder / RECORDS, f"rank-{seat.rank}")
         if seat.restarted:
             self._writer.undo(0)
         self._page = shared_page(seat.folder / PROGRESS, seat.world_size)
-        self._standing = self._page.standing(seat.rank)
-        self._standing.tell(-1, CODES["building"])
+        self._status = self._page.status(seat.rank)
+        self._status.tell(-1, CODES["building"])
         self._steps: JobSteps | None = None
         #: Whether the job says itself where its steps end.
         self.exact = False
@@ -62,7 +62,7 @@ class RankRecording:
         if seat.world_size > 1:
             path, since = seat.folder / FLIGHT / f"rank-{seat.rank}.json", time.time()
             asked = self._page.dump_requested
-            self._open.enter_context(last_calls.listening(asked, path, lambda: _about(since)))
+            self._open.enter_context(last_calls.answer_dump_requests(asked, path, lambda: _about(since)))
 
     def steps(self, optimizer: Any = None) -> JobSteps:
         """Made when the first optimizer is about to step, or the job says that its first step begins."""
@@ -70,7 +70,7 @@ class RankRecording:
             device = _device(optimizer)
             self._introduce(device)
             orders = JobOrders(self.seat, device, self._page, self._writer.event)
-            self._steps = JobSteps(self, device, self._standing, self._writer, orders)
+            self._steps = JobSteps(self, device, self._status, self._writer, orders)
             self._open.enter_context(self._steps)
         return self._steps
 
@@ -110,7 +110,7 @@ class RankRecording:
         self._open.close()
         if self._steps is None:
             self._introduce(None)
-        self._standing.tell(self._standing.read()[0], CODES["finished"])
+        self._status.tell(self._status.read()[0], CODES["finished"])
         self._writer.close()
         self.seat.tell(ended=True, dropped=self._writer.dropped)
 
@@ -143,15 +143,15 @@ class JobSteps:
         self,
         rank: RankRecording,
         device: torch.device,
-        standing: Any,
+        status: Any,
         writer: RecordWriter,
         orders: JobOrders,
     ) -> None:
         self._rank, self._writer, self._orders = rank, writer, orders
-        self.timer = timer = JobTimer(clock_for(device.type), standing)
+        self.timer = timer = JobTimer(clock_for(device.type), status)
         self._reader = memory.MemoryReader(device)
         self._timeline = MemoryTimeline(self._reader.read)
-        backwards = Backwards(timer)
+        backwards = BackwardPhase(timer)
         self.recorder = JobRecorder(timer, backwards.begin_call)
         self.records = StepRecords(
             timer=timer,
@@ -163,23 +163,23 @@ class JobSteps:
             spans=SpanChoice(),
             timeline=self._timeline,
         )
-        self._forwards = Forwards(timer, self._ours, self._note_evaluation)
+        self._forwards = ForwardHooks(timer, self._ours, self._note_evaluation)
         self._evaluations: set[int] = set()
         self._leader: weakref.ref[Any] | None = None
         self._stepping: list[int] = []
         self._since_leader: set[int] = set()
         self._step = 0
-        self._backwards, self._replaced = backwards, Replaced()
+        self._backwards, self._replaced = backwards, FunctionPatches()
         self._several = rank.seat.world_size > 1
-        self._lookout = Lookout(timer, standing)
+        self._wait_sampler = WaitSampler(timer, status)
 
     def __enter__(self) -> JobSteps:
         self.put_in()
-        self._lookout.__enter__()
+        self._wait_sampler.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lookout.__exit__()
+        self._wait_sampler.__exit__()
         self.take_out()
         self._orders.end(self._step)
         self.records.end(wait=False)
@@ -215,7 +215,7 @@ class JobSteps:
         self._forwards.look(parameters)
         self._next()
 
-    def end_step(self, told: Told) -> None:
+    def end_step(self, told: StepReport) -> None:
         """A step ends now, and the next one begins."""
         if self.timer.running:
             times = self.timer.end()
@@ -303,8 +303,8 @@ def _device(optimizer: Any) -> torch.device:
     return torch.device("cpu")
 
 
-def _about(since_unix: float) -> last_calls.About:
+def _about(since_unix: float) -> last_calls.DumpContext:
     """This rank's groups, for whoever explains a hang."""
     found = torch_private.groups()
     members = {str(one.group_name): torch.distributed.get_process_group_ranks(one) for one in found}
-    return last_calls.About(since_unix, {one.group_name: axis_of(one) for one in found}, members)
+    return last_calls.DumpContext(since_unix, {one.group_name: axis_of(one) for one in found}, members)

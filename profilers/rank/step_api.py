@@ -8,10 +8,10 @@ from types import TracebackType
 
 from profilers.rank import attachment
 from profilers.rank.recording import JobSteps
-from profilers.rank.step_records import Told
+from profilers.rank.step_records import StepReport
 
 
-class Recorded:
+class StepRecording:
     """The steps of one rank, as its loop tells them; the first one begins with the block.
 
     Outside a recorded job it does nothing. ``tokens`` are those of a step on all ranks; without them there is no rate
@@ -22,8 +22,8 @@ class Recorded:
         self._tokens = tokens
         self._steps: JobSteps | None = None
 
-    def __enter__(self) -> Recorded:
-        rank = attachment.here()
+    def __enter__(self) -> StepRecording:
+        rank = attachment.process_recording()
         if rank is not None:
             rank.exact = True
             self._steps = rank.steps()
@@ -41,7 +41,7 @@ class Recorded:
     def step(self, loss: float | None = None) -> None:
         """A step ends here, and the next one begins; ``loss`` is this rank's."""
         if self._steps is not None:
-            self._steps.end_step(Told(None, None if loss is None else float(loss), None))
+            self._steps.end_step(StepReport(None, None if loss is None else float(loss), None))
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.records.schema import FixedRecord, StepSample
 from profilers.records.writer import RecordWriter
-from profilers.steps.pipeline_actions import ActionRecorder, Done
+from profilers.steps.pipeline_actions import ActionMarks, ActionRecorder
 from profilers.steps.resolve import SpanChoice, every_span, span_samples
 from profilers.steps.sampling_budget import MARK_SECONDS, SAMPLING_EVENT, DetailChoice
 from profilers.steps.timer import StepTimer, StepTimes
@@ -21,7 +21,7 @@ from profilers.system.memory import Reading
 from profilers.system.memory_timeline import MemoryTimeline
 
 
-class Told(NamedTuple):
+class StepReport(NamedTuple):
     """What a step's marks do not say; None for what is not known. ``more`` gives records that the step was asked for,
     once the device has passed it, and ``always`` those that every step has.
     """
@@ -33,11 +33,11 @@ class Told(NamedTuple):
     always: Callable[[], Sequence[FixedRecord]] | None = None
 
 
-class _Pending(NamedTuple):
+class _PendingStep(NamedTuple):
     times: StepTimes
-    actions: list[Done]
+    actions: list[ActionMarks]
     readings: dict[str, Reading]
-    told: Told
+    told: StepReport
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class StepRecords:
     spans: SpanChoice | None = None
     timeline: MemoryTimeline | None = None
     left_out: set[int] = field(default_factory=set)
-    _pending: deque[_Pending] = field(default_factory=deque)
+    _pending: deque[_PendingStep] = field(default_factory=deque)
 
     def begin_step(self, step: int) -> None:
         """Forget actions between steps, and choose how much of this one to record."""
@@ -69,10 +69,10 @@ class StepRecords:
             (self.actions.start if closely else self.actions.stop)()
         self._take_actions()
 
-    def finish_step(self, times: StepTimes, told: Told) -> None:
+    def finish_step(self, times: StepTimes, told: StepReport) -> None:
         """Take over a finished step and write what the device has completed."""
         readings = self.timeline.end() if self.timeline is not None and times.detailed else {}
-        self._pending.append(_Pending(times, self._take_actions(), readings, told))
+        self._pending.append(_PendingStep(times, self._take_actions(), readings, told))
         self.flush(wait=False)
 
     def flush(self, wait: bool) -> None:
@@ -93,7 +93,9 @@ class StepRecords:
         if self.timeline is not None and self.timer.step >= 0:
             self.writer.write_many(memory_timeline.samples(self.timer.step, self.timeline.end(final=True)))
 
-    def _write(self, times: StepTimes, actions: list[Done], readings: dict[str, Reading], told: Told) -> None:
+    def _write(
+        self, times: StepTimes, actions: list[ActionMarks], readings: dict[str, Reading], told: StepReport
+    ) -> None:
         begin = time.perf_counter()
         writer, seconds = self.writer, times.resolve(self.timer.clock)
         sample = self._sample(times, seconds.phase_seconds(), told)
@@ -119,10 +121,10 @@ class StepRecords:
             if sampling is not None:
                 writer.event(SAMPLING_EVENT, step=times.step, **sampling._asdict())
 
-    def _take_actions(self) -> list[Done]:
+    def _take_actions(self) -> list[ActionMarks]:
         return [] if self.actions is None else self.actions.take()
 
-    def _sample(self, times: StepTimes, phases: dict[str, float], told: Told) -> StepSample:
+    def _sample(self, times: StepTimes, phases: dict[str, float], told: StepReport) -> StepSample:
         return StepSample(
             step=times.step,
             measured=times.step >= self.first_measured and times.step not in self.left_out,

@@ -11,10 +11,10 @@ from torch.library import Library
 
 from profilers import torch_private
 from profilers.collectives.recorder import CollectiveRecorder
-from profilers.rank.phases import JobTimer, Replaced
+from profilers.rank.phases import FunctionPatches, JobTimer
 from profilers.records.schema import PHASES
 from profilers.steps.rank_status import EXPOSED
-from profilers.steps.timer import Issued, StepTimer
+from profilers.steps.timer import IssuedCall, StepTimer
 from profilers.steps.wait_sampler import waits_here
 
 _BACKWARD = PHASES.index("backward")
@@ -35,11 +35,11 @@ def axis_of(group: dist.ProcessGroup) -> str:
 class JobRecorder(CollectiveRecorder):
     """Names groups by their mesh, and tells of each call that is waited for later."""
 
-    def __init__(self, timer: StepTimer, on_issue: Callable[[Issued], None]) -> None:
+    def __init__(self, timer: StepTimer, on_issue: Callable[[IssuedCall], None]) -> None:
         super().__init__(timer, {})
         self._on_issue = on_issue
 
-    def tell(self, call: Issued) -> None:
+    def tell(self, call: IssuedCall) -> None:
         super().tell(call)
         self._on_issue(call)
 
@@ -47,7 +47,7 @@ class JobRecorder(CollectiveRecorder):
         return axis_of(group), group.size()
 
 
-class Backwards:
+class BackwardPhase:
     """The phase of a backward, and at its end the wait for what was sent during it.
 
     DDP averages gradients while it computes others, and waits for the averages when all gradients are there. That
@@ -56,10 +56,10 @@ class Backwards:
 
     def __init__(self, timer: JobTimer) -> None:
         self._timer = timer
-        self._calls: list[Issued] = []
+        self._calls: list[IssuedCall] = []
         self._depth, self._queued, self._waiting = 0, False, False
 
-    def begin_call(self, call: Issued) -> None:
+    def begin_call(self, call: IssuedCall) -> None:
         """A call that is waited for later begins; on the thread that computes gradients, if one runs."""
         if not self._depth:
             return
@@ -97,7 +97,7 @@ class Backwards:
         return max(ends)
 
 
-def watch_works(replaced: Replaced, timer: StepTimer, is_ours: Callable[[], bool]) -> None:
+def watch_works(replaced: FunctionPatches, timer: StepTimer, is_ours: Callable[[], bool]) -> None:
     """Note each ``work.wait()`` of the thread for which ``is_ours``."""
     note, mark = timer.note, timer.clock.mark
 

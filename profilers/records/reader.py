@@ -162,7 +162,7 @@ class EventTail:
             return None
 
 
-def remaining(table: Table, stream: str, events: Sequence[Event], before: int = 0) -> Table:
+def retained_records(table: Table, stream: str, events: Sequence[Event], before: int = 0) -> Table:
     """The records of a rank's ``stream`` without those of steps that its ``events`` say were undone after they were
     written; so many lie ``before`` these in their file.
     """
@@ -222,7 +222,11 @@ class RunRecords:
 
     def _remaining(self, table: Table, key: tuple[str, str]) -> Table:
         process, stream = key
-        return remaining(table, stream, self.events(process)) if process.startswith(_RANK_PREFIX) else table
+        return (
+            retained_records(table, stream, self.events(process))
+            if process.startswith(_RANK_PREFIX)
+            else table
+        )
 
     def events(self, process: int | str) -> list[Event]:
         """All events of a rank (its number) or process (its name), in the order they were written."""

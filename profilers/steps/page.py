@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 from profilers.records.schema import PHASES
-from profilers.steps.rank_status import Standing
+from profilers.steps.rank_status import RankStatus
 
 _MAGIC = b"WBPROG1\0"
 _HEADER = struct.Struct("<8sI")
@@ -50,14 +50,14 @@ class Page:
         self._words = memoryview(self._map).cast("q")
         self._times = memoryview(self._map).cast("d")
 
-    def standing(self, rank: int) -> Standing:
+    def status(self, rank: int) -> RankStatus:
         """Where a rank tells its step and phase; from now on this process is the rank."""
         self._words[_SLOT_WORDS * (rank + 1)] = os.getpid()
-        return self._standing(rank)
+        return self._status(rank)
 
     def enter_state(self, rank: int, step: int, state: str) -> None:
         """Note by name what a rank is doing."""
-        self.standing(rank).tell(step, CODES[state])
+        self.status(rank).tell(step, CODES[state])
 
     def dump_requested(self) -> bool:
         """Whether the launcher asked for them."""
@@ -84,8 +84,8 @@ class Page:
         """The number of a rank's process; 0 if it has not come."""
         return int(self._words[_SLOT_WORDS * (rank + 1)])
 
-    def _standing(self, rank: int) -> Standing:
-        return Standing(self._words, self._times, _SLOT_WORDS * (rank + 1) + 1)
+    def _status(self, rank: int) -> RankStatus:
+        return RankStatus(self._words, self._times, _SLOT_WORDS * (rank + 1) + 1)
 
     def close(self) -> None:
         """Release the mapping."""

@@ -8,7 +8,7 @@ from profilers.records.schema import PHASES, ActionSample
 from profilers.steps.timer import StepTimer, StepTimes
 
 
-class Done(NamedTuple):
+class ActionMarks(NamedTuple):
     """One action and its two marks."""
 
     work: str
@@ -23,7 +23,7 @@ class ActionRecorder:
 
     def __init__(self, timer: StepTimer) -> None:
         self._timer = timer
-        self._done: list[Done] = []
+        self._done: list[ActionMarks] = []
         self.recording = False
 
     def start(self) -> None:
@@ -38,13 +38,13 @@ class ActionRecorder:
         """``with recorder.span("forward", "F", 0, 3):`` - the phase of an action, without the wait before it."""
         return _Span(self._timer, PHASES.index(phase), (work, stage, micro_batch), self._done)
 
-    def take(self) -> list[Done]:
+    def take(self) -> list[ActionMarks]:
         """The actions since the last take, oldest first."""
         done = self._done.copy()
         self._done.clear()
         return done
 
-    def samples(self, done: list[Done], times: StepTimes) -> list[ActionSample]:
+    def samples(self, done: list[ActionMarks], times: StepTimes) -> list[ActionSample]:
         """The actions of one step as records; the device has passed its end."""
         clock, origin = self._timer.clock, times.changes[0][1]
         return [
@@ -65,7 +65,9 @@ class _Span:
 
     __slots__ = ("_begin", "_code", "_done", "_timer", "_what")
 
-    def __init__(self, timer: StepTimer, code: int, what: tuple[str, int, int], done: list[Done]) -> None:
+    def __init__(
+        self, timer: StepTimer, code: int, what: tuple[str, int, int], done: list[ActionMarks]
+    ) -> None:
         self._timer, self._code, self._what, self._done = timer, code, what, done
 
     def __enter__(self) -> None:
@@ -73,4 +75,4 @@ class _Span:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:  # a rank that fails stays where it failed, for the launcher to see
-            self._done.append(Done(*self._what, self._begin, self._timer.leave()))
+            self._done.append(ActionMarks(*self._what, self._begin, self._timer.leave()))

@@ -14,7 +14,7 @@ _tell = Struct("=qqd").pack_into
 EXPOSED = PHASES.index("communication_exposed")
 
 
-class Standing(NamedTuple):
+class RankStatus(NamedTuple):
     """The words of one rank from ``at`` on: its step, its phase code, since when, waiting since, seen moving at.
 
     ``times`` and ``words`` lie over the same memory, as seconds of the monotonic clock and as integers. The training
@@ -50,7 +50,7 @@ class Standing(NamedTuple):
         return step, code, max(since, moving)
 
 
-def untold() -> Standing:
+def unread_status() -> RankStatus:
     """One that nobody reads."""
     memory = memoryview(bytearray(5 * 8))
-    return Standing(memory.cast("q"), memory.cast("d"), 0)
+    return RankStatus(memory.cast("q"), memory.cast("d"), 0)

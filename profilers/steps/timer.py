@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from profilers.records.schema import PHASES
 from profilers.steps.clock import Clock
-from profilers.steps.rank_status import Standing, untold
+from profilers.steps.rank_status import RankStatus, unread_status
 from profilers.steps.resolve import Phase, StepSeconds
 
 _CODE = {name: code for code, name in enumerate(PHASES)}
 _OTHER = _CODE["other"]
 
 
-class Issued(NamedTuple):
+class IssuedCall(NamedTuple):
     """A call that is waited for later: ``end`` holds the mark once it is known, it may end on another thread."""
 
     begin: Any
@@ -41,7 +41,7 @@ class StepTimes:
     cpu_start_seconds: float
     changes: list[tuple[int, Any, int]] = field(default_factory=list)
     waits: list[tuple[Any, Any, Any]] = field(default_factory=list)
-    issued: list[Issued] = field(default_factory=list)
+    issued: list[IssuedCall] = field(default_factory=list)
     end: Any = None
     cpu_seconds: float = 0.0
     detailed: bool = True
@@ -95,16 +95,16 @@ class _Phase:
 class StepTimer:
     """Times the phases of one rank's steps.
 
-    Every change is told to ``standing``: the launcher sees through it where a hung rank stands.
+    Every change is told to ``status``: the launcher sees through it where a hung rank stands.
     """
 
-    def __init__(self, clock: Clock, standing: Standing | None = None) -> None:
+    def __init__(self, clock: Clock, status: RankStatus | None = None) -> None:
         self.clock = clock
         self._mark = clock.mark
-        self._tell = (standing or untold()).teller()
+        self._tell = (status or unread_status()).teller()
         self._stack: list[int] = [_OTHER]
         self._waits: list[tuple[Any, Any, Any]] = []
-        self._issued: list[Issued] = []
+        self._issued: list[IssuedCall] = []
         self._times: StepTimes | None = None
         self._end_before: Any = None
         self._asides: list[tuple[Any, Any]] = []
@@ -117,7 +117,7 @@ class StepTimer:
         #: Takes (begin, end, kind) of a wait: a tensor-parallel step has hundreds, so they are told with one call.
         self.note: Callable[[tuple[Any, Any, Any]], None] = self._waits.append
         #: Takes a call that is waited for later.
-        self.issue: Callable[[Issued], None] = self._issued.append
+        self.issue: Callable[[IssuedCall], None] = self._issued.append
 
     @property
     def noted(self) -> int | None:
@@ -165,7 +165,7 @@ class StepTimer:
         self._stack.pop()
         return self._change(self._stack[-1])
 
-    def take(self) -> tuple[list[tuple[Any, Any, Any]], list[Issued]]:
+    def take(self) -> tuple[list[tuple[Any, Any, Any]], list[IssuedCall]]:
         """Waits and issued calls since the last take or the last step, oldest first."""
         taken = self._waits.copy(), self._issued.copy()
         self._waits.clear()

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from profilers import torch_private
-from profilers.steps.rank_status import Standing
+from profilers.steps.rank_status import RankStatus
 from profilers.steps.timer import StepTimer
 
 #: How often it looks. A wait is told when two looks in a row find it.
@@ -61,14 +61,14 @@ def _ours() -> set[int | None]:
     }
 
 
-class Lookout:
-    """Tells ``standing`` about the thread that made this object, while it is entered."""
+class WaitSampler:
+    """Tells ``status`` about the thread that made this object, while it is entered."""
 
-    def __init__(self, timer: StepTimer, standing: Standing) -> None:
-        self._timer, self._standing = timer, standing
+    def __init__(self, timer: StepTimer, status: RankStatus) -> None:
+        self._timer, self._status = timer, status
         self._thread_id = threading.get_ident()
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="wait-sampler", daemon=True)
         self._seen: tuple[int, int | None, bool] | None = None
         self._seen_at, self._told = 0.0, False
 
@@ -89,10 +89,10 @@ class Lookout:
         seen = self._timer.step, noted, self._is_waiting()
         if seen != self._seen:
             self._seen, self._seen_at, self._told = seen, time.monotonic(), False
-            self._standing.tell_moving(self._seen_at)
+            self._status.tell_moving(self._seen_at)
         elif seen[-1] and not self._told:
             self._told = True
-            self._standing.tell_waiting(self._seen_at)
+            self._status.tell_waiting(self._seen_at)
 
     def _is_waiting(self) -> bool:
         frames = sys._current_frames()

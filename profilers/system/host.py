@@ -9,7 +9,7 @@ from typing import Any
 from profilers.records.schema import CoreSample, FixedRecord, HostSample, NetworkSample
 from profilers.system.host_sources import ERRORS, Source, source
 from profilers.system.procfs import CpuTicks, Traffic
-from profilers.system.sampling_rate import Every
+from profilers.system.sampling_rate import IntervalTimer
 
 _LOOPBACK = ("lo", "lo0")
 #: Memory, disk and load are read this often, and repeated in between: they move slowly, and cost most.
@@ -25,7 +25,7 @@ class Host:
         self._missed: dict[str, str] = {}
         self._cpu_before = self._read("cpu")
         self._network = Interfaces()
-        self._slow = Every(SLOW_SECONDS)
+        self._slow = IntervalTimer(SLOW_SECONDS)
         self._memory: Any = None
         self._disk: Any = None
         self._load: float | None = None

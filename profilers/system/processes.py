@@ -15,7 +15,7 @@ from profilers.records.schema import ProcessSample
 from profilers.system import procfs
 from profilers.system.host_sources import ERRORS
 from profilers.system.procfs import ProcFile, Status
-from profilers.system.sampling_rate import Every
+from profilers.system.sampling_rate import IntervalTimer
 
 #: All but processor time is read this often, and repeated in between: it moves slowly, and costs most.
 SLOW_SECONDS = 0.5
@@ -87,7 +87,7 @@ class Processes:
     ) -> None:
         self._opener, self._wall_clock = opener, wall_clock
         self._ranks: dict[int, tuple[int, Any]] = {}
-        self._slow = Every(SLOW_SECONDS)
+        self._slow = IntervalTimer(SLOW_SECONDS)
         self._known: dict[int, tuple[Any, ...]] = {}
         self._missed: dict[str, str] = {}
 

@@ -18,7 +18,7 @@ from profilers.gpu.library import GpuLibrary
 from profilers.records.writer import RecordWriter
 from profilers.system.host import Host
 from profilers.system.processes import Processes
-from profilers.system.sampling_rate import Every, Pace
+from profilers.system.sampling_rate import IntervalTimer, Pace
 
 #: How long ``stop`` waits for a sample that is being taken.
 _STOP_SECONDS = 5.0
@@ -90,7 +90,7 @@ class Sampler:
         }
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._told: set[str] = set()
-        self._telling = Every(_TELLING_SECONDS)
+        self._telling = IntervalTimer(_TELLING_SECONDS)
         #: Processor time that the sampling itself took.
         self.cpu_seconds = 0.0
 

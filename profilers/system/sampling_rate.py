@@ -13,7 +13,7 @@ BUDGET = 0.004
 _REMEMBERED = 3
 
 
-class Every:
+class IntervalTimer:
     """Tells when some seconds are over; a wall clock that is set back starts them anew."""
 
     def __init__(self, seconds: float) -> None:

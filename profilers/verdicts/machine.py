@@ -137,14 +137,14 @@ def _clock(inputs: RuleInputs, gpu: GpuReadings) -> Verdict | None:
     )
 
 
-class Idle(NamedTuple):
+class IdleGpu(NamedTuple):
     """A share of the step, and the rank whose GPU it is."""
 
     fraction: float
     rank: int
 
 
-def idlest_gpu(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Idle | None:
+def idlest_gpu(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> IdleGpu | None:
     """The rank whose GPU ran no kernel for the largest share of the step beside waiting for data.
 
     Collectives and messages are kernels, too. None without enough readings during the measured steps.
@@ -155,5 +155,5 @@ def idlest_gpu(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Idle | None:
         load = gpu.table.column("utilization_fraction")[gpu.span_mask(*inputs.measured.span)].compressed()
         for rank in gpu.ranks if len(load) >= LEAST_READINGS else ():
             data = waiting.get(rank, 0.0) / inputs.step_seconds
-            idle.append(Idle(max(0.0, 1.0 - float(load.mean()) - data), rank))
+            idle.append(IdleGpu(max(0.0, 1.0 - float(load.mean()) - data), rank))
     return max(idle, default=None)

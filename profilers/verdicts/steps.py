@@ -70,7 +70,7 @@ def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slowest:
+class _SlowestRank:
     """The slowest rank: how far it is behind the median of the others, in which phase, and in which part of the steps.
 
     ``stage`` is its place in the pipeline, if all ranks at that place are behind. ``skew`` says whether it is always
@@ -130,7 +130,7 @@ def straggler(inputs: RuleInputs) -> Verdict:
     )
 
 
-def _describe_fixed(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
+def _describe_fixed(inputs: RuleInputs, slowest: _SlowestRank, delay: str) -> str:
     stage = "" if slowest.stage is None else f", at position {slowest.stage} of the pipeline,"
     often = percent(slowest.steps_fraction)
     text = (
@@ -144,14 +144,14 @@ def _describe_fixed(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
     )
 
 
-def _describe_rotating(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
+def _describe_rotating(inputs: RuleInputs, slowest: _SlowestRank, delay: str) -> str:
     return (
         f"the slowest rank of a step takes {delay} longer than the median of the others; it is a different one each "
         f"time: rank {slowest.rank} by the mean over steps, and in {percent(slowest.steps_fraction)} of them"
     )
 
 
-def _describe_one_off(inputs: RuleInputs, slowest: _Slowest, delay: str) -> str:
+def _describe_one_off(inputs: RuleInputs, slowest: _SlowestRank, delay: str) -> str:
     assert slowest.skew is not None
     worst, count = slowest.skew.latest[0], slowest.skew.late_steps
     return (
@@ -170,7 +170,7 @@ _GAINS = {
 }
 
 
-def _knob(slowest: _Slowest, host: str | None) -> str:
+def _knob(slowest: _SlowestRank, host: str | None) -> str:
     if slowest.kind == ONE_OFF:
         return (
             "look at what ran on the host in those steps; record them with profile.collectives, and keep "
@@ -184,11 +184,11 @@ def _knob(slowest: _Slowest, host: str | None) -> str:
     return f"check the clocks of {where} and what else runs there, or leave it out with a smaller parallel.dp"
 
 
-def _slowest(inputs: RuleInputs) -> _Slowest:
+def _slowest(inputs: RuleInputs) -> _SlowestRank:
     work, skew = inputs.seconds(*WORK), rank_skew(inputs.measured)
     row, kind = skew.row, skew_row(work, inputs.ranks, inputs.measured.steps.tolist())
     by_phase = {phase: float(_behind(inputs.seconds(phase), row).mean()) for phase in WORK}
-    found = _Slowest(
+    found = _SlowestRank(
         rank=inputs.ranks[row],
         seconds=max(0.0, float(_behind(work, row).mean())),
         steps_fraction=skew.share,

@@ -17,7 +17,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.run import run_folder
 from profilers.records.schema import PHASES, StepSample
 from profilers.records.writer import RecordWriter
-from tuning.predict.fit.calibrate import Measured, check
+from tuning.predict.fit.calibrate import TrialMeasurements, check
 from tuning.predict.fit.finished_runs import Trial
 from tuning.predict.model.compute import Device
 from tuning.predict.model.network import Links
@@ -101,7 +101,7 @@ def test_runs_of_one_configuration_are_one_measurement(tmp_path: Path) -> None:
     longer = config(dp=4).with_values({"train.steps": 9})
     folders += [ran(tmp_path, longer, [[1.0, 1.1]] * 4), ran(tmp_path, config(pp=4), [[1.0, 2.0]] * 4)]
     found = measured(trials(folders), here)
-    assert isinstance(found, Measured)
+    assert isinstance(found, TrialMeasurements)
     assert sorted(found.seconds.tolist()) == pytest.approx([1.15, 2.0])
     assert set(found.groups.tolist()) == {"4 1 1 1", "1 1 4 1"}
     assert found.cases.pp.tolist() == [1 if group == "4 1 1 1" else 4 for group in found.groups]

@@ -11,7 +11,7 @@ from engine.schedules.actions import Costs
 from engine.schedules.registry import KINDS, plan
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.machine import instant
-from tuning.predict.simulation.step import OWN, Among, Collective, Sent, Step
+from tuning.predict.simulation.step import OWN, Collective, CollectiveGroup, RankTraffic, Step
 from tuning.predict.traffic.calls import Join
 
 EVEN = Costs(1.0, 2.0, 1.0, 1.0)
@@ -63,7 +63,7 @@ def test_ranks_of_a_place_wait_for_each_other_without_a_core() -> None:
     """Two ranks on one core: 2 x 1 s forward, 1 s for the message, 2 x 2 s backward."""
     call = Collective("tp", "all_gather", 2, 8.0, OWN, seconds=1.0)
     made = plan("1f1b", 1, 1, 1)
-    step = Step(made, (EVEN,), width=2, sent=(Sent(actions=((call,), ())),))
+    step = Step(made, (EVEN,), width=2, sent=(RankTraffic(actions=((call,), ())),))
     played = simulate_shared(step, instant(2), 1)
     assert played.seconds == pytest.approx(7.0)
     assert played.seconds == pytest.approx(simulate_shared(step, instant(2), 1, lambda one: 0.25).seconds)
@@ -71,8 +71,8 @@ def test_ranks_of_a_place_wait_for_each_other_without_a_core() -> None:
 
 def test_messages_beside_computation_take_cores_from_it() -> None:
     """Of two cores, messages of two ranks take one for 4 s: two forwards of 2 s on the other one take all of them."""
-    call = Collective("dp", "all_reduce", 2, 8.0, Among(2), seconds=4.0, tag="gradients")
-    sent = Sent(before=(call,), after=(Join("gradients"),))
+    call = Collective("dp", "all_reduce", 2, 8.0, CollectiveGroup(2), seconds=4.0, tag="gradients")
+    sent = RankTraffic(before=(call,), after=(Join("gradients"),))
     step = Step(plan("1f1b", 1, 1, 1), (Costs(2.0, 0.0),), replicas=2, sent=(sent,))
     assert simulate_shared(step, instant(2), 2).spans(0)[0].end == pytest.approx(2.0)
     shared = simulate_shared(step, instant(2), 2, lambda one: 2.0)
@@ -81,9 +81,9 @@ def test_messages_beside_computation_take_cores_from_it() -> None:
 
 def test_messages_among_a_places_ranks_share_the_link_with_others() -> None:
     """1 s of work, then 1 s of messages on half of the link, which has 4 s of gradients on it: those take 5 s."""
-    gradients = Collective("dp", "all_reduce", 2, 8.0, Among(2), seconds=4.0, tag="gradients")
+    gradients = Collective("dp", "all_reduce", 2, 8.0, CollectiveGroup(2), seconds=4.0, tag="gradients")
     inner = Collective("tp", "all_gather", 2, 8.0, OWN, seconds=1.0)
-    sent = Sent(before=(gradients,), actions=((inner,), ()), after=(Join("gradients"),))
+    sent = RankTraffic(before=(gradients,), actions=((inner,), ()), after=(Join("gradients"),))
     step = Step(plan("1f1b", 1, 1, 1), (Costs(1.0, 0.0),), replicas=2, width=2, sent=(sent,))
     played = simulate_shared(step, instant(4), 4)
     assert played.spans(0)[0].end == pytest.approx(3.0)

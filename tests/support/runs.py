@@ -11,7 +11,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.run import run_folder
 from engine.run.outcome import RunOutcome
 from engine.session import Session
-from profilers.analysis.events import VALIDATION_EVENT, remaining
+from profilers.analysis.events import VALIDATION_EVENT, retained_events
 from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 
@@ -48,7 +48,7 @@ def check_who_told(folder: Path) -> None:
     """As many ranks told each loss on held-out text as they say: a mean over fewer of them would be another loss."""
     records, told, wanted = RunRecords(folder / run_folder.RECORDS), Counter[int](), dict[int, int]()
     for rank in records.ranks():
-        for event in remaining(records.events(rank)):
+        for event in retained_events(records.events(rank)):
             if event.kind == VALIDATION_EVENT:
                 told[event.data["step"]] += 1
                 wanted[event.data["step"]] = event.data["ranks"]

@@ -60,7 +60,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmed:
+class ConfirmationResult:
     """What re-measuring came to: the arms, those of them that are still in question, and the fastest. ``error`` is that
     of one interval, ``margin`` what counts as equal. Where the baseline cannot run, or is too dear, the yardstick is
     the best of the search, and not ``plain``.
@@ -121,7 +121,7 @@ def arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
 
 def _arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
     searched = _search(state)
-    stands = _drop_violations(leaderboard.standing(searched, file), state, file)
+    stands = _drop_violations(leaderboard.make_leaderboard(searched, file), state, file)
     best, baseline = stands.best, stands.baseline
     if best is None:
         return ()
@@ -132,8 +132,8 @@ def _arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
 
 
 def _drop_violations(
-    stands: leaderboard.Standing, state: StudyState, file: StudyFile
-) -> leaderboard.Standing:
+    stands: leaderboard.Leaderboard, state: StudyState, file: StudyFile
+) -> leaderboard.Leaderboard:
     """Without those whose re-measurements broke a constraint."""
     ranked = tuple(trial for trial in stands.ranked if leaderboard.keeps(state, trial, file))
     return replace(stands, ranked=ranked, best=ranked[0] if ranked else None)
@@ -224,7 +224,9 @@ def overhead_seconds(state: StudyState) -> float:
     return max(0.0, median(found)) if found else 0.0
 
 
-def promote_winner(stands: leaderboard.Standing, found: Confirmed | None) -> leaderboard.Standing:
+def promote_winner(
+    stands: leaderboard.Leaderboard, found: ConfirmationResult | None
+) -> leaderboard.Leaderboard:
     """The best is who was the fastest when measured again, the runner-up the fastest other one of the search."""
     if found is None:
         return stands
@@ -235,10 +237,10 @@ def promote_winner(stands: leaderboard.Standing, found: Confirmed | None) -> lea
 
 def winner(state: StudyState, file: StudyFile) -> Trial | None:
     """The best trial of a study: by the rounds if it was measured again, else by the search."""
-    return promote_winner(leaderboard.standing(state, file), confirmation_of(state, file)).best
+    return promote_winner(leaderboard.make_leaderboard(state, file), confirmation_of(state, file)).best
 
 
-def confirmation_of(state: StudyState, file: StudyFile) -> Confirmed | None:
+def confirmation_of(state: StudyState, file: StudyFile) -> ConfirmationResult | None:
     """What the windows come to; None unless the baseline and the best of the search were measured again, or two others
     where the baseline cannot run.
     """
@@ -255,7 +257,7 @@ def confirmation_of(state: StudyState, file: StudyFile) -> Confirmed | None:
         for trial in chosen
         if (valued := _runs_with_value(runs[trial.number], ended))
     }
-    stands = leaderboard.standing(state, file)
+    stands = leaderboard.make_leaderboard(state, file)
     best, plain = stands.best, stands.baseline is not None and not state.spared
     yardstick = stands.baseline if plain else best
     if (
@@ -268,7 +270,7 @@ def confirmation_of(state: StudyState, file: StudyFile) -> Confirmed | None:
     left = [found[trial.number] for trial in contenders if trial.number in found]
     able = [arm for arm in left if number - 1 in arm.windows and leaderboard.keeps(state, arm.trial, file)]
     fastest = max(able or found.values(), key=lambda arm: arm.speed)
-    return Confirmed(
+    return ConfirmationResult(
         arms=tuple(found.values()),
         baseline=found[yardstick.number],
         fastest=fastest,
@@ -283,7 +285,7 @@ def _error(chosen: tuple[Trial, ...]) -> float:
     return (1 - LEVEL) / max(1, len(chosen) - 1)
 
 
-class _Standing(NamedTuple):
+class _RoundState(NamedTuple):
     """Who is still in question, the round that is theirs to measure, and whether there is nothing more to ask."""
 
     contenders: tuple[Trial, ...]
@@ -291,18 +293,18 @@ class _Standing(NamedTuple):
     decided: bool
 
 
-def _standing(state: StudyState, file: StudyFile, runs: Mapping[int, Windows]) -> _Standing:
+def _standing(state: StudyState, file: StudyFile, runs: Mapping[int, Windows]) -> _RoundState:
     """After all rounds so far. Who is out stays out, and so does who has no value in a round or breaks a constraint."""
-    contenders, number, course = arms(state, file), 0, _Course(runs, _error(arms(state, file)))
+    contenders, number, course = arms(state, file), 0, _ArmHistory(runs, _error(arms(state, file)))
     while contenders and all(number in runs[trial.number] for trial in contenders):
         following = _in_question(state, file, contenders, course, number)
         if len(following) < 2:
-            return _Standing(contenders, number + 1, decided=True)
+            return _RoundState(contenders, number + 1, decided=True)
         contenders, number = following, number + 1
-    return _Standing(contenders, number, decided=not contenders)
+    return _RoundState(contenders, number, decided=not contenders)
 
 
-class _Course:
+class _ArmHistory:
     """How arms stood to each other after each round, of those that had all rounds until then."""
 
     def __init__(self, runs: Mapping[int, Windows], error: float) -> None:
@@ -336,7 +338,7 @@ def _first_logs(windows: Windows) -> list[float]:
 
 
 def _in_question(
-    state: StudyState, file: StudyFile, contenders: tuple[Trial, ...], course: _Course, last: int
+    state: StudyState, file: StudyFile, contenders: tuple[Trial, ...], course: _ArmHistory, last: int
 ) -> tuple[Trial, ...]:
     """Of those that had all rounds up to the ``last``: the fastest, whom it is not told from, and beside them always
     the first arm, the yardstick; nobody if it is told from all.
@@ -404,7 +406,7 @@ def _host(trial: Trial | None) -> str | None:
     return (trial.lease or {}).get("host") if trial else None
 
 
-def _runners_up(state: StudyState, file: StudyFile, stands: leaderboard.Standing) -> list[Trial]:
+def _runners_up(state: StudyState, file: StudyFile, stands: leaderboard.Leaderboard) -> list[Trial]:
     best, left = stands.best, file.confirm_runners_up or 0
     taken = [trial.config for trial in (stands.best, stands.baseline) if trial]
     spread = early_stop.run_spread(state, (file.races or early_stop.ASSUMED).spread)

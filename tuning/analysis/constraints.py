@@ -41,7 +41,7 @@ BOUNDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ConstraintCheck:
     """A constraint beside a measurement. ``violation`` at or below 0 is fine, None if nothing can be told; it is a part
     of the bound, or of all memory.
     """
@@ -60,7 +60,7 @@ class Checked:
 
 def constraint_checks(
     constraints: Constraints | None, measures: Mapping[str, Mapping[str, Any]]
-) -> list[Checked]:
+) -> list[ConstraintCheck]:
     """Every constraint beside what one run measured."""
     given = constraints.bounds() if constraints else {}
     return [_check(name, bound, measures.get(BOUNDS[name].measure) or {}) for name, bound in given.items()]
@@ -68,7 +68,7 @@ def constraint_checks(
 
 def check_runs(
     constraints: Constraints | None, runs: Sequence[Mapping[str, Mapping[str, Any]]]
-) -> list[Checked]:
+) -> list[ConstraintCheck]:
     """Every constraint beside what several runs of one configuration measured: of memory the run that keeps it least,
     for it must hold each time; of what noise moves, the mean of the runs. Not to know is worse than to keep it, and
     better than to break it.
@@ -84,7 +84,7 @@ def _mean(runs: Sequence[Mapping[str, Mapping[str, Any]]], measure: str) -> dict
     return {"value": fmean(values)} if values else dict(known[0])
 
 
-def violations(found: Sequence[Checked]) -> dict[str, float]:
+def violations(found: Sequence[ConstraintCheck]) -> dict[str, float]:
     """What the sampler is told: above 0 is broken."""
     return dict(_violation(one) for one in found)
 
@@ -94,25 +94,27 @@ def is_about(name: str) -> bool:
     return name.removesuffix(_UNDECIDED) in BOUNDS
 
 
-def broken_constraints(found: Sequence[Checked]) -> str:
+def broken_constraints(found: Sequence[ConstraintCheck]) -> str:
     """What is not kept, and by how much; empty if all is."""
     return "; ".join(one.reason for one in found if one.state != "satisfied")
 
 
-def _check(name: str, bound: float, measure: Mapping[str, Any]) -> Checked:
+def _check(name: str, bound: float, measure: Mapping[str, Any]) -> ConstraintCheck:
     how, measured = BOUNDS[name], measure.get("value")
     limit = f"{'at least' if how.least else 'at most'} {_value_text(bound, how)} asked for"
     if measured is None:
         why = measure.get("reason") or "it was not recorded"
-        return Checked(name, bound, None, "undecided", None, f"{how.name} was not measured ({why}), {limit}")
+        return ConstraintCheck(
+            name, bound, None, "undecided", None, f"{how.name} was not measured ({why}), {limit}"
+        )
     over = bound - measured if how.least else measured - bound
     violation = over if name == MEMORY_HEADROOM else over / bound
     words = f"{how.name} {_value_text(measured, how)}, {limit}"
     if violation > 0:
-        return Checked(
+        return ConstraintCheck(
             name, bound, measured, "violated", violation, f"{words}: {_violation_text(violation, name)}"
         )
-    return Checked(name, bound, measured, "satisfied", violation, words)
+    return ConstraintCheck(name, bound, measured, "satisfied", violation, words)
 
 
 def _violation_text(violation: float, name: str) -> str:
@@ -120,13 +122,13 @@ def _violation_text(violation: float, name: str) -> str:
     return f"missed by {text(100 * violation)} % {of}"
 
 
-def _violation(one: Checked) -> tuple[str, float]:
+def _violation(one: ConstraintCheck) -> tuple[str, float]:
     if one.violation is None:
         return f"{one.name}{_UNDECIDED}", UNDECIDED_VIOLATION
     return one.name, one.violation
 
 
-def _badness(one: Checked) -> tuple[int, float]:
+def _badness(one: ConstraintCheck) -> tuple[int, float]:
     return ["satisfied", "undecided", "violated"].index(one.state), one.violation or 0.0
 
 

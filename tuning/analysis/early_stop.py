@@ -245,7 +245,7 @@ def run_spread(state: StudyState, assumed: float) -> float:
 
 def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
     """The best trial so far that was measured well enough to race against; beside others, as this one is, or alone."""
-    best = leaderboard.standing(state, file).best
+    best = leaderboard.make_leaderboard(state, file).best
     if best is None or len(best.samples) < 2:
         return None
     if bool(best.conditions.get("beside")) != (len(select_local(state.under_way)) > 1):

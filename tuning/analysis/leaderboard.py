@@ -10,9 +10,9 @@ from itertools import combinations
 from engine.config.knobs.catalogue import loses_alike, loses_as_much
 from engine.run.outcome import FROM_OUTSIDE, RETRY_ONCE
 from tuning.analysis import live_comparison
-from tuning.analysis.constraints import Checked, check_runs, is_about
+from tuning.analysis.constraints import ConstraintCheck, check_runs, is_about
 from tuning.analysis.learning import learning
-from tuning.analysis.scoring import LOSS_GUARD, Judged, is_lossy, judge
+from tuning.analysis.scoring import LOSS_GUARD, GuardResult, is_lossy, judge
 from tuning.space.points import Point, Points, point_key
 from tuning.spec.objectives import Aim
 from tuning.spec.study_file import StudyFile
@@ -147,7 +147,7 @@ def changes_result(points: Points, point: Point) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Leaderboard:
     """How a study stands."""
 
     baseline: Trial | None
@@ -159,19 +159,19 @@ class Standing:
     ranked: tuple[Trial, ...] = ()
 
 
-def standing(state: StudyState, file: StudyFile) -> Standing:
+def make_leaderboard(state: StudyState, file: StudyFile) -> Leaderboard:
     """The best trials so far: by their values, of a live study beside each other at the same time
     (:func:`tuning.analysis.live_comparison.ratio_to_baseline`), where what loses less comes before what is as fast. A
     lossy one is the best only if the loss guard was satisfied.
     """
-    known = state.cache("standing", file)
+    known = state.cache("leaderboard", file)
     if None not in known:
-        known[None] = _standing(state, file)
-    stands: Standing = known[None]
+        known[None] = _make_leaderboard(state, file)
+    stands: Leaderboard = known[None]
     return stands
 
 
-def _standing(state: StudyState, file: StudyFile) -> Standing:
+def _make_leaderboard(state: StudyState, file: StudyFile) -> Leaderboard:
     found = sorted(measured_trials(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
     baseline = next((trial for trial in found if is_baseline(state, trial)), None)
     beside = baseline is not None and live_comparison.ranks(file)
@@ -180,7 +180,7 @@ def _standing(state: StudyState, file: StudyFile) -> Standing:
     ranked = [trial for trial in found if _may_win(state, trial, baseline, file)]
     if beside:  # their intervals are of a step's time
         ranked = _gentlest_first(state, ranked, baseline, file)
-    return Standing(
+    return Leaderboard(
         baseline=baseline,
         best=ranked[0] if ranked else None,
         best_exact=next((trial for trial in ranked if not _lossy(trial, file)), None),
@@ -231,7 +231,7 @@ def rank(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFil
 
 def level_trial(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
     """As if the machine had been for it what it was for the baseline: a live study's samplers learn from that."""
-    baseline = standing(state, file).baseline
+    baseline = make_leaderboard(state, file).baseline
     over = live_comparison.ratio_to_baseline(state, trial, baseline, file)
     return trial if over is None or baseline is None else replace(trial, value=over * (baseline.value or 0.0))
 
@@ -271,16 +271,16 @@ def trials_wanted(state: StudyState, file: StudyFile) -> int:
     return file.trials + sum(is_ruled_out(state, trial, file) for trial in counted_trials(state))
 
 
-def loss_verdict(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
+def loss_verdict(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> GuardResult:
     """What the loss guard says about a trial. Where a loss is to be reached, a value says that it was."""
     if file.target_loss is not None:
         if trial.value is not None:
-            return Judged("satisfied", f"it reaches the loss of {file.target_loss:g}")
-        return Judged("violated", trial.reason or f"it did not reach the loss of {file.target_loss:g}")
+            return GuardResult("satisfied", f"it reaches the loss of {file.target_loss:g}")
+        return GuardResult("violated", trial.reason or f"it did not reach the loss of {file.target_loss:g}")
     if file.in_time:
-        return Judged("exact", "its value is what it learned")
+        return GuardResult("exact", "its value is what it learned")
     if not _lossy(trial, file):
-        return Judged("exact", "gradients are sent as they are")
+        return GuardResult("exact", "gradients are sent as they are")
     trial = _last_loss(state, trial, file)
     usual = baseline.validation_loss if baseline else None
     usual = usual if file.live is None else trial.reference_loss
@@ -288,11 +288,11 @@ def loss_verdict(state: StudyState, trial: Trial, baseline: Trial | None, file: 
     return judge(trial.validation_loss, usual, trial.steps, file.guard, learned)
 
 
-def losers(state: StudyState, file: StudyFile) -> list[Trial]:
+def forbidden_trials(state: StudyState, file: StudyFile) -> list[Trial]:
     """Measured lossy trials that the loss guard forbids. None where the loss is what is aimed at."""
     if file.in_time or file.target_loss is not None:
         return []
-    known = state.cache("losers", file)
+    known = state.cache("forbidden trials", file)
     if None not in known:
         found = measured_trials(state)
         baseline = next((trial for trial in found if is_baseline(state, trial)), None)
@@ -316,7 +316,7 @@ def may_win(state: StudyState, file: StudyFile) -> list[Trial]:
     return [trial for trial in found if _may_win(state, trial, baseline, file)]
 
 
-def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[Checked]:
+def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[ConstraintCheck]:
     """The study's constraints beside a trial and its re-measurements."""
     runs = [trial, *(again for again in confirmations(state, trial) if again.value is not None)]
     return check_runs(file.constraints, [run.measures for run in runs])

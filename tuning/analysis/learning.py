@@ -41,7 +41,7 @@ class Learning:
     increase: float
 
 
-class Begun(Protocol):
+class StartingPoint(Protocol):
     """Where both began: the held-out loss then, and the steps that the run had done. None of what is no window."""
 
     @property
@@ -51,7 +51,7 @@ class Begun(Protocol):
     def steps_before(self) -> int | None: ...
 
 
-def learning(began: Begun, own: float | None, exact: float | None, steps: int) -> Learning | None:
+def learning(began: StartingPoint, own: float | None, exact: float | None, steps: int) -> Learning | None:
     """Of a window that came to the loss ``own`` where the exact setting came to ``exact``, in as many ``steps``; None
     where a loss is not known, or the exact one learned too little to tell.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from tuning.analysis.confirmation import Arm, Confirmed
+from tuning.analysis.confirmation import Arm, ConfirmationResult
 from tuning.space import labels
 from tuning.spec.study_file import StudyFile
 
@@ -42,7 +42,7 @@ class TieRule:
     why: Callable[[Arm, list[Arm], StudyFile], str]
 
 
-def decide(found: Confirmed, file: StudyFile, ruled_out: Collection[int] = ()) -> Decision:
+def decide(found: ConfirmationResult, file: StudyFile, ruled_out: Collection[int] = ()) -> Decision:
     """The fastest; of those that are as fast the one that ``TIE_RULES`` leave, in their order, then the fastest of
     what they leave. Who may be faster still is not waited for: the likely faster one is taken, with its probability.
     Trials that are ``ruled_out`` by a constraint are none of them.
@@ -69,7 +69,7 @@ def decide(found: Confirmed, file: StudyFile, ruled_out: Collection[int] = ()) -
     return Decision(fastest, SPEED, f"trials {numbers} are equal, also in {criteria}; it was {most}")
 
 
-def _fastest(found: Confirmed, most: str, ruled_out: Collection[int]) -> Decision:
+def _fastest(found: ConfirmationResult, most: str, ruled_out: Collection[int]) -> Decision:
     """The fastest by its speed alone: shown, or only likely."""
     open_still = [arm for arm in found.undecided if arm.trial.number not in ruled_out]
     if not open_still:

@@ -20,7 +20,7 @@ from tuning.spec.terms import LossGuard
 __all__ = [
     "LOSS_GUARD",
     "UNDECIDED",
-    "Judged",
+    "GuardResult",
     "add_measures",
     "constraints",
     "is_lossy",
@@ -38,7 +38,7 @@ _TOKENS = Aim()
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class GuardResult:
     """A lossy setting's validation loss beside the baseline's. ``violation`` at or below 0 is fine."""
 
     state: str
@@ -52,16 +52,18 @@ def judge(
     steps: int,
     guard: LossGuard,
     learned: Learning | None = None,
-) -> Judged:
+) -> GuardResult:
     """Whether a lossy setting may win: satisfied, violated, or undecided with the reason. What it ``learned`` beside
     the baseline counts where that makes more of a difference in the end than there is now.
     """
     if steps < guard.min_steps:
-        return Judged("undecided", f"{steps} steps are too few to tell; the guard asks for {guard.min_steps}")
+        return GuardResult(
+            "undecided", f"{steps} steps are too few to tell; the guard asks for {guard.min_steps}"
+        )
     if loss is None or not math.isfinite(loss):
-        return Judged("undecided", "its validation loss was not measured")
+        return GuardResult("undecided", "its validation loss was not measured")
     if not baseline_loss or not math.isfinite(baseline_loss):
-        return Judged("undecided", "the baseline's validation loss was not measured")
+        return GuardResult("undecided", "the baseline's validation loss was not measured")
     difference = loss / baseline_loss - 1
     words = f"validation loss {100 * difference:+.1f} % against the baseline's after {steps:,} steps"
     words += f", {100 * guard.threshold:g} % allowed"
@@ -72,17 +74,17 @@ def judge(
     elif steps < ENOUGH_TO_JUDGE:
         words += "; what it loses later is not known"
     violation = difference - guard.threshold
-    return Judged("violated" if violation > 0 else "satisfied", words, violation)
+    return GuardResult("violated" if violation > 0 else "satisfied", words, violation)
 
 
-def reaches_target(summary: RunSummary, target: float) -> Judged:
+def reaches_target(summary: RunSummary, target: float) -> GuardResult:
     """Whether a run's loss on held-out text came down to ``target``."""
     if not summary.quality:
-        return Judged("undecided", "its validation loss was not measured")
+        return GuardResult("undecided", "its validation loss was not measured")
     best = min(row.loss for row in summary.quality)
     after = f"after {summary.quality[-1].step:,} steps"
     words = f"held-out loss {best:.4f} at the least {after}, {target:g} wanted"
-    return Judged("satisfied" if best <= target else "violated", words, best / target - 1)
+    return GuardResult("satisfied" if best <= target else "violated", words, best / target - 1)
 
 
 def loss_at(summary: RunSummary, steps: int) -> float | None:
@@ -156,7 +158,7 @@ def add_measures(
     }
 
 
-def constraints(outcome: RunOutcome, repeated: bool, judged: Judged | None) -> dict[str, float]:
+def constraints(outcome: RunOutcome, repeated: bool, judged: GuardResult | None) -> dict[str, float]:
     """What the sampler is told beside the value: above 0 is broken.
 
     A failure that may be bad luck counts only when it came again on clean ranks.

@@ -22,7 +22,7 @@ from tuning.spec import sampler_choice
 from tuning.spec.study_file import MAY_CHANGE, StudyFile
 from tuning.spec.terms import Budget, check_price
 from tuning.storage import effective_config
-from tuning.storage.commands import Command, pending
+from tuning.storage.commands import Command, pending_commands
 from tuning.storage.effective_config import NO_BUDGET, Mask, change_file, steer_file
 from tuning.storage.journal import Journal, UnreachableError
 from tuning.storage.state import StudyState
@@ -240,7 +240,7 @@ class Control:
             return
         self._looked = now
         self._journal.refresh()
-        if pending(self._folder, self._journal.state.answers):
+        if pending_commands(self._folder, self._journal.state.answers):
             with suppress(UnreachableError), self._journal.turn():
                 if not self._is_handed_over():
                     self._answer()
@@ -251,7 +251,7 @@ class Control:
         return successor is not None and self._journal.has_begun(successor["name"])
 
     def _answer(self) -> None:
-        for command in pending(self._folder, self._journal.state.answers):
+        for command in pending_commands(self._folder, self._journal.state.answers):
             state = self._journal.state
             try:
                 reason, details = self._apply(command, state)

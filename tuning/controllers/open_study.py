@@ -17,18 +17,18 @@ from tuning.controllers.status import write
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, study_folder
-from tuning.storage.controllers import Crew, Member, StudyStatus
+from tuning.storage.controllers import Member, StudyControllers, StudyStatus
 from tuning.storage.journal import Journal, JournalReader, UnreachableError
 from tuning.storage.state import StudyState
 from tuning.storage.study_folder import JOURNAL
 
 if TYPE_CHECKING:
-    from tuning.sampling.optuna_export_storage import Place
+    from tuning.sampling.optuna_export_storage import OptunaStorage
     from tuning.storage.postgres.database import Database
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ResumableStudy:
     """A study to go on with: its file, and its journal, of which each line is read once however often one looks."""
 
     file: StudyFile
@@ -40,7 +40,7 @@ class Opening:
         return self.journal.path.parent
 
 
-def begin(folder: Path, file: StudyFile, storage: str | None) -> Opening:
+def begin(folder: Path, file: StudyFile, storage: str | None) -> ResumableStudy:
     """The study that a file asks for, as it stands: with what was chosen when it began, where it goes on by now.
 
     Raises:
@@ -53,7 +53,7 @@ def begin(folder: Path, file: StudyFile, storage: str | None) -> Opening:
     prepare_storage(reader, file, storage)
     file = restore_choices(reader, file)
     check_same(reader.look().file, file)
-    return follow(Opening(file, reader), storage)
+    return follow(ResumableStudy(file, reader), storage)
 
 
 def prepare_folder(reader: JournalReader, file: StudyFile) -> None:
@@ -137,19 +137,19 @@ STORAGE = "storage.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StudyStorage:
     """What a controller works with. ``heard``: so many answers in the journal are from before the study was started."""
 
     file: StudyFile
     journal: Journal
-    crew: Crew
+    members: StudyControllers
     heard: int
-    place: Place | None = None
+    place: OptunaStorage | None = None
 
     def close(self) -> bool:
         """Leave the others, and let go of the journal; whether others go on in the same folder."""
-        self.crew.leave()
-        go_on = any(member["here"] for member in self.crew.living_rows())
+        self.members.leave()
+        go_on = any(member["here"] for member in self.members.living_rows())
         self.journal.close()
         return go_on
 
@@ -184,7 +184,7 @@ def prepare_storage(reader: JournalReader, file: StudyFile, storage: str | None)
     write(folder / STORAGE, {"storage": database.address.shown})
 
 
-def follow(opening: Opening, storage: str | None) -> Opening:
+def follow(opening: ResumableStudy, storage: str | None) -> ResumableStudy:
     """Where a study goes on by now, as :func:`tuning.controllers.successor.follow` has it.
 
     Raises:
@@ -192,7 +192,7 @@ def follow(opening: Opening, storage: str | None) -> Opening:
     """
     begin = successor.begin if storage is None else partial(_begin_in_database, storage)
     reader, file = successor.follow(opening.journal, opening.file, begin)
-    return Opening(file, reader)
+    return ResumableStudy(file, reader)
 
 
 def _begin_in_database(storage: str, folder: Path, file: StudyFile, state: StudyState) -> None:
@@ -219,7 +219,9 @@ def _begin_in_database(storage: str, folder: Path, file: StudyFile, state: Study
         write(folder / run_folder.STATUS, status | {"state": "continued", "continued_in": file.name})
 
 
-def keep(opening: Opening, join: bool, heard: int | None = None, storage: str | None = None) -> Kept:
+def keep(
+    opening: ResumableStudy, join: bool, heard: int | None = None, storage: str | None = None
+) -> StudyStorage:
     """Be a controller of a study, the only one unless it may ``join`` others, as it may in a database.
 
     Raises:
@@ -231,7 +233,7 @@ def keep(opening: Opening, join: bool, heard: int | None = None, storage: str | 
     try:
         if storage is None:
             opened = Journal(folder / JOURNAL, opening.journal)
-            return _keep_study(folder, file, opened, Crew(folder, me), None, heard)
+            return _keep_study(folder, file, opened, StudyControllers(folder, me), None, heard)
         return _keep_in_database(folder, file, me, storage, heard)
     except BaseException:
         controllers.give_up(folder)
@@ -249,17 +251,22 @@ def _ways(file: StudyFile, storage: str | None) -> str:
     )
 
 
-def _keep_in_database(folder: Path, file: StudyFile, me: Member, storage: str, heard: int | None) -> Kept:
-    from tuning.sampling.optuna_export_storage import InDatabase
-    from tuning.storage.postgres.database import DatabaseCrew
+def _keep_in_database(
+    folder: Path, file: StudyFile, me: Member, storage: str, heard: int | None
+) -> StudyStorage:
+    from tuning.sampling.optuna_export_storage import OptunaDatabase
+    from tuning.storage.postgres.database import DatabaseControllers
     from tuning.storage.postgres.journal import DatabaseJournal
 
     database = _database(storage)
-    crew, place = DatabaseCrew(folder, me, database, folder.name), InDatabase(database.address, folder.name)
+    members, place = (
+        DatabaseControllers(folder, me, database, folder.name),
+        OptunaDatabase(database.address, folder.name),
+    )
     try:
         journal = DatabaseJournal(folder / JOURNAL, database, folder.name)
         _check_machine(journal, file)
-        return _keep_study(folder, file, journal, crew, place, heard)
+        return _keep_study(folder, file, journal, members, place, heard)
     except UnreachableError as problem:
         database.close()
         raise InputError("storage", database.address.shown, f"{problem}; try again") from None
@@ -269,15 +276,20 @@ def _keep_in_database(folder: Path, file: StudyFile, me: Member, storage: str, h
 
 
 def _keep_study(
-    folder: Path, file: StudyFile, journal: Journal, crew: Crew, place: Place | None, heard: int | None
-) -> Kept:
+    folder: Path,
+    file: StudyFile,
+    journal: Journal,
+    members: StudyControllers,
+    place: OptunaStorage | None,
+    heard: int | None,
+) -> StudyStorage:
     try:
         with journal.turn():
-            file = _file_of_others(journal, file) if crew.others() else file
+            file = _file_of_others(journal, file) if members.others() else file
             begin_journal(journal, folder, file)
             warm_start.inherit(folder, file, journal)
             answered = len(journal.state.answers) if heard is None else heard
-            return Kept(file, journal, crew, crew.join(answered), place)
+            return StudyStorage(file, journal, members, members.join(answered), place)
     except BaseException:
         journal.close()
         raise

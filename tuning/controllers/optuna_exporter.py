@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from tuning.controllers.commands import Control
-from tuning.controllers.open_study import Kept
-from tuning.controllers.status import Board
+from tuning.controllers.open_study import StudyStorage
+from tuning.controllers.status import StatusWriter
 from tuning.execution.signals import Interruption
 from tuning.sampling.optuna_export import Mirror, drain
 from tuning.space.encoding import Encoding
@@ -19,13 +19,21 @@ from tuning.storage.state import StudyState
 CATCHING_UP = "adding trials to Optuna's database"
 
 
-class Mirroring:
+class OptunaExporter:
     """Lets the database follow in this controller's turns, and shows how far it is."""
 
-    def __init__(self, folder: Path, encoding: Encoding, kept: Kept, board: Board, control: Control) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        encoding: Encoding,
+        kept: StudyStorage,
+        status_writer: StatusWriter,
+        control: Control,
+    ) -> None:
         several = kept.file.aims if kept.file.objectives else ()
         self._mirror = Mirror(folder, encoding, several, kept.place)
-        self._journal, self._crew, self._board, self._control = kept.journal, kept.crew, board, control
+        self._journal, self._members = kept.journal, kept.members
+        self._status_writer, self._control = status_writer, control
 
     @property
     def slow(self) -> str:
@@ -52,7 +60,7 @@ class Mirroring:
 
     def _note(self, bring_up: Callable[[StudyState], str]) -> str:
         found = bring_up(self._journal.state)
-        self._board.lag = self._mirror.lag
+        self._status_writer.lag = self._mirror.lag
         if found:
             self._journal.append("note", text=found)
         return found
@@ -61,14 +69,14 @@ class Mirroring:
         """Where nobody watches, a controller that goes on cares for it."""
         if interruption.seen or self._control.stopping:
             return True
-        return not self._board.is_watched and bool(self._crew.others())
+        return not self._status_writer.is_watched and bool(self._members.others())
 
     def _lot(self) -> str:
-        self._board.heartbeat(self._journal.state)
+        self._status_writer.heartbeat(self._journal.state)
         self._control.poll()
         with self._journal.turn():
             return self.follow()
 
     def _catching_up(self, words: str) -> None:
-        self._board.state, self._board.phase = "running", CATCHING_UP
-        self._board.show(self._journal.state, note=words)
+        self._status_writer.state, self._status_writer.phase = "running", CATCHING_UP
+        self._status_writer.show(self._journal.state, note=words)

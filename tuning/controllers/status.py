@@ -20,7 +20,7 @@ from tuning.sensitivity.importance import importance
 from tuning.sensitivity.outcomes import Importance
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, study_folder
-from tuning.storage.controllers import HELD, Crew, StudyStatus, same, words
+from tuning.storage.controllers import HELD, StudyControllers, StudyStatus, same, words
 from tuning.storage.state import StudyState, Trial
 
 HEARTBEAT_SECONDS = 5.0
@@ -52,13 +52,17 @@ class Update:
     best: Trial | None = None
 
 
-class Board:
+class StatusWriter:
     """Keeps the study's folder readable while its owner works."""
 
     def __init__(
-        self, folder: Path, file: StudyFile, crew: Crew, on_update: Callable[[Update], None] | None
+        self,
+        folder: Path,
+        file: StudyFile,
+        members: StudyControllers,
+        on_update: Callable[[Update], None] | None,
     ) -> None:
-        self._folder, self.file, self._crew, self._on_update = folder, file, crew, on_update
+        self._folder, self.file, self._members, self._on_update = folder, file, members, on_update
         self._written = 0.0
         self._result_due = 0.0
         self.predictions: Callable[[], dict[str, Any] | None] = lambda: None
@@ -80,7 +84,7 @@ class Board:
         if self._on_update is not None:
             done = len(leaderboard.counted_trials(study))
             counts = self.state, self.phase, done, leaderboard.trials_wanted(study, self.file)
-            best = leaderboard.standing(study, self.file).best
+            best = leaderboard.make_leaderboard(study, self.file).best
             self._on_update(Update(*counts, trial, note, elsewhere, study.under_way, best))
 
     def show_others(self, study: StudyState) -> None:
@@ -104,7 +108,7 @@ class Board:
 
     def heartbeat(self, study: StudyState) -> None:
         """Show now and then that the owner lives, tell of other controllers, and write a result that waits."""
-        self._crew.beat()
+        self._members.beat()
         self.show_others(study)
         if time.monotonic() - self._written > HEARTBEAT_SECONDS:
             self._write_status(study)
@@ -145,12 +149,12 @@ class Board:
             study=self.file.name,
             state=self.state,
             phase=self.phase,
-            owner={name: self._crew.me[name] for name in ("pid", "start_time", "host")},
+            owner={name: self._members.me[name] for name in ("pid", "start_time", "host")},
             current_run=self._current_run(study) if is_held else None,
             trials_done=len(leaderboard.counted_trials(study)),
             trials_total=leaderboard.trials_wanted(study, self.file),
             running=controllers.running_trials(study, self.file) if is_held else [],
-            controllers=controllers.controller_rows(self._crew.living_rows(), study) if is_held else [],
+            controllers=controllers.controller_rows(self._members.living_rows(), study) if is_held else [],
             budget=budgets.document(study, self.file, self.state),
             continues=list(study.continues),
             continued_in=(study.successor or {}).get("name"),
@@ -161,7 +165,7 @@ class Board:
         write(self._folder / run_folder.STATUS, status.as_dict())
 
     def _is_ours(self, trial: Trial) -> bool:
-        return trial.lease is not None and same(trial.lease, self._crew.me)
+        return trial.lease is not None and same(trial.lease, self._members.me)
 
     def _current_run(self, study: StudyState) -> str | None:
         """Our own one, else the newest of the others."""

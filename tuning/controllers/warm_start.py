@@ -121,7 +121,7 @@ def _rank_trials(
     found: list[tuple[Trial, Point]], state: StudyState, other: StudyFile
 ) -> list[tuple[Trial, Point]]:
     """The fastest first, as their study ranks them."""
-    baseline = leaderboard.standing(state, other).baseline
+    baseline = leaderboard.make_leaderboard(state, other).baseline
     ranks = {trial.number: leaderboard.rank(state, trial, baseline, other) for trial, _ in found}
     return sorted(found, key=lambda pair: (-ranks[pair[0].number], pair[0].number))
 

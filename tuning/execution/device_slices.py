@@ -12,7 +12,7 @@ from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from profilers.gpu import detection
 from tuning.storage import study_folder
-from tuning.storage.controllers import Leased, is_here, present, select_local, words
+from tuning.storage.controllers import LeasedTrial, is_here, present_controllers, select_local, words
 
 FIELD = "side_by_side"
 
@@ -37,7 +37,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class HostDevices:
     """What this host can deal: ``what`` is GPUs (by the driver's numbers, None for a part of one) or cores."""
 
     what: str
@@ -48,7 +48,7 @@ class Room:
         return max(1, len(self.devices) // ranks)
 
 
-def room(ranks: int, config: RunConfig) -> Room:
+def host_devices(ranks: int, config: RunConfig) -> HostDevices:
     """The devices that trials of a study use here.
 
     Raises:
@@ -57,10 +57,10 @@ def room(ranks: int, config: RunConfig) -> Room:
     driver = detection.open_library()
     try:
         if selection.choose(config, ranks, driver).kind == "cuda":
-            return Room("GPUs", tuple(selection.visible(driver)))
+            return HostDevices("GPUs", tuple(selection.visible(driver)))
     finally:
         driver.close()
-    return Room("cores", tuple(sorted(os.sched_getaffinity(0))) if _can_deal_cores() else ())
+    return HostDevices("cores", tuple(sorted(os.sched_getaffinity(0))) if _can_deal_cores() else ())
 
 
 def check_alone(folder: Path, controllers: int) -> None:
@@ -69,7 +69,7 @@ def check_alone(folder: Path, controllers: int) -> None:
     Raises:
         InputError: there is one.
     """
-    others = [member for member in present(study_folder.latest(folder)) if is_here(member)]
+    others = [member for member in present_controllers(study_folder.latest(folder)) if is_here(member)]
     if others:
         remedy = f"{words(others[0])} measures this study, perhaps on the same devices; join it with 1"
         raise InputError(FIELD, controllers, remedy)
@@ -88,7 +88,7 @@ def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = Fa
         raise InputError(FIELD, controllers, remedy)
     if not _can_deal_cores():
         raise InputError(FIELD, controllers, "cores cannot be dealt on this system; leave it out")
-    found = room(ranks, config)
+    found = host_devices(ranks, config)
     whole = [device for device in found.devices if device is not None]
     if len(whole) < len(found.devices):
         raise InputError(FIELD, controllers, "parts of GPUs (MIG) cannot be dealt; leave it out")
@@ -109,14 +109,14 @@ def _can_deal_cores() -> bool:
     return hasattr(os, "sched_setaffinity")
 
 
-class Beside:
+class ConcurrentTrials:
     """How many other trials of a study ran on this host while one was measured: the mean over looks."""
 
     def __init__(self, number: int) -> None:
         self._number = number
         self._sum = self._looks = 0
 
-    def look(self, under_way: Sequence[Leased]) -> None:
+    def look(self, under_way: Sequence[LeasedTrial]) -> None:
         """Count those that run now."""
         self._sum += sum(trial.number != self._number for trial in select_local(under_way))
         self._looks += 1

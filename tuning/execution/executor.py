@@ -28,15 +28,15 @@ OnStart = Callable[[Path], None] | None
 Ran = tuple[RunOutcome, RunSummary]
 
 
-class OverError(WorkbenchError):
+class EndOfTrialsError(WorkbenchError):
     """There is nothing left to run trials on; the message says why."""
 
 
-class EnoughError(OverError):
+class EndOfSearchError(EndOfTrialsError):
     """Nothing else is worth a trial of the search; what was found may still be measured again."""
 
 
-class SparedError(OverError):
+class CostlyBaselineError(EndOfTrialsError):
     """The baseline is too dear to be measured again; the leaders may be, beside each other."""
 
 
@@ -44,7 +44,7 @@ class Execute(Protocol):
     """Runs one configuration; an ending is data. ``on_start`` is called with the run's folder.
 
     Raises:
-        OverError: it cannot run this one, or any other.
+        EndOfTrialsError: it cannot run this one, or any other.
     """
 
     def __call__(
@@ -52,7 +52,7 @@ class Execute(Protocol):
     ) -> Ran: ...
 
 
-class Played(ABC):
+class OfflineExecutor(ABC):
     """``Execute`` of what ran before, or never: trials are over at once, and leave no folder."""
 
     def __init__(self, name: str = "recorded") -> None:
@@ -136,7 +136,7 @@ def orphan_record(trial: Trial, home: Path, state: StudyState, file: StudyFile) 
 
 def _judge_loss(
     trial: Trial, summary: RunSummary, state: StudyState, file: StudyFile
-) -> scoring.Judged | None:
+) -> scoring.GuardResult | None:
     """What is asked of its loss; None of an exact one, unless a loss is to be reached, and of a window."""
     if trial.window is not None:
         return None
@@ -144,7 +144,7 @@ def _judge_loss(
         return scoring.reaches_target(summary, file.target_loss)
     if file.in_time or not scoring.is_lossy(file.config.flat() | trial.config):
         return None
-    stands = leaderboard.standing(state, file)
+    stands = leaderboard.make_leaderboard(state, file)
     loss = stands.baseline.validation_loss if stands.baseline else None
     loss = loss if file.live is None else summary.reference_loss
     steps = len(summary.losses)

@@ -67,7 +67,7 @@ class Simulation:
             return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of_refused(config, SIMULATED)
         found = forecasts([config], self.target(ranks))[0]
         folder = run_folder.create(self.home, config, {**labels, SIMULATED: self.cluster})
-        with run_folder.writable(self.home):
+        with run_folder.check_writable(self.home):
             note_start(folder, config, found.target.cluster)
             if on_start is not None:
                 on_start(folder)

@@ -14,7 +14,7 @@ from engine.config.knobs.learning import OPTIMIZERS
 from engine.config.layout import layout_of
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
-from engine.footprint.device_overhead import Outside
+from engine.footprint.device_overhead import DeviceOverhead
 from engine.footprint.flops import CONVENTION
 from engine.footprint.footprint import Footprint
 from engine.schedules.registry import KINDS
@@ -90,7 +90,7 @@ class Forecast:
     mfu: float
     peak_flops: float
     footprint: Footprint
-    outside: Outside
+    outside: DeviceOverhead
     notes: tuple[str, ...]
     changes: tuple[Change, ...] = ()
 

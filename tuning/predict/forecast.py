@@ -21,7 +21,7 @@ from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.footprint import footprint
-from engine.footprint.device_overhead import Outside
+from engine.footprint.device_overhead import DeviceOverhead
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import Footprint
 from engine.schedules.registry import compared
@@ -30,7 +30,7 @@ from tuning.predict.answer import Change, Forecast, Range
 from tuning.predict.cluster.this_machine import seats_of
 from tuning.predict.model import headroom, step_time
 from tuning.predict.model.cases import Array, Cases, cases_of
-from tuning.predict.model.headroom import Beside, Room
+from tuning.predict.model.headroom import MemoryPrediction, OutsideAllocator
 from tuning.predict.model.step_time import Breakdown
 from tuning.predict.target import Target
 
@@ -139,9 +139,9 @@ def columns(cases: Cases, target: Target, precision: str) -> Columns:
     return Columns(seconds, low / factor, high * factor, parts)
 
 
-def room_of(counted: Array, target: Target, beside: Beside) -> Room:
+def room_of(counted: Array, target: Target, beside: OutsideAllocator) -> MemoryPrediction:
     """Bytes with an allowance and what is outside the allocator, and whether the target's devices have them."""
-    return headroom.room(counted, target.memory_bytes, target.allowance, beside)
+    return headroom.predict_memory(counted, target.memory_bytes, target.allowance, beside)
 
 
 def forecast(config: RunConfig, target: Target) -> Forecast:
@@ -196,11 +196,13 @@ class _Row(NamedTuple):
     number: int
     cases: Cases
     found: Columns
-    needs: Room
+    needs: MemoryPrediction
     peak: float
 
 
-def _answer(config: RunConfig, target: Target, row: _Row, held: Footprint, beside: Outside) -> Forecast:
+def _answer(
+    config: RunConfig, target: Target, row: _Row, held: Footprint, beside: DeviceOverhead
+) -> Forecast:
     number, found, needs = row.number, row.found, row.needs
     seconds = Range(*(float(column[number]) for column in found[:3]))
     work = workload_of(config)

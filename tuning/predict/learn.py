@@ -26,15 +26,20 @@ from engine.config.validation import rules
 from engine.footprint import footprint
 from engine.run.calibration.fingerprint import Fingerprint
 from tuning.predict import answer
-from tuning.predict.cluster.this_machine import Seats, seats_of
+from tuning.predict.cluster.this_machine import LabRanks, seats_of
 from tuning.predict.fit import allowances, calibrate
 from tuning.predict.fit.allowances import Peaks
-from tuning.predict.fit.calibrate import CONTRADICTION, Calibrated, Measured, small_sample_factor
-from tuning.predict.fit.finished_runs import Finished, Trial, join_machines, layout
+from tuning.predict.fit.calibrate import (
+    CONTRADICTION,
+    CalibratedConstants,
+    TrialMeasurements,
+    small_sample_factor,
+)
+from tuning.predict.fit.finished_runs import FinishedRun, Trial, join_machines, layout
 from tuning.predict.model.cases import cases_of
 from tuning.predict.model.constants import MEASURED_LIMITS
 from tuning.predict.model.headroom import Allowance
-from tuning.predict.target import BELIEVED_HERE, Errors, Experience, LeftOut, Target
+from tuning.predict.target import BELIEVED_HERE, Errors, ExcludedRun, Experience, Target
 
 #: With fewer layouts each would be predicted from one other one, which cannot tell what a change of layout costs;
 #: with fewer configurations the ends of 90 % would be those of almost nothing.
@@ -60,11 +65,11 @@ class Run(NamedTuple):
         return self.trial.config
 
 
-class Counted(NamedTuple):
+class RunGroups(NamedTuple):
     """Runs that count by what formulas can tell apart, each group in the order given, and those that do not."""
 
     groups: list[list[Run]]
-    left_out: list[LeftOut]
+    left_out: list[ExcludedRun]
 
 
 class Contradiction(NamedTuple):
@@ -81,20 +86,20 @@ class Contradiction(NamedTuple):
         )
 
 
-def select_runs(runs: Sequence[Finished], target: Target, here: Fingerprint) -> Counted:
+def select_runs(runs: Sequence[FinishedRun], target: Target, here: Fingerprint) -> RunGroups:
     """Those that ran whole, on this machine as it is set up now, with nothing that is not modelled."""
-    groups, left_out = dict[tuple[Any, ...], list[Run]](), list[LeftOut]()
+    groups, left_out = dict[tuple[Any, ...], list[Run]](), list[ExcludedRun]()
     ours = here.as_dict()
     for one in runs:
         reason = why_not(one, target, ours)
         if reason is None and one.trial is not None:
             groups.setdefault(_key(one.trial.config), []).append(Run(one.run, one.trial))
         else:
-            left_out.append(LeftOut(one.run, reason or one.reason))
-    return Counted(list(groups.values()), left_out)
+            left_out.append(ExcludedRun(one.run, reason or one.reason))
+    return RunGroups(list(groups.values()), left_out)
 
 
-def why_not(one: Finished, target: Target, here: Mapping[str, Any]) -> str | None:
+def why_not(one: FinishedRun, target: Target, here: Mapping[str, Any]) -> str | None:
     """Why a run does not count; None if it does."""
     if one.trial is None:
         return one.reason
@@ -107,7 +112,7 @@ def why_not(one: Finished, target: Target, here: Mapping[str, Any]) -> str | Non
     )
 
 
-def agreeing(groups: Sequence[Sequence[Run]]) -> tuple[list[list[Run]], list[Contradiction]]:
+def split_contradictions(groups: Sequence[Sequence[Run]]) -> tuple[list[list[Run]], list[Contradiction]]:
     """Groups without runs that cannot both be true: nobody knows which of two is wrong, so both are left out.
 
     As long as the slowest of a group took more than 1.5 times the fastest, both are; what is left agrees.
@@ -126,7 +131,7 @@ def _key(config: RunConfig) -> tuple[Any, ...]:
     return cases_of([config]).rows()[0], config.precision, seats_of(config)
 
 
-def _why_elsewhere(one: Finished, config: RunConfig, here: Mapping[str, Any]) -> str | None:
+def _why_elsewhere(one: FinishedRun, config: RunConfig, here: Mapping[str, Any]) -> str | None:
     theirs = one.fingerprint
     if theirs is None:
         return "does not tell its machine"
@@ -139,7 +144,7 @@ def _why_elsewhere(one: Finished, config: RunConfig, here: Mapping[str, Any]) ->
     return None
 
 
-def _of_other_devices(one: Finished, config: RunConfig, target: Target) -> str | None:
+def _of_other_devices(one: FinishedRun, config: RunConfig, target: Target) -> str | None:
     if (one.backend == "gloo") != target.on_cpu:
         return f"ran on {one.backend}, not on {target.group.accelerator.name}"
     rates = target.group.accelerator.peak_flops
@@ -150,7 +155,7 @@ def _of_other_devices(one: Finished, config: RunConfig, target: Target) -> str |
 
 def _why_not_modelled(config: RunConfig) -> str | None:
     """What the closed forms leave out; a lab is modelled where each rank is a host, on links of one rate."""
-    known = seats_of(config) != Seats(layout_of(config).world_size)
+    known = seats_of(config) != LabRanks(layout_of(config).world_size)
     return next(iter(answer.notes(config, known)), None)
 
 
@@ -165,18 +170,18 @@ def _why_illegal(config: RunConfig) -> str | None:
 Groups = Sequence[Sequence[Run]]
 
 
-def learn_target(target: Target, runs: Sequence[Finished], here: Fingerprint) -> Target:
+def learn_target(target: Target, runs: Sequence[FinishedRun], here: Fingerprint) -> Target:
     """This machine as ``target.calibrated_target`` has it, with what finished runs tell of it; ``runs`` by rising age.
 
     Too few change no constant, and a note says how many are missing. Runs that contradict each other never count.
     """
     known, left_out = select_runs(runs, target, here)
-    groups, contradictions = agreeing(known)
+    groups, contradictions = split_contradictions(known)
     older = [
-        LeftOut(run.id, f"is older than the {_MOST} newest configurations")
+        ExcludedRun(run.id, f"is older than the {_MOST} newest configurations")
         for run in _flatten(groups[:-_MOST])
     ]
-    left_out += [LeftOut(run.id, str(one)) for one in contradictions for run in one] + older
+    left_out += [ExcludedRun(run.id, str(one)) for one in contradictions for run in one] + older
     groups = groups[-_MOST:]
     able = _of_as_many(target, groups)
     memory_runs, allowance = _memory(known[-_MOST:], target)
@@ -197,14 +202,14 @@ def learn_target(target: Target, runs: Sequence[Finished], here: Fingerprint) ->
     return replace(found, notes=(*found.notes, *_of_left_out(told, contradictions)))
 
 
-def summarize_runs(groups: Groups, target: Target) -> Measured:
+def summarize_runs(groups: Groups, target: Target) -> TrialMeasurements:
     """Medians of runs alike, on the machine as each configuration's ranks have it; layouts are held out as a whole."""
     configs = [group[0].config for group in groups]
     seats = [target.adapt_to_config(config) for config in configs]
     machines = [one.machine(config.precision) for one, config in zip(seats, configs, strict=True)]
     seconds = np.array([np.median([run.trial.seconds for run in group]) for group in groups])
     cases = cases_of(configs, [one.devices_per_node for one in seats])
-    return Measured(cases, join_machines(machines), seconds, _parts(groups))
+    return TrialMeasurements(cases, join_machines(machines), seconds, _parts(groups))
 
 
 def _of_as_many(target: Target, groups: Groups) -> Target:
@@ -215,7 +220,7 @@ def _of_as_many(target: Target, groups: Groups) -> Target:
     return replace(target, sharing=replace(target.sharing, most=max(target.sharing.most, most)))
 
 
-def _fit_target(target: Target, of: Measured) -> Target:
+def _fit_target(target: Target, of: TrialMeasurements) -> Target:
     told = target.experience
     assert told is not None
     calibrated = calibrate.calibrate(of, target.calibrated.constants, MEASURED_LIMITS)
@@ -234,7 +239,7 @@ def _fit_target(target: Target, of: Measured) -> Target:
     )
 
 
-def _uncertainty(calibrated: Calibrated, layouts: int) -> float:
+def _uncertainty(calibrated: CalibratedConstants, layouts: int) -> float:
     """What an interval from so few layouts lacks."""
     return (small_sample_factor(layouts) - 1) * max(abs(calibrated.low), abs(calibrated.high))
 

@@ -13,9 +13,9 @@ from engine.config.run_config import RunConfig
 from engine.run.calibration.host_links import HostLinks
 from engine.run.calibration.table import Calibration
 from tuning.predict.cluster import catalogue, this_machine
-from tuning.predict.cluster.this_machine import Seats, Sharing
+from tuning.predict.cluster.this_machine import LabRanks, Sharing
 from tuning.predict.fit import calibrate, device_constants
-from tuning.predict.fit.calibrate import Calibrated
+from tuning.predict.fit.calibrate import CalibratedConstants
 from tuning.predict.model import compute, headroom
 from tuning.predict.model.hardware import Cluster, Group
 from tuning.predict.model.headroom import Allowance
@@ -33,7 +33,7 @@ MEASURED = "rates are this machine's, measured"
 _RATES = "rates are those of"
 
 
-class LeftOut(NamedTuple):
+class ExcludedRun(NamedTuple):
     """A finished run that does not count, and why."""
 
     run: str
@@ -61,7 +61,7 @@ class Experience:
     error: Errors | None = None
     memory_runs: int = 0
     allowance: Allowance | None = None
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[ExcludedRun, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -92,7 +92,7 @@ class Target:
     """
 
     cluster: Cluster
-    calibrated: Calibrated
+    calibrated: CalibratedConstants
     exact: bool = True
     unsure: float = 0.0
     notes: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class Target:
         """
         return self.adapt_to_seats(this_machine.seats_of(config))
 
-    def adapt_to_seats(self, seats: Seats) -> Target:
+    def adapt_to_seats(self, seats: LabRanks) -> Target:
         """As so many ranks have it: on this machine's CPU they share cores, and may be in the lab. Else the same.
 
         Raises:
@@ -155,7 +155,7 @@ class Target:
         if self.sharing is None:
             return self
         self.check(seats.ranks)
-        if seats == Seats(self.cluster.size):
+        if seats == LabRanks(self.cluster.size):
             return replace(self, sharing=None)._on_links_seen()
         rates = (
             f"{_RATES} one of {seats.ranks:,} ranks that share the cores, {self.cluster.size:,} were timed"
@@ -273,7 +273,7 @@ def calibrated_target(calibration: Calibration) -> Target:
     )
     found = {"inside_seconds": start, "between_seconds": start} if start > 0 else {}
     constants = known.constants.put(**shares, **found)
-    calibrated = Calibrated(constants, known.low, known.high, known.trials, known.ranges)
+    calibrated = CalibratedConstants(constants, known.low, known.high, known.trials, known.ranges)
     cores = (
         this_machine.sharing_of(calibration, cluster.size)
         if cluster.groups[0].accelerator.name == "this CPU"

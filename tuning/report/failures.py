@@ -124,7 +124,7 @@ class RuleRow:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureBoard:
+class FailureSummary:
     """``endings``, a row for each ending, phase and kind of cause; ``rules``, which settings lead to them; ``line``,
     how many failed in words; ``advice``, what to change where nothing could be measured.
     """
@@ -135,16 +135,16 @@ class FailureBoard:
     advice: list[str] = field(default_factory=list)
 
 
-def board(state: StudyState, file: StudyFile) -> FailureBoard:
+def summarize_failures(state: StudyState, file: StudyFile) -> FailureSummary:
     """What failed in a study, and why; worked out once for each state of it."""
     return state.once("failures", file, lambda: _board(state, file))
 
 
-def _board(state: StudyState, file: StudyFile) -> FailureBoard:
+def _board(state: StudyState, file: StudyFile) -> FailureSummary:
     failed = [trial for trial in _ended_trials(state) if trial.outcome not in GOOD]
     tips = _advice(state, file)
     told = [_rule(outcome, rule) for outcome, rule in rules(state, file)]
-    return FailureBoard(_endings(failed, state), told, _line(failed, state, tips), tips)
+    return FailureSummary(_endings(failed, state), told, _line(failed, state, tips), tips)
 
 
 def rules(state: StudyState, file: StudyFile) -> list[tuple[str, Rule]]:

@@ -15,13 +15,14 @@ from engine.run.outcome import GOOD
 from profilers.analysis.statistics import Interval
 from tuning.analysis import conditions, confirmation, leaderboard, live_comparison, paired_comparison
 from tuning.analysis.comparison import Comparison, compare
-from tuning.analysis.confirmation import Arm, Confirmed
-from tuning.analysis.leaderboard import Standing
+from tuning.analysis.confirmation import Arm, ConfirmationResult
+from tuning.analysis.leaderboard import Leaderboard
 from tuning.analysis.recommendation import Decision, decide, memory_of
 from tuning.report import failures, summary_line
 from tuning.report.study_result import (
     ArmRow,
     ConfirmationRounds,
+    DisplayedValue,
     Entry,
     Gain,
     GuardSettings,
@@ -35,7 +36,6 @@ from tuning.report.study_result import (
     Racing,
     Recommendation,
     RoundRow,
-    Shown,
     StudyResult,
     TrialRow,
 )
@@ -51,7 +51,7 @@ AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
 def confirmation_rounds(
-    state: StudyState, found: Confirmed, decision: Decision, file: StudyFile
+    state: StudyState, found: ConfirmationResult, decision: Decision, file: StudyFile
 ) -> ConfirmationRounds:
     """``confirmation_rounds`` of a study's document."""
     equal, undecided = ([arm.trial.number for arm in each] for each in (found.equal, found.undecided))
@@ -78,7 +78,7 @@ def confirmation_rounds(
     )
 
 
-def _outlook(state: StudyState, found: Confirmed, file: StudyFile) -> Outlook | None:
+def _outlook(state: StudyState, found: ConfirmationResult, file: StudyFile) -> Outlook | None:
     """What it would take to tell the fastest from the baseline; where that is told, from the others that are open."""
     undecided = found.undecided
     asked = [found.baseline] if found.baseline in undecided else list(undecided)
@@ -101,7 +101,7 @@ def _outlook(state: StudyState, found: Confirmed, file: StudyFile) -> Outlook | 
     )
 
 
-def condition_flags(found: Confirmed) -> list[str]:
+def condition_flags(found: ConfirmationResult) -> list[str]:
     """Where arms ran under different conditions: what is claimed of them wants another look."""
     pairs = combinations(found.arms, 2)
     shown = [pair for pair in pairs if found.fastest in pair or found.baseline in pair]
@@ -117,11 +117,11 @@ def _run_conditions(arm: Arm) -> list[dict[str, float]]:
     return [run.conditions for run in arm.again]
 
 
-def _order(found: Confirmed) -> list[tuple[int, int]]:
+def _order(found: ConfirmationResult) -> list[tuple[int, int]]:
     return sorted((run.number, arm.trial.number) for arm in found.arms for run in arm.again)
 
 
-def _arm(arm: Arm, found: Confirmed, file: StudyFile) -> ArmRow:
+def _arm(arm: Arm, found: ConfirmationResult, file: StudyFile) -> ArmRow:
     beside = found.compare_arms(arm, found.baseline)
     ratio, same = beside.ratio, arm is found.baseline
     return ArmRow(
@@ -143,9 +143,9 @@ def _arm(arm: Arm, found: Confirmed, file: StudyFile) -> ArmRow:
     )
 
 
-def display_value(value: float | None, low: float | None, high: float | None, aim: Aim) -> Shown:
+def display_value(value: float | None, low: float | None, high: float | None, aim: Aim) -> DisplayedValue:
     """A kept value as people see it."""
-    return Shown(aim.to_display(value), *aim.bounds(low, high), aim.unit)
+    return DisplayedValue(aim.to_display(value), *aim.bounds(low, high), aim.unit)
 
 
 def is_kept(state: StudyState, trial: Trial | None, file: StudyFile) -> bool:
@@ -153,7 +153,7 @@ def is_kept(state: StudyState, trial: Trial | None, file: StudyFile) -> bool:
     return trial is None or leaderboard.keeps(state, trial, file)
 
 
-def front(state: StudyState, stands: Standing, file: StudyFile) -> list[ParetoPoint] | None:
+def front(state: StudyState, stands: Leaderboard, file: StudyFile) -> list[ParetoPoint] | None:
     """The pareto front of a study with several objectives; None without."""
     if not file.objectives:
         return None
@@ -172,7 +172,7 @@ def front(state: StudyState, stands: Standing, file: StudyFile) -> list[ParetoPo
 
 def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> StudyResult:
     """The document of a study: ``result.json``, ``tune --json`` and ``show``."""
-    stands, found = leaderboard.standing(state, file), confirmation.confirmation_of(state, file)
+    stands, found = leaderboard.make_leaderboard(state, file), confirmation.confirmation_of(state, file)
     decision = _make_decision(found, state, file) if found else None
     stands = confirmation.promote_winner(stands, found)
     compared = _compare(state, file, stands, found)
@@ -215,7 +215,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         left_alone=file.left_alone,
         skipped_illegal=sum(trial.skipped_illegal for trial in state.trials),
         damage=list(state.damage),
-        failures=failures.board(state, file),
+        failures=failures.summarize_failures(state, file),
         steering=effective_config.events(state),
         mask=effective_config.build_mask(state, file.search_space).document(),
         sampler=effective_config.sampler(file, state),
@@ -228,7 +228,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     return replace(document, result_lines=lines, result_line=summary_line.SEPARATOR.join(lines))
 
 
-def _remeasured_intervals(found: Confirmed | None) -> tuple[Interval | None, Interval | None]:
+def _remeasured_intervals(found: ConfirmationResult | None) -> tuple[Interval | None, Interval | None]:
     """What the best and the baseline came to when they were measured again. A configuration that ran once has the
     interval of that run, in the result as in the list of trials.
     """
@@ -247,7 +247,7 @@ def _phases(state: StudyState, file: StudyFile) -> list[PhaseRow]:
     return [PhaseRow(name, now.get(name, []), drawn.get(name, [])) for name in names]
 
 
-def _rows(state: StudyState, stands: Standing, file: StudyFile) -> list[Measurement]:
+def _rows(state: StudyState, stands: Leaderboard, file: StudyFile) -> list[Measurement]:
     """All trials; those of the search are ``TrialRow``. A row stays the same object until its trial changes."""
     yardstick = stands.baseline and (stands.baseline.number, stands.baseline.validation_loss)
     known = state.cache("row", (file, yardstick, len(leaderboard.loss_checks(state))))
@@ -257,7 +257,7 @@ def _rows(state: StudyState, stands: Standing, file: StudyFile) -> list[Measurem
     return [known[trial.number] for trial in state.trials]
 
 
-def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> Measurement:
+def _row(state: StudyState, trial: Trial, stands: Leaderboard, file: StudyFile) -> Measurement:
     space = file.search_space
     values = {name: getattr(trial, name) for name in _COPIED} | {
         "shown": display_value(trial.value, trial.low, trial.high, file.aim),
@@ -285,13 +285,13 @@ _COPIED = (
 )  # fmt: skip
 
 
-def _make_decision(found: Confirmed, state: StudyState, file: StudyFile) -> Decision:
+def _make_decision(found: ConfirmationResult, state: StudyState, file: StudyFile) -> Decision:
     ruled_out = {arm.trial.number for arm in found.arms if not leaderboard.keeps(state, arm.trial, file)}
     return decide(found, file, ruled_out)
 
 
 def _compare(
-    state: StudyState, file: StudyFile, stands: Standing, found: Confirmed | None
+    state: StudyState, file: StudyFile, stands: Leaderboard, found: ConfirmationResult | None
 ) -> Comparison | None:
     """Best against baseline; against itself for the best's own interval when there is no other."""
     if found is not None and (found.plain or stands.baseline is None):
@@ -327,7 +327,7 @@ def _in_turns(state: StudyState, best: Trial, baseline: Trial, file: StudyFile) 
     return replace(compared, ratio=ratio, verdict=paired_comparison.verdict(ratio, 0.0), probability=sure)
 
 
-def _gain(stands: Standing, compared: Comparison | None, found: Confirmed | None) -> Gain | None:
+def _gain(stands: Leaderboard, compared: Comparison | None, found: ConfirmationResult | None) -> Gain | None:
     if compared is None or stands.best is None or stands.baseline is None:
         return None
     if stands.best.config == stands.baseline.config:
@@ -375,7 +375,7 @@ def _entry(
 
 
 def _recommend(
-    stands: Standing,
+    stands: Leaderboard,
     gain: Gain | None,
     file: StudyFile,
     decision: Decision | None,
@@ -400,7 +400,7 @@ def _recommend(
     return _entry(Recommendation, stands.best, file, why=why, decided_by=rule, probability=sure)
 
 
-def _lossy(state: StudyState, stands: Standing, file: StudyFile) -> LossyEntry | None:
+def _lossy(state: StudyState, stands: Leaderboard, file: StudyFile) -> LossyEntry | None:
     lossy, exact = stands.fastest_lossy, stands.best_exact
     if lossy is None:
         return None

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tuning.analysis.comparison import LEVEL
-from tuning.analysis.constraints import Checked
-from tuning.analysis.scoring import Judged
-from tuning.report.failures import FailureBoard
+from tuning.analysis.constraints import ConstraintCheck
+from tuning.analysis.scoring import GuardResult
+from tuning.report.failures import FailureSummary
 from tuning.search.budgets import Budgets
 from tuning.sensitivity.outcomes import Importance
 from tuning.spec.objectives import Aim, find_aim
@@ -31,7 +31,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class DisplayedValue:
     """A value and the ends of its 95 % interval in the unit that people see, the lower one first."""
 
     value: float | None
@@ -88,7 +88,7 @@ class Measurement:
     steps: int = 0
     peak_memory_bytes: int | None = None
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)
-    shown: Shown | None = None
+    shown: DisplayedValue | None = None
     outcome: str = "running"
     beside: float = 0.0
     label: str = ""
@@ -108,7 +108,7 @@ class TrialRow(Measurement):
     """A trial of the search, with the constraints of the study beside it."""
 
     guard: GuardState | None = None
-    limits: list[Checked] = field(default_factory=list)
+    limits: list[ConstraintCheck] = field(default_factory=list)
     #: In a live study: its value over the baseline's as if the machine had been the same for both, by windows in turns
     #: where there are some. Trials rank by it there.
     over_baseline: float | None = None
@@ -119,7 +119,7 @@ class TrialRow(Measurement):
         return (self.value if self.over_baseline is None else self.over_baseline) or 0.0
 
     @property
-    def broken(self) -> list[Checked]:
+    def broken(self) -> list[ConstraintCheck]:
         """The constraints that it breaks, or of which nobody can tell."""
         return [limit for limit in self.limits if limit.state != "satisfied"]
 
@@ -140,7 +140,7 @@ class Entry:
     validation_loss: float | None = None
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
-    shown: Shown | None = None
+    shown: DisplayedValue | None = None
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)
     resolved: dict[str, Any] = field(default_factory=dict)
 
@@ -159,7 +159,7 @@ class Recommendation(Entry):
 class LossyEntry(Entry):
     """The fastest trial with a lossy setting, and what the loss guard says about it."""
 
-    guard: Judged | None = None
+    guard: GuardResult | None = None
     faster_than_best_exact: bool = False
 
 
@@ -347,7 +347,7 @@ class StudyResult:
     left_alone: dict[str, str] = field(default_factory=dict)
     skipped_illegal: int = 0
     damage: list[str] = field(default_factory=list)
-    failures: FailureBoard | None = None
+    failures: FailureSummary | None = None
     steering: list[SteeringEvent] = field(default_factory=list)
     #: What is left of each knob that was narrowed: a list of values, or the two ends of a range.
     mask: dict[str, Any] = field(default_factory=dict)

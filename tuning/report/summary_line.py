@@ -49,7 +49,7 @@ def _goes_on(document: StudyResult) -> bool:
     return document.state in ("running", "paused", "stopping", "interrupted", "continued")
 
 
-def broken(row: TrialRow) -> str:
+def broken_constraints(row: TrialRow) -> str:
     """Which constraints a trial does not keep, and by how much; empty if it keeps all."""
     return "; ".join(limit.reason for limit in row.broken)
 
@@ -66,7 +66,7 @@ def none_keeps(document: StudyResult) -> str | None:
     value, nearest = min(rows, key=lambda one: (misses(one[1]), -one[0]))
     words = f"{nearest.label} with {document.aim.words(value)}"
     none = f"none of {len(rows)} measured configurations meets every constraint"
-    return f"{none}; the nearest, {words}: {broken(nearest)}"
+    return f"{none}; the nearest, {words}: {broken_constraints(nearest)}"
 
 
 def ruled_out_text(document: StudyResult, best: Entry) -> str:
@@ -77,7 +77,7 @@ def ruled_out_text(document: StudyResult, best: Entry) -> str:
     if not rows:
         return ""
     row, aim = max(rows, key=lambda row: row.ranking), document.aim
-    return f"{aim.objective.better} but ruled out: {row.label}, {aim.words(row.value)}: {broken(row)}"
+    return f"{aim.objective.better} but ruled out: {row.label}, {aim.words(row.value)}: {broken_constraints(row)}"
 
 
 def _nothing(document: StudyResult, state: StudyState) -> str:
@@ -117,7 +117,7 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     words = gain_text(gain, yardstick, objective.better) + _outlook(document)
     row = next((row for row in document.trials if row.number == baseline.trial), None)
     if gain.verdict != "better" and row and row.broken:
-        words += f"; but {baseline.label} is ruled out ({broken(row)})"
+        words += f"; but {baseline.label} is ruled out ({broken_constraints(row)})"
     return words + _comparison_words(document, gain, best, live is not None)
 
 

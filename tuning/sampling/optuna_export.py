@@ -17,7 +17,7 @@ import optuna
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial
 
-from tuning.sampling.optuna_export_storage import Place, SqliteFile
+from tuning.sampling.optuna_export_storage import OptunaStorage, SqliteFile
 from tuning.sampling.optuna_study import directions, to_frozen_trial
 from tuning.space.encoding import Encoding
 from tuning.spec import study_file
@@ -45,7 +45,7 @@ class Mirror:
         folder: Path,
         encoding: Encoding,
         several: Sequence[Aim] = (),
-        place: Place | None = None,
+        place: OptunaStorage | None = None,
         lot: int | None = None,
     ) -> None:
         self._name, self._encoding, self._several = folder.name, encoding, several

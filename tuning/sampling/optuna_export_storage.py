@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOCK_SECONDS = 1.0
 
 
-class Place(Protocol):
+class OptunaStorage(Protocol):
     """Something that Optuna can open."""
 
     #: What it is called in notes.
@@ -94,7 +94,7 @@ class SqliteFile:
 MARK = "workbench_journal"
 
 
-class InDatabase:
+class OptunaDatabase:
     """Optuna's tables; a study there with the same name that somebody else made is left alone."""
 
     name = "Optuna's study in the database"

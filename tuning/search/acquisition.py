@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tuning.search.surrogate import Array, Belief, Posterior, Seen, posterior
+from tuning.search.surrogate import Array, Belief, Observations, Posterior, posterior
 
 #: What one failed trial costs, as a share of the best throughput.
 FAILURE = 0.05
@@ -34,7 +34,7 @@ class Proposal(NamedTuple):
     why: str
 
 
-def propose(belief: Belief, seen: Seen) -> Proposal | None:
+def propose(belief: Belief, seen: Observations) -> Proposal | None:
     """The candidate that promises most; None when all were tried. Skipped ones get their turn when no other is left."""
     left = np.full(len(belief), True)
     left[seen.rows] = False
@@ -50,7 +50,7 @@ def propose(belief: Belief, seen: Seen) -> Proposal | None:
     return Proposal(row, float(fails[row]), float(gains[row]), why)
 
 
-def expected_gain(corrected: Posterior, seen: Seen) -> Array:
+def expected_gain(corrected: Posterior, seen: Observations) -> Array:
     """Expected improvement of throughput over the best so far, in shares of it; before there is one, in shares of the
     best predicted throughput. Closed form of lognormal values (the call of F. Black and M. Scholes, 1973).
     """
@@ -61,7 +61,7 @@ def expected_gain(corrected: Posterior, seen: Seen) -> Array:
     return np.asarray(fast + corrected.slow_chance * (slow - fast), np.float64)
 
 
-def gives_up(belief: Belief, seen: Seen) -> str:
+def explain_infeasibility(belief: Belief, seen: Observations) -> str:
     """Why a study whose trials all failed says that nothing runs; empty while it does not say so."""
     count = len(seen.rows)
     if count < min(LEAST_FAILURES, len(belief)) or not seen.failed.all():
@@ -93,7 +93,7 @@ def _reasons(belief: Belief) -> list[str]:
     return reasons
 
 
-def skipped_candidates(belief: Belief, seen: Seen) -> dict[int, str]:
+def skipped_candidates(belief: Belief, seen: Observations) -> dict[int, str]:
     """Candidates that are not tried while others are left, with the reason of each."""
     fails, tried = posterior(belief, seen).fails, set(seen.rows.tolist())
     rows = [row for row in np.flatnonzero(fails >= HOPELESS).tolist() if row not in tried]
@@ -106,7 +106,7 @@ def _too_full(belief: Belief, fails: Array, row: int) -> str:
     return f"{fills}probability to fail {fails[row]:.0%}"
 
 
-def _reason(corrected: Posterior, seen: Seen, row: int, again: bool) -> str:
+def _reason(corrected: Posterior, seen: Observations, row: int, again: bool) -> str:
     fails = f"probability to fail {corrected.fails[row]:.0%}"
     if again:
         return f"a predicted failure gets a second look: nothing else is left; {fails}"

@@ -46,7 +46,7 @@ def _ran(trial: Trial) -> bool:
 
 
 def infeasible_by_prediction(words: str) -> InfeasibleSpace:
-    """What :func:`tuning.search.acquisition.gives_up` says."""
+    """What :func:`tuning.search.acquisition.explain_infeasibility` says."""
     ends = words.startswith(CERTAIN)
     return InfeasibleSpace(words + (_ONWARDS if ends else ""), ends)
 

@@ -90,7 +90,7 @@ def open_now(state: StudyState, file: StudyFile) -> Iterator[tuple[str, Mask]]:
 def _leaders(state: StudyState, file: StudyFile, keys: tuple[str, ...]) -> list[Point]:
     """The best that differ in what the first phase turns: a layout that is a little slower may gain more later."""
     found: dict[tuple[Any, ...], Point] = {}
-    for trial in leaderboard.standing(state, file).ranked:
+    for trial in leaderboard.make_leaderboard(state, file).ranked:
         found.setdefault(tuple(trial.config.get(key) for key in keys), trial.config)
         if len(found) == LEADERS:
             break

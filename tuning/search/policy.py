@@ -38,10 +38,13 @@ class Step:
 
 
 def next_step(
-    state: StudyState, file: StudyFile, exhausted: bool, hopeless: Callable[[], Collection[str]] = frozenset
+    state: StudyState,
+    file: StudyFile,
+    exhausted: bool,
+    predicted_failures: Callable[[], Collection[str]] = frozenset,
 ) -> Step:
     """Retries first, then the baseline, points by hand, a few first tries, the sampler, and the confirmation.
-    ``hopeless`` are keys of points that are predicted to fail.
+    ``predicted_failures`` are keys of points that are predicted to fail.
     """
     again = next((trial for trial in state.trials if leaderboard.wants_retry(state, trial)), None)
     if again:
@@ -59,7 +62,7 @@ def next_step(
         queued = next(iter(enqueued_points(state)), None)
         if queued:
             return Step("search", "enqueued", queued[1], "added by hand", {"command": queued[0]})
-        first = None if state.enough else _first(state, file, hopeless)
+        first = None if state.enough else _first(state, file, predicted_failures)
         if first:
             return first
         if not exhausted and not state.enough:
@@ -114,7 +117,10 @@ def is_wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
     values = space.base_values | point
     if not is_lossy(values):
         return True
-    if any(loses_as_much(values, space.base_values | one.config) for one in leaderboard.losers(state, file)):
+    if any(
+        loses_as_much(values, space.base_values | one.config)
+        for one in leaderboard.forbidden_trials(state, file)
+    ):
         return False
     if file.in_time or _usual_steps(state, file) >= file.guard.min_steps:
         return True
@@ -125,14 +131,16 @@ def _usual_steps(state: StudyState, file: StudyFile) -> int:
     """Those of a trial: where a time ends it, those that the baseline had."""
     if (steps := file.config.train.known_steps) is not None:
         return steps
-    baseline = leaderboard.standing(state, file).baseline
+    baseline = leaderboard.make_leaderboard(state, file).baseline
     return baseline.steps if baseline is not None else 0
 
 
-def _first(state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]) -> Step | None:
+def _first(
+    state: StudyState, file: StudyFile, predicted_failures: Callable[[], Collection[str]]
+) -> Step | None:
     """What is measured before the sampler is asked."""
     return (
-        _next_first_try(state, file, hopeless)
+        _next_first_try(state, file, predicted_failures)
         or _less_lossy(state, file)
         or _gentlest(state, file)
         or _worked_out(state, file)
@@ -143,7 +151,7 @@ def _worked_out(state: StudyState, file: StudyFile) -> Step | None:
     """The best so far with all that can be worked out for it: formulas have that no slower. In the last part of the
     trials it is measured with each of these taken back as well, for what formulas do not know.
     """
-    space, best = file.search_space, leaderboard.standing(state, file).best
+    space, best = file.search_space, leaderboard.make_leaderboard(state, file).best
     automatic = automatic_point(space)
     if best is None or not automatic:
         return None
@@ -167,7 +175,7 @@ def _worked_out(state: StudyState, file: StudyFile) -> Step | None:
 
 
 def _next_first_try(
-    state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]
+    state: StudyState, file: StudyFile, predicted_failures: Callable[[], Collection[str]]
 ) -> Step | None:
     space = file.search_space
     known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
@@ -177,7 +185,7 @@ def _next_first_try(
 
     found, details = left(_of_earlier_studies(state)), dict[str, Any]()
     if not found and (usual := left(_usual_tries(state, file))):
-        failing = hopeless()
+        failing = predicted_failures()
         found = [each for each in usual if point_key(each[0]) not in failing]
         first = phases.phases(state, file)[:1]
         details = {"turned": first[0].name} if first else {}
@@ -188,9 +196,9 @@ def _less_lossy(state: StudyState, file: StudyFile) -> Step | None:
     """What was faster than the best so far and lost too much, with the nearest value that loses less; None where there
     is none, or all such were measured.
     """
-    space, best = file.search_space, leaderboard.standing(state, file).best
+    space, best = file.search_space, leaderboard.make_leaderboard(state, file).best
     known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
-    for loser in sorted(leaderboard.losers(state, file), key=lambda one: -(one.value or 0.0)):
+    for loser in sorted(leaderboard.forbidden_trials(state, file), key=lambda one: -(one.value or 0.0)):
         if best is not None and (loser.value or 0.0) <= (best.value or 0.0):
             return None
         for point in space.less_lossy(loser.config):
@@ -206,7 +214,7 @@ def _less_lossy(state: StudyState, file: StudyFile) -> Step | None:
 
 def _gentlest(state: StudyState, file: StudyFile) -> Step | None:
     """In a run that goes on, what loses least by the methods of a lossy leader: it leads where it is about as fast."""
-    space, best = file.search_space, leaderboard.standing(state, file).best
+    space, best = file.search_space, leaderboard.make_leaderboard(state, file).best
     if best is None or not live_comparison.ranks(file) or not is_lossy(space.base_values | best.config):
         return None
     known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)

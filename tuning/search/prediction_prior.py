@@ -25,7 +25,7 @@ from tuning.predict.target import Target
 from tuning.search import acquisition, budgets
 from tuning.search.acquisition import HOPELESS
 from tuning.search.budgets import InfeasibleSpace
-from tuning.search.surrogate import Array, Belief, Seen, prediction_errors
+from tuning.search.surrogate import Array, Belief, Observations, prediction_errors
 from tuning.space.points import Point, point_key
 from tuning.space.space import Space
 from tuning.storage.state import StudyState, Trial
@@ -80,17 +80,17 @@ WORTH = 0.01
 
 
 #: Makes the predictions of a space.
-Foresee = Callable[[Space], "Foresight | None"]
+PriorMaker = Callable[[Space], "PredictionPrior | None"]
 
 
-class Foreseen(NamedTuple):
+class PriorProposal(NamedTuple):
     """A point, and why it is next."""
 
     point: Point
     why: str
 
 
-class Foresight:
+class PredictionPrior:
     """Predictions of a space on a target; they are worked out when they are first asked for. ``proposes``: they say
     what is next, too, not only whether anything runs.
     """
@@ -130,7 +130,7 @@ class Foresight:
     def _rows(self) -> dict[str, int]:
         return {point_key(point): row for row, point in enumerate(self.points)}
 
-    def propose(self, state: StudyState, allows: Callable[[Point], bool]) -> Foreseen | None:
+    def propose(self, state: StudyState, allows: Callable[[Point], bool]) -> PriorProposal | None:
         """The next point; None where it is the sampler's turn, or predictions promise nothing any more."""
         if not self._proposes or _proposals(state) % SAMPLED == SAMPLED - 1:
             return None
@@ -142,14 +142,14 @@ class Foresight:
         pool = [row for row, point in enumerate(self.points) if row in known or allows(point)]
         place = {row: number for number, row in enumerate(pool)}
         found = acquisition.propose(
-            _take(belief, pool), Seen.from_lists([place[row] for row in rows], values)
+            _take(belief, pool), Observations.from_lists([place[row] for row in rows], values)
         )
         if found is None:
             return None
         ran = any(np.isfinite(values))
         if ran and (found.fails >= HOPELESS or found.gain < WORTH):
             return None
-        return Foreseen(self.points[pool[found.row]], found.why)
+        return PriorProposal(self.points[pool[found.row]], found.why)
 
     def nothing_runs(self, state: StudyState) -> InfeasibleSpace | None:
         """What is said of a space in which nothing ran so far; None while there is hope."""
@@ -157,16 +157,20 @@ class Foresight:
             return None
         if self.belief is None:
             return budgets.infeasible_by_trials(state)
-        words = acquisition.gives_up(self.belief, Seen.from_lists(*self._measured_rows(state)))
+        words = acquisition.explain_infeasibility(
+            self.belief, Observations.from_lists(*self._measured_rows(state))
+        )
         return budgets.infeasible_by_prediction(words) if words else None
 
-    def hopeless(self, state: StudyState) -> frozenset[str]:
+    def predicted_failures(self, state: StudyState) -> frozenset[str]:
         """Keys of the candidates that will most likely fail, by predictions as the trials corrected them: the sampler
         and first tries leave them out while others are left.
         """
         if not self._proposes or self.belief is None:
             return frozenset()
-        skipped = acquisition.skipped_candidates(self.belief, Seen.from_lists(*self._measured_rows(state)))
+        skipped = acquisition.skipped_candidates(
+            self.belief, Observations.from_lists(*self._measured_rows(state))
+        )
         return frozenset(point_key(self.points[row]) for row in skipped)
 
     def document(self, state: StudyState) -> dict[str, Any] | None:
@@ -176,9 +180,9 @@ class Foresight:
         rows, values = self._measured_rows(state)
         if self.belief is None or not rows:
             return None
-        errors = prediction_errors(self.belief, Seen.from_lists(rows, values))._asdict()
+        errors = prediction_errors(self.belief, Observations.from_lists(rows, values))._asdict()
         errors["within"] = errors["within"] if np.isfinite(errors["within"]) else None
-        counts = {"candidates": len(self.points), "skipped": len(self.hopeless(state))}
+        counts = {"candidates": len(self.points), "skipped": len(self.predicted_failures(state))}
         return errors | counts | {"source": self._target.constants_source}
 
     def _measured_rows(self, state: StudyState) -> tuple[list[int], list[float]]:

@@ -9,7 +9,7 @@ from tuning.analysis import leaderboard
 from tuning.sampling.optuna_study import Draw, Index
 from tuning.search import budgets, phases, policy
 from tuning.search.budgets import LEFT_OUT, SPACE_IS_MEASURED
-from tuning.search.prediction_prior import Foresight
+from tuning.search.prediction_prior import PredictionPrior
 from tuning.space.encoding import Encoding
 from tuning.space.points import Point, point_key
 from tuning.space.space import Space
@@ -33,11 +33,11 @@ class Proposer:
         given: StudyFile,
         journal: Journal,
         encoding: Encoding,
-        foresight: Foresight | None = None,
+        prior: PredictionPrior | None = None,
         place: int = 0,
     ) -> None:
         sampler_choice.check(given.sampler, given.search_space)
-        self._given, self._journal, self._encoding, self._foresight = given, journal, encoding, foresight
+        self._given, self._journal, self._encoding, self._prior = given, journal, encoding, prior
         self._place, self._told = place, set[int]()
         self._sampler = self._choice()
         several = given.aims if given.objectives else ()
@@ -91,7 +91,7 @@ class Proposer:
         self._exhausted = self._mask
         masked = f"every legal point inside the mask ({self._mask}) was measured"
         note = masked if self._mask.limits else SPACE_IS_MEASURED
-        left_out = (LEFT_OUT,) if leaderboard.losers(state, file) else ()
+        left_out = (LEFT_OUT,) if leaderboard.forbidden_trials(state, file) else ()
         for text in (*left_out, note):
             if text not in state.notes:
                 self._journal.append("note", text=text)
@@ -101,10 +101,10 @@ class Proposer:
         """What predictions want next inside a mask, else the sampler."""
         if (foreseen := self._predicted_draw(state, file, mask)) is not None:
             return foreseen
-        hopeless = self.hopeless()
+        predicted_failures = self.predicted_failures()
         return self._index.ask(
             leaderboard.visited_keys(state, file.search_space),
-            lambda point: policy.is_wanted(point, state, file) and point_key(point) not in hopeless,
+            lambda point: policy.is_wanted(point, state, file) and point_key(point) not in predicted_failures,
             self._space_of(mask) if mask.limits else None,
         )
 
@@ -117,7 +117,7 @@ class Proposer:
 
     def _nothing_runs(self, state: StudyState) -> bool:
         """Whether nothing will run; says so, or that nothing ran so far, once."""
-        asked = self._foresight
+        asked = self._prior
         found = asked.nothing_runs(state) if asked else budgets.infeasible_by_trials(state)
         if found is None:
             return False
@@ -126,17 +126,17 @@ class Proposer:
             self._journal.append("note", text=found.words)
         return found.ends
 
-    def hopeless(self) -> frozenset[str]:
+    def predicted_failures(self) -> frozenset[str]:
         """Keys of points that are predicted to fail."""
-        return self._foresight.hopeless(self._journal.state) if self._foresight else frozenset()
+        return self._prior.predicted_failures(self._journal.state) if self._prior else frozenset()
 
     def predictions(self) -> dict[str, Any] | None:
         """How wrong they were so far; None where they are not asked."""
-        return self._foresight.document(self._journal.state) if self._foresight else None
+        return self._prior.document(self._journal.state) if self._prior else None
 
     def _predicted_draw(self, state: StudyState, file: StudyFile, open_now: Mask) -> Draw | None:
         """What predictions would measure next."""
-        if self._foresight is None:
+        if self._prior is None:
             return None
         space = self._given.search_space
         visited = leaderboard.visited_keys(state, space)
@@ -148,7 +148,7 @@ class Proposer:
                 and open_now.allows(point, space)
             )
 
-        found = self._foresight.propose(state, allows)
+        found = self._prior.propose(state, allows)
         if found is None:
             return None
         return Draw(found.point, self._encoding.encode(found.point) or {}, 0, "prior", found.why)

@@ -101,14 +101,14 @@ class Belief:
         return len(self.log_seconds)
 
 
-class Seen(NamedTuple):
+class Observations(NamedTuple):
     """Trials of this study in order: the candidate of each, and its log seconds, NaN where it failed."""
 
     rows: Rows
     log_seconds: Array
 
     @classmethod
-    def from_lists(cls, rows: list[int], log_seconds: list[float]) -> Seen:
+    def from_lists(cls, rows: list[int], log_seconds: list[float]) -> Observations:
         """From lists."""
         return cls(np.array(rows, np.intp), np.array(log_seconds, np.float64))
 
@@ -155,7 +155,7 @@ class PredictionErrors(NamedTuple):
     risky_ran: int
 
 
-def posterior(belief: Belief, seen: Seen) -> Posterior:
+def posterior(belief: Belief, seen: Observations) -> Posterior:
     """What trials make of a belief. Cost: candidates times trials."""
     fails, shift, nothing = _fails(belief, seen)
     rows, measured = seen.rows[~seen.failed], seen.log_seconds[~seen.failed]
@@ -173,12 +173,12 @@ def posterior(belief: Belief, seen: Seen) -> Posterior:
     return Posterior(fast, fast + belief.slower, spread, slow_chance, fails, bias, scale, shift, nothing)
 
 
-def prediction_errors(belief: Belief, seen: Seen) -> PredictionErrors:
+def prediction_errors(belief: Belief, seen: Observations) -> PredictionErrors:
     """Each trial beside what was believed of it before the study began."""
     after = posterior(belief, seen)
     ran = ~seen.failed
     rows, measured = seen.rows[ran], seen.log_seconds[ran]
-    before = posterior(belief, Seen.from_lists([], []))
+    before = posterior(belief, Observations.from_lists([], []))
     off = np.minimum(np.abs(measured - before.fast[rows]), np.abs(measured - before.slow[rows]))
     within = float((off < HALF_OF_90_PERCENT * before.spread[rows]).mean()) if len(rows) else float("nan")
     fails = before.fails[seen.rows]
@@ -218,7 +218,7 @@ def _was_slow(belief: Belief, rows: Rows, measured: Array) -> Array:
     return np.asarray(odds / (1 + odds), np.float64)
 
 
-def _fails(belief: Belief, seen: Seen) -> tuple[Array, float, float]:
+def _fails(belief: Belief, seen: Observations) -> tuple[Array, float, float]:
     """Probability of each candidate to fail, the mean shift in logits, and the probability that none that is left runs.
 
     The shift's posterior is taken on a grid; trials that were certain to fail say nothing of it.

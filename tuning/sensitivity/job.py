@@ -20,7 +20,7 @@ from typing import IO, TypeVar
 from engine.config.errors import InputError, WorkbenchError
 from engine.run import child_process, run_folder
 from tuning.sensitivity import outcomes
-from tuning.sensitivity.outcomes import Fanova, Kept, Method, Shap
+from tuning.sensitivity.outcomes import Fanova, Method, Shap, StoredOutcome
 
 METHODS: tuple[Method, ...] = ("fanova", "shap")
 NAMES: dict[Method, str] = {"fanova": "fANOVA", "shap": "SHAP"}
@@ -65,16 +65,16 @@ def path(study: Path, method: Method, trials: int) -> Path:
 def write(study: Path, trials: int, found: Fanova | Shap) -> None:
     """Keep an outcome, whole or not at all."""
     (study / FOLDER).mkdir(exist_ok=True)
-    run_folder.write_json(path(study, found.method, trials), Kept(trials, found).as_dict())
+    run_folder.write_json(path(study, found.method, trials), StoredOutcome(trials, found).as_dict())
 
 
-def read(study: Path, kind: type[Found], trials: int) -> Kept[Found] | None:
+def read(study: Path, kind: type[Found], trials: int) -> StoredOutcome[Found] | None:
     """The outcome over exactly so many trials, or None."""
     document = run_folder.read_json(path(study, kind.method, trials))
     return outcomes.parse_kept(kind, document) if document else None
 
 
-def newest(study: Path, kind: type[Found], trials: int) -> Kept[Found] | None:
+def newest(study: Path, kind: type[Found], trials: int) -> StoredOutcome[Found] | None:
     """The outcome over the most trials, of at most so many; a study only grows."""
     names = (
         re.fullmatch(rf"{kind.method}-(\d+)\.json", file.name) for file in (study / FOLDER).glob("*.json")
@@ -97,7 +97,7 @@ class AnalysisError(WorkbenchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AnalysisRequest:
     """What is to be worked out over so many ended trials of the study in ``folder``, and in how many seconds."""
 
     folder: Path
@@ -106,7 +106,7 @@ class Asked:
     limit_seconds: float = LIMIT_SECONDS
 
 
-def outcome(asked: Asked, tell: Tell = lambda *_: None) -> Kept[Fanova | Shap]:
+def outcome(asked: AnalysisRequest, tell: Tell = lambda *_: None) -> StoredOutcome[Fanova | Shap]:
     """The outcome that is kept for these trials, or else worked out now. Where the time is over, what there is of it.
 
     Raises:
@@ -126,7 +126,7 @@ def outcome(asked: Asked, tell: Tell = lambda *_: None) -> Kept[Fanova | Shap]:
     )
 
 
-def _run(asked: Asked, tell: Tell) -> tuple[int | None, str]:
+def _run(asked: AnalysisRequest, tell: Tell) -> tuple[int | None, str]:
     """How the process ended, None if its time was over, and the last line that it said."""
     over = threading.Event()
     with tempfile.TemporaryFile() as errors:
@@ -168,7 +168,7 @@ def _last_line(errors: IO[bytes]) -> str:
     return lines[-1] if lines else ""
 
 
-def _failure_reason(asked: Asked, ended: int | None, last_words: str) -> str:
+def _failure_reason(asked: AnalysisRequest, ended: int | None, last_words: str) -> str:
     if ended is None:
         return f"had nothing yet after {asked.limit_seconds:g} s; give it longer with --limit SECONDS"
     if ended < 0:

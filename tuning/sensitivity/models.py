@@ -27,9 +27,9 @@ from tuning.sensitivity.data import Array, Columns, columns
 from tuning.sensitivity.effects import nearest, neighbours
 from tuning.sensitivity.importance import build_study
 from tuning.sensitivity.outcomes import (
-    Explained,
     Fanova,
     KnobEffect,
+    ModelEffects,
     PairEffect,
     PredictedKnob,
     PredictedNeighbour,
@@ -248,7 +248,7 @@ _AVERAGED = 200
 TellStage = Callable[[float, str], None]
 
 
-class Fitted(NamedTuple):
+class FittedModel(NamedTuple):
     """A model and what it was fitted to."""
 
     found: Surrogate
@@ -276,9 +276,9 @@ def explain_trials(state: StudyState, file: StudyFile, tell: TellStage) -> Shap:
 
 def _of_values(
     state: StudyState, space: Space, tell: Callable[[float], None]
-) -> tuple[Explained, Fitted | None]:
+) -> tuple[ModelEffects, FittedModel | None]:
     trials = data.measured_trials(state)
-    known = Explained(trials=len(trials), r_squared=None, unit="percent")
+    known = ModelEffects(trials=len(trials), r_squared=None, unit="percent")
     if len(trials) < MINIMUM_TRIALS_OF_MODEL:
         few = f"needs {MINIMUM_TRIALS_OF_MODEL} measured trials; there are {len(trials)}"
         return replace(known, reason=few), None
@@ -298,10 +298,10 @@ def _of_values(
 
 def _of_failures(
     state: StudyState, space: Space, tell: Callable[[float], None]
-) -> tuple[Explained, Fitted | None]:
+) -> tuple[ModelEffects, FittedModel | None]:
     found = data.judged_trials(state)
     bad = sum(1 for _, failed in found if failed)
-    known = Explained(trials=len(found), failed=bad, auc=None, unit="percentage points")
+    known = ModelEffects(trials=len(found), failed=bad, auc=None, unit="percentage points")
     if min(bad, len(found) - bad) < MINIMUM_OF_EACH:
         few = f"needs {MINIMUM_OF_EACH} trials that failed and as many that ran; {bad} of {len(found)} failed"
         return replace(known, reason=few), None
@@ -322,12 +322,12 @@ def _poor(score: str, least: float) -> str:
     )
 
 
-def _fit(space: Space, points: list[Point], targets: Any) -> Fitted | None:
+def _fit(space: Space, points: list[Point], targets: Any) -> FittedModel | None:
     made = columns(space.knobs, points)
-    return Fitted(fit(made.encode(points), targets), made, points) if made.groups else None
+    return FittedModel(fit(made.encode(points), targets), made, points) if made.groups else None
 
 
-def _dependence(fitted: Fitted, space: Space) -> list[PredictedKnob]:
+def _dependence(fitted: FittedModel, space: Space) -> list[PredictedKnob]:
     """The mean prediction at each value of each knob: trials in which it acts, moved there, as far as that is legal."""
     count = len(fitted.points)
     chosen = np.random.default_rng(0).permutation(count)[:_AVERAGED]
@@ -351,14 +351,14 @@ def _points_at(points: Sequence[Point], key: str, value: Any, space: Space) -> l
     return [point for point in found if point is not None]
 
 
-def _predict_value(value: Any, points: Sequence[Point], fitted: Fitted) -> PredictedValue:
+def _predict_value(value: Any, points: Sequence[Point], fitted: FittedModel) -> PredictedValue:
     full = [point for point in points if fitted.columns.know(point)]
     mean = float(np.exp(fitted.found.predict(fitted.columns.encode(full))).mean()) if full else None
     return PredictedValue(value, len(full), mean)
 
 
 def _neighbours(
-    state: StudyState, file: StudyFile, fitted: Fitted, fails: Fitted | None
+    state: StudyState, file: StudyFile, fitted: FittedModel, fails: FittedModel | None
 ) -> list[PredictedNeighbour]:
     """What neighbours that were not measured are predicted to lose, with what 90 % of held-out trials were off."""
     winner = confirmation.winner(state, file)
@@ -378,7 +378,7 @@ def _neighbours(
     return rows
 
 
-def _chance(fails: Fitted | None, point: Point) -> float | None:
+def _chance(fails: FittedModel | None, point: Point) -> float | None:
     if fails is None or not fails.columns.know(point):
         return None
     return float(np.clip(fails.found.predict(fails.columns.encode([point]))[0], 0, 1))

@@ -81,7 +81,7 @@ class PairEffect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class ModelEffects:
     """A model's effects in ``unit``; ``knobs`` is None with the ``reason`` where the model is not interpreted.
 
     Its score on trials held out is ``r_squared`` of a model of values, ``auc`` of a model of failures.
@@ -143,8 +143,8 @@ class Shap:
 
     method: ClassVar[Method] = "shap"
     winner: int | None = None
-    value: Explained
-    failure: Explained
+    value: ModelEffects
+    failure: ModelEffects
     dependence: list[PredictedKnob] = field(default_factory=list)
     neighbours: list[PredictedNeighbour] = field(default_factory=list)
     complete: bool = True
@@ -161,7 +161,7 @@ Found_co = TypeVar("Found_co", bound=Fanova | Shap, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Generic[Found_co]):
+class StoredOutcome(Generic[Found_co]):
     """An outcome and over how many ended trials of the study it was worked out."""
 
     of_trials: int
@@ -173,12 +173,12 @@ class Kept(Generic[Found_co]):
         return head | plain(self.found)
 
 
-def parse_kept(kind: type[Found_co], data: dict[str, Any]) -> Kept[Found_co] | None:
+def parse_kept(kind: type[Found_co], data: dict[str, Any]) -> StoredOutcome[Found_co] | None:
     """What a file holds, or None if it is of another version or shape."""
     if data.get("version") != VERSION:
         return None
     try:
-        return Kept(msgspec.convert(data.get("of_trials"), int), msgspec.convert(data, kind))
+        return StoredOutcome(msgspec.convert(data.get("of_trials"), int), msgspec.convert(data, kind))
     except msgspec.ValidationError:
         return None
 
@@ -187,7 +187,7 @@ def parse_kept(kind: type[Found_co], data: dict[str, Any]) -> Kept[Found_co] | N
 class Answer(Generic[Found_co]):
     """The newest outcome of a method with what makes it old, or why there is none."""
 
-    kept: Kept[Found_co] | None = None
+    kept: StoredOutcome[Found_co] | None = None
     reason: str = ""
     note: str = ""
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from engine.config.environment import SECTION, VARIABLES, silent
+from engine.config.environment import SECTION, VARIABLES, ineffective_reason
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import KNOBS, facts_of
 from engine.config.knobs.facts import AUTO, GIVEN, UNSAID, Search
@@ -253,5 +253,5 @@ def offered_environment(kind: str, ranks: int, cores: int) -> dict[str, list[Any
     return {
         f"{SECTION}.{name}": [None, *(threads if name == "OMP_NUM_THREADS" else known.offered)]
         for name, known in VARIABLES.items()
-        if silent(name, kind, ranks) is None
+        if ineffective_reason(name, kind, ranks) is None
     }

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, TypeVar
 
-from engine.config.knobs.catalogue import AUTOMATIC, acts, deciding, facts_of
+from engine.config.knobs.catalogue import AUTOMATIC, acts, deciding_knobs, facts_of
 from engine.config.knobs.facts import AUTO, GIVEN, UNSAID, data_ranks
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
@@ -136,7 +136,7 @@ class Points:
     @cached_property
     def deciding(self) -> tuple[str, ...]:
         """The knobs on whose values it depends whether others act."""
-        return deciding()
+        return deciding_knobs()
 
     @cached_property
     def base_values(self) -> Point:

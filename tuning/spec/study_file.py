@@ -38,7 +38,7 @@ from tuning.spec.terms import (  # fmt: skip
     Price,
     Quality,
     Racing,
-    Simulated,
+    SimulatedCluster,
     check_budget,
     check_objectives,
     check_price,
@@ -96,7 +96,7 @@ class StudyFile(Section):
     equal_within: Annotated[float, Field(ge=0, lt=1)] = EQUAL_WITHIN
     racing: bool | Racing | None = None
     budget_seconds: Positive | None = None
-    simulate: Simulated | None = None
+    simulate: SimulatedCluster | None = None
     live: Live | None = None
     trainer: Command | None = None
     sampler: Annotated[str, OneOf(sampler_choice.names)] = "auto"

@@ -150,7 +150,7 @@ class Live(Section):
     trainer: Trainer | None = None
 
 
-class Simulated(Section):
+class SimulatedCluster(Section):
     """Trials are played on a model of a cluster: a known one or a TOML file. Steps stray by ``noise``, a share."""
 
     cluster: str
@@ -339,7 +339,7 @@ def environment_outcome(outcome: RunOutcome, summary: RunSummary) -> RunOutcome:
 
 def _refuse(found: dict[str, object], kind: str, ranks: int, reason: str) -> None:
     for name, value in found.items():
-        why = environment.silent(name.rpartition(".")[2], kind, ranks)
+        why = environment.ineffective_reason(name.rpartition(".")[2], kind, ranks)
         if why is not None:
             raise InputError(name, value, f"{why}{reason}; leave it out")
 

@@ -8,14 +8,14 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from tuning.space.knobs import Knob
 from tuning.spec.objectives import Aim
-from tuning.spec.terms import Budget, Command, Live, Price, Simulated
+from tuning.spec.terms import Budget, Command, Live, Price, SimulatedCluster
 from tuning.spec.trainers.command_input import PREFIX
 
 #: What can be measured of a trainer that is not this project's.
 _OF_STEPS = ("tokens_per_second", "step_seconds")
 
 
-class Asked(Protocol):
+class StudyRequest(Protocol):
     """What is looked at of a study's file."""
 
     @property
@@ -31,7 +31,7 @@ class Asked(Protocol):
     def trainer(self) -> Command | None: ...
 
     @property
-    def simulate(self) -> Simulated | None: ...
+    def simulate(self) -> SimulatedCluster | None: ...
 
     @property
     def budget(self) -> Budget | None: ...
@@ -58,8 +58,8 @@ class Asked(Protocol):
         """What it aims at."""
 
 
-def check_trainer(file: Asked) -> None:
-    """A trainer that is not this project's is told by its values alone, and measures nothing but steps.
+def check_trainer(file: StudyRequest) -> None:
+    """A trainer that is not this project's receives only ``trainer.*`` values and reports only step times.
 
     Raises:
         InputError: the first thing that it cannot do.
@@ -83,7 +83,7 @@ def check_trainer(file: Asked) -> None:
     _check_steps_alone(file)
 
 
-def _check_steps_alone(file: Asked) -> None:
+def _check_steps_alone(file: StudyRequest) -> None:
     """A trainer that is not this project's has ranks of its own, and tells of its steps."""
     if file.ranks != 1:
         raise InputError("ranks", file.ranks, "are the trainer's own here, see its command; leave it out")
@@ -92,7 +92,7 @@ def _check_steps_alone(file: Asked) -> None:
         raise InputError("objective", others[0], remedy)
 
 
-def _check_command(file: Asked) -> None:
+def _check_command(file: StudyRequest) -> None:
     """Trials of a command follow each other, and turn what stands in it."""
     assert file.trainer is not None
     _check_steps_alone(file)

@@ -44,7 +44,7 @@ def send(
     return sent.id
 
 
-def pending(folder: Path, applied: Collection[str]) -> list[Command]:
+def pending_commands(folder: Path, applied: Collection[str]) -> list[Command]:
     """Commands not answered yet, oldest first; a file that is no command is one named ``unreadable``."""
     inbox = folder / run_folder.COMMANDS
     names = [path for path in inbox.glob("*.json") if path.stem not in applied] if inbox.is_dir() else []

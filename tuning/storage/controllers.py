@@ -32,7 +32,7 @@ FRESH_SECONDS = 60.0
 BEAT_SECONDS, LOOK_SECONDS = 5.0, 1.0
 
 
-class Leased(Protocol):
+class LeasedTrial(Protocol):
     """A trial that runs."""
 
     @property
@@ -44,7 +44,7 @@ class Leased(Protocol):
         """Who runs it."""
 
 
-class Crew:
+class StudyControllers:
     """The controllers of a study that is kept in a folder, seen by one of them."""
 
     def __init__(self, folder: Path, me: Member) -> None:
@@ -120,13 +120,13 @@ class Crew:
         self._looked = time.monotonic()
 
     def _look(self) -> list[Member]:
-        return present(self._folder.parent)
+        return present_controllers(self._folder.parent)
 
     def _place(self, member: Member) -> Path:
         return self._folder / f"{member['host']}-{member['pid']}.json"
 
 
-def present(folder: Path) -> list[Member]:
+def present_controllers(folder: Path) -> list[Member]:
     """The controllers that left their file in a study's folder and live, the oldest first."""
     found = []
     for path in sorted((folder / CONTROLLERS).glob("*.json")):
@@ -157,7 +157,7 @@ def words(member: Member) -> str:
     return f"process {member.get('pid')} on {member.get('host', socket.gethostname())}"
 
 
-def select_local(under_way: Sequence[Leased]) -> list[Leased]:
+def select_local(under_way: Sequence[LeasedTrial]) -> list[LeasedTrial]:
     """The trials that run on this host; a study that began before hosts were noted has no others."""
     return [trial for trial in under_way if is_here(trial.lease or {})]
 
@@ -251,7 +251,7 @@ def take(folder: Path, join: bool = False, ways: str = "work on it together with
         with (folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held only while deciding: two starts at once must not both win
             status = StudyStatus.from_folder(folder)
-            others, owner = present(folder), dict(ownership.me())
+            others, owner = present_controllers(folder), dict(ownership.me())
             if status.alive and not others:
                 others = [status.owner or {}]
             if others and not join:
@@ -267,7 +267,7 @@ def take(folder: Path, join: bool = False, ways: str = "work on it together with
 
 def give_up(folder: Path) -> None:
     """After :func:`take`, when a study could not begin: nobody runs it, unless others do."""
-    if not present(folder):
+    if not present_controllers(folder):
         with suppress(OSError):
             update_status(folder, state="interrupted")
 

@@ -62,7 +62,7 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class Narrowed(Space):
+class MaskedSpace(Space):
     """The part of a space that a mask leaves. Its points are written as the whole space writes them."""
 
     whole: Space
@@ -92,7 +92,7 @@ def narrow_space(space: Space, mask: Mask) -> Space:
     if not mask.limits:
         return space
     knobs = tuple(mask.by_key.get(knob.key, knob) for knob in space.knobs)
-    return Narrowed(
+    return MaskedSpace(
         space.base, space.ranks, knobs, space.resolve, space.as_it_stands, space, mask, refuses=space.refuses
     )
 

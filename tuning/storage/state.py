@@ -96,7 +96,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Inherited:
+class InheritedMeasurements:
     """What an earlier study measured. ``same``: it asked the same question on the same machine, so its values count for
     the sampler; otherwise only its best points are tried first. ``first``: points to measure again first.
     """
@@ -133,7 +133,7 @@ class StudyState:
     turned: dict[str, Any] = field(default_factory=dict)
     continues: tuple[str, ...] = ()
     successor: dict[str, Any] | None = None
-    inherited: tuple[Inherited, ...] = ()
+    inherited: tuple[InheritedMeasurements, ...] = ()
     machine: str | None = None
     #: How many lines were taken: another number is another state of the study.
     version: int = field(default=0, compare=False)
@@ -244,7 +244,9 @@ class StudyState:
             for row in line["trials"]
         )
         first = tuple(line["first"])
-        self.inherited += (Inherited(line["study"], bool(line["same"]), line["words"], trials, first),)
+        self.inherited += (
+            InheritedMeasurements(line["study"], bool(line["same"]), line["words"], trials, first),
+        )
 
     def _take_proposal(self, line: Line) -> None:
         number = int(line["number"])

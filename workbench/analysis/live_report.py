@@ -21,7 +21,7 @@ from tuning.analysis.learning import learning
 from tuning.execution.live.ongoing_run import runs_of
 from tuning.report.study_result import Gain, StudyResult, TrialRow
 from tuning.storage.state import CHECK
-from workbench.analysis.live_timeline import Floats, Timeline, Turned, changes_of, timeline_of
+from workbench.analysis.live_timeline import Floats, Timeline, ValueChange, changes_of, timeline_of
 
 #: Points of the curve, at the most.
 POINTS = 400
@@ -71,7 +71,7 @@ class WindowRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class RecentGain:
     """What the steps since the last window and the last change brought, whoever made it, with the values that the run
     has now: seconds that the baseline would have taken more, by the gain that the study tells of these values, and the
     ends of their 95 % interval; by the baseline's own seconds where they were set by somebody else.
@@ -114,9 +114,9 @@ class LiveReport:
     over: str
     #: The window that is measured now, its values and why; empty where none is.
     measuring: str
-    since: Since | None
+    since: RecentGain | None
     #: Every turn of the run, in order: the steps that were undone are not among them.
-    changes: list[Turned]
+    changes: list[ValueChange]
     #: Over the last steps.
     tokens_per_second: float | None
     curve_steps: list[int]
@@ -195,7 +195,7 @@ def _baseline_error(result: StudyResult) -> float | None:
     return (own.high - own.low) / 2 / own.value
 
 
-def _with_baseline_s(row: Turned, timeline: Timeline, untuned: Floats, share: float) -> Turned:
+def _with_baseline_s(row: ValueChange, timeline: Timeline, untuned: Floats, share: float) -> ValueChange:
     """A turn whose interval counts that of the baseline, too, as all that is said to be saved does."""
     if row.saved_seconds is None or row.saved_low is None or row.saved_high is None:
         return row
@@ -205,7 +205,7 @@ def _with_baseline_s(row: Turned, timeline: Timeline, untuned: Floats, share: fl
     return replace(row, saved_low=low, saved_high=saved + math.hypot(row.saved_high - saved, more))
 
 
-def _by_gain(turned: list[Turned], since: Since | None, after: int) -> list[Turned]:
+def _by_gain(turned: list[ValueChange], since: RecentGain | None, after: int) -> list[ValueChange]:
     """The last turn, where it is of after the search, brought what the gain that is told says."""
     if not turned or since is None or turned[-1].step < after:
         return turned
@@ -293,7 +293,7 @@ def change_columns(report: LiveReport) -> dict[str, list[Any]]:
     }
 
 
-def change_words(row: Turned) -> str:
+def change_words(row: ValueChange) -> str:
     """A turn in one line."""
     values = ", ".join(f"{key} = {value}" for key, value in row.values.items())
     bought = (
@@ -336,7 +336,7 @@ def _gain_seconds(seconds: Floats, usual: float, gain: Gain) -> Floats:
 
 def _gain_since(
     first: int, result: StudyResult, timeline: Timeline, base: float, gained: tuple[Gain, float] | None
-) -> Since | None:
+) -> RecentGain | None:
     """Of the steps from ``first`` on: the study's last turn, one by hand, or of a search that followed. ``gained``: the
     gain of the run's values, and what a step took when it was measured.
     """
@@ -347,14 +347,14 @@ def _gain_since(
     if gained is not None:
         counted = float(_gain_seconds(seconds, gained[1], gained[0]).sum())
         saved, *ends = (None if one is None else counted * (one - 1) for one in _three(gained[0]))
-        return Since(first, last, saved or 0.0, ends[0], ends[1])
+        return RecentGain(first, last, saved or 0.0, ends[0], ends[1])
     found, count = mean_interval(seconds), len(seconds)
     saved, half = count * (base - found.value), None
     share = _baseline_error(result)
     if found.low is not None and found.high is not None and share is not None:
         half = count * math.hypot((found.high - found.low) / 2, base * share)
     ends = [None, None] if half is None else [saved - half, saved + half]
-    return Since(first, last, saved, ends[0], ends[1])
+    return RecentGain(first, last, saved, ends[0], ends[1])
 
 
 def _three(gain: Gain) -> tuple[float, float | None, float | None]:
@@ -438,7 +438,7 @@ def _group_bounds(steps: int) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in itertools.pairwise(ends)]
 
 
-def standing(report: LiveReport) -> str:
+def run_progress(report: LiveReport) -> str:
     """Where the run is, and what it went through."""
     text = f"step {report.step:,} of {report.steps:,}" + (", ended" if report.state == "ended" else "")
     if len(report.runs) > 1:
@@ -472,7 +472,7 @@ def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:+,.1f} s" if value < 0 else f"{value:,.1f} s"
 
 
-def since_words(since: Since) -> str:
+def since_words(since: RecentGain) -> str:
     """What the values that the run has now have brought so far."""
     verb, sign = ("saved", 1) if since.seconds >= 0 else ("lost", -1)
     ends = sorted(sign * end for end in (since.low, since.high) if end is not None)
@@ -485,7 +485,7 @@ def since_words(since: Since) -> str:
 
 def lines(report: LiveReport) -> list[str]:
     """What ``tune`` and ``show`` print of it."""
-    found = [f"run {report.run}: {standing(report)}"]
+    found = [f"run {report.run}: {run_progress(report)}"]
     if report.saved_seconds is not None:
         even = "not yet" if report.break_even_step is None else f"at step {report.break_even_step:,}"
         found.append(

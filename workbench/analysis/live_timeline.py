@@ -50,7 +50,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class ValueChange:
     """Values that hold from a ``step`` on to before ``end``, who turned them, and the seconds that the baseline would
     have taken more for these steps, with the ends of their 95 % interval where there are enough steps for one. What was
     undone before belongs to no turn.
@@ -92,26 +92,28 @@ def _whole(steps: JoinedSteps) -> JoinedSteps:
 
 def changes_of(
     folders: Sequence[Path], keys: Collection[str], timeline: Timeline, saved: Floats | None
-) -> list[Turned]:
+) -> list[ValueChange]:
     """Of all runs, without what a run did twice: the last one that did a step counts. One that was started again has
     its own values of these ``keys`` from its first step on.
     """
-    known: dict[int, list[_Told]] = {}
+    known: dict[int, list[_ManualValue]] = {}
     for folder in folders:
         records = RunRecords(folder / run_folder.RECORDS)
         rows, first = change_rows(records), _first_step(records)
         known = {step: told for step, told in known.items() if step < first}
         if folder != folders[0] and first < math.inf:
-            known[int(first)] = [_Told(key, value, AGAIN) for key, value in _began_with(folder, keys).items()]
+            known[int(first)] = [
+                _ManualValue(key, value, AGAIN) for key, value in _began_with(folder, keys).items()
+            ]
         for row in rows:
-            known.setdefault(row.step, []).append(_Told(row.key, row.new, str(row.by)))
+            known.setdefault(row.step, []).append(_ManualValue(row.key, row.new, str(row.by)))
     steps = sorted(known)
     ends = [*steps[1:], int(timeline.steps[-1]) + 1 if len(timeline.steps) else 0]
     found = []
     for step, end in zip(steps, ends, strict=False):
         inside = (timeline.steps >= step) & (timeline.steps < end)
         values = {told.key: told.value for told in known[step]}
-        found.append(Turned(step, end, values, known[step][-1].by, *_sum(saved, inside)))
+        found.append(ValueChange(step, end, values, known[step][-1].by, *_sum(saved, inside)))
     return found
 
 
@@ -132,7 +134,7 @@ def _sum(
     return float(mine.sum()), ends[0], ends[1]
 
 
-class _Told(NamedTuple):
+class _ManualValue(NamedTuple):
     key: str
     value: Any
     by: str

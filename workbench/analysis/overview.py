@@ -36,7 +36,7 @@ Load = Callable[[str], tuple[StudyView, StudyDocument]]
 
 
 @dataclass(frozen=True, slots=True)
-class TrialNow:
+class CurrentTrial:
     """A trial that is being measured."""
 
     number: int
@@ -45,7 +45,7 @@ class TrialNow:
 
 
 @dataclass(frozen=True, slots=True)
-class StudyNow:
+class CurrentStudy:
     """A study. ``seconds_left`` is of its search: trials left by the mean length of the last ones, over those that are
     measured at a time; None while nothing can be said. ``repeats`` says whether the best are measured again afterwards.
     """
@@ -63,12 +63,12 @@ class StudyNow:
     unit: str
     gain: Gain | None
     gain_line: str
-    now: list[TrialNow]
+    now: list[CurrentTrial]
     failed: int
 
 
 @dataclass(frozen=True, slots=True)
-class RunNow:
+class CurrentRun:
     """A run of no study that goes on; ``seconds_left`` by its pace so far, to its last step or its time limit."""
 
     id: str
@@ -94,10 +94,10 @@ class Overview:
     """``last`` is the study that ended last; None while one runs, or where there is none."""
 
     home: str
-    studies: list[StudyNow]
-    runs: list[RunNow]
+    studies: list[CurrentStudy]
+    runs: list[CurrentRun]
     problems: list[Problem]
-    last: StudyNow | None
+    last: CurrentStudy | None
     run_count: int
     study_count: int
 
@@ -106,13 +106,13 @@ class Overview:
         return asdict(self)
 
 
-def study_now(view: StudyView, document: StudyDocument) -> StudyNow:
+def study_now(view: StudyView, document: StudyDocument) -> CurrentStudy:
     """A study as it stands."""
     result, aim = document.result, document.result.aim
     best, gain = result.best, result.gain
     under_way = view.journal.under_way if view.alive else ()
     labels = {row.number: row.label for row in [*result.trials, *result.confirmations]}
-    return StudyNow(
+    return CurrentStudy(
         name=view.name,
         state=view.state,
         phase=view.status.phase if view.alive else None,
@@ -126,7 +126,7 @@ def study_now(view: StudyView, document: StudyDocument) -> StudyNow:
         unit=aim.unit,
         gain=gain,
         gain_line=_gain_line(result),
-        now=[TrialNow(one.number, one.run, labels.get(one.number, "")) for one in under_way],
+        now=[CurrentTrial(one.number, one.run, labels.get(one.number, "")) for one in under_way],
         failed=_count_failures(result),
     )
 
@@ -155,7 +155,7 @@ def _seconds_left(result: StudyResult, at_a_time: int) -> float | None:
     return left * fmean(took[-_RECENT_TRIALS:]) / max(1, at_a_time)
 
 
-def run_now(home: Path, row: RunRow, now: float) -> RunNow:
+def run_now(home: Path, row: RunRow, now: float) -> CurrentRun:
     """A run that goes on, from its progress page."""
     folder = home / row.id
     train = (run_folder.read_json(folder / run_folder.CONFIG) or {}).get("train") or {}
@@ -166,7 +166,7 @@ def run_now(home: Path, row: RunRow, now: float) -> RunNow:
         left = max(0.0, (steps - step) * (now - row.started_unix) / step)
         limit = train.get("timeout_seconds")
         left = min(left, max(0.0, row.started_unix + limit - now)) if limit else left
-    return RunNow(row.id, dict(row.layout), row.world_size, step, steps, left)
+    return CurrentRun(row.id, dict(row.layout), row.world_size, step, steps, left)
 
 
 def problems(
@@ -250,7 +250,7 @@ def overview(home: Path, run_rows: Sequence[RunRow], study_rows: Sequence[StudyR
     )
 
 
-def _study(load: Load, name: str) -> StudyNow | None:
+def _study(load: Load, name: str) -> CurrentStudy | None:
     try:
         view, document = load(name)
     except InputError:

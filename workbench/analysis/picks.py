@@ -28,7 +28,7 @@ BLOCK_ACTIONS = "memory.block_actions"
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class PickPrediction:
     """A number that speaks for a pick, ``what`` it is of, and the same number ``instead``, with something else."""
 
     what: str
@@ -48,7 +48,7 @@ class Foretold:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PickMeasurement:
     """What the search measured of the winner and of the best ``trial`` with another value, both as they are shown, one
     run each. ``alike``: that one differs in nothing else.
     """
@@ -76,8 +76,8 @@ class Pick:
     title: str
     picked: str
     baseline: str
-    foretold: Foretold | None = None
-    measured: Measured | None = None
+    foretold: PickPrediction | None = None
+    measured: PickMeasurement | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, and the sentence."""
@@ -114,7 +114,7 @@ def explain_picks(result: StudyResult, file: StudyFile | None, home: Path) -> li
     return found
 
 
-def _pick(key: str, result: StudyResult, best: Entry, space: Space, foretold: Foretold | None) -> Pick:
+def _pick(key: str, result: StudyResult, best: Entry, space: Space, foretold: PickPrediction | None) -> Pick:
     measured = None if key == BLOCK_ACTIONS else _compare_with_others(key, result, best, space)
     baseline = words.NOTHING if result.baseline is None else _value_text(key, result.baseline, space)
     return Pick(key, facts_of(key).title, _value_text(key, best, space), baseline, foretold, measured)
@@ -143,7 +143,7 @@ def actions(found: Sequence[str]) -> str:
     return ", ".join(f"{len(list(alike))} {action}" for action, alike in groupby(found))
 
 
-def _compare_with_others(key: str, result: StudyResult, best: Entry, space: Space) -> Measured | None:
+def _compare_with_others(key: str, result: StudyResult, best: Entry, space: Space) -> PickMeasurement | None:
     own = next((row for row in result.trials if row.number == best.trial), None)
     value = _value(key, best, space)
     others = [
@@ -157,7 +157,7 @@ def _compare_with_others(key: str, result: StudyResult, best: Entry, space: Spac
     alike = [row for row in others if _differs_in(row, best, space) <= same]
     other: TrialRow = max(alike or others, key=lambda row: row.ranking)
     mine, theirs = (result.aim.words(row.value) for row in (own, other))
-    return Measured(mine, theirs, other.number, _value_text(key, other, space), bool(alike))
+    return PickMeasurement(mine, theirs, other.number, _value_text(key, other, space), bool(alike))
 
 
 def _differs_in(row: TrialRow, best: Entry, space: Space) -> set[str]:
@@ -167,7 +167,7 @@ def _differs_in(row: TrialRow, best: Entry, space: Space) -> set[str]:
     return {key for key in acting if row.config[key] != best.config[key]}
 
 
-def _predict_gain(key: str, config: RunConfig, space: Space) -> Foretold | None:
+def _predict_gain(key: str, config: RunConfig, space: Space) -> PickPrediction | None:
     """By formula, of what ``auto`` chooses: beside the base's own value, or what stands there without one."""
     from tuning.predict.placement.automatic import (
         message_seconds,
@@ -180,15 +180,15 @@ def _predict_gain(key: str, config: RunConfig, space: Space) -> Foretold | None:
         if seconds is None or other is None or plain == config.parallel.placement:
             return None
         instead = f"with ranks at {','.join(map(str, plain))}" if plain else "with ranks in order"
-        return Foretold("messages of a step by the rates of links", seconds, other, instead, "s")
+        return PickPrediction("messages of a step by the rates of links", seconds, other, instead, "s")
     if key == STAGE_LAYERS and config.schedule.stage_layers and config.schedule.chunks == 1:
         seconds, other = (slowest_stage_layers(one) for one in (config, config.with_values({key: None})))
         what = "the longest stage computes, its head counted"
-        return Foretold(what, seconds, other, "with even stages", "layers")
+        return PickPrediction(what, seconds, other, "with even stages", "layers")
     return None
 
 
-def _plan_foretold(home: Path, best: Entry) -> Foretold | None:
+def _plan_foretold(home: Path, best: Entry) -> PickPrediction | None:
     """By what the run measured before its first step, of the stage for which planning is worth most."""
     summary = run_folder.read_json(home / (best.run or "") / run_folder.SUMMARY) or {}
     rows = [row for row in summary.get("memory_plans") or [] if row.get("uniform_seconds")]
@@ -197,4 +197,4 @@ def _plan_foretold(home: Path, best: Entry) -> Foretold | None:
     row = max(rows, key=lambda row: row["uniform_seconds"] / row["micro_batch_seconds"])
     what = f"forward and backward of a micro-batch on stage {row['stage']}"
     instead = f"with {row['uniform']} for all its blocks, the fastest such that fits"
-    return Foretold(what, row["micro_batch_seconds"], row["uniform_seconds"], instead, "s")
+    return PickPrediction(what, row["micro_batch_seconds"], row["uniform_seconds"], instead, "s")

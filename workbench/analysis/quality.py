@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from engine.config.knobs.catalogue import arithmetic, exactly, lossy
+from engine.config.knobs.catalogue import arithmetic, exact_changes, lossy
 from engine.config.run_config import RunConfig, flatten
 from engine.run import run_folder
 from workbench.home import runs
@@ -95,7 +95,7 @@ def check(name: str, values: Mapping[str, Any], baseline: Mapping[str, Any]) -> 
 
 def command(home: Path, view: RunView, values: Mapping[str, Any]) -> str:
     """What makes the baseline that is missing."""
-    sets = exactly(values, RunConfig().flat())
+    sets = exact_changes(values, RunConfig().flat())
     words = " ".join(f"--set {key}={_cli_value(value)}" for key, value in sets.items())
     return f"workbench train {view.folder / run_folder.CONFIG} --home {home} {words}"
 

@@ -19,7 +19,7 @@ from workbench.analysis import command_report, live_report, picks, winner_explan
 from workbench.analysis.command_report import CommandReport
 from workbench.analysis.live_report import LiveReport
 from workbench.analysis.picks import Pick
-from workbench.analysis.winner_explanation import Why
+from workbench.analysis.winner_explanation import WinnerExplanation
 from workbench.home import runs
 from workbench.home.resolve import Target
 from workbench.home.runs import RunView
@@ -39,7 +39,7 @@ class StudyDocument:
 
     result: StudyResult
     controllers: Sequence[Mapping[str, Any]] | None
-    why: Why | None
+    why: WinnerExplanation | None
     written: Mapping[str, Any] | None = None
     live: LiveReport | None = None
     command: CommandReport | None = None
@@ -66,29 +66,31 @@ def document(folder: Path) -> StudyDocument:
 
 def view_document(view: StudyView) -> StudyDocument:
     """As :func:`document`, of a study that was read already. The journal is the truth; result.json may be older."""
-    from tuning.report.result import result
+    from tuning.report.result import result as make_result
     from tuning.report.study_result import StudyResult
     from tuning.sensitivity.outcomes import importance_of
 
     lag = view.status.optuna_lag
-    found, written = view.result or {}, None
+    stored, stored_document = view.result or {}, None
     if view.file is not None:
-        now = replace(
-            result(view.journal, view.file, view.state), importance=importance_of(found), optuna_lag=lag
+        result = replace(
+            make_result(view.journal, view.file, view.state), importance=importance_of(stored), optuna_lag=lag
         )
     else:
-        written = _EMPTY | {"study": view.name} | found | {"state": view.state, study_folder.LAG: lag}
-        now = StudyResult.from_dict(written)
+        stored_document = (
+            _EMPTY | {"study": view.name} | stored | {"state": view.state, study_folder.LAG: lag}
+        )
+        result = StudyResult.from_dict(stored_document)
     members = view.status.controllers if view.alive else []
     home = view.folder.parent.parent
     return StudyDocument(
-        now,
+        result,
         members,
-        winner_explanation.explain_winner(now, home),
-        written,
-        live_report.report_live_study(view.folder, now),
-        command_report.report_command(view.file, now),
-        picks.explain_picks(now, view.file, home),
+        winner_explanation.explain_winner(result, home),
+        stored_document,
+        live_report.report_live_study(view.folder, result),
+        command_report.report_command(view.file, result),
+        picks.explain_picks(result, view.file, home),
     )
 
 

@@ -48,7 +48,7 @@ class LinkUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class WinnerExplanation:
     """A winner beside ``other``: a label, and what it is to the study. Bytes are those of one rank on the wire.
 
     The other's seconds and bytes are for as many tokens a rank; ``other_ranks`` is None where both have as many.
@@ -75,7 +75,7 @@ class Why:
         return asdict(self) | {"line": line(self)}
 
 
-def explain_winner(result: StudyResult, home: Path) -> Why | None:
+def explain_winner(result: StudyResult, home: Path) -> WinnerExplanation | None:
     """Of a study's best beside its baseline, or beside the nearest one where the baseline is the best.
 
     Made from the runs that showed it: those that measured both again, else those of the search. None where nothing was
@@ -117,7 +117,7 @@ def _runs(result: StudyResult, entry: Entry) -> list[str]:
     return [run for run in runs if run]
 
 
-def compare(winner: Summary, other: Summary, name: str, other_name: str, role: str) -> Why:
+def compare(winner: Summary, other: Summary, name: str, other_name: str, role: str) -> WinnerExplanation:
     """Two summaries (``RunSummary.as_dict``) whose steps were measured."""
     tokens = winner["tokens_per_step"]
     ranks, other_ranks = (one.get("world_size") or 1 for one in (winner, other))
@@ -128,7 +128,7 @@ def compare(winner: Summary, other: Summary, name: str, other_name: str, role: s
         for part in dict.fromkeys((*mine, *theirs))
     ]
     wire = other.get("wire_bytes_per_step")
-    return Why(
+    return WinnerExplanation(
         winner=name,
         other=other_name,
         role=role,
@@ -146,7 +146,7 @@ def compare(winner: Summary, other: Summary, name: str, other_name: str, role: s
     )
 
 
-def line(why: Why) -> str:
+def line(why: WinnerExplanation) -> str:
     """The comparison in one sentence for each kind of difference."""
     took = f"{words.seconds(why.seconds)} instead of {words.seconds(why.other_seconds)}"
     role = "the baseline" if why.role == "baseline" else "the nearest"
@@ -177,7 +177,7 @@ def line(why: Why) -> str:
     return "; ".join(said) + "."
 
 
-def _changes(why: Why) -> Iterator[str]:
+def _changes(why: WinnerExplanation) -> Iterator[str]:
     least = NAMED * max(why.seconds, why.other_seconds)
     for title, sign in (("saved", 1), ("paid", -1)):
         named = [part for part in why.parts if sign * part.saved > least]

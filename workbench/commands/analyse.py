@@ -141,7 +141,7 @@ def _work_out(view: StudyView, method: Way, limit: float) -> None:
     from workbench.terminal.progress import SensitivityProgress
 
     chosen = next(name for name in METHODS if name == method.value)
-    request = job.Asked(view.folder, chosen, data.ended_trials(view.journal), limit)
+    request = job.AnalysisRequest(view.folder, chosen, data.ended_trials(view.journal), limit)
     with SensitivityProgress(chosen) as progress:
         job.outcome(request, progress.update)
 

@@ -25,13 +25,13 @@ def control(
     json: Json = False,
 ) -> int:
     """Steer a study or a run while it is running."""
-    from workbench.home.control import arguments_of, ask, someone
+    from workbench.home.control import arguments_of, ask, command_author
     from workbench.home.resolve import resolve
     from workbench.text.output import emit_json, say
 
     target = resolve(home, identity)
     arguments = arguments_of(target, action.value, values or [])
-    reply = ask(target, action.value, arguments, someone())
+    reply = ask(target, action.value, arguments, command_author())
     if json:
         emit_json(reply.as_dict())
     elif reply.accepted is False:

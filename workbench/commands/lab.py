@@ -105,8 +105,8 @@ def status(json: Json = False) -> int:
     from engine.run import netns
     from workbench.text.output import emit_json
 
-    reason = netns.unavailable()
-    labs = [] if reason else registry.standing()
+    reason = netns.unavailability()
+    labs = [] if reason else registry.list_labs()
     if json:
         emit_json({"available": reason is None, "reason": reason, "labs": [document(lab) for lab in labs]})
     elif labs:

@@ -13,8 +13,8 @@ import typer
 from workbench.commands.options import Home, Json
 
 if TYPE_CHECKING:
-    from engine.launch.measure.calibrate import Asked
-    from engine.run.calibration.store import Found
+    from engine.launch.measure.calibrate import CalibrationRequest
+    from engine.run.calibration.store import CalibrationLookup
     from engine.run.calibration.table import Calibration
     from workbench.services.doctor import Check
 
@@ -54,14 +54,14 @@ def calibrate(
     require_torch()
     if links is not None:
         return _measure_links(home, links, json)
-    from engine.launch.measure.calibrate import Asked
+    from engine.launch.measure.calibrate import CalibrationRequest
 
-    done = _measure(home, Asked(ranks, quick, device))
+    done = _measure(home, CalibrationRequest(ranks, quick, device))
     _report(home, find_calibration(home), json)
     return 0 if done.complete else 1
 
 
-def _measure(home: Path, request: Asked) -> Calibration:
+def _measure(home: Path, request: CalibrationRequest) -> Calibration:
     from engine.launch.measure.calibrate import calibrate as measure
     from tuning.execution.signals import Interruption
     from workbench.terminal.progress import CalibrateProgress
@@ -93,7 +93,7 @@ def _measure_links(home: Path, path: Path, json: bool) -> int:
     return 0
 
 
-def _report(home: Path, stored: Found, json: bool) -> None:
+def _report(home: Path, stored: CalibrationLookup, json: bool) -> None:
     from engine.run.calibration import host_links
     from workbench.home.calibrations import document
     from workbench.terminal.calibration import print_calibration, print_links

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from engine.dry_run.check import DryRun
     from engine.schedules.actions import Plan
     from tuning.predict.answer import Forecast
-    from tuning.predict.placement.place import Placed
-    from tuning.predict.plan.plans import Planned
-    from tuning.predict.plan.why_not import WhyNot
+    from tuning.predict.placement.place import PlacementReport
+    from tuning.predict.plan.plans import PlanResult
+    from tuning.predict.plan.why_not import LayoutExplanation
     from tuning.predict.target import Target
 
 Cluster = Annotated[
@@ -100,7 +100,7 @@ def predict(
     return _forecast(prediction, place.place_config(configuration, target), json)
 
 
-def _forecast(prediction: Forecast, where: Placed | None, json: bool) -> int:
+def _forecast(prediction: Forecast, where: PlacementReport | None, json: bool) -> int:
     from tuning.predict.placement.signatures.decoder import choose_by_seconds
     from tuning.predict.placement.traffic_map import traffic_of
     from workbench.text.output import emit_json, result_console
@@ -121,7 +121,7 @@ def _forecast(prediction: Forecast, where: Placed | None, json: bool) -> int:
     return 0
 
 
-def _why_not(answer: WhyNot, json: bool) -> int:
+def _why_not(answer: LayoutExplanation, json: bool) -> int:
     """Broken rules are wrong input, as everywhere; what is slow or does not fit is an answer."""
     from workbench.text.output import emit_json, result_console, say
 
@@ -229,7 +229,7 @@ def plan(
     return 0 if planned.best else 1
 
 
-def _report_plan(planned: Planned, home: Path | None, json: bool) -> None:
+def _report_plan(planned: PlanResult, home: Path | None, json: bool) -> None:
     """With how predictions held here, if it is for this machine, whose ``home`` has the runs."""
     from workbench.analysis.planning import record_of_home
     from workbench.text.output import emit_json, result_console

@@ -69,7 +69,7 @@ def _with_zip(result: Selftest, folder: Path) -> tuple[Selftest, Path | None]:
     try:
         return result, evidence.pack(folder)
     except OSError as error:
-        path, why = evidence.packed_path(folder), evidence.why(error)
+        path, why = evidence.packed_path(folder), evidence.error_text(error)
         say(f"no zip: {path} cannot be written ({why}); attach the folder in its place")
         return replace(result, not_kept=result.not_kept | {path.name: why}), None
 
@@ -100,8 +100,8 @@ def _check_options(device: str, ranks: int) -> None:
 def _run(folder: Path, checks: tuple[Check, ...], device: str, ranks: int, with_host_names: bool) -> Selftest:
     from tuning.execution.signals import Interruption
     from workbench.selftest import runner
-    from workbench.selftest.isolation import Asked
-    from workbench.selftest.redaction import Scrubber
+    from workbench.selftest.isolation import SelftestRequest
+    from workbench.selftest.redaction import Redactor
     from workbench.terminal.selftest import SelftestProgress
     from workbench.text.output import stdout_for_results
 
@@ -110,5 +110,7 @@ def _run(folder: Path, checks: tuple[Check, ...], device: str, ranks: int, with_
         Interruption() as interruption,
         SelftestProgress(interruption, len(checks)) as shown,
     ):
-        scrubber = Scrubber(with_host_names)
-        return runner.run(folder, checks, Asked(device, ranks), scrubber, shown.should_stop, shown.tell)
+        scrubber = Redactor(with_host_names)
+        return runner.run(
+            folder, checks, SelftestRequest(device, ranks), scrubber, shown.should_stop, shown.tell
+        )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tuning.execution.signals import Interruption
     from workbench.services.jobs import Job
-    from workbench.services.page_server import Place
+    from workbench.services.page_server import ServerAddress
 
 _POLL_SECONDS = 0.2
 _MISSING = "needs the package prometheus-client; install it with: pip install 'training-workbench[metrics]'"
@@ -96,7 +96,7 @@ def ui(
     from workbench.services.jobs import new_folder
 
     asked = token or not access.is_local(address) or access.TOKEN_VARIABLE in os.environ
-    place = page_server.Place(
+    place = page_server.ServerAddress(
         address, port, access.token_from_environment() if asked else None, tuple(allow_host or ())
     )
     page_server.check_free(place)
@@ -112,9 +112,9 @@ def ui(
             child_process.end(page, _PAGE_SECONDS)
 
 
-def _warn(place: Place, home: Path) -> None:
+def _warn(place: ServerAddress, home: Path) -> None:
     """What is exposed by listening beyond this machine."""
-    from workbench.home.control import someone
+    from workbench.home.control import command_author
     from workbench.services import access
     from workbench.text.output import say
 
@@ -122,13 +122,15 @@ def _warn(place: Place, home: Path) -> None:
         return
     say(
         f"warning: the page listens at {place.address}:{place.port}, beyond this machine. Whoever has the first link "
-        f"starts and stops training as {someone().partition(',')[0]}, reads every run in {home} and any text "
+        f"starts and stops training as {command_author().partition(',')[0]}, reads every run in {home} and any text "
         "file a data path names; the second link only shows. Nothing is encrypted: use a network you trust, a proxy "
         "with TLS, or 127.0.0.1 and ssh -L"
     )
 
 
-def _serve(home: Path, place: Place, page: Popen[bytes], demo: bool, interruption: Interruption) -> int:
+def _serve(
+    home: Path, place: ServerAddress, page: Popen[bytes], demo: bool, interruption: Interruption
+) -> int:
     from workbench.text.output import say
 
     study, job = _start_demo(home) if demo else ("", None)

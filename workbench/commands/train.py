@@ -12,7 +12,7 @@ from workbench.commands.options import Home, Json, More, Sets
 
 if TYPE_CHECKING:
     from engine.config.run_config import RunConfig
-    from engine.launch.job.follow import Ended
+    from engine.launch.job.follow import JobResult
     from workbench.home.runs import RunView
 
 #: Of ``run``: options end where the command begins, with or without ``--``.
@@ -148,7 +148,7 @@ def run(
     return JobCode(ended.code)
 
 
-def _report_job(ended: Ended, json: bool) -> None:
+def _report_job(ended: JobResult, json: bool) -> None:
     """On stderr for people: stdout is the job's."""
     from workbench.home.runs import document, load
 

@@ -239,7 +239,7 @@ def _search(
     from tuning.storage.study_folder import STUDIES
     from tuning.study import run_study
     from workbench.services.controllers import Children
-    from workbench.services.predictions import foresight_of
+    from workbench.services.predictions import prior_maker
     from workbench.terminal.progress import StudyProgress
 
     folder = home / STUDIES / file.name
@@ -252,13 +252,13 @@ def _search(
     beside = Children(home, file.name, parts)
     with beside as children, started as session, StudyProgress(file) as shown:
         execute = _other_executor(home, file) or session.execute
-        foresee = foresight_of(home, file)
+        make_prior = prior_maker(home, file)
 
         def update(news: Update) -> None:
             children.start()
             shown.update(news)
 
-        result = run_study(file, folder, execute, update, foresee, join, storage)
+        result = run_study(file, folder, execute, update, make_prior, join, storage)
         children.close(ended=result.state == "ended")
     return result
 
@@ -272,7 +272,7 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     from tuning.storage.study_folder import STUDIES, STUDY
     from tuning.study import run_study
     from workbench.analysis import studies
-    from workbench.services.predictions import foresight_of
+    from workbench.services.predictions import prior_maker
     from workbench.terminal.progress import LiveProgress, StudyProgress
 
     assert file.live is not None
@@ -291,7 +291,7 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
 
     def search() -> StudyResult:
         with StudyProgress(file) as shown:
-            return run_study(file, folder, windows, shown.update, foresight_of(home, file))
+            return run_study(file, folder, windows, shown.update, prior_maker(home, file))
 
     @contextmanager
     def looking() -> Iterator[Callable[[], bool]]:
@@ -322,18 +322,18 @@ def _look_again(
     home: Path, file: StudyFile, result: StudyResult, changed: str, starter: Starter
 ) -> StudyResult:
     """Conditions changed: another search on the same run, with what was best first."""
-    from tuning.execution.live.pinned_values import ByHand
+    from tuning.execution.live.pinned_values import PinnedValues
     from tuning.storage.study_folder import STUDIES
     from workbench.text.output import say
 
     leader = result.best.config if result.best else file.search_space.baseline[0]
-    by_hand = ByHand(home / STUDIES / file.name).values
+    by_hand = PinnedValues(home / STUDIES / file.name).values
     leader = leader | by_hand
     following = file.looking_again(leader)
     say(f"{changed}: looking again, as study {following.name}")
     folder = home / STUDIES / following.name
     folder.mkdir(parents=True, exist_ok=True)
-    ByHand(folder).hold(by_hand)
+    PinnedValues(folder).hold(by_hand)
     starter.hand_over(folder)
     return _search_live(home, following, None)
 

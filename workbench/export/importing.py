@@ -21,7 +21,7 @@ _MOST_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """What a file says here: ``values`` are the settings that it names, ``left_out`` its keys that are none here."""
 
     format: str
@@ -38,7 +38,7 @@ class Imported:
 
 
 def read(path: Path, name: str | None = None, ranks: int | None = None,
-         sets: Mapping[str, Any] | None = None) -> Imported:  # fmt: skip
+         sets: Mapping[str, Any] | None = None) -> ImportResult:  # fmt: skip
     """The configuration of a file, with what is set beside it.
 
     Raises:
@@ -49,7 +49,7 @@ def read(path: Path, name: str | None = None, ranks: int | None = None,
     return read_text(found, text, ranks, sets or {})
 
 
-def read_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any]) -> Imported:
+def read_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any]) -> ImportResult:
     """As ``read``, of a file's text."""
     given = form.document(text)
     usual = documents.usual(form.name)
@@ -72,7 +72,7 @@ def read_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any
         raise InputError(problem.field, problem.value, remedy) from None
     package = documents.read_format(form.name)["package"]
     left_out = form.unread(given, usual, count, config)
-    return Imported(form.name, package, count, config, _with_batch(values), left_out)
+    return ImportResult(form.name, package, count, config, _with_batch(values), left_out)
 
 
 def _with_batch(values: dict[str, Any]) -> dict[str, Any]:

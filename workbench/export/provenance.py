@@ -73,7 +73,7 @@ def backbone_of(view: RunView) -> Path | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Continued:
+class ParentRun:
     """The run that another one went on from, and the step of the checkpoint, if that is known."""
 
     run: str
@@ -106,7 +106,7 @@ class Provenance:
     measured: dict[str, Any] | None
     study_result: dict[str, Any] | None
     turned: dict[str, Any] | None
-    continued: Continued | None
+    continued: ParentRun | None
     changes: list[ChangeRow]
     config_sha256: str
     measured_on: Machine
@@ -145,13 +145,13 @@ def provenance(found: Source) -> Provenance:
     )
 
 
-def resume_origin(view: RunView) -> Continued | None:
+def resume_origin(view: RunView) -> ParentRun | None:
     """The run and the step that this one went on from; None if it started from the beginning."""
     found = view.summary and view.summary.resumed
     if found:
-        return Continued(found.run, found.step)
+        return ParentRun(found.run, found.step)
     checkpoint = view.config().train.resume
-    return None if checkpoint is None else Continued(Path(checkpoint).parent.parent.name, None)
+    return None if checkpoint is None else ParentRun(Path(checkpoint).parent.parent.name, None)
 
 
 def versions() -> dict[str, str]:

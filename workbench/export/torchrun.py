@@ -21,7 +21,7 @@ from tuning.spec.objectives import text
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
 from workbench.export.mapping.rows import Loss
-from workbench.export.provenance import Continued, Source, backbone_of, provenance, resume_origin, source
+from workbench.export.provenance import ParentRun, Source, backbone_of, provenance, resume_origin, source
 from workbench.home.runs import RunView
 from workbench.text.output import dumps
 
@@ -250,7 +250,7 @@ def _losses_again(config: RunConfig) -> str:
     return same
 
 
-def _beside(view: RunView, frozen: Path, origin: Continued | None) -> str:
+def _beside(view: RunView, frozen: Path, origin: ParentRun | None) -> str:
     words = (
         f"beside the frozen checkpoint of {_words_of(_saved_in(frozen))}, which every machine needs; "
         "`train.resume` in `config.json` says where it lies"
@@ -275,17 +275,17 @@ def _missing_backbone(view: RunView) -> Iterator[Loss]:
         yield Loss("train.resume", str(frozen), why, instead)
 
 
-def _saved_in(checkpoint: Path) -> Continued:
+def _saved_in(checkpoint: Path) -> ParentRun:
     """The run that saved it, and its step."""
     try:
         point = locate(checkpoint)
     except InputError:
         run = checkpoint.parent.parent if checkpoint.parent.name == CHECKPOINTS else checkpoint
-        return Continued(run.name, None)
-    return Continued(point.run, point.manifest.step)
+        return ParentRun(run.name, None)
+    return ParentRun(point.run, point.manifest.step)
 
 
-def _words_of(saved: Continued) -> str:
+def _words_of(saved: ParentRun) -> str:
     return f"`{saved.run}`" + ("" if saved.step is None else f" after {saved.step:,} steps")
 
 

@@ -21,7 +21,7 @@ GIGA, TERA = 1e9, 1e12
 _FIT_POINTS = 160
 
 
-class Measured(NamedTuple):
+class BandwidthLine(NamedTuple):
     """One operation: points that the fit saw, points that it did not, and the fit, in bytes and GB/s."""
 
     name: str
@@ -38,7 +38,7 @@ class BandwidthSeries(NamedTuple):
 
     ranks: int
     backend: str
-    operations: list[Measured]
+    operations: list[BandwidthLine]
 
 
 class RateLine(NamedTuple):
@@ -79,10 +79,10 @@ def gemm_series(shown: Calibration) -> GemmSeries:
     return GemmSeries(unit, [_line(curve, scale) for curve in curves])
 
 
-def _curve_series(curve: Curve) -> Measured:
+def _curve_series(curve: Curve) -> BandwidthLine:
     seen, held_out = _rates(curve, False), _rates(curve, True)
     sizes = _fit_sizes([point.size for point in curve.points])
-    return Measured(curve.name, *seen, *held_out, *_expected_rates(curve, sizes))
+    return BandwidthLine(curve.name, *seen, *held_out, *_expected_rates(curve, sizes))
 
 
 def _rates(curve: Curve, held_out: bool) -> tuple[list[int], list[float]]:
@@ -132,7 +132,7 @@ def bandwidth(series: BandwidthSeries) -> go.Figure:
     return drawing.update_xaxes(type="log", **ticks).update_yaxes(rangemode="tozero")
 
 
-def _operation(drawing: go.Figure, measured: Measured, color: str) -> None:
+def _operation(drawing: go.Figure, measured: BandwidthLine, color: str) -> None:
     name = measured.name.replace("_", " ")
     drawing.add_scatter(
         x=measured.fit_sizes,

@@ -109,7 +109,7 @@ class Source(NamedTuple):
 NVML = Source()
 
 
-class Throttled(NamedTuple):
+class ThrottleSpan(NamedTuple):
     """From when to when, in seconds since the start, a reason held the clocks down."""
 
     reason: str
@@ -128,7 +128,7 @@ class GpuDetail(NamedTuple):
     power: list[Line]
     temperature: list[Line]
     clocks: list[Line]
-    throttled: list[Throttled]
+    throttled: list[ThrottleSpan]
     traffic: list[Line]
 
 
@@ -169,7 +169,7 @@ def detail(columns: Columns, gpu: int, start_unix: float, read_by: Source = NVML
     )
 
 
-def throttled_spans(seconds: Array, masks: Array) -> list[Throttled]:
+def throttled_spans(seconds: Array, masks: Array) -> list[ThrottleSpan]:
     """Stretches in which something other than a choice held the clocks down, by reason and time.
 
     A reading holds until the next one; the last for as long as the one before.
@@ -179,13 +179,13 @@ def throttled_spans(seconds: Array, masks: Array) -> list[Throttled]:
     steps = np.diff(seconds)
     ends = np.append(seconds[1:], seconds[-1] + (steps[-1] if len(steps) else 0.0))
     gap = (seconds[-1] - seconds[0]) * _GAP_SHARE
-    found: dict[str, list[Throttled]] = {}
+    found: dict[str, list[ThrottleSpan]] = {}
     for begin, end, mask in zip(seconds, ends, masks, strict=True):
         for reason in machine.slows(int(mask)) if np.isfinite(mask) else ():
             spans = found.setdefault(reason, [])
             joins = bool(spans) and begin - spans[-1].end <= gap
             first = spans.pop().begin if joins else float(begin)
-            spans.append(Throttled(reason, first, float(end)))
+            spans.append(ThrottleSpan(reason, first, float(end)))
     return [span for spans in found.values() for span in spans]
 
 
@@ -273,7 +273,7 @@ def _draw_lines(title: str, unit: str, lines: Sequence[Line], hover: str, revisi
     return drawing.update_xaxes(rangemode="nonnegative").update_yaxes(rangemode="tozero")
 
 
-def _shade(drawing: go.Figure, spans: Sequence[Throttled], color: str) -> None:
+def _shade(drawing: go.Figure, spans: Sequence[ThrottleSpan], color: str) -> None:
     for span in spans:
         drawing.add_vrect(
             x0=span.begin, x1=span.end, fillcolor=color, opacity=0.22, line_width=0, layer="below"

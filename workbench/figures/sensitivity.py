@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tuning.sensitivity.effects import KnobRow
-from tuning.sensitivity.outcomes import Explained, PairEffect
+from tuning.sensitivity.outcomes import ModelEffects, PairEffect
 from tuning.sensitivity.report import Sensitivity
 from tuning.spec.objectives import Aim
 from workbench.figures.base import (
@@ -92,7 +92,7 @@ def share_series(found: Sensitivity) -> ShareSeries:
     )
 
 
-def effect_series(part: Explained | None, reason: str = "") -> EffectSeries:
+def effect_series(part: ModelEffects | None, reason: str = "") -> EffectSeries:
     """Of ``value`` or ``failure`` of SHAP's outcome; None with the reason while there is none."""
     if part is None or part.knobs is None:
         return EffectSeries([], [], [], "", "", part.reason if part else reason)
@@ -108,7 +108,7 @@ def effect_series(part: Explained | None, reason: str = "") -> EffectSeries:
     )
 
 
-def pairs_that_count(part: Explained) -> list[PairEffect]:
+def pairs_that_count(part: ModelEffects) -> list[PairEffect]:
     """The first few pairs, none that is next to nothing beside the first knob."""
     least = _LEAST_PART * max((row.effect for row in part.knobs or ()), default=0.0)
     return [row for row in (part.pairs or [])[:SHOWN_PAIRS] if row.effect > least]
@@ -225,13 +225,13 @@ def dependence(series: DependenceSeries, revision: str = "") -> go.Figure:
     drawing.update_annotations(font={"size": 12.5})
     drawing.update_xaxes(axis("", X_STANDOFF) | BARE | {"type": "category"})
     drawing.update_yaxes(axis("", Y_STANDOFF) | {"tickformat": ",~r"})
-    foretold = any(value is not None for panel in series.panels for value in panel.predicted)
+    has_predictions = any(value is not None for panel in series.panels for value in panel.predicted)
     for index, panel in enumerate(series.panels):
-        _panel(drawing, panel, foretold, (index // COLUMNS + 1, index % COLUMNS + 1))
+        _panel(drawing, panel, has_predictions, (index // COLUMNS + 1, index % COLUMNS + 1))
     return drawing
 
 
-def _panel(drawing: go.Figure, panel: Panel, foretold: bool, place: tuple[int, int]) -> None:
+def _panel(drawing: go.Figure, panel: Panel, has_predictions: bool, place: tuple[int, int]) -> None:
     counts = [
         f"{trials} trials" + (f", {failed} failed" if failed else "")
         for trials, failed in zip(panel.trials, panel.failed, strict=True)
@@ -241,7 +241,7 @@ def _panel(drawing: go.Figure, panel: Panel, foretold: bool, place: tuple[int, i
         ("best of them", panel.bests, "markers", BEST, "triangle-up"),
         ("predicted, all else equal", panel.predicted, "lines+markers", PREDICTED, "diamond"),
     )
-    for name, values, mode, color, symbol in looks if foretold else looks[:2]:
+    for name, values, mode, color, symbol in looks if has_predictions else looks[:2]:
         drawing.add_scatter(
             x=panel.values,
             y=values,

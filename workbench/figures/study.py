@@ -25,7 +25,7 @@ from workbench.text.words import ending_words
 FLOOR_PART = 0.18
 
 
-class Measured(NamedTuple):
+class TrialPoint(NamedTuple):
     """A trial with a value and the distances to the ends of its interval; ``words`` say what it was."""
 
     number: int
@@ -35,7 +35,7 @@ class Measured(NamedTuple):
     words: str
 
 
-class Marked(NamedTuple):
+class TrialMark(NamedTuple):
     """A trial without a value: what became of it, and why."""
 
     number: int
@@ -48,16 +48,16 @@ class TrialSeries(NamedTuple):
     break a constraint.
     """
 
-    exact: list[Measured]
-    lossy: list[Measured]
-    repeated: list[Measured]
-    failed: list[Marked]
-    running: list[Marked]
+    exact: list[TrialPoint]
+    lossy: list[TrialPoint]
+    repeated: list[TrialPoint]
+    failed: list[TrialMark]
+    running: list[TrialMark]
     best_numbers: list[int]
     best_values: list[float]
     baseline: float | None
     floor: float
-    ruled_out: Sequence[Measured] = ()
+    ruled_out: Sequence[TrialPoint] = ()
     #: The best as it was measured again, which is what the study claims; None where it is the baseline, or nothing was.
     confirmed: float | None = None
     #: Whether the baseline's value, too, is of repeats.
@@ -78,7 +78,7 @@ def trial_series(result: StudyResult) -> TrialSeries:
     """Every trial of a study as a figure has it."""
     aim = result.aim
     best = [(number, aim.to_display(value) or 0.0) for number, value in best_so_far(result.trials)]
-    groups: dict[str, list[Measured]] = {"exact": [], "lossy": [], "ruled_out": []}
+    groups: dict[str, list[TrialPoint]] = {"exact": [], "lossy": [], "ruled_out": []}
     for row in result.trials:
         if row.value is not None:
             group = "ruled_out" if row.broken else "lossy" if is_lossy(row.config) else "exact"
@@ -140,7 +140,7 @@ def may_win(row: TrialRow) -> bool:
     return all(violation <= 0 for violation in row.constraints.values())
 
 
-class Course(NamedTuple):
+class ArmCurve(NamedTuple):
     """How an arm stood beside the yardstick after each round: per cent, and the ends of the interval where it has some;
     ``leads``: it is the fastest.
     """
@@ -153,7 +153,7 @@ class Course(NamedTuple):
     leads: bool
 
 
-def courses(result: StudyResult) -> list[Course]:
+def arm_curves(result: StudyResult) -> list[ArmCurve]:
     """Of every arm that was measured again, beside the baseline (else the arm that the others stand beside)."""
     confirmed = result.confirmation_rounds
     if confirmed is None:
@@ -178,14 +178,14 @@ def _logs(arm: ArmRow) -> dict[int, float]:
 
 def _course(
     name: str, one: Mapping[int, float], other: Mapping[int, float], error: float, leads: bool
-) -> Course:
+) -> ArmCurve:
     places = sorted(one.keys() & other.keys())
     after_each = paired_comparison.leads(
         [one[each] for each in places], [other[each] for each in places], error
     )
     found = [lead.interval for lead in after_each]
     rows = [[None if end is None else 100 * (end - 1) for end in interval] for interval in found]
-    return Course(
+    return ArmCurve(
         name,
         [place + 1 for place in places],
         [100 * (interval.value - 1) for interval in found],
@@ -202,16 +202,16 @@ def _floor(values: Sequence[float]) -> float:
     return max(0.0, min(values) - FLOOR_PART * (spread or max(values)))
 
 
-def _trial_point(row: Measurement, aim: Aim) -> Measured:
+def _trial_point(row: Measurement, aim: Aim) -> TrialPoint:
     value = aim.to_display(row.value) or 0.0
     low, high = aim.bounds(row.low, row.high)
     below = value - low if low is not None else 0.0
     above = high - value if high is not None else 0.0
-    return Measured(row.number, value, max(0.0, below), max(0.0, above), row.label)
+    return TrialPoint(row.number, value, max(0.0, below), max(0.0, above), row.label)
 
 
-def _trial_mark(row: Measurement) -> Marked:
-    return Marked(row.number, row.outcome, row.reason or row.label)
+def _trial_mark(row: Measurement) -> TrialMark:
+    return TrialMark(row.number, row.outcome, row.reason or row.label)
 
 
 def importance_series(found: Importance | None) -> ImportanceSeries:
@@ -224,7 +224,7 @@ def importance_series(found: Importance | None) -> ImportanceSeries:
     return ImportanceSeries([name for name, _ in ordered], [float(share) for _, share in ordered], "")
 
 
-def confirmation(series: Sequence[Course], margin: float, title: str, revision: str = "") -> go.Figure:
+def confirmation(series: Sequence[ArmCurve], margin: float, title: str, revision: str = "") -> go.Figure:
     """Each arm beside the yardstick as rounds went on, the interval of the fastest, and the band of what is equal."""
     drawing = figure("Told apart, round by round", "round", title, revision, height=260)
     if margin:
@@ -246,7 +246,7 @@ def confirmation(series: Sequence[Course], margin: float, title: str, revision: 
     return drawing.update_xaxes(tickformat="d").update_yaxes(tickformat="+~g")
 
 
-def _interval_band(drawing: go.Figure, course: Course, color: str) -> None:
+def _interval_band(drawing: go.Figure, course: ArmCurve, color: str) -> None:
     known = [row for row in zip(course.rounds, course.low, course.high, strict=True) if None not in row]
     for ends, fill in (([low for _, low, _ in known], None), ([high for *_, high in known], "tonexty")):
         drawing.add_scatter(
@@ -324,7 +324,7 @@ def _tick(series: TrialSeries) -> int:
     return next(round(step * power) for step in (1, 2, 5, 10) if step * power >= wanted)
 
 
-def _points(drawing: go.Figure, points: Sequence[Measured], look: tuple[str, str, str], aim: Aim) -> None:
+def _points(drawing: go.Figure, points: Sequence[TrialPoint], look: tuple[str, str, str], aim: Aim) -> None:
     name, color, symbol = look
     if not points:
         return
@@ -346,7 +346,7 @@ def _points(drawing: go.Figure, points: Sequence[Measured], look: tuple[str, str
     )
 
 
-def _marks(drawing: go.Figure, marks: Sequence[Marked], floor: float, look: dict[str, str]) -> None:
+def _marks(drawing: go.Figure, marks: Sequence[TrialMark], floor: float, look: dict[str, str]) -> None:
     if not marks:
         return
     many = len(marks) > MANY_MARKS

@@ -36,12 +36,12 @@ _SECTIONS: dict[str, Kind] = {
 }
 
 
-def find_calibration(home: Path) -> store.Found:
+def find_calibration(home: Path) -> store.CalibrationLookup:
     """What holds for this machine as it is set up now."""
     return store.find(home, fingerprint.this_machine())
 
 
-def document(home: Path, found: store.Found) -> dict[str, Any]:
+def document(home: Path, found: store.CalibrationLookup) -> dict[str, Any]:
     """The JSON of ``calibrate``: a stale calibration is shown, with what changed since."""
     now, shown = fingerprint.this_machine(), found.calibration or found.stale
     return {

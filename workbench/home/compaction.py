@@ -31,7 +31,7 @@ _HEADER_READ_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class Compacted:
+class CompactionResult:
     """What was done: files, their bytes before and after, and one line for each that had to stay as it is."""
 
     files: int = 0
@@ -39,7 +39,7 @@ class Compacted:
     parquet_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def add(self, other: Compacted) -> None:
+    def add(self, other: CompactionResult) -> None:
         """Counts another run in."""
         self.files += other.files
         self.raw_bytes += other.raw_bytes
@@ -47,13 +47,13 @@ class Compacted:
         self.notes += other.notes
 
 
-def compact(folder: Path, least_bytes: int = LEAST_BYTES) -> Compacted:
+def compact(folder: Path, least_bytes: int = LEAST_BYTES) -> CompactionResult:
     """Compact what a run recorded; nothing happens while it goes on or one of its ranks still lives.
 
     A kill at any moment loses nothing: a record file is removed after its Parquet file is whole, on the disk, and
     was read back with the same values. The next call removes what such a kill left over.
     """
-    done = Compacted()
+    done = CompactionResult()
     view = runs.load(folder)
     if view.state != "ended" or writers_live(view):
         return done
@@ -66,9 +66,9 @@ def compact(folder: Path, least_bytes: int = LEAST_BYTES) -> Compacted:
     return done
 
 
-def compact_all(folders: Iterable[Path]) -> Compacted:
+def compact_all(folders: Iterable[Path]) -> CompactionResult:
     """Compact several runs."""
-    done = Compacted()
+    done = CompactionResult()
     for folder in folders:
         done.add(compact(folder))
     return done
@@ -87,7 +87,7 @@ def candidates(folder: Path, least_bytes: int = LEAST_BYTES) -> list[Path]:
     return [path for path in files if path.suffix[1:] in STREAMS and path.stat().st_size >= least_bytes]
 
 
-def _compact_file(path: Path, done: Compacted) -> None:
+def _compact_file(path: Path, done: CompactionResult) -> None:
     """One file. FormatError if a reader could not get everything back from Parquet."""
     header = _header(path)
     tail = Tail(path)

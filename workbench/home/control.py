@@ -167,7 +167,7 @@ def _nothing(action: str, values: list[str]) -> dict[str, Any]:
     return {}
 
 
-def someone() -> str:
+def command_author() -> str:
     """Who sits at the command line, for the journal: several people may steer a study."""
     try:
         user = getpass.getuser()

@@ -45,7 +45,7 @@ class PrunedRun:
 
 
 @dataclass(slots=True)
-class Pruned:
+class PruneResult:
     """What was done, or would be if ``applied`` is false. ``compacted_files`` became Parquet, which saved bytes."""
 
     applied: bool
@@ -59,7 +59,7 @@ class Pruned:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _EndedRun:
     folder: Path
     ended_unix: float
     bytes: int
@@ -72,13 +72,13 @@ def limits(older: str | None, larger: str | None, checkpoints: bool = False) -> 
     )
 
 
-def prune(home: Path, given: Limits, apply: bool, now: float | None = None) -> Pruned:
+def prune(home: Path, given: Limits, apply: bool, now: float | None = None) -> PruneResult:
     """Remove details of ended runs by age and size, and compact the records of all others.
 
     Configuration, status and summary stay, so a run can still be listed, shown and exported; checkpoints go only if
     asked for. Nothing is touched of a run that goes on, and nothing at all unless ``apply`` is true.
     """
-    done = Pruned(apply)
+    done = PruneResult(apply)
     ended = sorted(_ended_runs(home, given), key=lambda run: run.ended_unix)
     going = _going(ended, given, time.time() if now is None else now)
     for run in ended:
@@ -93,7 +93,7 @@ def prune(home: Path, given: Limits, apply: bool, now: float | None = None) -> P
     return done
 
 
-def result_line(done: Pruned) -> str:
+def result_line(done: PruneResult) -> str:
     """One line for people."""
     verb = "were freed" if done.applied else "would be freed"
     line = f"{done.freed_bytes / 1e6:,.1f} MB of {len(done.runs)} runs {verb}"
@@ -107,17 +107,17 @@ def result_line(done: Pruned) -> str:
     return line if done.applied else f"{line}; do it with --apply"
 
 
-def _ended_runs(home: Path, given: Limits) -> Iterator[_Ended]:
+def _ended_runs(home: Path, given: Limits) -> Iterator[_EndedRun]:
     for folder in runs.run_folders(home):
         view = runs.load(folder)
         if view.state != "ended" or compaction.writers_live(view):
             continue
         size = sum(_size(folder / part) for part in given.parts)
         ended = view.status.ended_unix or (folder / run_folder.STATUS).stat().st_mtime
-        yield _Ended(folder, float(ended), size)
+        yield _EndedRun(folder, float(ended), size)
 
 
-def _going(ended: list[_Ended], given: Limits, now: float) -> dict[str, str]:
+def _going(ended: list[_EndedRun], given: Limits, now: float) -> dict[str, str]:
     """Run -> why its details go."""
     going: dict[str, str] = {}
     total = sum(run.bytes for run in ended)
@@ -133,7 +133,7 @@ def _going(ended: list[_Ended], given: Limits, now: float) -> dict[str, str]:
     return going
 
 
-def _remove(folder: Path, given: Limits, done: Pruned) -> None:
+def _remove(folder: Path, given: Limits, done: PruneResult) -> None:
     """Set aside by one rename each, so that a kill in the middle leaves no half of a record folder."""
     try:
         run_folder.update_status(folder, pruned_unix=time.time())
@@ -147,7 +147,7 @@ def _remove(folder: Path, given: Limits, done: Pruned) -> None:
         done.notes.append(f"{folder.name}: not all of it could be removed ({error.strerror})")
 
 
-def _compact(folder: Path, done: Pruned) -> None:
+def _compact(folder: Path, done: PruneResult) -> None:
     raw = compaction.candidates(folder)
     if not done.applied:
         done.compacted_files += len(raw)

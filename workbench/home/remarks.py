@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from engine.run.run_folder import read_json, writable, write_json
+from engine.run.run_folder import check_writable, read_json, write_json
 
 FILE = "remarks.json"
 SAVED_VIEWS = "views.json"
@@ -129,7 +129,7 @@ def _view(row: Any) -> SavedView | None:
 @contextlib.contextmanager
 def _changing(folder: Path) -> Iterator[None]:
     """Only one process changes a folder's file at a time: a tag added elsewhere meanwhile is not lost."""
-    with writable(folder):
+    with check_writable(folder):
         held = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)

@@ -189,7 +189,7 @@ class Store:
         self._path = home / INDEX
         #: What was wrong with the index at the last look, if anything; nothing is lost by it.
         self.note: str | None = None
-        self._runs, self._studies = Kept[RunRow](RUNS), Kept[StudyRow](STUDIES)
+        self._runs, self._studies = RowCache[RunRow](RUNS), RowCache[StudyRow](STUDIES)
 
     def runs(self, study: str | None = None) -> list[RunRow]:
         """All runs, newest first; of one study, under all its names, if it is named."""
@@ -255,7 +255,7 @@ class Store:
         return index
 
 
-class Kept(Generic[Row]):
+class RowCache(Generic[Row]):
     """The rows of a table as they were read last: of thousands only those that changed are read again."""
 
     def __init__(self, table: Table[Row]) -> None:

@@ -81,7 +81,7 @@ def _merge_one(
         reader = stack.enter_context(TraceReader(source.path))
         about = {**_with_rank_info(head, backend, source.rank, ranks), "deviceProperties": reader.devices}
         own = stack.enter_context(TraceWriter(path, about))
-        mapped = _Mapped(source, reader, base_ns, ranks)
+        mapped = _RankTrace(source, reader, base_ns, ranks)
         for event in mapped.events():
             encoded = encode(event)
             whole.write(encoded)
@@ -93,7 +93,7 @@ def _merge_one(
                 own.write(encode(event))
 
 
-class _Mapped:
+class _RankTrace:
     """One rank's events on the common time axis, with processes and ids that no other rank has."""
 
     def __init__(self, source: Source, reader: TraceReader, base_ns: int, ranks: int) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from engine.run.outcome import Ending
-from profilers.records.schema import STREAMS, growing
+from profilers.records.schema import STREAMS, growing_fields
 from workbench.metrics.follow import KEYS, STEP_BOUNDS, CallSums, ExpertSums, FollowedRun
 
 STATES = ("starting", "running", *(ending.value for ending in Ending))
-_GROWING = growing()
+_GROWING = growing_fields()
 #: Prometheus asks for base units and for ratio instead of fraction.
 _UNITS = {"_fraction": ("_ratio", 1.0), "_mhz": ("_hertz", 1e6)}
 _PER_RANK = ["run", "rank"]

@@ -230,7 +230,7 @@ class FollowedRun:
         #: Stream -> process -> key -> field -> the last reading and its time.
         self.readings: dict[str, dict[str, Readings]] = {}
         #: Stream and process -> when records of it came last, by this process's clock.
-        self._came: dict[tuple[str, str], float] = {}
+        self._last_arrival: dict[tuple[str, str], float] = {}
         self.dropped: defaultdict[str, int] = defaultdict(int)
         self.tokens_per_step = _tokens_per_step(folder)
         self._fresh_seconds = max(FRESH_SECONDS, FRESH_INTERVALS * _interval_seconds(folder))
@@ -272,7 +272,7 @@ class FollowedRun:
 
     def is_current(self, stream: str, process: str) -> bool:
         """Whether the last readings of a stream may still be so: of a run that goes on, and not of long ago."""
-        age = self._clock() - self._came.get((stream, process), float("-inf"))
+        age = self._clock() - self._last_arrival.get((stream, process), float("-inf"))
         return self.goes_on and (stream == PER_STEP or age <= self._fresh_seconds)
 
     def tokens_per_second(self) -> float | None:
@@ -310,7 +310,7 @@ class FollowedRun:
             add_tasks(self.tasks[rank], table)
         else:
             if len(table):
-                self._came[stream, process] = self._clock()
+                self._last_arrival[stream, process] = self._clock()
             of_stream = self.readings.setdefault(stream, {})
             of_stream[process] = latest(table, KEYS.get(stream), of_stream.get(process, {}))
 

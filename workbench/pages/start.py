@@ -6,7 +6,7 @@ import streamlit as st
 
 from tuning.spec.objectives import text
 from tuning.storage.study_folder import StudyView
-from workbench.analysis.overview import Overview, Problem, RunNow, StudyNow, overview
+from workbench.analysis.overview import CurrentRun, CurrentStudy, Overview, Problem, overview
 from workbench.analysis.studies import StudyDocument
 from workbench.pages.navigation import PAGES
 from workbench.pages.widgets import trial_table
@@ -70,13 +70,13 @@ def _draw() -> None:
     _draw_counts(found)
 
 
-def _study(study: StudyNow) -> None:
+def _study(study: CurrentStudy) -> None:
     key = f"start-study-{words.identifier(study.name)}"
     with st.container(border=True, key=key):
         with st.container(horizontal=True, vertical_alignment="center"):
             badge(study.state)
             st.markdown(f"**{words.escape(study.name)}**", width="content")
-            st.caption(words.escape(overview_text.standing(study)), width="content")
+            st.caption(words.escape(overview_text.study_progress(study)), width="content")
         if study.trials_total:
             st.progress(min(1.0, study.trials_done / study.trials_total))
         leader, tried, look = st.columns([2, 2, 1.2])
@@ -94,7 +94,7 @@ def _study(study: StudyNow) -> None:
             _links(study)
 
 
-def _now(study: StudyNow) -> None:
+def _now(study: CurrentStudy) -> None:
     st.markdown("**Tried now**" if study.state == "running" else "**Ended**")
     if study.state != "running":
         st.caption("The search is over; the best is on the left, and why it wins is on the page Tune.")
@@ -108,7 +108,7 @@ def _now(study: StudyNow) -> None:
         )
 
 
-def _links(study: StudyNow) -> None:
+def _links(study: CurrentStudy) -> None:
     query = {"study": study.name}
     st.page_link(PAGES["Tune"], label="All trials, and why", icon=":material/tune:", query_params=query)
     runs = [trial.run for trial in study.now if trial.run and (home() / trial.run).is_dir()]
@@ -125,7 +125,7 @@ def _links(study: StudyNow) -> None:
         )
 
 
-def _run(run: RunNow) -> None:
+def _run(run: CurrentRun) -> None:
     with st.container(border=True, key=f"start-run-{run.id}"):
         with st.container(horizontal=True, vertical_alignment="center"):
             badge("running")

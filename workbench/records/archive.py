@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from profilers.records.reader import ARCHIVED, RunRecords, Tail, remaining
+from profilers.records.reader import ARCHIVED, RunRecords, Tail, retained_records
 from profilers.records.schema import Event
 from profilers.records.table import Table
 
@@ -40,7 +40,7 @@ def tail(path: Path) -> Tail:
     return Tail(path, open_archive)
 
 
-class Remaining:
+class RetainedRecords:
     """A record file of a rank, followed, without what the rank's events said by then was undone. What is undone later
     was read already: who follows begins anew.
     """
@@ -53,7 +53,7 @@ class Remaining:
         """The records that were written since the last call."""
         table = self._tail.read_new()
         before, self._read = self._read, self._read + len(table)
-        return remaining(table, self._stream, self._events(), before)
+        return retained_records(table, self._stream, self._events(), before)
 
     @property
     def problems(self) -> list[str]:

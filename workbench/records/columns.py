@@ -38,7 +38,7 @@ class LazyColumns(Mapping[str, Array]):
         return len(self._names)
 
 
-class Followed(Protocol):
+class RecordFollower(Protocol):
     """A record file, piece by piece."""
 
     def read_new(self) -> Table: ...
@@ -50,7 +50,7 @@ class Followed(Protocol):
 class Stream:
     """One record file, followed. What ``refresh`` returned stays as it was, whatever is written later."""
 
-    def __init__(self, tail: Followed) -> None:
+    def __init__(self, tail: RecordFollower) -> None:
         self.tail = tail
         self._tables: list[Table] = []
         self._count = 0

@@ -28,7 +28,7 @@ from profilers.model.run_summary import CommunicationRow, RunSummary
 from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, host_name, unknown_streams
 from profilers.records.schema import UNDONE_EVENT, Event
 from profilers.records.table import Column
-from workbench.records.archive import Remaining
+from workbench.records.archive import RetainedRecords
 from workbench.records.columns import Columns, Stream, common_steps
 from workbench.records.live_records import KeptSteps, KeptStream, PhaseMeans
 from workbench.records.summary import summary_of
@@ -127,7 +127,7 @@ class Snapshot:
 class _Collectives:
     """One rank's calls of the last steps; older ones are forgotten, since a long run has millions."""
 
-    def __init__(self, tail: Remaining) -> None:
+    def __init__(self, tail: RetainedRecords) -> None:
         self.tail = tail
         self.tables: list[Table] = []
 
@@ -137,10 +137,10 @@ class _Collectives:
         return self.tables
 
 
-class _Thinned:
+class _ThinnedStream:
     """A record file of readings, followed without holding all of it."""
 
-    def __init__(self, tail: Remaining, stream: str) -> None:
+    def __init__(self, tail: RetainedRecords, stream: str) -> None:
         self.tail = tail
         self._kept = KeptStream(stream)
 
@@ -168,8 +168,8 @@ class LiveRun:
     def _begin(self) -> None:
         """Nothing is read yet."""
         self._steps = KeptSteps() if self._thinned else None
-        self._step_tails: dict[int, Remaining] = {}
-        self._streams: dict[tuple[str, str], Stream | _Thinned] = {}
+        self._step_tails: dict[int, RetainedRecords] = {}
+        self._streams: dict[tuple[str, str], Stream | _ThinnedStream] = {}
         self._collectives: dict[int, _Collectives] = {}
 
     def _begin_anew(self, ranks: list[int]) -> None:
@@ -179,8 +179,8 @@ class LiveRun:
             self._undone = undone
             self._begin()
 
-    def _tail(self, process: str, stream: str) -> Remaining:
-        return Remaining(
+    def _tail(self, process: str, stream: str) -> RetainedRecords:
+        return RetainedRecords(
             self._records / f"{process}.{stream}",
             lambda: self._sampled.events(process) if process.startswith("rank-") else (),
         )
@@ -272,7 +272,7 @@ class LiveRun:
         if key not in self._streams:
             followed = self._tail(process, stream)
             whole = self._steps is None
-            self._streams[key] = Stream(followed) if whole else _Thinned(followed, stream)
+            self._streams[key] = Stream(followed) if whole else _ThinnedStream(followed, stream)
         return self._streams[key].refresh()
 
     def _communication(

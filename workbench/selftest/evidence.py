@@ -17,7 +17,7 @@ from pathlib import Path
 from engine.run import run_folder
 from workbench.selftest.bench import HOME, KEPT, LABEL
 from workbench.selftest.isolation import OUTPUT
-from workbench.selftest.redaction import Scrubber
+from workbench.selftest.redaction import Redactor
 
 CHECKS, README = "checks", "README.md"
 #: Of a run: documents, logs of its ranks, dumps of the Flight Recorder and Chrome traces. Records are left out: they
@@ -29,7 +29,7 @@ _MOST_BYTES = 8 << 20
 _PACKED = ".gz"
 
 
-def collect(scratch: Path, folder: Path, check: str, scrubber: Scrubber) -> tuple[list[str], dict[str, str]]:
+def collect(scratch: Path, folder: Path, check: str, scrubber: Redactor) -> tuple[list[str], dict[str, str]]:
     """Copy what a check left, without what is private; names of the files, relative to the folder, and of those that
     could not be written, with the reason.
     """
@@ -45,7 +45,7 @@ def collect(scratch: Path, folder: Path, check: str, scrubber: Scrubber) -> tupl
             _write(target, text)
             kept.append(name)
         except OSError as error:
-            lost[name] = why(error)
+            lost[name] = error_text(error)
     return kept, lost
 
 
@@ -76,7 +76,7 @@ def pack(folder: Path) -> Path:
     return path
 
 
-def why(error: OSError) -> str:
+def error_text(error: OSError) -> str:
     """The system's words, without the path: it may be private."""
     return error.strerror or type(error).__name__
 

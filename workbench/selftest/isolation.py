@@ -26,14 +26,16 @@ _WORKER = "workbench.selftest.worker"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SelftestRequest:
     """What a person asked for: auto, cpu or cuda, and ranks of checks that take several."""
 
     device: str = "auto"
     ranks: int = 2
 
 
-def run(check: Check, asked: Asked, scratch: Path, should_stop: Callable[[], bool]) -> Verdict | None:
+def run(
+    check: Check, asked: SelftestRequest, scratch: Path, should_stop: Callable[[], bool]
+) -> Verdict | None:
     """Its verdict; None if it was stopped. One that is too slow is ended with all that it started, and failed."""
     try:
         process = _start(check, asked, scratch)
@@ -51,7 +53,7 @@ def run(check: Check, asked: Asked, scratch: Path, should_stop: Callable[[], boo
     return _answer(process.returncode, scratch)
 
 
-def _start(check: Check, asked: Asked, scratch: Path) -> subprocess.Popen[bytes]:
+def _start(check: Check, asked: SelftestRequest, scratch: Path) -> subprocess.Popen[bytes]:
     request = {
         "function": name_of(check.function),
         "needs": name_of(check.needs),

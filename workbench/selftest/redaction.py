@@ -46,7 +46,7 @@ def is_ours(name: str) -> bool:
     return name.startswith(_OURS)
 
 
-class Scrubber:
+class Redactor:
     """Replaces; the same thing by the same words. ``hosts``: names and addresses of hosts may stay.
 
     ``variables`` and ``names`` (what to replace -> its words) are this process's and this machine's unless given.

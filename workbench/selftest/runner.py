@@ -17,8 +17,8 @@ from engine.run import run_folder
 from workbench.selftest import evidence, isolation
 from workbench.selftest.checks.machine import PACKAGE
 from workbench.selftest.evidence import TEXT
-from workbench.selftest.isolation import Asked
-from workbench.selftest.redaction import Scrubber
+from workbench.selftest.isolation import SelftestRequest
+from workbench.selftest.redaction import Redactor
 from workbench.selftest.registry import CHECKS, NAMES, Check
 from workbench.selftest.results import FOLDER, Row, Selftest, Verdict, not_possible, save
 
@@ -66,8 +66,8 @@ def folder_for(home: Path, out: str | None) -> Path:
 def run(
     folder: Path,
     checks: Sequence[Check],
-    asked: Asked,
-    scrubber: Scrubber,
+    asked: SelftestRequest,
+    scrubber: Redactor,
     should_stop: Callable[[], bool],
     tell: Callable[[Check, Row | None], None],
 ) -> Selftest:
@@ -90,7 +90,7 @@ def run(
 
 
 def _row(
-    folder: Path, check: Check, asked: Asked, scrubber: Scrubber, should_stop: Callable[[], bool]
+    folder: Path, check: Check, asked: SelftestRequest, scrubber: Redactor, should_stop: Callable[[], bool]
 ) -> tuple[Row | None, dict[str, str]]:
     """How it ended, None if it was stopped; and what of its evidence could not be kept, with the reasons."""
     begun = time.monotonic()
@@ -105,7 +105,7 @@ def _row(
 
 
 def _run_check(
-    folder: Path, check: Check, asked: Asked, scrubber: Scrubber, should_stop: Callable[[], bool]
+    folder: Path, check: Check, asked: SelftestRequest, scrubber: Redactor, should_stop: Callable[[], bool]
 ) -> tuple[Verdict | None, list[str], dict[str, str]]:
     """In a scratch folder outside of the evidence: what lies there is not scrubbed yet."""
     try:

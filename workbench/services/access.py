@@ -112,7 +112,7 @@ class Rules:
         return cls(frozenset(_plain(host) for host in hosts), token, f"workbench-{port}")
 
 
-class Door:
+class AccessMiddleware:
     """The middleware: refuses, or passes on with the role and answers with the headers of a page that is safe."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:

@@ -107,18 +107,18 @@ def _work(home: Path, file: StudyFile) -> None:
     from engine.session import Session
     from tuning.execution import preflight
     from tuning.study import run_study
-    from workbench.services.predictions import foresight_of
+    from workbench.services.predictions import prior_maker
 
     folder = home / STUDIES / file.name
     with Session(home, fresh_on_cpu=preflight.weighs_memory(file)) as session:
-        foresee = foresight_of(home, file)
+        make_prior = prior_maker(home, file)
         _load()
         look_at(file.config)  # what it proposes keeps the rules of its workload
         os.write(1, b"ready\n")
         os.dup2(2, 1)
         while not _has_begun(folder):
             time.sleep(_LOOK_SECONDS)
-        run_study(file, folder, session.execute, None, foresee, join=True)
+        run_study(file, folder, session.execute, None, make_prior, join=True)
 
 
 def _load() -> None:

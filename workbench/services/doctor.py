@@ -148,9 +148,9 @@ def _compiler() -> Check:
 
 
 def _namespaces() -> Check:
-    from engine.run.netns import unavailable
+    from engine.run.netns import unavailability
 
-    if reason := unavailable():
+    if reason := unavailability():
         return Check("network namespaces", "missing", "", reason)
     return Check("network namespaces", "ok", "may be made", "links of a chosen bandwidth between ranks")
 

@@ -21,7 +21,7 @@ FRESH_SECONDS, FRESH_TIMES = 2.0, 20.0
 REMEMBERED = 8
 
 
-class _Made(NamedTuple):
+class _CachedSummary(NamedTuple):
     summary: RunSummary | None
     records_bytes: int
     until: float
@@ -36,7 +36,7 @@ class RunningSummaries:
         processor: Callable[[], float] = time.thread_time,
     ) -> None:
         self._clock, self._processor, self._lock = clock, processor, threading.Lock()
-        self._made: OrderedDict[Path, _Made] = OrderedDict()
+        self._made: OrderedDict[Path, _CachedSummary] = OrderedDict()
 
     def summary(self, view: RunView) -> RunSummary | None:
         """A run's own summary if it has one, else that of its records so far; None while nothing can be said."""
@@ -48,7 +48,7 @@ class RunningSummaries:
                 began = self._processor()
                 summary = runs.add_numbers_so_far(view).summary
                 took = self._processor() - began
-                made = _Made(summary, size, self._clock() + max(FRESH_SECONDS, FRESH_TIMES * took))
+                made = _CachedSummary(summary, size, self._clock() + max(FRESH_SECONDS, FRESH_TIMES * took))
                 self._made[view.folder] = made
                 while len(self._made) > REMEMBERED:
                     self._made.popitem(last=False)

@@ -27,7 +27,7 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerAddress:
     """Where the page listens; ``token`` is what it asks for, None where all programs of this machine may use it."""
 
     address: str
@@ -78,7 +78,7 @@ def script() -> Path:
     return Path(found.origin)
 
 
-def check_free(place: Place) -> None:
+def check_free(place: ServerAddress) -> None:
     """Refuse a port that cannot be had, before anything starts.
 
     Raises:
@@ -93,12 +93,17 @@ def check_free(place: Place) -> None:
         "is taken by another program" if problem.errno == _TAKEN else f"cannot be used ({problem.strerror})"
     )
     free = next(
-        (port for port in _ports_above(place.port) if _bind_problem(Place(place.address, port)) is None), None
+        (
+            port
+            for port in _ports_above(place.port)
+            if _bind_problem(ServerAddress(place.address, port)) is None
+        ),
+        None,
     )
     raise InputError("--port", place.port, f"{reason}; give --port {free or 0}")
 
 
-def start(place: Place, home: Path, log: Path) -> subprocess.Popen[bytes]:
+def start(place: ServerAddress, home: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start the page; its output goes to ``log``."""
     with log.open("ab") as output:
         return child_process.start(
@@ -123,7 +128,7 @@ def rules() -> access.Rules:
     given = os.environ.get(access.TOKEN_VARIABLE) is not None
     token = access.token_from_environment() if given or not access.is_local(address) else None
     os.environ.pop(access.TOKEN_VARIABLE, None)
-    place = Place(address, port, token)
+    place = ServerAddress(address, port, token)
     if token is not None and not given:
         print(f"The page is at {place.link}", flush=True)
     return access.Rules.from_hosts(
@@ -131,7 +136,7 @@ def rules() -> access.Rules:
     )
 
 
-def wait_until_up(place: Place, process: subprocess.Popen[bytes]) -> bool:
+def wait_until_up(place: ServerAddress, process: subprocess.Popen[bytes]) -> bool:
     """Whether the page answers; False if it ended or took longer than ``START_SECONDS``."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
@@ -141,7 +146,7 @@ def wait_until_up(place: Place, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def _flags(place: Place) -> list[str]:
+def _flags(place: ServerAddress) -> list[str]:
     options = {
         "server.address": place.address,
         "server.port": str(place.port),
@@ -186,7 +191,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _bind_problem(place: Place) -> OSError | None:
+def _bind_problem(place: ServerAddress) -> OSError | None:
     family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -11,26 +11,26 @@ from workbench.text.output import say
 
 if TYPE_CHECKING:
     from tuning.predict.target import Target
-    from tuning.search.prediction_prior import Foresee, Foresight
+    from tuning.search.prediction_prior import PredictionPrior, PriorMaker
     from tuning.space.space import Space
     from tuning.spec.study_file import StudyFile
 
 
-def foresight_of(home: Path, file: StudyFile) -> Foresee | None:
+def prior_maker(home: Path, file: StudyFile) -> PriorMaker | None:
     """What predicts a study's space; it says why, once the study begins, where nothing can. The formulas that play a
     simulated study would know its trials beforehand: they say only whether anything runs.
     """
     if file.prior == "none" or file.config.trainer or (file.simulate is not None and file.turns_work):
         return None
 
-    def foresee(space: Space) -> Foresight | None:
-        from tuning.search.prediction_prior import Foresight
+    def make_prior(space: Space) -> PredictionPrior | None:
+        from tuning.search.prediction_prior import PredictionPrior
 
         target = _target(home, file) if file.simulate is None else _simulated_target(file)
         proposes = file.simulate is None and not file.turns_learning
-        return None if target is None else Foresight(space, target, file.seed, proposes)
+        return None if target is None else PredictionPrior(space, target, file.seed, proposes)
 
-    return foresee
+    return make_prior
 
 
 def _simulated_target(file: StudyFile) -> Target | None:

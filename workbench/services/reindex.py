@@ -14,7 +14,7 @@ from workbench.home.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Reindexed:
+class ReindexResult:
     """How much there was, what could not be rebuilt or had to be set aside, and how many files were compacted."""
 
     runs: int
@@ -23,7 +23,7 @@ class Reindexed:
     compacted_files: int = 0
 
 
-def reindex(home: Path, tell: Callable[[str], None] = lambda _: None) -> Reindexed:
+def reindex(home: Path, tell: Callable[[str], None] = lambda _: None) -> ReindexResult:
     """Rebuild all indexes of a home, and compact the records of runs that ended. Nothing else is touched. ``tell`` is
     told how far that is, where it takes a while.
 
@@ -37,7 +37,7 @@ def reindex(home: Path, tell: Callable[[str], None] = lambda _: None) -> Reindex
     notes = [store.note] if store.note else []
     notes += [note for folder in every_study(home) if (note := _optuna(folder, tell))]
     compacted = compact_all(run_folders(home))
-    return Reindexed(runs, studies, notes + compacted.notes, compacted.files)
+    return ReindexResult(runs, studies, notes + compacted.notes, compacted.files)
 
 
 def _optuna(folder: Path, tell: Callable[[str], None]) -> str:

@@ -195,7 +195,7 @@ def _study_figures(result: StudyResult, place: Place, name: str) -> Iterator[str
 
 def _study_tables(found: StudyDocument) -> Iterator[str]:
     result, aim = found.result, found.result.aim
-    if columns := study_text.columns(result):
+    if columns := study_text.confirmation_columns(result):
         yield "<h2>Measured again</h2>" + _table(columns) + _quiet(study_text.caption(result))
     if result.failures and result.failures.endings:
         rows = result.failures.endings

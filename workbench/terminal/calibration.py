@@ -22,7 +22,7 @@ _TITLES: dict[Kind, str] = {
 }
 
 
-def print_calibration(console: Console, found: store.Found) -> None:
+def print_calibration(console: Console, found: store.CalibrationLookup) -> None:
     """What holds here, or the newest that no longer does and why; without any, what to do."""
     shown = found.calibration or found.stale
     if found.reason:

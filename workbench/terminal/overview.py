@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tuning.spec.objectives import text
-from workbench.analysis.overview import Overview, RunNow, StudyNow
+from workbench.analysis.overview import CurrentRun, CurrentStudy, Overview
 from workbench.text import words
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def counts(found: Overview) -> str:
     return f"{words.several(found.run_count, 'runs')} and {studies} in {found.home}"
 
 
-def standing(study: StudyNow) -> str:
+def study_progress(study: CurrentStudy) -> str:
     """How far a study is, and how long the rest will take."""
     done = _TRIED.format(done=study.trials_done, total=study.trials_total)
     if study.state != "running":
@@ -44,7 +44,7 @@ def standing(study: StudyNow) -> str:
     return f"{done}; {words.estimate(study.seconds_left)} for the rest{after}"
 
 
-def leader(study: StudyNow) -> str:
+def leader(study: CurrentStudy) -> str:
     """Who leads, with its value."""
     if study.leader is None:
         return "nothing measured yet"
@@ -52,13 +52,13 @@ def leader(study: StudyNow) -> str:
     return f"best{so_far}: {study.leader}, {text(study.leader_value)} {study.unit}"
 
 
-def current_trial_text(study: StudyNow) -> str:
+def current_trial_text(study: CurrentStudy) -> str:
     """What is measured now; empty while nothing is."""
     parts = [f"trial {trial.number}: {trial.label or 'its values are being chosen'}" for trial in study.now]
     return "; ".join(parts)
 
 
-def run(going: RunNow) -> str:
+def run(going: CurrentRun) -> str:
     """How far a run is."""
     left = "" if going.seconds_left is None else f", {words.estimate(going.seconds_left)} left"
     return f"{words.layout(going.layout)}: step {going.step:,} of {going.steps:,}{left}"
@@ -68,7 +68,7 @@ def print_overview(console: Console, found: Overview) -> None:
     """The page Start in lines."""
     lines = [headline(found)]
     for study in [*found.studies, *([found.last] if found.last else [])]:
-        lines.append(f"{study.name}: {standing(study)}")
+        lines.append(f"{study.name}: {study_progress(study)}")
         lines.append(f"  {leader(study)}" + (f"; {study.gain_line}" if study.gain_line else ""))
         if tried := current_trial_text(study):
             lines.append(f"  now {tried}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tuning.predict.answer import Forecast
-from tuning.predict.plan.plans import Planned
+from tuning.predict.plan.plans import PlanResult
 from tuning.predict.plan.track_record import Record
 from workbench.terminal.prediction import layout, probability
 from workbench.text import plan as plan_text
@@ -27,7 +27,7 @@ _TERMS = {
 _FRONT = 12
 
 
-def print_plan(console: Console, found: Planned, record: Record | None = None) -> None:
+def print_plan(console: Console, found: PlanResult, record: Record | None = None) -> None:
     """The best, the pareto, a line for each family that was not taken, and how predictions of this machine held."""
     for line in _head(found):
         console.print(line, markup=False, soft_wrap=True)
@@ -49,7 +49,7 @@ def print_plan(console: Console, found: Planned, record: Record | None = None) -
         console.print(f"  {note}", markup=False, soft_wrap=True, style="dim")
 
 
-def _head(found: Planned) -> Iterator[str]:
+def _head(found: PlanResult) -> Iterator[str]:
     cluster, config = found.target.cluster, found.config
     tokens = config.batch.global_batch * config.data.sequence_length
     yield (
@@ -93,7 +93,7 @@ def _cells(row: Forecast) -> Iterator[str]:
     )
 
 
-def _placement_lines(found: Planned) -> Iterator[str]:
+def _placement_lines(found: PlanResult) -> Iterator[str]:
     """A line for each of the best; nothing where devices are all alike."""
     rows = [(row, where) for row, where in zip(found.best, found.placed, strict=True) if where is not None]
     if rows:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from engine.footprint.flops import parameters, shared_parameters, workload_of
 from tuning.predict.answer import WORDS, Change, Forecast
-from tuning.predict.placement.place import Placed
+from tuning.predict.placement.place import PlacementReport
 from tuning.predict.placement.signatures.decoder import choose_by_seconds
 from tuning.predict.placement.traffic_map import TrafficMap
-from tuning.predict.plan.why_not import WhyNot
+from tuning.predict.plan.why_not import LayoutExplanation
 from workbench.text import plan as text
 from workbench.text import words
 
@@ -32,7 +32,7 @@ _BAR = 30
 
 
 def print_forecast(
-    console: Console, found: Forecast, where: Placed | None = None, traffic: TrafficMap | None = None
+    console: Console, found: Forecast, where: PlacementReport | None = None, traffic: TrafficMap | None = None
 ) -> None:
     """Time, memory, what the step is made of, what would change it, where ranks belong, what goes over links, and what
     to know of numbers.
@@ -50,7 +50,7 @@ def print_forecast(
     _notes(console, found.notes)
 
 
-def print_why_not(console: Console, found: WhyNot) -> None:
+def print_why_not(console: Console, found: LayoutExplanation) -> None:
     """Legal, fits, and how far behind: one line each."""
     if found.forecast is None:
         console.print("[red]not legal[/]")
@@ -177,7 +177,7 @@ def _caution(change: Change) -> str:
     return "  (lossy: see `workbench quality`)" if change.lossy else ""
 
 
-def _behind(found: WhyNot) -> Iterator[str]:
+def _behind(found: LayoutExplanation) -> Iterator[str]:
     if found.best is None:
         yield f"no best layout to compare with: {found.reason}"
         return

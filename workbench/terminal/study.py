@@ -57,7 +57,7 @@ def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
     for row in rows:
         table.add_row(
             row.id,
-            words.ago(row.created_unix),
+            words.age_text(row.created_unix),
             words.ending_words(row.outcome or row.state),
             words.layout(row.layout),
             row.backend or words.NOTHING,
@@ -81,7 +81,7 @@ def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
         best = find_aim(row.objective).words(row.best_value) if row.best_value else words.NOTHING
         several = f", {len(row.controllers)} controllers" if len(row.controllers) > 1 else ""
         state = words.ending_words(row.state) + several
-        cells = (row.name, words.ago(row.updated_unix), state, trials, best, row.gain_verdict or "")
+        cells = (row.name, words.age_text(row.updated_unix), state, trials, best, row.gain_verdict or "")
         table.add_row(*cells, *([_remark_cell(row)] if said else []))
     console.print(table)
 
@@ -124,7 +124,7 @@ def print_study(
     if more:
         console.print(f"... and {more:,} more trials; --all shows them")
     _print_lines(console, _course(result))
-    if columns := study.columns(result):
+    if columns := study.confirmation_columns(result):
         _print_columns(console, columns)
         _print_lines(console, [study.caption(result)])
     print_result(console, document)
@@ -150,7 +150,7 @@ def _course(result: StudyResult) -> list[str]:
     for event in result.steering:
         given = " ".join(f"{key}={words.value(value)}" for key, value in event.arguments.items())
         answer = "accepted" if event.accepted else "refused"
-        command = f"{words.ago(event.at_unix)} by {event.by}: {event.command} {given}".rstrip()
+        command = f"{words.age_text(event.at_unix)} by {event.by}: {event.command} {given}".rstrip()
         lines.append(f"{command}: {answer}" + (f", {event.reason}" if event.reason else ""))
     if result.sampler:
         lines.append(f"sampler: {result.sampler.name} ({result.sampler.reason})")

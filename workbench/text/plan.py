@@ -12,11 +12,11 @@ from engine.config.run_config import RunConfig
 from engine.schedules.registry import compared
 from tuning.predict.answer import Forecast
 from tuning.predict.model.hardware import Cluster
-from tuning.predict.placement.place import Alternative, Placed
-from tuning.predict.placement.signatures.decoder import Found
+from tuning.predict.placement.place import Alternative, PlacementReport
+from tuning.predict.placement.signatures.decoder import ReplicatedMatrices
 from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.families import Family
-from tuning.predict.plan.track_record import Held, Record, find_measured_runs
+from tuning.predict.plan.track_record import PredictionCheck, Record, find_measured_runs
 from workbench.text import words
 from workbench.text.quantities import COUNT, MILLISECONDS, PERCENT, RATIO, SECONDS, Column, milliseconds
 
@@ -30,7 +30,7 @@ RANGE = "Holds 9 of 10 measurements, as far as those that were held out tell."
 HELD = "Predicted from the calibration alone, without what these runs taught the predictions since."
 
 
-class WhyNot(NamedTuple):
+class RefusedValues(NamedTuple):
     """Neighbouring values of an axis that are refused for one reason."""
 
     axis: str
@@ -90,13 +90,15 @@ def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Colu
     ]
 
 
-def why_not(families: Sequence[Family]) -> list[WhyNot]:
+def why_not(families: Sequence[Family]) -> list[RefusedValues]:
     """One line for neighbours that are refused for one reason; the best need none."""
     found = []
     for (axis, reason), group in groupby(families, lambda family: (family.axis, family.reason)):
         alike = list(group)
         if alike[0].verdict != "best":
-            found.append(WhyNot(AXES.get(axis, axis), _span([family.value for family in alike]), reason))
+            found.append(
+                RefusedValues(AXES.get(axis, axis), _span([family.value for family in alike]), reason)
+            )
     return found
 
 
@@ -117,7 +119,7 @@ def track_record_line(record: Record) -> str:
     )
 
 
-def track_record_columns(rows: Sequence[Held]) -> list[Column]:
+def track_record_columns(rows: Sequence[PredictionCheck]) -> list[Column]:
     """One line for each configuration that ran."""
     return [
         Column("newest run", [row.runs[0] for row in rows]),
@@ -149,7 +151,7 @@ def traffic(found: TrafficMap) -> str:
     return f"Sent by the busiest rank in a step, by formula: {each}.{carries}"
 
 
-def signatures(config: RunConfig, found: Found | None) -> str | None:
+def signatures(config: RunConfig, found: ReplicatedMatrices | None) -> str | None:
     """Which matrices had better be whole on every rank of tp, and what that saves; None where tp splits nothing."""
     if found is None:
         return None
@@ -195,7 +197,7 @@ def devices(cluster: Cluster) -> str:
     return f"{' + '.join(f'{size:,} x {name}' for name, size in kinds.items())} ({cluster.name})"
 
 
-def placement_lines(found: Placed | None, orders: bool = True) -> Iterator[str]:
+def placement_lines(found: PlacementReport | None, orders: bool = True) -> Iterator[str]:
     """What the best placement is and what it gains; nothing where all devices and links are alike. With ``orders``:
     what the axes nested in other ways come to.
     """
@@ -221,7 +223,7 @@ def nesting(one: Alternative) -> str:
     return " > ".join(one.axes) + in_order
 
 
-def alternative_columns(found: Placed) -> list[Column]:
+def alternative_columns(found: PlacementReport) -> list[Column]:
     """One line for each way to nest the axes, the fastest first."""
     rows = found.alternatives
     axes = [axis for axis in found.seconds if any(one.seconds[axis] > 0 for one in rows)]
@@ -238,7 +240,7 @@ def alternative_columns(found: Placed) -> list[Column]:
     ]
 
 
-def placement_settings(found: Placed) -> str:
+def placement_settings(found: PlacementReport) -> str:
     """Keys and values as ``--set`` takes them; a long order in runs of devices that follow each other."""
     return " ".join(f"{key}={_values_text(values)}" for key, values in found.values.items())
 
@@ -259,7 +261,7 @@ def _runs(values: Sequence[int]) -> Iterator[str]:
     yield f"{first}-{last}" if first < last else str(first)
 
 
-def _axes(found: Placed) -> str:
+def _axes(found: PlacementReport) -> str:
     """Seconds of what an order changes, before and after."""
     before, after = found.in_order_seconds, found.seconds
     changed = [name for name in after if abs(after[name] - before[name]) > 0.005 * sum(before.values())]

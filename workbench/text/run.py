@@ -140,14 +140,14 @@ def _step_lines(summary: RunSummary) -> Iterator[Line]:
     seconds = summary.step_seconds
     if seconds is None:
         return
-    around = "" if seconds.low is None else _bracket(words.seconds(seconds.low), words.seconds(seconds.high))
-    # What is measured begins anew with a change.
-    since = f" from step {summary.measured_from_step:,} on" if summary.changes else ""
+    low, high = seconds.low, seconds.high
+    interval_text = "" if low is None else _bracket(words.seconds(low), words.seconds(high))
+    since = f" from step {summary.measured_from_step:,} on" if summary.changes else ""  # measuring began anew
     median, p95 = words.seconds(seconds.median), words.seconds(seconds.p95)
     if seconds.mean is None:  # no whole round, or a summary from before there was a mean
-        yield "step", f"median {median}{around}, p95 {p95}, {summary.measured_steps} measured{since}"
+        yield "step", f"median {median}{interval_text}, p95 {p95}, {summary.measured_steps} measured{since}"
     else:
-        mean = f"mean {words.seconds(seconds.mean)}{around}"
+        mean = f"mean {words.seconds(seconds.mean)}{interval_text}"
         yield "step", f"{mean}, median {median}, p95 {p95}, {summary.measured_steps} measured{since}"
     yield "speed", speed(summary)
     if summary.phases:

@@ -12,8 +12,7 @@ from profilers.model.rows import (
     FIXED,
     ONE_OFF,
     ROTATING,
-    AdaptedRow,
-    AheadRow,
+    AdapterRow,
     ClockRow,
     ExpertRow,
     ExpertSlotRow,
@@ -23,6 +22,7 @@ from profilers.model.rows import (
     PartialProductsRow,
     PipelineRow,
     PlanRow,
+    PrefetchRow,
     SkewRow,
     TaskRow,
     UpdateRow,
@@ -230,7 +230,7 @@ def expert_slots(row: ExpertSlotRow) -> str:
     )
 
 
-def batches_ahead(rows: Sequence[AheadRow]) -> str:
+def batches_ahead(rows: Sequence[PrefetchRow]) -> str:
     """What making batches ahead was good for: of all ranks, and what steps waited on the one that waited longest."""
     asked, ready = sum(row.asked for row in rows), sum(row.ready for row in rows)
     most = max(rows, key=lambda row: row.waited_seconds)
@@ -256,7 +256,7 @@ def networks(rows: Sequence[NetworkRow]) -> str:
     )
 
 
-def adapted_text(row: AdaptedRow) -> str:
+def adapted_text(row: AdapterRow) -> str:
     """What was trained beside a frozen model, and whether that stayed as it was."""
     kept = f"are to the bit what they were (SHA-256 {row.sha256[:12]})"
     changed = f"changed: SHA-256 {row.sha256[:12]} before, {row.sha256_at_end[:12]} after"
@@ -266,7 +266,7 @@ def adapted_text(row: AdaptedRow) -> str:
     )
 
 
-def adapting(train: Mapping[str, Any]) -> str:
+def adapter_text(train: Mapping[str, Any]) -> str:
     """Of a run that has not ended, by its settings; empty where all of it learns."""
     method = words.ADAPTERS.get(train.get("adapt") or "none")
     if method is None:

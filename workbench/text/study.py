@@ -78,7 +78,7 @@ def _budget_text(name: str, row: BudgetRow, result: StudyResult) -> str:
     if name == "trials":
         return f"{used} of {limit} trials"
     if name == "wall_seconds":
-        words_used = f"{words.rough(used)} of {words.rough(limit)}"
+        words_used = f"{words.rough_duration(used)} of {words.rough_duration(limit)}"
     else:
         money = (result.price.currency if result.price else "") or "money"
         words_used = f"{text(used)} of {text(limit)} {'GPU-hours' if name == 'gpu_hours' else money}"
@@ -135,7 +135,7 @@ def number_list(numbers: Sequence[int]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def columns(result: StudyResult) -> dict[str, list[str]]:
+def confirmation_columns(result: StudyResult) -> dict[str, list[str]]:
     """One line for each arm that was measured again: its mean over its windows, and itself beside the baseline; empty
     where nothing was.
     """
@@ -163,7 +163,7 @@ def columns(result: StudyResult) -> dict[str, list[str]]:
     }
 
 
-def confirming(rounds: ConfirmationRounds) -> str:
+def confirmation_progress(rounds: ConfirmationRounds) -> str:
     """How far a confirmation is that goes on."""
     done = max(len(arm.rounds) for arm in rounds.arms)
     used, allowed = text(rounds.used), text(rounds.allowed)

@@ -77,14 +77,14 @@ def seconds(value: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def rough(value: float) -> str:
+def rough_duration(value: float) -> str:
     """A duration nobody needs to the millisecond: under a second, 12 s, 3 min 05 s."""
     return "under a second" if value < 1 else f"{value:.0f} s" if value < 100 else seconds(value)
 
 
 def estimate(value: float) -> str:
     """A duration that is an estimate: under a second, about 12 s."""
-    return rough(value) if value < 1 else f"about {rough(value)}"
+    return rough_duration(value) if value < 1 else f"about {rough_duration(value)}"
 
 
 def gib(size: float | None) -> str:
@@ -148,7 +148,7 @@ def date_text(unix: float | None) -> str:
     return time.strftime("%d %b %H:%M:%S", time.localtime(unix)) if unix else NOTHING
 
 
-def ago(unix: float | None, now: float | None = None) -> str:
+def age_text(unix: float | None, now: float | None = None) -> str:
     """How long ago something was."""
     if not unix:
         return NOTHING

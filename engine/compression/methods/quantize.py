@@ -36,7 +36,7 @@ class _Stretch:
         return all_[self.place : self.place + self.codec.size(self.stop - self.start)]
 
 
-class OneWay(Method):
+class QuantizedReduceScatter(Method):
     """An all-to-all of coded slices, and each rank averages its own in fp32: ZeRO++'s qgZ (arXiv 2306.10209) without
     its hierarchy. The bucket is cut into as many equal slices as there are ranks; of the others' no average is there.
     """
@@ -120,7 +120,7 @@ class _Shares:
         return all_runs[self.place : self.place + self.codec.size(count)]
 
 
-class TwoWay(Method):
+class QuantizedAllReduce(Method):
     """An all-to-all of coded shares; each rank sums its own and codes the average again, for an all-gather.
 
     As CGX (arXiv 2111.08617) and 1-bit Adam (arXiv 2102.02888) do. What the second coding leaves out is this rank's as
@@ -210,13 +210,15 @@ def _share_out(runs: Sequence[Run], codec_of: Codecs, ranks: int) -> list[_Share
 def integers(given: MethodInput) -> Method:
     """Integers of as many bits as a part's value says."""
     codecs = _integer_codecs(given.settings)
-    return (OneWay if given.one_way else TwoWay)(given, codecs, given.settings.stochastic)
+    return (QuantizedReduceScatter if given.one_way else QuantizedAllReduce)(
+        given, codecs, given.settings.stochastic
+    )
 
 
 def signs(given: MethodInput) -> Method:
     """A bit a value, without noise: it has no other value to round to."""
     rows = Signs(given.content.flat.device)
-    return TwoWay(given, lambda value: RowCodec(rows, given.settings.bucket_values), noisy=False)
+    return QuantizedAllReduce(given, lambda value: RowCodec(rows, given.settings.bucket_values), noisy=False)
 
 
 def _integer_codecs(settings: Settings) -> Codecs:

@@ -217,7 +217,7 @@ def exact_values() -> dict[str, Any]:
     return {key: knob.exact for key, knob in KNOBS.items() if knob.exact is not UNSAID}
 
 
-def deciding() -> tuple[str, ...]:
+def deciding_knobs() -> tuple[str, ...]:
     """Knobs on whose values it depends whether others act; each one may depend on those before it."""
     found = sorted((knob.decides, key) for key, knob in KNOBS.items() if knob.decides)
     return tuple(key for _, key in found)
@@ -271,7 +271,7 @@ def _turned_further(key: str, value: Any, other: Any) -> bool:
     return bool(value < other if way == "lower" else value > other)
 
 
-def exactly(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+def exact_changes(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be set in a run's values to make it exact: ``usual`` values, where it has others."""
     exact = exact_values()
     keys = [key for key in values if key.startswith(_SECTIONS) or key in exact]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from engine.config.compression_methods import METHODS, CompressionMethod
-from engine.config.environment import silent
+from engine.config.environment import ineffective_reason
 from engine.config.knobs.learning import SCALINGS
 from engine.config.network import DATA, shape_of
 from engine.config.outer_methods import OUTER_METHODS, OuterMethod
@@ -146,7 +146,7 @@ def may_use_gpus(now: Values) -> bool:
 
 def reaches(name: str) -> Callable[[Values], bool]:
     def acts_here(now: Values) -> bool:
-        return silent(name, "cuda" if may_use_gpus(now) else "cpu", _ranks(now)) is None
+        return ineffective_reason(name, "cuda" if may_use_gpus(now) else "cpu", _ranks(now)) is None
 
     return acts_here
 

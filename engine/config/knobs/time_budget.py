@@ -9,7 +9,7 @@ from engine.config.knobs.batch_ramp import steps_for
 from engine.config.run_config import RunConfig
 
 
-class Due(NamedTuple):
+class OverheadSeconds(NamedTuple):
     """Seconds of a loss on held-out text, and of a save."""
 
     validation: float
@@ -23,7 +23,7 @@ class Due(NamedTuple):
         return losses * self.validation + saved * self.save
 
 
-def longest(config: RunConfig, step: int, left: float, pace: float, due: Due) -> int:
+def longest(config: RunConfig, step: int, left: float, pace: float, due: OverheadSeconds) -> int:
     """The steps of the longest run that is through in the seconds ``left`` from ``step`` on, at a ``pace`` of so many a
     sequence, with all that is due until then.
     """

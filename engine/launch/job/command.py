@@ -51,7 +51,7 @@ def create(home: Path, command: Sequence[str]) -> Path:
         InputError: it cannot be written.
     """
     folder = home / run_folder.new_run_id()
-    with run_folder.writable(home):
+    with run_folder.check_writable(home):
         for part in (RECORDS, LOGS, COMMANDS, SEATS):
             (folder / part).mkdir(parents=True, exist_ok=True)
         job = ForeignJob(

@@ -43,7 +43,7 @@ _STREAMS = ("stdout", "stderr")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class JobResult:
     """How a job ended: its folder, its exit code as a shell tells it, and the outcome."""
 
     folder: Path
@@ -65,7 +65,7 @@ class Watcher:
     hang_seconds: float = 300.0
 
 
-def run(home: Path, command: Sequence[str], watcher: Watcher) -> Ended:
+def run(home: Path, command: Sequence[str], watcher: Watcher) -> JobResult:
     """Run a command to its end.
 
     Raises:
@@ -73,18 +73,18 @@ def run(home: Path, command: Sequence[str], watcher: Watcher) -> Ended:
     """
     program = commands.program_path(command)
     folder = commands.create(home, command)
-    with run_folder.writable(home):
+    with run_folder.check_writable(home):
         note_job_start(folder)
     watcher.say(f"recording into {folder}")
-    with _Followed(folder, watcher) as followed:
+    with _JobMonitor(folder, watcher) as followed:
         followed.start(program, command)
         code = followed.follow()
     outcome = followed.outcome(code)
     finish_job(folder, outcome)
-    return Ended(folder, code if code >= 0 else 128 - code, outcome)
+    return JobResult(folder, code if code >= 0 else 128 - code, outcome)
 
 
-class _Followed:
+class _JobMonitor:
     def __init__(self, folder: Path, watcher: Watcher) -> None:
         self._folder, self._watcher = folder, watcher
         self._ranks = JobRanks(folder)
@@ -96,7 +96,7 @@ class _Followed:
         self._look_at, self._notes = 0.0, list[str]()
         self._stopped = ""
 
-    def __enter__(self) -> _Followed:
+    def __enter__(self) -> _JobMonitor:
         self._sampler.start()
         return self
 
@@ -124,7 +124,7 @@ class _Followed:
             )
         run_folder.update_status(self._folder, state="running")
         self._shown = [
-            Shown(logs / f"{name}.log", output)
+            OutputForwarder(logs / f"{name}.log", output)
             for name, output in zip(_STREAMS, self._watcher.outputs, strict=True)
         ]
 
@@ -267,7 +267,7 @@ def _processes(pids: Sequence[int]) -> list[psutil.Process]:
     return found
 
 
-class Shown:
+class OutputForwarder:
     """While entered, what is written to a file is passed on as it comes; at the end, all of it."""
 
     def __init__(self, path: Path, output: IO[bytes]) -> None:
@@ -275,7 +275,7 @@ class Shown:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=path.stem, daemon=True)
 
-    def __enter__(self) -> Shown:
+    def __enter__(self) -> OutputForwarder:
         self._thread.start()
         return self
 

@@ -100,7 +100,7 @@ class Lab:
             and all(map(_has_control, self.namespaces))
         )
 
-    def up(self) -> None:
+    def set_up(self) -> None:
         """Set it up, and measure that every link that has a rate carries it.
 
         Raises:
@@ -112,10 +112,10 @@ class Lab:
             build.note(probe.measure(self.links))
             build.join(self.switch, self.core, self.shape)
         except BaseException:
-            self.down()
+            self.tear_down()
             raise
 
-    def down(self) -> None:
+    def tear_down(self) -> None:
         """Remove it, whatever of it is there; does nothing if it is gone."""
         build.remove(sorted(self._present()))
 
@@ -164,7 +164,7 @@ def require_means(field: str, value: object) -> None:
     Raises:
         InputError: it cannot be set up, with the reason and what to do.
     """
-    if reason := netns.unavailable():
+    if reason := netns.unavailability():
         raise InputError(field, value, f"the lab needs network namespaces, but {reason}; or leave it out")
 
 

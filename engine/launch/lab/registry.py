@@ -30,7 +30,7 @@ class LabRank(NamedTuple):
     rank: int
 
 
-def standing() -> list[Lab]:
+def list_labs() -> list[Lab]:
     """Every lab of which at least a part is there, whoever owns it."""
     labs = {lab.from_namespace(path.name) for path in netns.FOLDER.glob("workbench-lab-*")} - {None}
     return sorted((one for one in labs if one), key=lambda one: (one.pid, one.serial, one.shape.code()))
@@ -38,9 +38,9 @@ def standing() -> list[Lab]:
 
 def sweep() -> list[Lab]:
     """Remove the labs whose owners are gone, and tell which they were."""
-    gone = [one for one in standing() if one.deserted]
+    gone = [one for one in list_labs() if one.deserted]
     for one in gone:
-        one.down()
+        one.tear_down()
     return gone
 
 
@@ -59,9 +59,9 @@ def keep(shape: Shape) -> Lab:
                 raise LabError(
                     f"the lab of {shape} has a link that is down, and a run uses it; stop that run"
                 )
-            kept.down()
+            kept.tear_down()
             os.close(held)
-            kept.up()
+            kept.set_up()
     return kept
 
 
@@ -69,12 +69,12 @@ def take_down() -> tuple[list[Lab], list[Lab]]:
     """Remove kept labs and leftovers; returns those and the ones that somebody uses, which stay."""
     with _alone():
         removed, left = sweep(), []
-        for one in standing():
+        for one in list_labs():
             held = _lock(one) if one.is_lasting else None
             if held is None:
                 left.append(one)
                 continue
-            one.down()
+            one.tear_down()
             removed.append(one)
             os.close(held)
     return removed, left

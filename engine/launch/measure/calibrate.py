@@ -18,7 +18,7 @@ import torch.distributed as dist
 from engine.config.errors import InputError, RankError
 from engine.config.run_config import RunConfig
 from engine.launch.measure.plan import CurvePlan, Machine, StoppedError, group_sizes, measure, plan
-from engine.launch.measure.rank import Cell, Failed, Seat, serve
+from engine.launch.measure.rank import Cell, RankFailure, RankSetup, serve
 from engine.launch.workers import PRELOAD, Worker, begin
 from engine.run.calibration import fingerprint, store
 from engine.run.calibration.fit import fit
@@ -38,7 +38,7 @@ class Ranks:
         self._context.set_forkserver_preload(PRELOAD)
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         place = (self._store.port, device, backend, tuple(groups), PATIENCE_SECONDS)
-        self._workers = [self._start(Seat(rank, count, *place)) for rank in range(count)]
+        self._workers = [self._start(RankSetup(rank, count, *place)) for rank in range(count)]
 
     def __enter__(self) -> Ranks:
         """With every rank ready.
@@ -77,7 +77,7 @@ class Ranks:
         for worker in self._workers:
             worker.kill()
 
-    def _start(self, seat: Seat) -> Worker:
+    def _start(self, seat: RankSetup) -> Worker:
         tasks, theirs = self._context.Pipe()
         their_lifeline, lifeline = self._context.Pipe(duplex=False)
         process = self._context.Process(target=serve, args=(seat, theirs, their_lifeline), daemon=True)
@@ -103,7 +103,7 @@ def _answer(pipe: Any, rank: int) -> float:
         answer = pipe.recv()
     except (EOFError, OSError):
         raise RankError(f"rank {rank} of the calibration died") from None
-    if isinstance(answer, Failed):
+    if isinstance(answer, RankFailure):
         raise RankError(f"the calibration failed on {answer.reason}")
     return float(answer)
 
@@ -116,7 +116,7 @@ _MEMORY_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CalibrationRequest:
     """What to measure; ``ranks`` None means one per GPU, or about one per core."""
 
     ranks: int | None = None
@@ -134,7 +134,7 @@ class Progress:
 
 
 def calibrate(
-    home: Path, asked: Asked, should_stop: Callable[[], bool], tell: Callable[[Progress], None]
+    home: Path, asked: CalibrationRequest, should_stop: Callable[[], bool], tell: Callable[[Progress], None]
 ) -> Calibration:
     """Measure, and store each curve as soon as it is done; a stop keeps those.
 
@@ -163,7 +163,7 @@ def calibrate(
     return calibration
 
 
-def _ranks(asked: Asked) -> int:
+def _ranks(asked: CalibrationRequest) -> int:
     if asked.ranks is not None:
         if not 1 <= asked.ranks <= MOST_RANKS:
             raise InputError("--ranks", asked.ranks, f"must be from 1 to {MOST_RANKS}")

@@ -78,7 +78,7 @@ def plan(machine: Machine, quick: bool) -> list[CurvePlan]:
 _Drawn = tuple[Kind, str, int, tuple[Size, ...]]
 
 
-def together(ranks: int) -> list[int]:
+def rank_counts(ranks: int) -> list[int]:
     """One rank alone, and all of them."""
     return sorted({1, ranks})
 
@@ -94,7 +94,7 @@ def _gemms(machine: Machine, quick: bool) -> Iterator[_Drawn]:
     edges = (512, 1024, 2048, 4096, 8192) if gpu else (128, 256, 512, 1024, 2048)
     sizes = tuple(Size(edge) for edge in (edges[:-1] if quick else edges))
     for name in ("fp32", "bf16", "tf32") if gpu else ("fp32", "bf16"):
-        for ranks in together(machine.ranks):
+        for ranks in rank_counts(machine.ranks):
             yield "gemm", name, ranks, sizes
 
 
@@ -103,7 +103,7 @@ def _memory(machine: Machine) -> Iterator[_Drawn]:
         (16 * _MIB, 256 * _MIB, 1024 * _MIB) if machine.device == "cuda" else (_MIB, 16 * _MIB, 128 * _MIB)
     )
     for name in ARRAYS:
-        for ranks in together(machine.ranks):
+        for ranks in rank_counts(machine.ranks):
             most = machine.free_bytes // (ranks * ARRAYS[name])
             yield "memory", name, ranks, tuple(Size(size) for size in wanted if size <= max(most, wanted[0]))
 
@@ -114,7 +114,7 @@ def _transfers(machine: Machine) -> Iterator[_Drawn]:
     sizes = _by_four(64 * _KIB, 256 * _MIB)
     for direction in ("host_to_device", "device_to_host"):
         for memory in ("pinned", "pageable"):
-            for ranks in together(machine.ranks):
+            for ranks in rank_counts(machine.ranks):
                 yield "transfer", f"{direction}_{memory}", ranks, sizes
 
 

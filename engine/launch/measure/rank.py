@@ -143,7 +143,7 @@ CALLS: dict[str, Callable[[Tensor, Channel], Work]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankSetup:
     """Who a rank is, where its peers meet, and the sizes of the groups that begin with rank 0."""
 
     rank: int
@@ -156,13 +156,13 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RankFailure:
     """A rank's answer when something went wrong in it."""
 
     reason: str
 
 
-def serve(seat: Seat, cells: Connection, lifeline: Connection) -> None:
+def serve(seat: RankSetup, cells: Connection, lifeline: Connection) -> None:
     """Body of the process; ends when the pipe closes, and at once with the controller."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with(lifeline.fileno())
@@ -172,10 +172,10 @@ def serve(seat: Seat, cells: Connection, lifeline: Connection) -> None:
         return
     except Exception as error:
         traceback.print_exc()
-        cells.send(Failed(f"rank {seat.rank}: {type(error).__name__}: {error}"))
+        cells.send(RankFailure(f"rank {seat.rank}: {type(error).__name__}: {error}"))
 
 
-def _answer_all(seat: Seat, cells: Connection) -> None:
+def _answer_all(seat: RankSetup, cells: Connection) -> None:
     if seat.device == "cpu":
         yield_to_running_threads()
     device = device_of(seat.device, seat.rank)
@@ -186,7 +186,7 @@ def _answer_all(seat: Seat, cells: Connection) -> None:
         cells.send(bench.seconds(cells.recv()))
 
 
-def _join(seat: Seat, device: torch.device) -> dict[int, Channel]:
+def _join(seat: RankSetup, device: torch.device) -> dict[int, Channel]:
     """This rank's channels, by the size of the group; each has been used once, for the first use connects."""
     store = dist.TCPStore("127.0.0.1", seat.store_port, is_master=False)
     patience = timedelta(seconds=seat.patience_seconds)

@@ -162,7 +162,7 @@ class RowBuckets:
         buckets, own = bucket_rows(rows, counts, into, self._turned)
         means = apply(_Means, rows, *buckets)
         self.last = _bucket_statistics(rows.detach(), means.detach(), buckets, counts, own) if told else None
-        results = apply(_OfEach, exchange(means, own), *buckets)
+        results = apply(_ExpandBuckets, exchange(means, own), *buckets)
         if not self.adds_residual:
             return results
         return apply(_AddDistances, results, rows, 1 / self._parts, *buckets)
@@ -192,7 +192,7 @@ class _Means(torch.autograd.Function):
         return (gradient / buckets.sizes.unsqueeze(1)).to(gradient.dtype)[buckets.of], None, None, None
 
 
-class _OfEach(torch.autograd.Function):
+class _ExpandBuckets(torch.autograd.Function):
     """A bucket's result is that of each of its rows."""
 
     @staticmethod

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from engine.comm import host_values
-from engine.model.copies import Lane
+from engine.model.copies import CopyThread
 from engine.model.linear import apply
 
 Home = Literal["host", "disk"]
@@ -140,7 +140,7 @@ class ExpertSlots:
     def __post_init__(self) -> None:
         self._cache = ExpertCache(self.count, ())
         self._homes: dict[int, tuple[Tensor, ...]] = {}
-        self._lane = Lane("experts")
+        self._lane = CopyThread("experts")
         self._coming: dict[Key, Future[None]] = {}
         self._chosen: dict[int, list[Key]] = {}
         self._experts: list[_Expert] = []
@@ -185,7 +185,7 @@ class ExpertSlots:
         """
         sizes = [x.shape[1]] * x.shape[0] if counts is None else host_values.numbers(counts)
         rows = x.flatten(0, 1) if counts is None else x
-        out: Tensor = apply(_Slotted, rows, sizes, layer, self, *weights)
+        out: Tensor = apply(_SlottedProducts, rows, sizes, layer, self, *weights)
         return out.view_as(x)
 
     def chosen_experts(self, layer: int, sizes: Sequence[int], trains: bool) -> list[Key]:
@@ -274,7 +274,7 @@ def slots_of(parameter: nn.Parameter) -> ExpertSlots | None:
     return found
 
 
-class _Slotted(torch.autograd.Function):
+class _SlottedProducts(torch.autograd.Function):
     """SwiGLU of each expert on its rows, one after the other; its matrices are asked for again in backward."""
 
     @staticmethod

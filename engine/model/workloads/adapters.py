@@ -89,7 +89,7 @@ class TokenMixer(LowRank):
                 factor.normal_(0.0, factor.shape[1] ** -0.25, generator=numbers)
 
 
-class Seen(NamedTuple):
+class MixerInput(NamedTuple):
     """What mixers read: the width of a token, how many there are, and whether each sees those up to it alone."""
 
     hidden: int
@@ -97,7 +97,7 @@ class Seen(NamedTuple):
     looks_back: bool = True
 
 
-def make_mixer(layer: int, seen: Seen, rank: int) -> LowRank:
+def make_mixer(layer: int, seen: MixerInput, rank: int) -> LowRank:
     """That of a layer of the whole model."""
     if mixes_tokens(layer):
         return TokenMixer(seen.hidden, rank, seen.sequence, seen.looks_back)
@@ -109,7 +109,7 @@ class SideNetwork(nn.Module):
 
     tp_dim = None
 
-    def __init__(self, layers: Sequence[int], seen: Seen, rank: int) -> None:
+    def __init__(self, layers: Sequence[int], seen: MixerInput, rank: int) -> None:
         super().__init__()
         self.mixers = nn.ModuleDict({str(layer): make_mixer(layer, seen, rank) for layer in layers})
 
@@ -130,7 +130,7 @@ class SideDecoder(Decoder):
 
     def __init__(self, *arguments: Any, rank: int, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        seen = Seen(arguments[0].hidden, named["sequence_length"])
+        seen = MixerInput(arguments[0].hidden, named["sequence_length"])
         self.side = SideNetwork(self.numbers, seen, rank)
 
     def units(self) -> list[nn.Module]:

@@ -20,7 +20,7 @@ _Batch = tuple[int, int]
 
 
 @dataclass
-class AheadUse:
+class PrefetchUse:
     """What making batches ahead was good for: of those ``asked`` for, how many were ``ready``, and how long steps
     ``waited`` for the others, in seconds; what all of them took to make; and how many were made for nothing.
     """
@@ -32,13 +32,13 @@ class AheadUse:
     dropped: int = 0
 
 
-class BatchesAhead:
+class PrefetchedBatches:
     """The same samples; of training at most ``registers`` batches are made before anybody asks for them. All are made
     on one thread, one after the other, as if no step was between them.
     """
 
     def __init__(self, samples: Samples, registers: int) -> None:
-        self._samples, self.registers, self.use = samples, registers, AheadUse()
+        self._samples, self.registers, self.use = samples, registers, PrefetchUse()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._coming: deque[tuple[_Batch, Future[_Pair]]] = deque()
 

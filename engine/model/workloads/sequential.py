@@ -21,7 +21,7 @@ from engine.model.axes import Axes, ContextAxis, TensorAxis
 from engine.model.stage import MessageKind, Stage
 from engine.model.workload import Build, Workload
 from engine.model.workloads.adapters import (
-    Seen,
+    MixerInput,
     SideNetwork,
     fill_sides,
     freeze,
@@ -34,7 +34,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
 
 @dataclass(frozen=True)
-class Built:
+class StageParts:
     """The parts of a stage, by the names that their parameters begin with."""
 
     first: nn.Module | None
@@ -47,7 +47,7 @@ class ListedStage(Stage):
     """Blocks of a workload. Precision bf16 means autocast: parameters and what leaves a stage stay fp32."""
 
     def __init__(
-        self, workload: Workload, built: Built, axes: Axes, activations: Activations, bf16: bool
+        self, workload: Workload, built: StageParts, axes: Axes, activations: Activations, bf16: bool
     ) -> None:
         super().__init__()
         self.axes, self.tp, self._bf16, self._is_last = axes, axes.tensor, bf16, built.is_last
@@ -152,7 +152,7 @@ class ListedBlueprint:
         """
         is_first, is_last = layers.start == 0, layers.stop == self.blocks
         first, last = self.workload.first if is_first else None, self.workload.last if is_last else None
-        built = Built(
+        built = StageParts(
             self._part("first", first, axes, on_meta),
             {i: _certain(self._part(f"blocks.{i}", self.workload.blocks[i], axes, on_meta)) for i in layers},
             self._part("last", last, axes, on_meta),
@@ -178,7 +178,7 @@ class ListedBlueprint:
             return
         _, places, width = self.shapes(1)[0]
         # A sample that is several things has some that come after others.
-        seen = Seen(width, places, looks_back=self.workload.tokens > 1)
+        seen = MixerInput(width, places, looks_back=self.workload.tokens > 1)
         stage.side = SideNetwork(stage.numbers, seen, rank)
 
     def messages(self, blocks: Sequence[int], axes: Axes, micro_batch: int) -> list[MessageKind]:

@@ -47,7 +47,7 @@ class RingAttention(GroupAxis):
         return apply(_Ring, query, key, value, self.channel, self.kernel)
 
 
-class Visible(NamedTuple):
+class VisibleBlock(NamedTuple):
     """Which of a rank's queries see which keys of a block; ``causal`` where a triangle of them is masked."""
 
     queries: slice
@@ -55,12 +55,12 @@ class Visible(NamedTuple):
     causal: bool
 
 
-def visible(rank: int, source: int, chunk: int) -> Visible:
+def visible(rank: int, source: int, chunk: int) -> VisibleBlock:
     """What ``rank`` sees of the keys of ``source``, both with two chunks of so many tokens."""
     whole, first, second = slice(0, 2 * chunk), slice(0, chunk), slice(chunk, 2 * chunk)
     if source == rank:
-        return Visible(whole, whole, True)
-    return Visible(whole, first, False) if source < rank else Visible(second, whole, False)
+        return VisibleBlock(whole, whole, True)
+    return VisibleBlock(whole, first, False) if source < rank else VisibleBlock(second, whole, False)
 
 
 def combine_(out: Tensor, log_sum: Tensor, block_out: Tensor, block_log_sum: Tensor) -> None:

@@ -26,7 +26,7 @@ from engine.parallel.data.replica import (
     Extent,
     Piece,
     ReplicaMemory,
-    Wave,
+    UpdateGroup,
     extent,
     partial_over_tp,
     trained_part,
@@ -240,9 +240,9 @@ class AveragedParameters:
     def wait_for_weights(self, parameters: Iterable[nn.Parameter]) -> None:
         """Wait until these have their new values."""
 
-    def waves(self) -> list[Wave]:
+    def waves(self) -> list[UpdateGroup]:
         """What is updated and brought to the others at once."""
-        return [Wave(self.pieces())]
+        return [UpdateGroup(self.pieces())]
 
     def uncompressed_reasons(self) -> dict[str, str]:
         """Parameters that compression leaves alone though it is on, and why."""

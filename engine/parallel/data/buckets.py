@@ -13,7 +13,7 @@ from engine.comm.channel import Waitable
 from engine.compression.interface import Reduction
 from profilers import torch_private
 from profilers.collectives import recorder
-from profilers.steps.timer import Issued
+from profilers.steps.timer import IssuedCall
 
 #: Averages a bucket in place; it starts at the first value that it is asked for.
 Reduce = Callable[["Bucket"], Reduction]
@@ -58,7 +58,7 @@ class GradientBuckets:
         delayed: bool = False,
     ) -> None:
         self._delayed, self.has_averages = delayed, not delayed
-        self._calls = list[Issued]()
+        self._calls = list[IssuedCall]()
         self._reduce, self._wait, self._late, self._padding = reduce, wait, frozenset(late), padding
         self._armed, self._next, self._under_way = False, 0, list[tuple[Waitable, Reduction]]()
         self._handles = list[Any]()

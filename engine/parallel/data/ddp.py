@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from engine.config.run_config import RunConfig
 from engine.model.stage import Stage
 from engine.parallel.data.averaging import AveragedParameters
-from engine.parallel.data.replica import Compressed, Piece, ReplicaMemory, Wave, run_backward
+from engine.parallel.data.replica import CompressedGradients, Piece, ReplicaMemory, UpdateGroup, run_backward
 
 
 class DataParallel:
@@ -60,7 +60,7 @@ class DataParallel:
     def pieces(self) -> list[Piece]:
         return [piece for part in self.parts for piece in part.pieces()]
 
-    def waves(self) -> list[Wave]:
+    def waves(self) -> list[UpdateGroup]:
         return [wave for part in self.parts for wave in part.waves()]
 
     @property
@@ -78,7 +78,7 @@ class DataParallel:
     def uncompressed_reasons(self) -> dict[str, str]:
         return {name: reason for part in self.parts for name, reason in part.uncompressed_reasons().items()}
 
-    def compressible_gradients(self) -> Sequence[Compressed]:
+    def compressible_gradients(self) -> Sequence[CompressedGradients]:
         return [part for part in self.parts if part.compressor is not None]
 
     def reconfigure(self, config: RunConfig) -> None:

@@ -21,15 +21,15 @@ from engine.parallel.data.ddp import DataParallel
 from engine.parallel.data.fsdp_comm import Reductions
 from engine.parallel.data.fsdp_units import CoarseGradients, Unit, prefetch
 from engine.parallel.data.replica import (
-    Compressed,
+    CompressedGradients,
     Piece,
     ReplicaMemory,
-    Wave,
+    UpdateGroup,
     extent,
     is_expert,
     partial_over_tp,
 )
-from engine.parallel.data.tied_gradients import SharedOverStages
+from engine.parallel.data.tied_gradients import StageSharedParameters
 from engine.parallel.tensor import sum_gradients
 from profilers.steps.timer import StepTimer
 
@@ -57,7 +57,7 @@ class FullyShardedReplica:
         config: RunConfig,
         tp_size: int,
         timer: StepTimer,
-        shared: SharedOverStages | None = None,
+        shared: StageSharedParameters | None = None,
     ) -> None:
         self._rest, self._timer = rest, timer
         self._whole = {parameter for part in rest.parts for parameter in part.shared.named.values()}
@@ -134,9 +134,9 @@ class FullyShardedReplica:
             self._pieces = self._make_pieces() + self._rest.pieces()
         return self._pieces
 
-    def waves(self) -> list[Wave]:
+    def waves(self) -> list[UpdateGroup]:
         """One: the next forward gathers."""
-        return [Wave(self.pieces())]
+        return [UpdateGroup(self.pieces())]
 
     @property
     def has_averages(self) -> bool:
@@ -154,7 +154,7 @@ class FullyShardedReplica:
         """Parameters whose slices are too small."""
         return self._coarse.uncompressed_reasons()
 
-    def compressible_gradients(self) -> Sequence[Compressed]:
+    def compressible_gradients(self) -> Sequence[CompressedGradients]:
         """Units by group, then what is not sharded."""
         return [*self._coarse.groups, *self._rest.compressible_gradients()]
 

@@ -112,7 +112,7 @@ class Gather(_Messages):
         out, mine = (output_tensor, input_tensor) if coarse is None else coarse.write(input_tensor)
         read = None if coarse is None else lambda: coarse.read(out, output_tensor)
         if async_op:
-            return _Gathering([self._channel.start_all_gather_into(out, mine)], read)
+            return _GatherWork([self._channel.start_all_gather_into(out, mine)], read)
         self._channel.all_gather_into(out, mine)
         if read is not None:
             read()
@@ -134,12 +134,12 @@ class Gather(_Messages):
                 place.copy_(whole.view(ranks, -1))
 
         if async_op:
-            return _Gathering(under_way, read)
+            return _GatherWork(under_way, read)
         read()
         return None
 
 
-class _Gathering(dist.Work):
+class _GatherWork(dist.Work):
     """FSDP2 waits for what is of this type alone."""
 
     def __init__(self, under_way: Sequence[Waitable], read: Callable[[], None] | None) -> None:

@@ -15,7 +15,7 @@ from engine.config.knobs.learning import OPTIMIZERS, rate_plan
 from engine.config.run_config import RunConfig
 from engine.config.sections import Train
 from engine.model.activation_memory import HostGradients
-from engine.parallel.data.replica import Extent, Piece, Replica, ReplicaMemory, Wave
+from engine.parallel.data.replica import Extent, Piece, Replica, ReplicaMemory, UpdateGroup
 from engine.parallel.data.update_rules import UpdateRule, WholeNorms, first_state, rules_of
 from engine.parallel.tensor import sum_gradients
 from profilers import torch_private
@@ -182,8 +182,8 @@ def learning_rate(config: RunConfig, step: int) -> float:
     return plan.peak * (floor + (1 - floor) * fall)
 
 
-def _waves(replicas: Sequence[Replica]) -> list[Wave]:
+def _waves(replicas: Sequence[Replica]) -> list[UpdateGroup]:
     """In order; all that is sent together at the end is updated at once, before the others."""
     waves = [wave for replica in replicas for wave in replica.waves()]
     plain = [piece for wave in waves if wave.send is None for piece in wave.pieces]
-    return [Wave(plain), *(wave for wave in waves if wave.send is not None)]
+    return [UpdateGroup(plain), *(wave for wave in waves if wave.send is not None)]

@@ -80,7 +80,7 @@ class ReplicaMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Wave:
+class UpdateGroup:
     """Pieces that are updated together. After that ``send`` starts to bring them to other ranks, beside the update of
     the next wave; None where ``updated`` does that.
     """
@@ -89,7 +89,7 @@ class Wave:
     send: Callable[[], None] | None = None
 
 
-class Compressed(Protocol):
+class CompressedGradients(Protocol):
     """Gradients of a replica that are compressed over one group of ranks, ``copies`` of which hold each parameter: what
     a planner watches and steers.
     """
@@ -141,7 +141,7 @@ class Replica(Protocol):
     def pieces(self) -> list[Piece]:
         """Everything this rank updates, in one order on all ranks."""
 
-    def waves(self) -> list[Wave]:
+    def waves(self) -> list[UpdateGroup]:
         """The same pieces in the order in which they are updated."""
 
     @property
@@ -157,7 +157,7 @@ class Replica(Protocol):
     def uncompressed_reasons(self) -> dict[str, str]:
         """Parameters that compression leaves alone though it is on, and why."""
 
-    def compressible_gradients(self) -> Sequence[Compressed]:
+    def compressible_gradients(self) -> Sequence[CompressedGradients]:
         """Gradients that compression can act on, group by group."""
 
     def reconfigure(self, config: RunConfig) -> None:

@@ -25,7 +25,7 @@ _AXIS = "pp"
 
 
 @dataclass(frozen=True)
-class SharedOverStages:
+class StageSharedParameters:
     """Of one rank: who holds which parameter, and its groups with other ranks of its pipeline, by their places.
 
     Where backwards are ``split``, gradients of one parameter come in several parts even within a stage.
@@ -68,7 +68,7 @@ class SharedOverStages:
         return [(self.channels[self.holders.meeting(own[0])], own) for _, own in sorted(sets.items())]
 
 
-def meet(rank: RankContext, holders: Holders, split: bool) -> SharedOverStages:
+def make_shared_groups(rank: RankContext, holders: Holders, split: bool) -> StageSharedParameters:
     """Make the groups of this rank; all ranks of a pipeline call it.
 
     torch names a group after its ranks and the number of groups that a process has made, which therefore has to be the
@@ -82,7 +82,7 @@ def meet(rank: RankContext, holders: Holders, split: bool) -> SharedOverStages:
             dist.new_group([rank.rank], timeout=rank.patience, use_local_synchronization=True)
     if carried := rank.groups.transport.record_fields():  # once more, these groups with the others
         rank.writer.event(NETWORKS_EVENT, groups=carried)
-    return SharedOverStages(holders, channels, split)
+    return StageSharedParameters(holders, channels, split)
 
 
 def _channel(rank: RankContext, places: tuple[int, ...]) -> Channel:

@@ -130,7 +130,7 @@ def _lars(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[Upda
     return [Lars(pieces, train, norms)]
 
 
-class _ByLength:
+class _LayerwiseOptimizer:
     """Steps as long as the parameter asks for: from the lengths of whole parameters and of their directions, wherever
     their parts are.
     """
@@ -157,7 +157,7 @@ class _ByLength:
         return state
 
 
-class Lamb(_ByLength):
+class Lamb(_LayerwiseOptimizer):
     """LAMB (arXiv 1904.00962, algorithm 2): in AdamW's direction, and as far as the parameter is long.
 
     A parameter's step is the learning rate times |weights| / |direction|, both over the whole parameter wherever its
@@ -187,7 +187,7 @@ class Lamb(_ByLength):
         return direction.add_(weight, alpha=train.weight_decay) if piece.decayed else direction
 
 
-class Lars(_ByLength):
+class Lars(_LayerwiseOptimizer):
     """LARS (arXiv 1708.03888, algorithm 1): SGD with momentum whose rate follows a parameter's own lengths.
 
     A matrix's rate is the learning rate times trust |weights| / (|gradient| + decay |weights|), both over the whole

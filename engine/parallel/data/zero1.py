@@ -14,18 +14,18 @@ from engine.compression.interface import Reduction
 from engine.config.run_config import RunConfig
 from engine.parallel.data.averaging import AveragedParameters, Masters, SharedParameters
 from engine.parallel.data.buckets import Bucket
-from engine.parallel.data.replica import Piece, Wave
+from engine.parallel.data.replica import Piece, UpdateGroup
 from profilers.collectives import recorder
-from profilers.steps.timer import Issued, StepTimer
+from profilers.steps.timer import IssuedCall, StepTimer
 
 
 @dataclass(frozen=True, slots=True)
-class _Arriving:
+class _PendingGather:
     """A gather under way, what it sends, and its record."""
 
     work: Waitable
     mine: Tensor
-    calls: list[Issued]
+    calls: list[IssuedCall]
 
 
 class SlicedParameters(AveragedParameters):
@@ -43,7 +43,7 @@ class SlicedParameters(AveragedParameters):
         self.arrives_later = self._gathers_beside(config)
         self._weights = [_together(bucket) for bucket in self.buckets.buckets]
         self._masters_of = [Masters(config.memory) for _ in self._weights]
-        self._arriving = dict[int, _Arriving]()
+        self._arriving = dict[int, _PendingGather]()
         self._bucket_of = {one: bucket.index for bucket in self.buckets.buckets for one in bucket.parameters}
 
     @cached_property
@@ -57,13 +57,13 @@ class SlicedParameters(AveragedParameters):
         self.drain()
         self.arrives_later = self._gathers_beside(config)
 
-    def waves(self) -> list[Wave]:
+    def waves(self) -> list[UpdateGroup]:
         """One, or one for each bucket."""
         if not self.arrives_later:
             return super().waves()
         self.pieces()
         order = [bucket.index for bucket in self.buckets.buckets][::-1]
-        return [Wave(self._pieces_by_bucket[index], self._sender(index)) for index in order]
+        return [UpdateGroup(self._pieces_by_bucket[index], self._sender(index)) for index in order]
 
     def wait_for_weights(self, parameters: Iterable[nn.Parameter]) -> None:
         """Wait for the buckets that hold them."""
@@ -106,7 +106,7 @@ class SlicedParameters(AveragedParameters):
             mine = _slice(weights, self.group).clone()
             with recorder.collect_background_calls() as calls:
                 work = all_gather_single(weights, mine, group=self.group, async_op=True)
-            self._arriving[index] = _Arriving(work, mine, calls)
+            self._arriving[index] = _PendingGather(work, mine, calls)
 
         return send
 

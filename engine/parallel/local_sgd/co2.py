@@ -37,7 +37,7 @@ from engine.comm.channel import all_reduce_scalar
 from engine.config.outer_methods import Gap
 from engine.parallel.local_sgd.rounds import (
     AppliedAverage,
-    Flat,
+    FlatVector,
     LoopInput,
     Mean,
     Rounds,
@@ -97,7 +97,7 @@ class Co2Loop:
         self._rank, self._link, self._settings = rank, link, settings
         self._rounds, self._keeps = Rounds(rank, given.bring), settings.variant == "keep_local"
         self._sharded = rank.layout.zero_stage >= 1
-        self._flat = Flat(given.pieces, rank.device, link.size if self._sharded else 1)
+        self._flat = FlatVector(given.pieces, rank.device, link.size if self._sharded else 1)
         self._mean = Mean(self._flat, link, self._sharded)
         self._here, self._before = self._mean.mine(), self._mean.mine()
         self._momentum = torch.zeros_like(self._here)

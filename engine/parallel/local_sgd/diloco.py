@@ -23,7 +23,7 @@ from engine.parallel.data.replica import Piece
 from engine.parallel.local_sgd.replica_comm import Link
 from engine.parallel.local_sgd.rounds import (
     AppliedAverage,
-    Flat,
+    FlatVector,
     LoopInput,
     Mean,
     Rounds,
@@ -38,7 +38,7 @@ _LAYER = re.compile(r"^blocks\.(\d+)\.")
 class Fragment:
     """Some of the pieces, with their anchor and momentum, of which a rank may hold a slice."""
 
-    def __init__(self, flat: Flat, link: Link, settings: Settings, sharded: bool) -> None:
+    def __init__(self, flat: FlatVector, link: Link, settings: Settings, sharded: bool) -> None:
         self.flat, self._settings = flat, settings
         self.mean = Mean(flat, link, sharded)
         empty = torch.empty(0, device=self.mean.buffer.device)
@@ -80,7 +80,7 @@ class FragmentLoop:
         self._rounds = Rounds(rank, given.bring)
         sharded, layers = rank.layout.zero_stage >= 1, settings.fragments
         ranks = link.size if sharded else 1
-        dealt = (Flat(of, rank.device, ranks) for of in _dealt(given.pieces, layers))
+        dealt = (FlatVector(of, rank.device, ranks) for of in _dealt(given.pieces, layers))
         self._fragments = [Fragment(flat, link, settings, sharded) if flat.size else None for flat in dealt]
         #: The fragment that is under way, counted from 1 (0: none), the round it was sent in, and for how many steps.
         self._under_way, self._sent_in, self._age = (torch.zeros((), dtype=torch.int64) for _ in range(3))

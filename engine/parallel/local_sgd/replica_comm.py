@@ -19,7 +19,7 @@ from engine.comm.gloo_exchange import Exchange
 from profilers import torch_private
 from profilers.collectives.recorder import active_recorder, pause_recording
 from profilers.collectives.wire_bytes import EXCHANGE
-from profilers.steps.timer import Issued, StepTimer
+from profilers.steps.timer import IssuedCall, StepTimer
 from profilers.steps.wait_sampler import waits_here
 
 Start = Callable[[Callable[[], None]], Any]
@@ -102,7 +102,7 @@ class Link:
         future.add_done_callback(lambda _: ended.append(recorder.mark()))
 
         def record() -> None:
-            self._timer.issue(Issued(begin, ended or [recorder.mark()], kind))
+            self._timer.issue(IssuedCall(begin, ended or [recorder.mark()], kind))
 
         return Call(work, record)
 
@@ -113,7 +113,7 @@ Work = Iterator[Call]
 Waits = list[tuple[Any, Any]]
 
 
-class Background:
+class BackgroundWorker:
     """At most one work at a time, driven by the main thread: calls on the group keep one order on all ranks."""
 
     def __init__(self, timer: StepTimer) -> None:

@@ -15,7 +15,7 @@ from engine.config.layout import layout_of
 from engine.config.outer_methods import OUTER_METHODS, Gap, Variant
 from engine.config.run_config import RunConfig
 from engine.parallel.data.replica import Extent, Piece
-from engine.parallel.local_sgd.replica_comm import Background, Link, Waits, Work
+from engine.parallel.local_sgd.replica_comm import BackgroundWorker, Link, Waits, Work
 
 
 class Part(NamedTuple):
@@ -32,7 +32,7 @@ class Part(NamedTuple):
         return self.piece.extent.with_start(self.piece.extent.start + self.first)
 
 
-class Flat:
+class FlatVector:
     """Pieces one after the other in fp32, padded so that ``ranks`` can share the vector evenly."""
 
     def __init__(self, pieces: Sequence[Piece], device: torch.device, ranks: int = 1) -> None:
@@ -88,7 +88,7 @@ class Mean:
     each rank's update of its slice, and an all-gather: the bytes of one all-reduce, and one n-th of an update's state.
     """
 
-    def __init__(self, flat: Flat, link: Link, sharded: bool) -> None:
+    def __init__(self, flat: FlatVector, link: Link, sharded: bool) -> None:
         self.flat, self._link, self._sharded = flat, link, sharded
         each = flat.size // link.size
         self.start, self.stop = (link.rank * each, link.rank * each + each) if sharded else (0, flat.size)
@@ -226,7 +226,7 @@ class Rounds:
 
     def __init__(self, rank: RankContext, bring: Callable[[], None]) -> None:
         self._rank, self.bring = rank, bring
-        self.background = Background(rank.timer)
+        self.background = BackgroundWorker(rank.timer)
         self._unreported: deque[tuple[int, AppliedAverage]] = deque()
         self.round, self.since = (torch.zeros((), dtype=torch.int64) for _ in range(2))
 

@@ -105,7 +105,7 @@ def save(home: Path, links: HostLinks) -> Path:
         InputError: the home folder cannot be written.
     """
     path = home / FOLDER / f"{links.key}.json"
-    with run_folder.writable(home):
+    with run_folder.check_writable(home):
         path.parent.mkdir(parents=True, exist_ok=True)
         run_folder.write_json(path, links.as_dict())
     return path

@@ -19,7 +19,7 @@ NOT_CALIBRATED = f"not calibrated: run `{COMMAND}`"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CalibrationLookup:
     """The calibration that holds here, or why there is none; ``stale`` is the newest one of another fingerprint."""
 
     calibration: Calibration | None
@@ -32,7 +32,7 @@ class Found:
 
 
 #: Of a run that says nothing about a calibration.
-UNKNOWN = Found(None, "recorded without a reference to a calibration")
+UNKNOWN = CalibrationLookup(None, "recorded without a reference to a calibration")
 
 
 def path_of(home: Path, fingerprint: str) -> Path:
@@ -58,24 +58,24 @@ def save(home: Path, new: Calibration) -> Path:
     fresh = {curve.key for curve in new.curves}
     older = load(path)
     kept = [curve for curve in older.curves if curve.key not in fresh] if older else []
-    with run_folder.writable(home):
+    with run_folder.check_writable(home):
         path.parent.mkdir(parents=True, exist_ok=True)
         run_folder.write_json(path, replace(new, curves=(*kept, *new.curves)).as_dict())
     return path
 
 
-def find(home: Path, now: Fingerprint) -> Found:
+def find(home: Path, now: Fingerprint) -> CalibrationLookup:
     """What holds for a machine that is set up like this; only links of this host itself are ever measured."""
     if now.network is not None:
-        return Found(None, f"not calibrated: `{COMMAND}` does not measure links of {now.network}")
+        return CalibrationLookup(None, f"not calibrated: `{COMMAND}` does not measure links of {now.network}")
     exact = load(path_of(home, now.id))
     if exact is not None:
-        return Found(exact)
+        return CalibrationLookup(exact)
     others = [found for path in (home / FOLDER).glob("*.json") if (found := load(path)) is not None]
     if not others:
-        return Found(None, NOT_CALIBRATED)
+        return CalibrationLookup(None, NOT_CALIBRATED)
     newest = max(others, key=lambda calibration: calibration.measured_unix)
-    return Found(None, _stale(newest, now), newest)
+    return CalibrationLookup(None, _stale(newest, now), newest)
 
 
 def _stale(newest: Calibration, now: Fingerprint) -> str:
@@ -95,12 +95,12 @@ def reference(home: Path, now: Fingerprint) -> dict[str, Any]:
     }
 
 
-def calibration_of_run(home: Path, status: RunStatus) -> Found:
+def calibration_of_run(home: Path, status: RunStatus) -> CalibrationLookup:
     """The calibration that a run's status names; a run of an older version names none."""
     named = status.calibration
     held = load(path_of(home, str(named.get("fingerprint")))) if named else None
     if held is not None:
-        return Found(held)
+        return CalibrationLookup(held)
     if named:
-        return Found(None, "the calibration that the run refers to is gone or cannot be read")
-    return Found(None, status.calibration_reason) if status.calibration_reason else UNKNOWN
+        return CalibrationLookup(None, "the calibration that the run refers to is gone or cannot be read")
+    return CalibrationLookup(None, status.calibration_reason) if status.calibration_reason else UNKNOWN

@@ -21,7 +21,7 @@ _PACKAGE = "profilers"
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
 
 
-class _Ours:
+class _PackageFinder:
     """Finds this one package, after everything that the job has itself."""
 
     @staticmethod
@@ -29,7 +29,7 @@ class _Ours:
         return PathFinder.find_spec(name, [_ROOT]) if name == _PACKAGE else None
 
 
-class _Torch:
+class _TorchFinder:
     """Lets torch be found as always, and has its import followed by ours."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -93,6 +93,6 @@ def _pass_on() -> None:
 
 if __name__ == "sitecustomize":
     if os.environ.get(FOLDER_VARIABLE):
-        sys.meta_path.insert(0, _Torch())
-        sys.meta_path.append(_Ours)
+        sys.meta_path.insert(0, _TorchFinder())
+        sys.meta_path.append(_PackageFinder)
     _pass_on()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from profilers.rank.orders.effective_step import EVENT, WARM_UP
-from profilers.rank.orders.tasks import TASKS, Task, Writing
+from profilers.rank.orders.tasks import TASKS, Task, TaskRank
 
 
 class Order(Protocol):
@@ -25,7 +25,7 @@ class Order(Protocol):
         """With 0 it is done between two steps."""
 
 
-class _Running(NamedTuple):
+class _RunningTask(NamedTuple):
     order: Order
     task: Task
     first: int
@@ -34,9 +34,9 @@ class _Running(NamedTuple):
 class Tasks:
     """The one that a rank is about; ``tell`` writes an event."""
 
-    def __init__(self, rank: Writing, tell: Callable[..., None]) -> None:
+    def __init__(self, rank: TaskRank, tell: Callable[..., None]) -> None:
         self._rank, self._tell_event = rank, tell
-        self._running: _Running | None = None
+        self._running: _RunningTask | None = None
         self._recording = False
 
     @property
@@ -62,7 +62,7 @@ class Tasks:
             self.tell(order, step, problem=f"{type(error).__name__}: {error}")
             return
         warm_up = WARM_UP[order.command]
-        self._running, self._recording = _Running(order, task, step + warm_up), False
+        self._running, self._recording = _RunningTask(order, task, step + warm_up), False
         if not warm_up:
             self._record(step)
         if order.steps == 0:

@@ -17,7 +17,7 @@ WARM_UP = {"snapshot": 0, "trace": 1}
 AHEAD = 2
 
 
-def due(page: Page, leads: bool, done: int, step: int, busy: bool, apart: int = 0) -> int | None:
+def due_order(page: Page, leads: bool, done: int, step: int, busy: bool, apart: int = 0) -> int | None:
     """The number of the order that holds from ``step`` on, of which ``done`` is the last that this rank did.
 
     The rank that ``leads`` announces one after the other, none while one before it keeps it ``busy``. Ranks may be so

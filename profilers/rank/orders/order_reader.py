@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
-from profilers.rank.job_rank import ORDERS, Seat
+from profilers.rank.job_rank import ORDERS, RankRegistration
 from profilers.rank.orders.current_task import Tasks
-from profilers.rank.orders.effective_step import due
+from profilers.rank.orders.effective_step import due_order
 from profilers.rank.orders.tasks import TASKS
 from profilers.steps.page import CODES, Page
-from profilers.steps.rank_status import Standing
+from profilers.steps.rank_status import RankStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +34,22 @@ class JobRank:
     rank: int
     device: torch.device
     folder: Path
-    standing: Standing
+    status: RankStatus
 
     def state(self, name: str) -> None:
         """Told on the page of the run."""
-        self.standing.tell(self.standing.read()[0], CODES[name])
+        self.status.tell(self.status.read()[0], CODES[name])
 
 
 class JobOrders:
     """``before(step)`` between any two steps of a job's rank. The first rank of a host leads: a run is of one host."""
 
-    def __init__(self, seat: Seat, device: torch.device, page: Page, tell: Callable[..., None]) -> None:
+    def __init__(
+        self, seat: RankRegistration, device: torch.device, page: Page, tell: Callable[..., None]
+    ) -> None:
         self._folder, self._page = seat.folder, page
         self._leads = seat.rank == 0 or os.environ.get("LOCAL_RANK") == "0"
-        self._tasks = Tasks(JobRank(seat.rank, device, seat.folder, page.standing(seat.rank)), tell)
+        self._tasks = Tasks(JobRank(seat.rank, device, seat.folder, page.status(seat.rank)), tell)
         # Ranks that torchrun started again count their steps from 0, and do not do again what the ones before them did.
         self._done = page.announced_order()[0] if seat.restarted else 0
         if seat.restarted and self._leads:
@@ -59,7 +61,7 @@ class JobOrders:
         """
         disturbed = self._tasks.busy
         self._tasks.begin_step(step)
-        number = due(self._page, self._leads, self._done, step, self._tasks.busy)
+        number = due_order(self._page, self._leads, self._done, step, self._tasks.busy)
         if number is None:
             return disturbed
         self._done = number

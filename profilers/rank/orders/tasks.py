@@ -21,7 +21,7 @@ from profilers.system import memory
 from profilers.system.memory import give_back_freed
 
 
-class Writing(Protocol):
+class TaskRank(Protocol):
     """The rank that writes: its number, its device, the run's folder, and whom it tells what it is doing."""
 
     @property
@@ -50,7 +50,7 @@ class MemorySnapshot:
     https://docs.pytorch.org/memory_viz shows. On a CPU rank a summary of the process's memory map, as JSON.
     """
 
-    def __init__(self, rank: Writing) -> None:
+    def __init__(self, rank: TaskRank) -> None:
         self._rank = rank
         self._on_gpu = rank.device.type == "cuda"
 
@@ -97,7 +97,7 @@ class TraceSteps:
     The profiler is set up one step before it records: that takes a second the first time, and differs between ranks.
     """
 
-    def __init__(self, rank: Writing) -> None:
+    def __init__(self, rank: TaskRank) -> None:
         self._rank = rank
         activities = [ProfilerActivity.CPU]
         if rank.device.type == "cuda":
@@ -181,4 +181,4 @@ class Task(Protocol):
         """After the last, before ``step``: what to tell about it, ``files`` relative to the run's folder."""
 
 
-TASKS: dict[str, Callable[[Writing], Task]] = {"snapshot": MemorySnapshot, "trace": TraceSteps}
+TASKS: dict[str, Callable[[TaskRank], Task]] = {"snapshot": MemorySnapshot, "trace": TraceSteps}

@@ -13,11 +13,11 @@ from engine.checkpoint.checkpoint_folder import (
     complete,
     forget_after,
     last_of,
+    mark_save,
     name_of,
     publish,
     read_manifest,
     scratch_of,
-    writing,
 )
 
 
@@ -49,7 +49,7 @@ def test_what_was_undone_is_forgotten_once_a_save_that_is_under_way_is_over(tmp_
     begun, may_end = threading.Event(), threading.Event()
 
     def save() -> None:
-        with writing(tmp_path):
+        with mark_save(tmp_path):
             begun.set()
             may_end.wait(60)
             saved(tmp_path, 8)

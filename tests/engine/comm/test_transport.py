@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from engine.comm.transport import Carried, Transport, transport_of, use_interface
+from engine.comm.transport import GroupNetwork, Transport, transport_of, use_interface
 from engine.config.errors import InputError, LayoutError
 from engine.config.layout import islands_of
 from engine.config.run_config import RunConfig, parse
@@ -94,8 +94,8 @@ def test_a_group_of_one_island_has_the_inner_network_and_every_other_the_outer(
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", before)
     one = Transport("near", "far", (0, 1, 1, 0))
     assert made_over(monkeypatch, one, [1, 2], [0, 1], [0, 3], [0, 1, 2, 3]) == ["near", "far", "near", "far"]
-    told = [Carried(**row) for row in one.record_fields()]
-    assert told == [Carried("dp", name, name == "near") for name in ("near", "far", "near", "far")]
+    told = [GroupNetwork(**row) for row in one.record_fields()]
+    assert told == [GroupNetwork("dp", name, name == "near") for name in ("near", "far", "near", "far")]
 
 
 def test_nothing_is_chosen_or_told_where_nothing_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

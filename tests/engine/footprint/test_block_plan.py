@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.footprint import block_plan
-from engine.footprint.block_plan import ACTIONS, Action, Around, BlockPlan, Choices, Cost
+from engine.footprint.block_plan import ACTIONS, Action, BlockPlan, Choices, Cost, StageOverhead
 
 #: Whole numbers add up alike in any order.
 _SECONDS, _BYTES = st.integers(0, 12).map(float), st.integers(0, 20)
@@ -26,10 +26,12 @@ def choices_of_a_block(draw: st.DrawFn) -> dict[Action, Cost]:
     return found
 
 
-AROUND = st.builds(Around, held=_BYTES, turn_bytes=_BYTES, turn_seconds=_SECONDS, in_flight=st.integers(1, 3))
+AROUND = st.builds(
+    StageOverhead, held=_BYTES, turn_bytes=_BYTES, turn_seconds=_SECONDS, in_flight=st.integers(1, 3)
+)
 
 
-def everything(choices: Choices, around: Around) -> list[BlockPlan]:
+def everything(choices: Choices, around: StageOverhead) -> list[BlockPlan]:
     return [
         block_plan.evaluate(choices, actions, around)
         for actions in itertools.product(*(list(block) for block in choices))
@@ -39,7 +41,7 @@ def everything(choices: Choices, around: Around) -> list[BlockPlan]:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(choices_of_a_block(), min_size=1, max_size=5), AROUND, st.floats(0, 1))
 def test_no_other_plan_within_the_budget_is_shorter(
-    choices: list[dict[Action, Cost]], around: Around, share: float
+    choices: list[dict[Action, Cost]], around: StageOverhead, share: float
 ) -> None:
     every = everything(choices, around)
     peaks = sorted(one.peak_bytes for one in every)
@@ -57,7 +59,7 @@ def test_written_out_by_hand() -> None:
     keep = Cost(10, 10, 10, 1.0, 2.0)
     away = Cost(1, 10, 10, 1.0, 2.0, away=9, out_seconds=3.0, back_seconds=4.0)
     choices: list[dict[Action, Cost]] = [{"keep": keep, "offload": away}] * 3
-    around = Around(held=5, turn_bytes=7, turn_seconds=1.0)
+    around = StageOverhead(held=5, turn_bytes=7, turn_seconds=1.0)
     found = block_plan.evaluate(choices, ["offload", "offload", "keep"], around)
     # Block 0 is gone at 4, when block 1 may leave: gone at 7. The turn is over at 4 + 1 + 1 = 6; block 2 needs until 8.
     # Block 1 can come from 7 on and is there at 11, block 0 at 15; the last backward ends at 17.
@@ -69,8 +71,11 @@ def test_written_out_by_hand() -> None:
 
 def test_several_micro_batches_in_flight_wait_with_what_stays_of_each() -> None:
     choices: list[dict[Action, Cost]] = [{"keep": Cost(10, 12, 15, 1.0, 1.0)}] * 2
-    assert block_plan.evaluate(choices, ["keep"] * 2, Around(held=3)).peak_bytes == 3 + 10 + 15
-    assert block_plan.evaluate(choices, ["keep"] * 2, Around(held=3, in_flight=3)).peak_bytes == 28 + 2 * 23
+    assert block_plan.evaluate(choices, ["keep"] * 2, StageOverhead(held=3)).peak_bytes == 3 + 10 + 15
+    assert (
+        block_plan.evaluate(choices, ["keep"] * 2, StageOverhead(held=3, in_flight=3)).peak_bytes
+        == 28 + 2 * 23
+    )
 
 
 @pytest.mark.parametrize("layers", [48, 96])
@@ -82,7 +87,7 @@ def test_deep_models_are_planned_at_once(layers: int) -> None:
         "offload": Cost(0, 100, 100, 1.05, 2.05, 100, 1.7, 1.7),
         "disk": Cost(0, 100, 100, 1.05, 2.05, 100, 6.0, 5.0),
     }
-    choices, around = [block] * layers, Around(turn_bytes=50, turn_seconds=1.0)
+    choices, around = [block] * layers, StageOverhead(turn_bytes=50, turn_seconds=1.0)
     least = block_plan.least_bytes(choices, around)
     for share in (0.0, 0.1, 0.4, 0.8):
         budget = least + share * (100 * layers + 50 - least)

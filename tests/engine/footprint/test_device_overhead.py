@@ -13,8 +13,8 @@ from engine.config.layout import Layout
 from engine.config.run_config import RunConfig, parse
 from engine.footprint.device_overhead import (
     CONTEXT_BYTES,
-    Asked,
     Communicator,
+    NcclSettings,
     communicators,
     device_overhead,
     layout_overhead,
@@ -47,7 +47,7 @@ def test_two_stages_by_hand() -> None:
 
 
 def test_an_exchange_connects_all_and_a_ring_its_neighbours() -> None:
-    ring, ulysses = (layout_overhead(Layout(cp=8), Asked(ulysses=one)) for one in (False, True))
+    ring, ulysses = (layout_overhead(Layout(cp=8), NcclSettings(ulysses=one)) for one in (False, True))
     assert ulysses.likely - ring.likely == 6 * 32 * 12 * MIB
     only = replace(Layout(), cp=8)
     assert [one.use for one in communicators(only)].count("ring") == 1
@@ -63,11 +63,12 @@ def test_more_axes_hold_more() -> None:
     ]
     steps += [replace(steps[-1], ep=2), replace(steps[-1], dp=4, ep=2, replicas=2)]
     for end in ("low", "likely", "high"):
-        held = [getattr(layout_overhead(one, Asked()), end) for one in steps]
+        held = [getattr(layout_overhead(one, NcclSettings()), end) for one in steps]
         assert held == sorted(set(held)), end
-    assert layout_overhead(Layout(pp=4), Asked()).likely == layout_overhead(Layout(pp=64), Asked()).likely, (
-        "two neighbours"
-    )
+    assert (
+        layout_overhead(Layout(pp=4), NcclSettings()).likely
+        == layout_overhead(Layout(pp=64), NcclSettings()).likely
+    ), "two neighbours"
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from engine.model.decoder import Decoder, Linear, initialize
 from engine.model.experts.mixture import MixtureShape
 from engine.model.linear import DeferredGradients
 from engine.model.workloads.text import DecoderBlueprint
-from engine.parallel.build import alone
+from engine.parallel.build import single_rank_axes
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from tests.support.engine.mixtures import mixture
@@ -124,7 +124,7 @@ def test_what_a_step_leaves_out_is_not_counted(part: dict[str, Any], values: dic
     whole = small(**sizes, **values)
     config = small(**sizes, **values, **part)
     blueprint = DecoderBlueprint(config)
-    decoder = blueprint.stage(range(4), alone())
+    decoder = blueprint.stage(range(4), single_rank_axes())
     inputs, targets = blueprint.samples(decoder).training(0, 2)
     decoder.meet(0, 0, inputs, targets)
     counts = FlopCounterMode(display=False, custom_mapping={aten.addmm_: added})

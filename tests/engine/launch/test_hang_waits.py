@@ -26,7 +26,7 @@ from engine.run.outcome import Ending, RunOutcome
 from engine.run.progress import WAITING, Progress
 from profilers.steps.clock import CpuClock
 from profilers.steps.timer import StepTimer
-from profilers.steps.wait_sampler import Lookout, is_waiting, waits_here
+from profilers.steps.wait_sampler import WaitSampler, is_waiting, waits_here
 from tests.support.ranks import on_ranks
 from tests.support.waiting import wait_until
 
@@ -49,11 +49,11 @@ class _Device:
 def stand(rank: int, folder: Path, skips: int) -> None:
     """All ranks wait for their device in step 4; the one that ``skips`` called no second all-reduce."""
     page = Progress(folder)
-    standing = page.standing(rank)
-    timer = StepTimer(CpuClock(), standing)
+    status = page.status(rank)
+    timer = StepTimer(CpuClock(), status)
     dist.all_reduce(torch.ones(3))
     made = Groups(**dict.fromkeys(Groups.__dataclass_fields__) | {"axes": {}})  # type: ignore[arg-type]
-    with flight.listening(page, rank, folder, made), Lookout(timer, standing):
+    with flight.answer_dump_requests(page, rank, folder, made), WaitSampler(timer, status):
         timer.begin(4)
         with timer.phase("optimizer"):
             work = None if rank == skips else dist.all_reduce(torch.ones(5), async_op=True)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from engine.comm import relay
 from engine.comm.relay import Follower, RelayedProgress
-from engine.launch.sidecar import Host, HostProcess, Whereabouts, hosts_of
+from engine.launch.sidecar import Host, HostProcess, ProcessLocation, hosts_of
 from engine.run import commands, run_folder
 from engine.run.commands import Order, OrderControl, StopControl
 from engine.run.ownership import is_running
@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 
 def test_ranks_share_a_host_if_name_and_kernel_are_the_same() -> None:
     told = [("a.site", "1"), ("b", "2"), ("a.site", "1"), ("a.site", "3"), ("a-site-2", "4")]
-    ranks = [Whereabouts(100 + rank, *where) for rank, where in enumerate(told)]
+    ranks = [ProcessLocation(100 + rank, *where) for rank, where in enumerate(told)]
     assert hosts_of(ranks) == [
         Host("a-site", (0, 2), (100, 0, 102, 0, 0)),
         Host("b", (1,), (0, 101, 0, 0, 0)),

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from engine.launch import torchrun_ending
 from engine.launch.ending import Death
-from engine.launch.torchrun_ending import LastWords
+from engine.launch.torchrun_ending import EndingReporter
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
 from tests.support.descriptors import beyond_select, open_now
@@ -46,7 +46,7 @@ class Rank0:
         def dead(silent: Sequence[int]) -> list[Death]:
             return [Death(rank, None, "forward", (), False) for rank in silent if rank in gone]
 
-        self.words = LastWords(connected(store), 0, ranks, self.written.append, dead)
+        self.words = EndingReporter(connected(store), 0, ranks, self.written.append, dead)
         monkeypatch.setattr(torchrun_ending, "leave", self.left.append)
 
 
@@ -61,7 +61,7 @@ def connected(store: dist.TCPStore) -> dist.Store:
 
 def other(store: dist.TCPStore, report: RankReport = OOM) -> threading.Thread:
     """Another rank that fails: it stays until the ending is written."""
-    words = LastWords(connected(store), report.rank, 2, lambda _: None)
+    words = EndingReporter(connected(store), report.rank, 2, lambda _: None)
     thread = threading.Thread(target=words.tell, args=(report,), daemon=True)
     thread.start()
     return thread
@@ -125,7 +125,7 @@ def test_a_rank_that_is_gone_without_a_word_is_the_cause(
 def test_a_rank_that_is_asked_to_end_says_so(store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
     monkeypatch.setattr(torchrun_ending, "leave", left.append)
-    with LastWords(connected(store), 1, 2, lambda _: None).listening():
+    with EndingReporter(connected(store), 1, 2, lambda _: None).listening():
         os.kill(os.getpid(), signal.SIGTERM)
         assert wait_until(lambda: left == [128 + signal.SIGTERM])
     assert store.check(["asked/1"])
@@ -176,7 +176,7 @@ def test_a_request_to_end_is_heard_where_much_is_open(
 ) -> None:
     left: list[int] = []
     monkeypatch.setattr(torchrun_ending, "leave", left.append)
-    words = LastWords(connected(store), rank, 2, lambda _: None)
+    words = EndingReporter(connected(store), rank, 2, lambda _: None)
     with beyond_select(), words.listening():
         os.kill(os.getpid(), signal.SIGTERM)
         assert wait_until(lambda: left == [128 + signal.SIGTERM])
@@ -184,7 +184,7 @@ def test_a_request_to_end_is_heard_where_much_is_open(
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_who_listened_leaves_nothing_open(store: dist.TCPStore, rank: int) -> None:
-    words = LastWords(connected(store), rank, 2, lambda _: None)
+    words = EndingReporter(connected(store), rank, 2, lambda _: None)
     before = sorted(open_now())
     with words.listening():
         assert sorted(open_now()) != before
@@ -194,7 +194,7 @@ def test_who_listened_leaves_nothing_open(store: dist.TCPStore, rank: int) -> No
 
 def test_a_rank_that_failed_leaves_where_the_store_is_gone() -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    words = LastWords(connected(store), 1, 2, lambda _: None)
+    words = EndingReporter(connected(store), 1, 2, lambda _: None)
     del store
     words.tell(OOM)
 
@@ -217,7 +217,7 @@ def test_a_report_under_way_is_not_cut_off_by_a_request_to_end(
         def __getattr__(self, name: str) -> Any:
             return getattr(mine, name)
 
-    words = LastWords(cast("dist.Store", Slow()), 1, 2, lambda _: None)
+    words = EndingReporter(cast("dist.Store", Slow()), 1, 2, lambda _: None)
     with words.listening():
         telling = threading.Thread(target=words.tell, args=(LOST,), daemon=True)
         telling.start()

@@ -26,10 +26,10 @@ from engine.footprint.block_plan import ACTIONS, BlockPlan, Cost
 from engine.footprint.budget import least_budget, stage_surroundings
 from engine.footprint.footprint import footprints, plan_of
 from engine.model.activation_memory import Activations, Offload
-from engine.model.copies import DiskCopies, Lane, ThreadCopies
+from engine.model.copies import CopyThread, DiskCopies, ThreadCopies
 from engine.model.decoder import Decoder
 from engine.model.workloads.blueprint import open_blueprint
-from engine.parallel.build import alone, build_stages, set_micro_batches
+from engine.parallel.build import build_stages, set_micro_batches, single_rank_axes
 from engine.parallel.pipeline import MicroBatches, PipelineExecutor
 from engine.rank.loop import micro_batches, part_of_batch
 from engine.schedules import actions as schedule
@@ -55,7 +55,7 @@ def config_of(**values: Any) -> RunConfig:
 
 
 def build(config: RunConfig, folder: Path, actions: Sequence[BlockAction]) -> Decoder:
-    decoder = open_blueprint(config, alone()).stage(range(LAYERS), alone())
+    decoder = open_blueprint(config, single_rank_axes()).stage(range(LAYERS), single_rank_axes())
     assert isinstance(decoder, Decoder)
     decoder.keep(Activations(actions=tuple(actions)))
     if decoder.offload is not None:
@@ -329,7 +329,7 @@ def test_places_in_a_file_are_used_again(tmp_path: Path) -> None:
 
 
 def test_a_thread_can_be_as_slow_as_a_link() -> None:
-    lane = Lane("slow", rate=1e6)
+    lane = CopyThread("slow", rate=1e6)
     start = time.perf_counter()
     futures = [lane.submit(lambda: None, 20_000) for _ in range(3)]
     for future in futures:
@@ -398,7 +398,7 @@ def counted_actions(
     actions: Sequence[BlockAction],
     folder: Path,
 ) -> int:
-    decoder = open_blueprint(config, alone()).stage(layers, alone())
+    decoder = open_blueprint(config, single_rank_axes()).stage(layers, single_rank_axes())
     assert isinstance(decoder, Decoder)
     decoder.keep(Activations(actions=(*["keep"] * layers.start, *actions, *["keep"] * LAYERS)))
     if decoder.offload is not None:

@@ -20,7 +20,7 @@ from engine.model.decoder import Decoder, Linear, initialize
 from engine.model.linear import DeferredGradients
 from engine.model.row_sampling import RowSampler, SampledProducts, pick
 from engine.model.workloads.text import DecoderBlueprint
-from engine.parallel.build import alone
+from engine.parallel.build import single_rank_axes
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.session import Session
@@ -195,7 +195,7 @@ def test_norms_that_are_remembered_count_in_memory_and_in_what_is_spared(values:
     """Against the tables of a decoder that has gone forward and back, beside the sum of the others."""
     config = small(**values, batch__micro_batch=2, model__layers=4, memory__sample_tokens=0.3)
     blueprint = DecoderBlueprint(config)
-    decoder = blueprint.stage(range(4), alone())
+    decoder = blueprint.stage(range(4), single_rank_axes())
     inputs, targets = blueprint.samples(decoder).training(0, 2)
     decoder.meet(0, 0, inputs, targets)
     decoder.loss(decoder(inputs), targets).backward()

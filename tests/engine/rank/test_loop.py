@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.config.errors import LayoutError
-from engine.config.knobs.catalogue import arithmetic, exact_values, exactly, is_lossy, lossy
+from engine.config.knobs.catalogue import arithmetic, exact_changes, exact_values, is_lossy, lossy
 from engine.config.validation.rules import check
 from engine.session import Session
 from tests.support.runs import execute, small
@@ -59,7 +59,7 @@ def test_what_is_lossy_and_what_makes_it_exact() -> None:
     values = small(
         compression__method="topk", compression__ratio=0.5, overlap__delay=1, outer__period=3
     ).flat()
-    sets = exactly(values, usual)
+    sets = exact_changes(values, usual)
     assert sets == {
         "compression.method": "none",
         "compression.ratio": 0.01,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.run.outcome import GOOD, About, Ending, RunOutcome, endings_about
+from engine.run.outcome import GOOD, Ending, RunOutcome, Subject, endings_about
 
 ROOT = Path(__file__).parents[3]
-ENTRY = '    MELTED = "melted", About.{}, "too hot", "melted away", "red", "whatshot", "a fan"\n'
+ENTRY = '    MELTED = "melted", Subject.{}, "too hot", "melted away", "red", "whatshot", "a fan"\n'
 #: The module with one line more, in place of the real one; then everybody who knows endings is asked.
 SCRIPT = """
 import sys, types
@@ -61,7 +61,7 @@ print("known everywhere")
 
 
 def test_every_ending_is_about_something() -> None:
-    assert set().union(*map(endings_about, About)) == set(Ending)
+    assert set().union(*map(endings_about, Subject)) == set(Ending)
     assert {Ending.COMPLETED, Ending.PRUNED} == GOOD
     assert [ending for ending in Ending if RunOutcome(ending).good] == [Ending.COMPLETED, Ending.PRUNED]
 
@@ -72,7 +72,7 @@ def test_no_ending_is_without_words(field: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("about", "consequence"), [*((about.name, False) for about in About), ("CHANCE", True)]
+    ("about", "consequence"), [*((about.name, False) for about in Subject), ("CHANCE", True)]
 )
 def test_a_new_ending_is_one_entry(about: str, consequence: bool) -> None:
     """A consequence gives way to the cause that another rank tells of."""

@@ -63,10 +63,10 @@ def test_a_reader_never_sees_a_rank_that_stood_still_for_ages(tmp_path: Path) ->
     def write() -> None:
         while not done.is_set():
             for code in range(7):
-                standing.tell(5, code)
+                status.tell(5, code)
 
-    standing = page.standing(0)
-    standing.tell(5, 0)
+    status = page.status(0)
+    status.tell(5, 0)
     writer = threading.Thread(target=write)
     writer.start()
     ages = [rank.age_seconds for _ in range(20_000) for rank in reader.ranks()]

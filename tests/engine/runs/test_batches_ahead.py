@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.config.errors import InputError
 from engine.config.run_config import parse
 from engine.config.validation.rules import problems
-from engine.model.workloads.batches_ahead import BatchesAhead
+from engine.model.workloads.batches_ahead import PrefetchedBatches
 from engine.session import Session
 from tests.support.engine.own_models import HERE
 from tests.support.runs import execute, small
@@ -47,7 +47,7 @@ class Counted:
 @pytest.mark.parametrize("registers", [1, 2, 3])
 def test_no_more_are_made_than_there_are_registers(registers: int) -> None:
     samples = Counted()
-    ahead = BatchesAhead(samples, registers)
+    ahead = PrefetchedBatches(samples, registers)
     for place in range(6):
         found, _ = ahead.training(8 * place, 4)
         assert found.tolist() == list(range(8 * place, 8 * place + 4))
@@ -62,7 +62,7 @@ def test_no_more_are_made_than_there_are_registers(registers: int) -> None:
 
 
 def test_who_goes_back_or_takes_more_gets_what_was_asked_for() -> None:
-    ahead = BatchesAhead(Counted(), 2)
+    ahead = PrefetchedBatches(Counted(), 2)
     ahead.expect(8, 4, 8)
     assert ahead.training(0, 4)[0].tolist() == [0, 1, 2, 3]
     assert ahead.use.dropped == 2
@@ -76,7 +76,7 @@ def test_who_goes_back_or_takes_more_gets_what_was_asked_for() -> None:
 
 def test_what_is_not_ready_is_waited_for_and_what_fails_raises() -> None:
     samples = Counted(free=False)
-    ahead = BatchesAhead(samples, 1)
+    ahead = PrefetchedBatches(samples, 1)
     ahead.expect(0, 2, 2)
     threading.Timer(0.05, samples.free.set).start()
     ahead.training(0, 2)

@@ -16,7 +16,7 @@ from engine.config.validation.rules import problems
 from engine.footprint import block_plan
 from engine.footprint.activations import costs_of_block
 from engine.footprint.budget import check_budget, least_budget, too_small
-from engine.parallel.memory_plan import Measured, add_seconds
+from engine.parallel.memory_plan import BlockMeasurement, add_seconds
 from engine.rank.worker import classify
 from engine.run.outcome import Ending
 from engine.session import Session
@@ -215,6 +215,6 @@ def test_what_computes_again_is_never_taken_to_be_faster() -> None:
     saved = dict.fromkeys(block_plan.ACTIONS, 1000)
     block = {action: block_plan.Cost(1000, 1000, 1000, 0.0, 0.0) for action in block_plan.ACTIONS}
     hasty = usual | {"full": 0.7, "offload": 0.5}
-    found = Measured(forward=hasty, backward=hasty, saved=saved, out=usual, back=usual)
-    plan = block_plan.best([add_seconds(block, found)] * 4, block_plan.Around(), 1e9)
+    found = BlockMeasurement(forward=hasty, backward=hasty, saved=saved, out=usual, back=usual)
+    plan = block_plan.best([add_seconds(block, found)] * 4, block_plan.StageOverhead(), 1e9)
     assert plan is not None and plan.actions == ("keep",) * 4

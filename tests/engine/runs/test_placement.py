@@ -16,7 +16,7 @@ from engine.config.validation.rules import check
 from engine.launch.lab import lab
 from engine.launch.pool import RankHosts
 from engine.run import run_folder
-from engine.run.messages import Seat
+from engine.run.messages import LabPlacement
 from engine.session import Session
 from profilers.records.reader import RunRecords
 from tests.support.engine.lab import needs_lab
@@ -53,7 +53,7 @@ def test_devices_are_those_of_the_placement_or_ranks_in_order() -> None:
     assert TWO.hosts_of_ranks([3, 4, 0, 1, 2, 7, 6, 5]) == [1, 2, 0, 0, 1, 3, 3, 2]
 
 
-def seats(order: list[int]) -> list[Seat]:
+def seats(order: list[int]) -> list[LabPlacement]:
     """Of a lab that is not set up: only names count."""
     place = RankHosts.__new__(RankHosts)
     place._lab = lab.make_process_lab(TWO)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from profilers.analysis.exposed_communication import ByAxis, seconds_by_axis
+from profilers.analysis.exposed_communication import AxisSeconds, seconds_by_axis
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter
@@ -18,7 +18,9 @@ from tests.support.samples import comm_sample, step_sample
 BEGIN = 1_700_000_000.0
 
 
-def by_axis(folder: Path, *ranks: tuple[dict[str, float], list[dict[str, Any]]], steps: int = 3) -> ByAxis:
+def by_axis(
+    folder: Path, *ranks: tuple[dict[str, float], list[dict[str, Any]]], steps: int = 3
+) -> AxisSeconds:
     """Each rank's phases and calls; ``start_unix`` of a call counts from its step's start."""
     for rank, (phases, calls) in enumerate(ranks):
         with RecordWriter(folder, f"rank-{rank}") as writer:

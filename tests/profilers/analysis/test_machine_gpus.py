@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from profilers.analysis.machine import gpu_notes, gpu_rows, gpus_of, troubles
+from profilers.analysis.machine import driver_failures, gpu_notes, gpu_rows, gpus_of
 from profilers.gpu.rank_gpus import RankGpus
 from profilers.model.rows import GpuRow
 from profilers.records.reader import RunRecords
@@ -92,7 +92,7 @@ def test_a_gpu_that_did_not_answer_for_a_while_is_a_note_with_its_duration(tmp_p
         told("gpu_error", 110.0, 1, **lost),
     ]
     what = "did not answer nvmlDeviceGetPowerUsage: GPU is lost"
-    assert troubles(events) == [
+    assert driver_failures(events) == [
         f"GPU 1 {what}; it answered again after 6.5 s",
         f"GPU 2 {what}; it has not answered since",
         f"GPU 1 {what}; it has not answered since",

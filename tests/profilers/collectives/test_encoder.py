@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from profilers.collectives.encoder import Kind, Span, Timed, extend_to_noticed
+from profilers.collectives.encoder import Kind, Span, TimedCall, extend_to_noticed
 from tests.support.approximate import about
 
 KIND = Kind(("all_reduce", None, None, 8, None, None))
 
 
-def call(begin: float, end: float | None, exposed: float | None) -> Timed:
-    return Timed(KIND, begin, None if end is None else end - begin, exposed)
+def call(begin: float, end: float | None, exposed: float | None) -> TimedCall:
+    return TimedCall(KIND, begin, None if end is None else end - begin, exposed)
 
 
 def noticed(
-    calls: list[Timed], *waits: tuple[float, float, list[Span]]
+    calls: list[TimedCall], *waits: tuple[float, float, list[Span]]
 ) -> list[tuple[float | None, float | None]]:
     """Seconds and exposed seconds of each call."""
     extend_to_noticed(calls, waits)

@@ -15,7 +15,7 @@ def call(group: str, sequence: int, order: int, **known: Any) -> dict[str, Any]:
     return nccl_entry(sequence, order, process_group=[group, group], **known)
 
 
-def find(dumps: dict[int, Dump], world_size: int = 2) -> hang.Stuck:
+def find(dumps: dict[int, Dump], world_size: int = 2) -> hang.StuckCollective:
     found = hang.find(dumps, {"0": "world"}, world_size)
     assert found is not None
     return found

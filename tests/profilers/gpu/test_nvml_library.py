@@ -13,7 +13,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from profilers.analysis.machine import troubles
+from profilers.analysis.machine import driver_failures
 from profilers.gpu.nvml import Nvml
 from profilers.records.reader import RunRecords
 from tests.support.approximate import about
@@ -282,7 +282,7 @@ def test_a_sampler_reads_all_of_them_and_tells_which_one_is_lost(driver: Scenari
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=driver.environment) as process:
         assert wait_until(lambda: len(RunRecords(folder).table("launcher", "gpu")) >= 16)
         driver.change(6, lost=LOST)
-        assert wait_until(lambda: bool(troubles(RunRecords(folder).events("launcher"))))
+        assert wait_until(lambda: bool(driver_failures(RunRecords(folder).events("launcher"))))
     assert process.returncode == 0
     records = RunRecords(folder)
     table = records.table("launcher", "gpu")
@@ -292,7 +292,7 @@ def test_a_sampler_reads_all_of_them_and_tells_which_one_is_lost(driver: Scenari
     drawn = [table.column("power_watts")[own] for own in of_gpu]
     assert [set(each.compressed()) for each in drawn] == [{400.0 + 10 * gpu} for gpu in range(8)]
     assert [gpu for gpu, each in enumerate(drawn) if each.mask[-1]] == [6]
-    [line] = troubles(records.events("launcher"))
+    [line] = driver_failures(records.events("launcher"))
     assert line.startswith("GPU 6 did not answer nvml")
     assert line.endswith("GPU is lost; it has not answered since")
     [listed] = [event.data["gpus"] for event in records.events("launcher") if event.kind == "gpus"]

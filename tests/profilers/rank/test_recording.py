@@ -13,7 +13,7 @@ from torch import nn
 
 from profilers import torch_private
 from profilers.rank import job_rank as seats
-from profilers.rank.job_rank import Seat
+from profilers.rank.job_rank import RankRegistration
 from profilers.rank.phases import JobTimer, outermost
 from profilers.rank.recording import RankRecording
 from profilers.rank.waits import TensorWaits, axis_of
@@ -29,7 +29,7 @@ def recording(tmp_path: Path) -> Iterator[RankRecording]:
     for part in (seats.SEATS, seats.RECORDS):
         (tmp_path / part).mkdir()
     claimed = seats.claim(tmp_path, 0, 1)
-    assert isinstance(claimed, Seat)
+    assert isinstance(claimed, RankRegistration)
     made = RankRecording(claimed)
     yield made
     made.close()
@@ -203,5 +203,5 @@ def test_a_seat_is_taken_once_and_again_after_a_restart(
     assert "came as rank 0 after process" in refused
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     again = seats.claim(tmp_path, 0, 1)
-    assert isinstance(again, Seat)
+    assert isinstance(again, RankRegistration)
     assert again.restarted

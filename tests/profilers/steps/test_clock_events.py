@@ -20,7 +20,7 @@ from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import Clock
 from profilers.steps.sampling_budget import DetailChoice
-from profilers.steps.timer import Issued, StepTimer
+from profilers.steps.timer import IssuedCall, StepTimer
 from tests.support.gpu.event_clock import EventClock
 
 
@@ -176,7 +176,7 @@ def test_steps_without_detail_have_their_time_and_nothing_else(tmp_path: Path) -
     rank = Rank(tmp_path)
     choice = DetailChoice(None)
     choice.wants = lambda step: step in (0, 3)  # type: ignore[method-assign]
-    beside: list[list[Issued]] = []
+    beside: list[list[IssuedCall]] = []
     with StepLog(rank, choice=choice) as log:  # type: ignore[arg-type]
         for step in range(5):
             log.begin_step(step)

@@ -20,11 +20,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from profilers.records.schema import PHASES
-from profilers.steps import wait_sampler as lookout_module
+from profilers.steps import wait_sampler as sampler_module
 from profilers.steps.clock import CpuClock
-from profilers.steps.rank_status import EXPOSED, Standing, untold
-from profilers.steps.timer import Issued, StepTimer
-from profilers.steps.wait_sampler import Lookout, waits_here
+from profilers.steps.rank_status import EXPOSED, RankStatus, unread_status
+from profilers.steps.timer import IssuedCall, StepTimer
+from profilers.steps.wait_sampler import WaitSampler, waits_here
 from tests.support.ranks import on_ranks
 from tests.support.waiting import wait_until
 
@@ -43,15 +43,15 @@ def compute(come: threading.Lock, here: threading.Lock) -> None:
 
 
 @contextmanager
-def standing_in(function: Callable[..., None]) -> Iterator[tuple[Lookout, StepTimer, Standing]]:
+def status_in(function: Callable[..., None]) -> Iterator[tuple[WaitSampler, StepTimer, RankStatus]]:
     """A training thread that stands in the forward pass of step 3, inside ``function``."""
-    standing, come, here, made = untold(), threading.Lock(), threading.Lock(), list[Lookout]()
+    status, come, here, made = unread_status(), threading.Lock(), threading.Lock(), list[WaitSampler]()
     come.acquire()
     here.acquire()
-    timer = StepTimer(CpuClock(), standing)
+    timer = StepTimer(CpuClock(), status)
 
     def train() -> None:
-        made.append(Lookout(timer, standing))
+        made.append(WaitSampler(timer, status))
         timer.begin(3)
         with timer.phase("forward"):
             function(come, here)
@@ -60,29 +60,29 @@ def standing_in(function: Callable[..., None]) -> Iterator[tuple[Lookout, StepTi
     thread.start()
     try:
         assert here.acquire(timeout=10)
-        yield made[0], timer, standing
+        yield made[0], timer, status
     finally:
         come.release()
         thread.join()
 
 
 def test_two_looks_at_the_same_wait_tell_it() -> None:
-    with standing_in(for_others) as (lookout, _, standing):
-        lookout.look()
-        first = standing.read()
+    with status_in(for_others) as (sampler, _, status):
+        sampler.look()
+        first = status.read()
         assert first[:2] == (3, FORWARD)
-        lookout.look()
-        assert standing.read()[:2] == (3, EXPOSED)
-        since = standing.read()[2]
-        lookout.look()
-        assert standing.read()[2] == since >= first[2]
+        sampler.look()
+        assert status.read()[:2] == (3, EXPOSED)
+        since = status.read()[2]
+        sampler.look()
+        assert status.read()[2] == since >= first[2]
 
 
 def test_a_thread_that_computes_waits_for_nobody() -> None:
-    with standing_in(compute) as (lookout, _, standing):
-        lookout.look()
-        lookout.look()
-        assert standing.read()[:2] == (3, FORWARD)
+    with status_in(compute) as (sampler, _, status):
+        sampler.look()
+        sampler.look()
+        assert status.read()[:2] == (3, FORWARD)
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -98,32 +98,32 @@ def test_a_look_keeps_nothing_of_the_training_thread(waits: bool) -> None:
     gc.collect()
     gc.disable()
     try:
-        with standing_in(waits_here(hold) if waits else hold) as (lookout, _, _):
-            lookout.look()
-            lookout.look()
+        with status_in(waits_here(hold) if waits else hold) as (sampler, _, _):
+            sampler.look()
+            sampler.look()
         assert kept[0]() is None
     finally:
         gc.enable()
 
 
 def test_who_gets_on_moves() -> None:
-    with standing_in(for_others) as (lookout, timer, standing):
-        lookout.look()
-        lookout.look()
-        waiting = standing.read()
+    with status_in(for_others) as (sampler, timer, status):
+        sampler.look()
+        sampler.look()
+        waiting = status.read()
         timer.note((0.0, 1.0, None))
-        lookout.look()
-        step, code, moved = standing.read()
+        sampler.look()
+        step, code, moved = status.read()
         assert (step, code) == (3, FORWARD)
         assert moved > waiting[2]
 
 
 def test_who_issues_calls_moves() -> None:
-    with standing_in(for_others) as (lookout, timer, standing):
+    with status_in(for_others) as (sampler, timer, status):
         for _ in range(4):
-            lookout.look()
-            timer.issue(Issued(0.0, [], None))
-        assert standing.read()[:2] == (3, FORWARD)
+            sampler.look()
+            timer.issue(IssuedCall(0.0, [], None))
+        assert status.read()[:2] == (3, FORWARD)
 
 
 def sharded() -> Callable[[], object]:
@@ -152,21 +152,21 @@ def blocking() -> Callable[[], object]:
 
 def seen_waiting(rank: int, make: Callable[[], Callable[[], object]], folder: Path) -> bool:
     """Rank 1 does not come to the second call before rank 0 is seen waiting in it, or 20 s have passed."""
-    call, standing, told = make(), untold(), folder / "told"
+    call, status, told = make(), unread_status(), folder / "told"
     call()
     if rank == 1:
         wait_until(told.exists, 30.0)
         call()
         return True
-    timer = StepTimer(CpuClock(), standing)
+    timer = StepTimer(CpuClock(), status)
     found: list[bool] = []
 
     def watch() -> None:
-        found.append(wait_until(lambda: standing.read()[:2] == (3, EXPOSED), 20.0))
+        found.append(wait_until(lambda: status.read()[:2] == (3, EXPOSED), 20.0))
         told.touch()
 
     watcher = threading.Thread(target=watch)
-    with Lookout(timer, standing):
+    with WaitSampler(timer, status):
         timer.begin(3)
         with timer.phase("forward"):
             watcher.start()
@@ -191,7 +191,7 @@ def test_hooks_wait_on_threads_of_autograd_s_own(
     monkeypatch: pytest.MonkeyPatch, hook: Callable[..., None], waiting: bool
 ) -> None:
     """Threads that Python did not start, while the training thread stands in the backward pass; and no other ones."""
-    monkeypatch.setattr(lookout_module, "_backwards", {compute.__code__})
+    monkeypatch.setattr(sampler_module, "_backwards", {compute.__code__})
     locks = [threading.Lock() for _ in range(4)]
     for lock in locks:
         lock.acquire()
@@ -199,15 +199,15 @@ def test_hooks_wait_on_threads_of_autograd_s_own(
     somebody_s = threading.Thread(target=for_others, args=(for_thread, from_thread))
     somebody_s.start()
     assert from_thread.acquire(timeout=10)
-    with standing_in(compute) as (lookout, _, standing):
-        lookout.look()
-        lookout.look()
-        assert standing.read()[:2] == (3, FORWARD)
+    with status_in(compute) as (sampler, _, status):
+        sampler.look()
+        sampler.look()
+        assert status.read()[:2] == (3, FORWARD)
         _thread.start_new_thread(hook, (for_hook, from_hook))
         assert from_hook.acquire(timeout=10)
-        lookout.look()
-        lookout.look()
-        assert standing.read()[:2] == (3, EXPOSED if waiting else FORWARD)
+        sampler.look()
+        sampler.look()
+        assert status.read()[:2] == (3, EXPOSED if waiting else FORWARD)
     for_hook.release()
     for_thread.release()
     somebody_s.join()
@@ -222,7 +222,7 @@ def test_the_backward_pass_is_found_in_torch() -> None:
         while frame is not None:
             found.append(frame.f_code)
             frame = frame.f_back
-        seen.append(bool(lookout_module._backwards & set(found)))
+        seen.append(bool(sampler_module._backwards & set(found)))
 
     x = torch.ones(1, requires_grad=True)
     x.register_hook(hook)
@@ -232,17 +232,17 @@ def test_the_backward_pass_is_found_in_torch() -> None:
 
 @pytest.mark.parametrize("phase", ["backward", "optimizer"])
 def test_a_phase_that_begins_ends_what_was_told_before(phase: str) -> None:
-    with standing_in(for_others) as (lookout, _, standing):
-        lookout.look()
-        lookout.look()
-        standing.tell(3, PHASES.index(phase))
-        assert standing.read()[:2] == (3, PHASES.index(phase))
+    with status_in(for_others) as (sampler, _, status):
+        sampler.look()
+        sampler.look()
+        status.tell(3, PHASES.index(phase))
+        assert status.read()[:2] == (3, PHASES.index(phase))
 
 
 def test_between_steps_nothing_is_told() -> None:
-    standing = untold()
-    lookout = Lookout(StepTimer(CpuClock(), standing), standing)
-    before = list(standing.times)
-    lookout.look()
-    lookout.look()
-    assert list(standing.times) == before
+    status = unread_status()
+    sampler = WaitSampler(StepTimer(CpuClock(), status), status)
+    before = list(status.times)
+    sampler.look()
+    sampler.look()
+    assert list(status.times) == before

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilers.system.sampling_rate import Every, Pace
+from profilers.system.sampling_rate import IntervalTimer, Pace
 
 
 class Work:
@@ -48,7 +48,7 @@ def test_cost_and_number_of_readings_are_kept() -> None:
 
 
 def test_every_half_second_whatever_the_clock_does() -> None:
-    every = Every(0.5)
+    every = IntervalTimer(0.5)
     assert [every.due(now) for now in (9.0, 9.1, 9.4, 9.499, 9.6, 3.0, 3.1, 3.6)] == [
         True, False, False, True, False, True, False, True,
     ]  # fmt: skip

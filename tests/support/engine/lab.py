@@ -15,7 +15,7 @@ from engine.run import netns
 from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES
 from profilers.system import procfs
 
-REASON = netns.unavailable()
+REASON = netns.unavailability()
 needs_lab = pytest.mark.skipif(REASON is not None, reason=f"no network namespaces: {REASON}")
 
 

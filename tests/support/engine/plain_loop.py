@@ -14,14 +14,14 @@ from engine.config.run_config import RunConfig
 from engine.config.sections import Train
 from engine.model.workloads.blueprint import open_blueprint
 from engine.model.workloads.sequential import ListedBlueprint, Tensors
-from engine.parallel.build import alone
+from engine.parallel.build import single_rank_axes
 
 
 def plain_losses(config: RunConfig, at: Callable[[int], RunConfig] | None = None) -> list[float]:
     """The loss of every step; ``at`` has the configuration whose learning rate a step has, if not that of the run."""
-    blueprint, train = open_blueprint(config, alone()), config.train
+    blueprint, train = open_blueprint(config, single_rank_axes()), config.train
     assert isinstance(blueprint, ListedBlueprint)
-    model, work = blueprint.stage(range(blueprint.blocks), alone()), blueprint.workload
+    model, work = blueprint.stage(range(blueprint.blocks), single_rank_axes()), blueprint.workload
     optimizers = [torch_optimizer(model, train)] if train.optimizer != "muon" else muon(model, train)
     losses, batch = list[float](), config.batch.global_batch
     for step in range(train.steps):

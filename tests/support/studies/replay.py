@@ -17,7 +17,7 @@ from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.run_summary import RunSummary
-from tuning.execution.executor import Played, Ran, build_summary
+from tuning.execution.executor import OfflineExecutor, Ran, build_summary
 from tuning.predict.model.cases import Array
 from tuning.spec.study_file import StudyFile, parse
 
@@ -111,7 +111,7 @@ def study(recorded: Recorded, **changes: Any) -> StudyFile:
     return parse(tree | changes)
 
 
-class Replay(Played):
+class Replay(OfflineExecutor):
     """``Execute`` of one cell. What was not recorded is illegal here: nobody measured it."""
 
     def __init__(self, recorded: Recorded) -> None:

@@ -15,7 +15,7 @@ from engine.run import run_folder
 from engine.run.commands import BACK, SET, TRY
 from profilers.records.schema import StepSample
 from tests.support.workbench.synthetic import FakeRun, RunFolder
-from tuning.execution.live.ongoing_run import OngoingRun, Turn
+from tuning.execution.live.ongoing_run import ChangeResult, OngoingRun
 from tuning.execution.live.starter import Starter, note_run
 
 STEP_SECONDS = 0.2
@@ -101,7 +101,7 @@ class PlayedRun(OngoingRun):
             self._step()
         self._written.end()
 
-    def turn(self, values: dict[str, Any], by: str, command: str = SET, steps: int = 0) -> Turn:
+    def turn(self, values: dict[str, Any], by: str, command: str = SET, steps: int = 0) -> ChangeResult:
         before, ran = self._steps, self._next
         if command == BACK:
             assert self._copy is not None
@@ -115,7 +115,7 @@ class PlayedRun(OngoingRun):
             self._copy = (ran, before.config, before.learned, before.clock)
             self._validate()
         self._hold, self._waited = self._next + steps if steps else 0, 0
-        return Turn(self._next, self._change(values, by) or command != SET)
+        return ChangeResult(self._next, self._change(values, by) or command != SET)
 
     def _change(self, values: dict[str, Any], by: str) -> bool:
         config = live_changes.change_config(self._steps.config, values)

@@ -10,8 +10,8 @@ from tests.support.workbench.played_run import STEP_SECONDS, PlayedRun, PlayedSt
 from tests.tuning.execution.live.test_live_study import live_study
 from tuning.execution.live import windows as live_windows
 from tuning.execution.live.exploitation import final_config
-from tuning.execution.live.limits import Ledger
-from tuning.execution.live.transition import Approach
+from tuning.execution.live.limits import SlowdownBudget
+from tuning.execution.live.transition import WindowTransitions
 from tuning.execution.live.windows import LiveWindows
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
@@ -30,7 +30,7 @@ def write_live(home: Path) -> str:
     study.mkdir(parents=True)
     starter = PlayedStarter(home, study, NAME, file.live, RUN, time.time() - STEPS * STEP_SECONDS)
     baseline = file.search_space.config(file.search_space.baseline[0])
-    windows = LiveWindows(home, starter, Ledger(file.live), Approach(baseline, file.guard))
+    windows = LiveWindows(home, starter, SlowdownBudget(file.live), WindowTransitions(baseline, file.guard))
     # However slow the machine is, the run has the values that it is told to have.
     with mock.patch.object(live_windows, "IDLE_SECONDS", 3_600.0):
         found = run_study(file, study, windows)

@@ -20,7 +20,7 @@ from profilers.model.run_summary import RunSummary, StepSeconds
 from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import conditions, confirmation, recommendation
 from tuning.analysis.comparison import compare
-from tuning.analysis.confirmation import Confirmed
+from tuning.analysis.confirmation import ConfirmationResult
 from tuning.analysis.paired_comparison import Lead
 from tuning.analysis.recommendation import TieRule
 from tuning.controllers import open_study
@@ -32,7 +32,7 @@ from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from tuning.storage.journal import JournalReader
 from tuning.storage.state import StudyState, Trial
-from workbench.text.study import caption, columns
+from workbench.text.study import caption, confirmation_columns
 
 FILE = study()
 SPACE = FILE.search_space
@@ -85,7 +85,7 @@ def order(state: StudyState) -> list[int | None]:
     return [one.confirms for one in state.trials if one.confirms is not None]
 
 
-def found_in(state: StudyState, file: StudyFile = FILE) -> Confirmed:
+def found_in(state: StudyState, file: StudyFile = FILE) -> ConfirmationResult:
     found = confirmation.confirmation_of(state, file)
     assert found is not None
     return found
@@ -279,7 +279,7 @@ def test_leaders_are_measured_again_where_the_baseline_cannot_run(tmp_path: Path
     assert not any(arm["is_baseline"] for arm in shown["arms"])
     assert shown["beside"] in shown["order"]
     assert "the baseline ended as oom (too large); measured again, it " in found["result_line"]
-    assert f"beside trial {shown['beside']}" in columns(StudyResult.from_dict(found))
+    assert f"beside trial {shown['beside']}" in confirmation_columns(StudyResult.from_dict(found))
 
 
 def test_a_tie_in_memory_goes_to_the_simplest() -> None:

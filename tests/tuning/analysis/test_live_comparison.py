@@ -14,13 +14,13 @@ from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.execution.live.test_live_study import live_study
 from tuning.execution.executor import (
-    EnoughError,
+    CostlyBaselineError,
+    EndOfSearchError,
+    EndOfTrialsError,
+    OfflineExecutor,
     OnStart,
-    OverError,
-    Played,
     Ran,
     ShouldStop,
-    SparedError,
     build_summary,
 )
 from tuning.execution.live.windows import CONFIRM
@@ -36,7 +36,7 @@ from workbench.terminal.study import print_study
 from workbench.text import study as study_text
 
 
-class Windows(Played):
+class Windows(OfflineExecutor):
     """Seconds of a step of one window after the other, and what was told of it beside the leader; no rounds."""
 
     def __init__(self, told: list[tuple[float, dict[str, Any]]]) -> None:
@@ -47,9 +47,9 @@ class Windows(Played):
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart = None, /
     ) -> Ran:
         if labels["purpose"] == CONFIRM:
-            raise OverError("rounds cost too much")
+            raise EndOfTrialsError("rounds cost too much")
         if self._number == len(self._told):
-            raise EnoughError("another window costs too much")
+            raise EndOfSearchError("another window costs too much")
         return super().__call__(config, labels, should_stop, on_start)
 
     def play(self, config: RunConfig, run: str) -> Ran:
@@ -171,7 +171,7 @@ class Dear(Windows):
         if labels["purpose"] != CONFIRM:
             return super().__call__(config, labels, should_stop, on_start)
         if config.batch.micro_batch == 1:
-            raise SparedError("the baseline takes ten times as long")
+            raise CostlyBaselineError("the baseline takes ten times as long")
         self.again.append(config.batch.micro_batch)  # the first is the best of the search
         count, leads = len(self.again), config.batch.micro_batch != self.again[0]
         seconds = (0.9 + 0.001 * (count % 3) if leads else 1.0) * (1 + 0.01 * (count // 2))

@@ -15,7 +15,7 @@ from tests.support.gpu.torch_gpus import torch_can_use
 from tests.support.studies.fake import study
 from tuning.analysis.conditions import differences
 from tuning.execution import device_slices
-from tuning.execution.device_slices import Beside, Slice
+from tuning.execution.device_slices import ConcurrentTrials, Slice
 from tuning.storage.state import Trial
 
 CPU = parse({"device": "cpu"})
@@ -91,7 +91,7 @@ class Leased:
 
 def test_a_trial_remembers_how_many_ran_beside_it_on_its_host() -> None:
     here, there = {"host": socket.gethostname()}, {"host": "there"}
-    alone, beside = Beside(1), Beside(1)
+    alone, beside = ConcurrentTrials(1), ConcurrentTrials(1)
     for others in ([], [Leased(2, here)], [Leased(2, here), Leased(3, there)]):
         alone.look([Leased(1, None), *(other for other in others if other.lease == there)])
         beside.look([Leased(1, here), *others])

@@ -11,7 +11,7 @@ import pytest
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules
-from engine.footprint.device_overhead import Outside, device_overhead
+from engine.footprint.device_overhead import DeviceOverhead, device_overhead
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import largest
 from tests.support.drawn import SEED
@@ -99,7 +99,7 @@ def test_a_rank_on_a_cpu_has_nothing_outside_an_allocator() -> None:
     here = target.calibrated_target(calibrations.calibration())
     asked = parse({})
     found = forecast(asked, here)
-    assert found.outside == Outside()
+    assert found.outside == DeviceOverhead()
     assert found.as_dict()["memory_breakdown"]["outside_allocator"] == 0
     assert found.memory_bytes.median == pytest.approx(1.03 * largest(asked).total_bytes + headroom.CPU_BYTES)
     assert headroom.OUTSIDE_SAID not in found.notes
@@ -118,14 +118,14 @@ def test_many_layouts_at_a_time_hold_what_each_holds_outside() -> None:
 
 def test_a_probability_grows_with_what_is_held() -> None:
     counted = np.array([40.0, 70.0, 74.0, 80.0, 120.0]) * headroom.GIB
-    found = headroom.room(counted, 80 * headroom.GIB)
+    found = headroom.predict_memory(counted, 80 * headroom.GIB)
     assert (np.diff(found.probability) >= 0).all()
     assert found.probability[0] < 1e-6
     assert found.probability[-1] > 0.999
-    at_limit = headroom.room(
+    at_limit = headroom.predict_memory(
         79 * headroom.GIB / np.array([1 + headroom.WORKSPACE_SHARE]),
         80 * headroom.GIB,
-        beside=headroom.Beside(headroom.GIB, 0, headroom.GIB),
+        beside=headroom.OutsideAllocator(headroom.GIB, 0, headroom.GIB),
     )
     assert at_limit.probability[0] == pytest.approx(0.5, abs=1e-6)
 

@@ -18,7 +18,7 @@ from tests.support.engine.calibrations import calibration, curve, point
 from tuning.predict import learn, target
 from tuning.predict.fit import allowances
 from tuning.predict.fit.allowances import Peaks
-from tuning.predict.fit.finished_runs import Finished, Trial
+from tuning.predict.fit.finished_runs import FinishedRun, Trial
 from tuning.predict.forecast import forecast, forecasts
 from tuning.predict.model import headroom, step_time
 from tuning.predict.model.cases import cases_of
@@ -59,16 +59,18 @@ def config(
     return parse(tree)
 
 
-def ran(one: RunConfig, seconds: float, run: str = "one", **about: Any) -> Finished:
+def ran(one: RunConfig, seconds: float, run: str = "one", **about: Any) -> FinishedRun:
     """A finished run of this machine."""
     network = "a lab" if one.lab.wanted else None
     told = {"fingerprint": {**HERE.as_dict(), "network": network}, "backend": "gloo", "peak": None, **about}
-    return Finished(run, told["backend"], told["fingerprint"], Trial(one, seconds, (), told["peak"]))
+    return FinishedRun(run, told["backend"], told["fingerprint"], Trial(one, seconds, (), told["peak"]))
 
 
-def planted(configs: Sequence[RunConfig], constants: Constants = TRUE, noise: float = 0.01) -> list[Finished]:
+def planted(
+    configs: Sequence[RunConfig], constants: Constants = TRUE, noise: float = 0.01
+) -> list[FinishedRun]:
     """Runs that took what these constants say, and held 300 MiB and 8 % more than what is counted."""
-    draw, found = np.random.default_rng(1), list[Finished]()
+    draw, found = np.random.default_rng(1), list[FinishedRun]()
     for number, one in enumerate(configs):
         seat = TARGET.adapt_to_config(one)
         parts = step_time.step(cases_of([one], seat.devices_per_node), seat.machine("fp32"), constants)
@@ -82,7 +84,7 @@ def drawn(layouts: Sequence[dict[str, int]] = LAYOUTS, lab: dict[str, Any] | Non
     return [config(micro, hidden, lab, **one) for one in layouts for micro, hidden in ((1, 256), (4, 512))]
 
 
-def learned(runs: Sequence[Finished], base: Target = TARGET) -> Target:
+def learned(runs: Sequence[FinishedRun], base: Target = TARGET) -> Target:
     return learn.learn_target(base, runs, HERE)
 
 
@@ -162,7 +164,7 @@ def test_other_machines_devices_and_settings_do_not_count() -> None:
         "formulas know the decoder alone": ran(
             parse({"model": {"workload": "vision"}, "parallel": {"dp": 4}}), 9.0
         ),
-        "was changed as it went": Finished("x", "gloo", old, None, "was changed as it went"),
+        "was changed as it went": FinishedRun("x", "gloo", old, None, "was changed as it went"),
     }
     found = learned(list(others.values())).experience
     assert found is not None

@@ -130,7 +130,7 @@ def test_nothing_failed_is_said_too(tmp_path: Any) -> None:
         "line": "no trial has failed",
         "advice": [],
     }
-    assert failures.board(StudyState(), study()).line == "no trial has ended yet"
+    assert failures.summarize_failures(StudyState(), study()).line == "no trial has ended yet"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,9 @@ def test_every_ending_about_a_configuration_has_advice(outcome: str, words: str)
         Trial(number, file.search_space.baseline[0], "sampler", outcome=outcome, attempt=1)
         for number in range(2)
     ]
-    assert any(words in tip for tip in failures.board(StudyState(trials=tuple(trials)), file).advice)
+    assert any(
+        words in tip for tip in failures.summarize_failures(StudyState(trials=tuple(trials)), file).advice
+    )
 
 
 def test_a_rule_prints_its_conditions() -> None:

@@ -268,7 +268,7 @@ def test_what_loses_more_than_one_that_lost_too_much_is_not_tried() -> None:
         lines(0, file.search_space.baseline[0], 1.0, **losses),
         lines(1, failed, 2.0, **losses | {"validation_loss": 3.0}),
     )
-    assert [trial.number for trial in leaderboard.losers(state, file)] == [1]
+    assert [trial.number for trial in leaderboard.forbidden_trials(state, file)] == [1]
     assert not policy.is_wanted(settled(method="powersgd", rank=2), state, file)
     for other in (settled(method="powersgd", rank=8), settled(method="topk"), settled(method="none")):
         assert policy.is_wanted(other, state, file)
@@ -372,4 +372,4 @@ def test_neighbours_are_compared_with_runs_of_their_own_time() -> None:
 def test_a_window_that_somebody_stopped_is_no_failed_trial() -> None:
     stopped = lines(2, BASELINE, None, outcome="stopped", source="confirm", confirms=0, round=0, window=8)
     state = folded(lines(0, BASELINE, 1000.0), lines(1, OTHER, 1200.0), stopped)
-    assert failures.board(state, FILE).line == "no trial has failed"
+    assert failures.summarize_failures(state, FILE).line == "no trial has failed"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tuning.search.acquisition import gives_up, propose, skipped_candidates
-from tuning.search.surrogate import Belief, Seen, posterior, prediction_errors
+from tuning.search.acquisition import explain_infeasibility, propose, skipped_candidates
+from tuning.search.surrogate import Belief, Observations, posterior, prediction_errors
 
 Measure = Callable[[int], float]
 NAN = float("nan")
@@ -25,22 +25,22 @@ def grid(seed: int = 0, risk: float = 0.01, spread: float = 0.1) -> tuple[Belief
     return Belief.from_columns(places, truth + off, spread, risk), truth
 
 
-def play(belief: Belief, measure: Measure, trials: int) -> Seen:
+def play(belief: Belief, measure: Measure, trials: int) -> Observations:
     rows: list[int] = []
     values: list[float] = []
     for _ in range(trials):
-        proposal = propose(belief, Seen.from_lists(rows, values))
+        proposal = propose(belief, Observations.from_lists(rows, values))
         if proposal is None:
             break
         assert proposal.row not in rows, "proposed twice"
         rows.append(proposal.row)
         values.append(measure(proposal.row))
-    return Seen.from_lists(rows, values)
+    return Observations.from_lists(rows, values)
 
 
 def test_without_trials_the_best_prediction_is_first() -> None:
     belief, _ = grid()
-    proposal = propose(belief, Seen.from_lists([], []))
+    proposal = propose(belief, Observations.from_lists([], []))
     assert proposal is not None
     assert proposal.row == int(np.argmin(belief.log_seconds))
     assert "best prediction" in proposal.why
@@ -73,7 +73,9 @@ def test_neighbours_share_what_is_wrong() -> None:
     belief, _ = grid(spread=0.4)
     off = np.where(belief.features[:, 2] < 2, 0.7, 0.0)
     rows = [0, 2, 40, 42]
-    found = posterior(belief, Seen.from_lists(rows, [float((belief.log_seconds + off)[row]) for row in rows]))
+    found = posterior(
+        belief, Observations.from_lists(rows, [float((belief.log_seconds + off)[row]) for row in rows])
+    )
     moved = found.fast - belief.log_seconds
     near_slow = moved[(belief.features == [0, 0, 0]).all(axis=1)][0]
     near_fast = moved[(belief.features == [0, 0, 3]).all(axis=1)][0]
@@ -96,10 +98,10 @@ def test_a_predicted_failure_gets_a_second_look_when_nothing_else_is_left() -> N
     belief = Belief.from_columns(
         np.zeros((3, 1)), np.array([0.0, 1.0, 2.0]), 0.1, np.array([0.99, 0.01, 0.999])
     )
-    assert set(skipped_candidates(belief, Seen.from_lists([], []))) == {0, 2}
+    assert set(skipped_candidates(belief, Observations.from_lists([], []))) == {0, 2}
     seen = play(belief, lambda row: NAN if row else 0.0, 3)
     assert seen.rows.tolist() == [1, 0, 2]
-    last = propose(belief, Seen.from_lists([1], [NAN]))
+    last = propose(belief, Observations.from_lists([1], [NAN]))
     assert last is not None
     assert "second look" in last.why
     assert propose(belief, seen) is None
@@ -110,7 +112,7 @@ def test_a_sure_gain_is_worth_a_risk_and_a_small_one_is_not() -> None:
         belief = Belief.from_columns(
             np.zeros((3, 1)), np.array([0.0, -ahead, 0.0]), 0.01, np.array([0.01, 0.6, 0.01])
         )
-        proposal = propose(belief, Seen.from_lists([0], [0.0]))
+        proposal = propose(belief, Observations.from_lists([0], [0.0]))
         assert proposal is not None
         assert proposal.row == chosen
 
@@ -118,11 +120,11 @@ def test_a_sure_gain_is_worth_a_risk_and_a_small_one_is_not() -> None:
 def test_slow_runs_are_told_apart_and_teach_of_those_alike() -> None:
     places = np.repeat([[0.0], [9.0]], 3, axis=0)
     belief = Belief.from_columns(places, np.zeros(6), 0.05, 0.01, slower=1.0, slow_chance=0.5)
-    found = posterior(belief, Seen.from_lists([0, 1], [1.02, 0.98]))
+    found = posterior(belief, Observations.from_lists([0, 1], [1.02, 0.98]))
     assert found.slow_chance[2] > 0.7
     assert found.slow_chance[5] == pytest.approx(0.5, abs=0.01)
     assert abs(found.fast[2]) < 0.1
-    proposal = propose(belief, Seen.from_lists([0, 1], [1.02, 0.98]))
+    proposal = propose(belief, Observations.from_lists([0, 1], [1.02, 0.98]))
     assert proposal is not None
     assert proposal.row > 2
 
@@ -131,8 +133,8 @@ def test_where_nothing_runs_it_says_so_within_twelve() -> None:
     places = np.arange(40.0)[:, None]
     belief = Belief.from_columns(places, np.zeros(40), 0.1, 0.995, refused=("by rule",) * 10 + ("",) * 30)
     rows: list[int] = []
-    while not (reason := gives_up(belief, Seen.from_lists(rows, [NAN] * len(rows)))):
-        proposal = propose(belief, Seen.from_lists(rows, [NAN] * len(rows)))
+    while not (reason := explain_infeasibility(belief, Observations.from_lists(rows, [NAN] * len(rows)))):
+        proposal = propose(belief, Observations.from_lists(rows, [NAN] * len(rows)))
         assert proposal is not None
         rows.append(proposal.row)
         assert len(rows) <= 12
@@ -146,20 +148,20 @@ def test_where_nothing_can_run_three_trials_are_enough() -> None:
     belief = Belief.from_columns(
         np.arange(40.0)[:, None], np.zeros(40), 0.1, 1 - 1e-6, fills=np.linspace(1.7, 4, 40)
     )
-    assert gives_up(belief, Seen.from_lists([0, 1], [NAN] * 2)) == ""
-    reason = gives_up(belief, Seen.from_lists([0, 1, 2], [NAN] * 3))
+    assert explain_infeasibility(belief, Observations.from_lists([0, 1], [NAN] * 2)) == ""
+    reason = explain_infeasibility(belief, Observations.from_lists([0, 1, 2], [NAN] * 3))
     assert "nothing runs: all 3 trials failed" in reason
     assert "the smallest 170% of what a device can hold" in reason
     assert (
-        skipped_candidates(belief, Seen.from_lists([0], [NAN]))[39]
+        skipped_candidates(belief, Observations.from_lists([0], [NAN]))[39]
         == "needs 400% of what a device can hold, probability to fail 100%"
     )
 
 
 def test_it_does_not_give_up_where_something_may_run() -> None:
     belief = Belief.from_columns(np.zeros((30, 1)), np.zeros(30), 0.1, np.array([0.99] * 29 + [0.3]))
-    assert gives_up(belief, Seen.from_lists([0, 1, 2, 3], [NAN] * 4)) == ""
-    assert gives_up(belief, Seen.from_lists([0, 1, 2, 29], [NAN, NAN, NAN, 0.0])) == ""
+    assert explain_infeasibility(belief, Observations.from_lists([0, 1, 2, 3], [NAN] * 4)) == ""
+    assert explain_infeasibility(belief, Observations.from_lists([0, 1, 2, 29], [NAN, NAN, NAN, 0.0])) == ""
 
 
 def test_columns_must_fit() -> None:
@@ -174,7 +176,7 @@ def test_ten_thousand_candidates_are_proposed_from_in_time() -> None:
     belief = Belief.from_columns(
         random.normal(size=(10_000, 6)), random.normal(size=10_000), 0.1, random.uniform(size=10_000)
     )
-    seen = Seen.from_lists(list(range(12)), random.normal(size=12).tolist())
+    seen = Observations.from_lists(list(range(12)), random.normal(size=12).tolist())
     best = min(_seconds(lambda: propose(belief, seen)) for _ in range(5))
     assert best < 0.25, "50 ms on an idle machine; five times that on a busy one"
 
@@ -191,11 +193,11 @@ def test_who_is_alike_in_being_slow_may_differ_from_who_is_alike_in_errors() -> 
     belief = Belief.from_columns(
         errors, np.zeros(3), 0.2, 0.01, slow_features=slowness, slower=2.0, slow_chance=0.5
     )
-    found = posterior(belief, Seen.from_lists([0], [2.3]))
+    found = posterior(belief, Observations.from_lists([0], [2.3]))
     assert found.slow_chance == pytest.approx([2 / 3, 0.5, 2 / 3], abs=0.01)
     assert found.fast[1] > found.fast[2] + 0.05
     same = posterior(
         Belief.from_columns(errors, np.zeros(3), 0.2, 0.01, slower=2.0, slow_chance=0.5),
-        Seen.from_lists([0], [2.3]),
+        Observations.from_lists([0], [2.3]),
     )
     assert same.slow_chance == pytest.approx([2 / 3, 2 / 3, 0.5], abs=0.01)

@@ -15,7 +15,7 @@ from tuning.execution.simulated_machine import Simulation
 from tuning.predict.target import parse_target
 from tuning.report.result import result
 from tuning.search import phases
-from tuning.search.prediction_prior import Foresight
+from tuning.search.prediction_prior import PredictionPrior
 from tuning.space.knobs import default_space
 from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile
@@ -176,10 +176,12 @@ def test_predictions_order_trials_inside_a_phase(tmp_path: Path) -> None:
             "batch": {"global_batch": 16, "micro_batch": 1}, "train": {"steps": 8, "warmup": 2}}  # fmt: skip
     file = usual(name="foreseen", ranks=8, base=base, trials=13)
 
-    def foresee(space: Space) -> Foresight:
-        return Foresight(space, parse_target("selene", None, 8), 0)
+    def make_prior(space: Space) -> PredictionPrior:
+        return PredictionPrior(space, parse_target("selene", None, 8), 0)
 
-    found = run_study(file, tmp_path / "studies" / "foreseen", Simulation(tmp_path, "selene"), None, foresee)
+    found = run_study(
+        file, tmp_path / "studies" / "foreseen", Simulation(tmp_path, "selene"), None, make_prior
+    )
     by_phase: dict[str, set[str]] = {}
     for row in found["trials"]:
         by_phase.setdefault(row["turned"], set()).add(row["source"])

@@ -9,7 +9,7 @@ from tuning.predict import target
 from tuning.predict.forecast import forecasts
 from tuning.search.acquisition import propose, skipped_candidates
 from tuning.search.prediction_prior import features, prediction_belief
-from tuning.search.surrogate import Seen
+from tuning.search.surrogate import Observations
 
 SELENE = target.parse_target("selene", 2)
 LAYOUTS = [(16, 1, 1, 3), (2, 8, 1, 1), (4, 2, 2, 1), (16, 1, 1, 0)]
@@ -35,10 +35,10 @@ def test_numbers_are_the_forecasts() -> None:
     assert believed.risk == pytest.approx([one.out_of_memory_probability for one in found])
     assert believed.spread.min() > 0
     fits = [speed if risk < 0.05 else 0.0 for speed, risk in zip(speeds, believed.risk, strict=True)]
-    first = propose(believed, Seen.from_lists([], []))
+    first = propose(believed, Observations.from_lists([], []))
     assert first is not None
     assert first.row == int(np.argmax(fits))
-    assert "of what a device can hold" in skipped_candidates(believed, Seen.from_lists([], []))[3]
+    assert "of what a device can hold" in skipped_candidates(believed, Observations.from_lists([], []))[3]
 
 
 def test_features_are_what_differs() -> None:

@@ -11,7 +11,7 @@ from tuning.execution.simulated_machine import Simulation
 from tuning.predict.forecast import forecasts
 from tuning.predict.target import Target, parse_target
 from tuning.search.acquisition import LEAST_FAILURES, MOST_FAILURES
-from tuning.search.prediction_prior import SAMPLED, Foresight
+from tuning.search.prediction_prior import SAMPLED, PredictionPrior
 from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile
 
@@ -41,8 +41,8 @@ def here() -> Target:
     return parse_target("selene", None, RANKS)
 
 
-def foresee(space: Space) -> Foresight:
-    return Foresight(space, here(), 0)
+def make_prior(space: Space) -> PredictionPrior:
+    return PredictionPrior(space, here(), 0)
 
 
 def sources(document: dict[str, Any]) -> list[str]:
@@ -51,7 +51,7 @@ def sources(document: dict[str, Any]) -> list[str]:
 
 def test_predictions_find_the_best_in_few_trials_and_tell_how_wrong_they_were(tmp_path: Path) -> None:
     file = asked(trials=6)
-    found = run_study(file, tmp_path / "studies" / "asked", Simulation(tmp_path, "selene"), None, foresee)
+    found = run_study(file, tmp_path / "studies" / "asked", Simulation(tmp_path, "selene"), None, make_prior)
     points = file.search_space.legal_points
     told = forecasts([file.search_space.config(point) for point in points], here())
     fitting = max(one.tokens_per_second for one in told if one.out_of_memory_probability <= 0.5)
@@ -67,7 +67,7 @@ def test_predictions_find_the_best_in_few_trials_and_tell_how_wrong_they_were(tm
 def test_what_is_predicted_to_fail_is_left_to_the_last(tmp_path: Path) -> None:
     base = asked().base | {"model": {"preset": "22b"}, "batch": {"global_batch": 128, "micro_batch": 16}}
     file = asked(trials=12, base=base)
-    found = run_study(file, tmp_path / "studies" / "asked", Simulation(tmp_path, "selene"), None, foresee)
+    found = run_study(file, tmp_path / "studies" / "asked", Simulation(tmp_path, "selene"), None, make_prior)
     tried = [file.search_space.config(row["config"]) for row in found["trials"][1:]]
     assert max(one.out_of_memory_probability for one in forecasts(tried, here())) < 0.995
     assert {"sampler", "prior"} <= set(sources(found))
@@ -75,7 +75,7 @@ def test_what_is_predicted_to_fail_is_left_to_the_last(tmp_path: Path) -> None:
 
 
 def test_wrong_predictions_leave_the_sampler_its_share(tmp_path: Path) -> None:
-    found = run_study(asked(trials=12), tmp_path / "asked", Machine(), None, foresee)
+    found = run_study(asked(trials=12), tmp_path / "asked", Machine(), None, make_prior)
     of_search = [source for source in sources(found) if source in ("prior", "sampler")]
     assert {"prior", "sampler"} <= set(of_search)
     assert of_search.count("sampler") >= len(of_search) // SAMPLED
@@ -91,14 +91,14 @@ def test_without_predictions_nothing_is_said_of_them(tmp_path: Path) -> None:
 
 def test_only_exact_settings_are_predicted() -> None:
     file = asked(space={"parallel.tp": [1, 2], "compression.method": ["none", "topk"]})
-    points = foresee(file.search_space).points
+    points = make_prior(file.search_space).points
     assert points
     assert {point["compression.method"] for point in points} == {"none"}
 
 
 def test_predictions_that_know_nothing_of_a_variable_do_not_keep_it_from_being_tried(tmp_path: Path) -> None:
     turned = {"batch.micro_batch": [1, 2], "environment.NCCL_ALGO": ["Ring", "Tree"]}
-    found = run_study(asked(trials=5, space=turned), tmp_path / "asked", Machine(), None, foresee)
+    found = run_study(asked(trials=5, space=turned), tmp_path / "asked", Machine(), None, make_prior)
     tried = {
         (row["config"]["batch.micro_batch"], row["config"]["environment.NCCL_ALGO"])
         for row in found["trials"]
@@ -111,12 +111,12 @@ def test_a_study_whose_space_cannot_run_says_so_and_ends(tmp_path: Path) -> None
     """175 billion parameters need several times the memory of eight devices."""
     base = asked().base | {"model": {"preset": "175b"}}
     folder, machine = tmp_path / "studies" / "asked", Simulation(tmp_path, "selene")
-    found = run_study(asked(trials=30, base=base), folder, machine, None, foresee)
+    found = run_study(asked(trials=30, base=base), folder, machine, None, make_prior)
     assert LEAST_FAILURES <= len(found["trials"]) <= MOST_FAILURES
     assert found["budget"]["stopped_by"] == "nothing_runs"
     assert "nothing runs: all" in found["result_line"]
     assert "of what a device can hold" in found["result_line"]
-    again = run_study(asked(trials=30, base=base), folder, machine, None, foresee)
+    again = run_study(asked(trials=30, base=base), folder, machine, None, make_prior)
     assert again["trials"] == found["trials"]
     onwards = run_study(asked(trials=LEAST_FAILURES + 3, base=base, prior="none"), folder, machine)
     assert len(onwards["trials"]) == LEAST_FAILURES + 3

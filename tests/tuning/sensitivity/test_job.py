@@ -12,7 +12,7 @@ from engine.config.errors import InputError
 from tests.support.studies import known_study as known
 from tests.test_house import import_all, modules
 from tuning.sensitivity import job
-from tuning.sensitivity.job import AnalysisError, Asked
+from tuning.sensitivity.job import AnalysisError, AnalysisRequest
 from tuning.sensitivity.outcomes import Fanova
 from tuning.sensitivity.report import document
 from tuning.storage.study_folder import load_study
@@ -40,12 +40,12 @@ def kill_at(words: str) -> job.Tell:
 
 def test_the_outcome_is_kept_and_not_worked_out_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[float, str]] = []
-    found = job.outcome(Asked(folder, "fanova", COUNT), lambda *told: said.append(told))
+    found = job.outcome(AnalysisRequest(folder, "fanova", COUNT), lambda *told: said.append(told))
     assert (found.found.complete, found.found.trees, found.of_trials) == (True, 64, COUNT)
     assert [part for part, _ in said] == sorted(part for part, _ in said)
     assert said[-1] == (1.0, "64 of 64 trees")
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert job.outcome(Asked(folder, "fanova", COUNT)) == found
+    assert job.outcome(AnalysisRequest(folder, "fanova", COUNT)) == found
     assert document(load_study(folder)).fanova.note == ""
     known.add_trial(folder, COUNT)
     assert document(load_study(folder)).fanova.note == "of the first 20 of 21 trials"
@@ -53,7 +53,7 @@ def test_the_outcome_is_kept_and_not_worked_out_again(folder: Path, monkeypatch:
 
 def test_what_there_is_when_it_is_killed_stays(folder: Path) -> None:
     journal = (folder / "journal.jsonl").read_bytes()
-    found = job.outcome(Asked(folder, "fanova", COUNT), kill_at("16 of"))
+    found = job.outcome(AnalysisRequest(folder, "fanova", COUNT), kill_at("16 of"))
     assert found.found.complete is False
     assert 16 <= found.found.trees < 64
     assert (folder / "journal.jsonl").read_bytes() == journal
@@ -65,14 +65,14 @@ def test_killed_before_there_is_anything_is_one_line(folder: Path) -> None:
     with pytest.raises(
         AnalysisError, match="fANOVA was killed by signal 9; ask again; nothing of the study is lost"
     ):
-        job.outcome(Asked(folder, "fanova", COUNT), kill_at("0 of"))
+        job.outcome(AnalysisRequest(folder, "fanova", COUNT), kill_at("0 of"))
     assert (folder / "journal.jsonl").read_bytes() == journal
     assert not (folder / job.FOLDER).exists()
 
 
 def test_it_is_given_up_when_its_time_is_over(folder: Path) -> None:
     with pytest.raises(AnalysisError, match=r"had nothing yet after 0\.05 s; give it longer with --limit"):
-        job.outcome(Asked(folder, "shap", COUNT, limit_seconds=0.05))
+        job.outcome(AnalysisRequest(folder, "shap", COUNT, limit_seconds=0.05))
 
 
 def test_without_the_extra_one_line_says_what_to_install(
@@ -80,7 +80,7 @@ def test_without_the_extra_one_line_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(job.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError) as refused:
-        job.outcome(Asked(folder, "shap", COUNT))
+        job.outcome(AnalysisRequest(folder, "shap", COUNT))
     assert str(refused.value) == (
         "method='shap': needs scikit-learn and shap: pip install 'training-workbench[sensitivity]'"
     )

@@ -13,7 +13,7 @@ from tuning.sensitivity.data import columns
 from tuning.sensitivity.effects import Neighbour, dependence, neighbours
 from tuning.sensitivity.importance import importance
 from tuning.sensitivity.models import explain_trials, fanova
-from tuning.sensitivity.outcomes import Explained, Shap
+from tuning.sensitivity.outcomes import ModelEffects, Shap
 from tuning.storage.state import StudyState
 
 FILE = known.file()
@@ -25,7 +25,7 @@ def said(worth: Any = known.value, count: int = known.EVERY, spread: float = kno
     return explain_trials(known.state(count, worth, spread), FILE, lambda *_: None)
 
 
-def effects(part: Explained) -> dict[str, float]:
+def effects(part: ModelEffects) -> dict[str, float]:
     return {row.key: row.effect for row in part.knobs or ()}
 
 

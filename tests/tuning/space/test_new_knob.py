@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
-from engine.config.knobs.catalogue import ACTIVATIONS, KNOBS, KnobFacts, acts, arithmetic, exactly, lossy
+from engine.config.knobs.catalogue import (
+    ACTIVATIONS,
+    KNOBS,
+    KnobFacts,
+    acts,
+    arithmetic,
+    exact_changes,
+    lossy,
+)
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from tests.support.runs import small
@@ -86,7 +94,7 @@ def test_its_names_are_on_form_and_table() -> None:
 def test_all_but_one_value_lose_something() -> None:
     assert lossy({KEY: 5}) == {KEY: 5}
     assert lossy({KEY: 3}) == {}
-    assert exactly({KEY: 5}, {KEY: 3}) == {KEY: 3}
+    assert exact_changes({KEY: 5}, {KEY: 3}) == {KEY: 3}
 
 
 def test_outside_arithmetic_it_may_differ_from_the_exact_baseline(monkeypatch: pytest.MonkeyPatch) -> None:

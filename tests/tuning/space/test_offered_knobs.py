@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.config.environment import SECTION
-from engine.config.knobs.catalogue import KNOBS, acts, deciding, facts_of
+from engine.config.knobs.catalogue import KNOBS, acts, deciding_knobs, facts_of
 from engine.config.run_config import RunConfig, parse
 from tuning.predict.placement.automatic import choose_values
 from tuning.space.knobs import Knob, default_space, offered_space, parse_space, rare_values
@@ -101,7 +101,7 @@ def test_what_a_study_turns_by_itself_is_as_it_was() -> None:
 @pytest.mark.parametrize("key", sorted(spaces()))
 def test_each_value_stands_in_a_legal_point_at_which_it_acts(key: str) -> None:
     base, known = BASE if key in OF_EXPERTS else DENSE, spaces()
-    listed = [name for name in deciding() if name not in NOT_LISTED]
+    listed = [name for name in deciding_knobs() if name not in NOT_LISTED]
     beside = OF_EXPERTS if key in OF_EXPERTS else (*DEGREES, "schedule.chunks", *listed)
     turned = dict.fromkeys((*beside, key))
     space = Space(

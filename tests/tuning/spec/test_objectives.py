@@ -122,7 +122,7 @@ def test_constraints_are_kept_broken_or_undecided() -> None:
 
 
 def test_of_several_runs_memory_holds_each_time_and_what_noise_moves_in_the_mean() -> None:
-    def over(name: str, measure: str, bound: float, *values: float | None) -> constraints.Checked:
+    def over(name: str, measure: str, bound: float, *values: float | None) -> constraints.ConstraintCheck:
         runs = [{measure: {"value": value}} if value is not None else {} for value in values]
         (found,) = constraints.check_runs(Constraints(**{name: bound}), runs)
         return found

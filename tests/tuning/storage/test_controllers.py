@@ -7,7 +7,7 @@ import pytest
 
 from engine.run import ownership
 from tuning.storage.journal import UnreachableError
-from tuning.storage.postgres.database import DatabaseCrew
+from tuning.storage.postgres.database import DatabaseControllers
 
 FAR: dict[str, Any] = {"host": "far", "pid": 7, "start_time": 5.0}
 
@@ -32,17 +32,17 @@ class Clock:
 def test_a_silent_controller_is_dead_unless_we_were_away_too(
     tmp_path: Path, silent: float, connected: float, gone: bool
 ) -> None:
-    crew = DatabaseCrew(tmp_path, ownership.me(), Clock(silent, connected), "first")  # type: ignore[arg-type]
-    assert crew.may_be_gone(FAR) is gone
-    assert crew.has(FAR) is (silent < 60)
-    assert crew.may_be_gone(FAR | {"pid": 8})
+    members = DatabaseControllers(tmp_path, ownership.me(), Clock(silent, connected), "first")  # type: ignore[arg-type]
+    assert members.may_be_gone(FAR) is gone
+    assert members.has(FAR) is (silent < 60)
+    assert members.may_be_gone(FAR | {"pid": 8})
 
 
 def test_nobody_is_judged_while_the_database_is_away(tmp_path: Path) -> None:
     database = Clock(3.0, 999.0)
-    crew = DatabaseCrew(tmp_path, ownership.me(), database, "first")  # type: ignore[arg-type]
-    assert [member["host"] for member in crew.living()] == ["far"]
+    members = DatabaseControllers(tmp_path, ownership.me(), database, "first")  # type: ignore[arg-type]
+    assert [member["host"] for member in members.living()] == ["far"]
     database.away = True
     with pytest.raises(UnreachableError):
-        crew.may_be_gone(FAR)
-    assert [member["host"] for member in crew.living()] == ["far"]
+        members.may_be_gone(FAR)
+    assert [member["host"] for member in members.living()] == ["far"]

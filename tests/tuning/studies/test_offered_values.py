@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.config.knobs.catalogue import acts, deciding
+from engine.config.knobs.catalogue import acts, deciding_knobs
 from engine.config.run_config import RunConfig, parse
 from engine.session import Session
 from tests.support.drawn import SEED
@@ -61,7 +61,7 @@ def values() -> list[tuple[str, Any]]:
 def point_at(key: str, value: Any, random: Random) -> tuple[Space, Point]:
     """A legal point with this value, where it acts if that is possible."""
     base, known = base_of(key), offered(key)
-    beside = OF_EXPERTS if key in OF_EXPERTS else (*LAYOUT, *deciding())
+    beside = OF_EXPERTS if key in OF_EXPERTS else (*LAYOUT, *deciding_knobs())
     names = dict.fromkeys(name for name in (*beside, key) if name in known)
     whole = Space(base, RANKS, parse_space({name: known[name] for name in names}, base), choose_values, False)
     space = narrow_space(whole, Mask((Knob(key, (value,)),)))

@@ -17,7 +17,7 @@ from tuning.controllers.status import Update
 from tuning.search.policy import Step
 from tuning.storage import journal, study_folder
 from tuning.storage.commands import send
-from tuning.storage.controllers import Crew, present
+from tuning.storage.controllers import StudyControllers, present_controllers
 from tuning.storage.journal import Journal
 from tuning.storage.state import StudyState, Trial
 
@@ -34,9 +34,9 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.drawn(2, of="shared studies")
 def test_two_controllers_share_the_trials_and_one_confirms(folder: Path) -> None:
-    crew = [Controller(folder, MANY, run_seconds=0.2) for _ in range(2)]
-    crew[0].begun()
-    ends = [controller.end() for controller in crew]
+    members = [Controller(folder, MANY, run_seconds=0.2) for _ in range(2)]
+    members[0].begun()
+    ends = [controller.end() for controller in members]
     assert [end[:2] for end in ends] == [("ended", TRIALS)] * 2
     state = check(folder, TRIALS)
     again = [trial for trial in state.trials if trial.confirms is not None]
@@ -71,8 +71,8 @@ def test_a_killed_controller_leaves_one_lost_trial_that_the_other_settles(folder
 
 @pytest.mark.drawn(2, of="shared studies")
 def test_a_command_anywhere_acts_on_all(folder: Path) -> None:
-    crew = [Controller(folder, {"trials": 200, "confirm_repeats": 0}, run_seconds=0.1) for _ in range(2)]
-    for controller in crew:
+    members = [Controller(folder, {"trials": 200, "confirm_repeats": 0}, run_seconds=0.1) for _ in range(2)]
+    for controller in members:
         controller.begun()
     send(folder, "pause", by="test")
     deadline = time.monotonic() + 20
@@ -88,7 +88,7 @@ def test_a_command_anywhere_acts_on_all(folder: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     send(folder, "stop", by="test")
-    assert [controller.end()[0] for controller in crew] == ["ended", "ended"]
+    assert [controller.end()[0] for controller in members] == ["ended", "ended"]
     assert _answers(folder) == ["pause", "resume", "stop"]
     again = run_study(study(trials=200, confirm_repeats=0, budget_seconds=1e-9), folder, Machine())
     assert again["state"] == "ended"
@@ -184,23 +184,23 @@ def test_what_waits_for_what(step: Step, trials: list[Trial], phase: str, why: s
 
 def test_the_crew_knows_who_lives(tmp_path: Path) -> None:
     me = ownership.me()
-    alone = Crew(tmp_path, me)
+    alone = StudyControllers(tmp_path, me)
     assert alone.join(3) == 3
-    assert [member["pid"] for member in present(tmp_path)] == [me["pid"]]
+    assert [member["pid"] for member in present_controllers(tmp_path)] == [me["pid"]]
     gone, far = me | {"start_time": 1.0}, {"host": "far", "pid": 7, "start_time": 5.0}
     controllers = tmp_path / "controllers"
     run_folder.write_json(controllers / "gone.json", gone | {"answered_before": 0})
     run_folder.write_json(controllers / "far.json", far | {"answered_before": 2, "seen_unix": time.time()})
-    late = Crew(tmp_path, me | {"host": "late"})
+    late = StudyControllers(tmp_path, me | {"host": "late"})
     assert late.join(9) == 2
     assert (late.has(far), late.has(me), late.has(gone), late.has(None)) == (True, True, False, False)
     assert late.may_be_gone(gone)
     late.leave()
-    assert {member["host"] for member in present(tmp_path)} == {me["host"], "far"}
+    assert {member["host"] for member in present_controllers(tmp_path)} == {me["host"], "far"}
     run_folder.write_json(
         controllers / "far.json", far | {"answered_before": 2, "seen_unix": time.time() - 61}
     )
-    assert {member["host"] for member in present(tmp_path)} == {me["host"]}
+    assert {member["host"] for member in present_controllers(tmp_path)} == {me["host"]}
 
 
 def test_only_runs_on_one_host_are_compared_with_each_other() -> None:
@@ -248,7 +248,7 @@ def test_who_joins_clears_away_the_files_of_the_dead(tmp_path: Path) -> None:
     controllers.mkdir()
     run_folder.write_json(controllers / "gone.json", me | {"start_time": 1.0, "answered_before": 0})
     run_folder.write_json(controllers / "far.json", {"host": "far", "pid": 7, "start_time": 5.0})
-    Crew(tmp_path, me).join(3)
+    StudyControllers(tmp_path, me).join(3)
     assert sorted(path.name for path in controllers.glob("*.json")) == [
         "far.json",
         f"{me['host']}-{me['pid']}.json",

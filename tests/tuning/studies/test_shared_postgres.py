@@ -70,12 +70,12 @@ def mirrored(storage: str) -> list[int]:
 def test_three_homes_share_a_study_and_one_is_killed(tmp_path: Path, storage: str) -> None:
     given = {"trials": TRIALS, "confirm_repeats": 1, "confirm_runners_up": 0}
     folders = [home(tmp_path, name) for name in "abc"]
-    crew = [Controller(folder, given, run_seconds=0.15, storage=storage) for folder in folders[:2]]
-    crew[0].begun()  # the baseline is measured by now, or measured by these two
+    members = [Controller(folder, given, run_seconds=0.15, storage=storage) for folder in folders[:2]]
+    members[0].begun()  # the baseline is measured by now, or measured by these two
     killed = Controller(folders[2], given, run_seconds=60.0, storage=storage)
     killed.begun()
     killed.kill()
-    ends = [controller.end() for controller in crew]
+    ends = [controller.end() for controller in members]
     assert [end[:2] for end in ends] == [("ended", TRIALS)] * 2
     assert min(end[2] for end in ends) > 0
     state = check(folders[0], TRIALS, lost=1)
@@ -144,12 +144,12 @@ def test_a_study_moves_into_a_database_and_on_to_another_home(tmp_path: Path, st
 def test_commands_act_on_controllers_of_other_homes(tmp_path: Path, storage: str) -> None:
     folders = [home(tmp_path, name) for name in "ab"]
     many = {"trials": 200, "confirm_repeats": 0}
-    crew = [Controller(folder, many, run_seconds=0.2, storage=storage) for folder in folders]
-    for controller in crew:
+    members = [Controller(folder, many, run_seconds=0.2, storage=storage) for folder in folders]
+    for controller in members:
         controller.begun()
     send(folders[1], "widen", {"batch.global_batch": "3"}, "test")
     send(folders[1], "stop", by="test")
-    assert [controller.end()[0] for controller in crew] == ["ended", "ended"]
+    assert [controller.end()[0] for controller in members] == ["ended", "ended"]
     answers = [list(journal.load(folder / "journal.jsonl").answers.values()) for folder in folders]
     assert answers[0] == answers[1]
     assert [(answer.command, answer.accepted) for answer in answers[0]] == [("widen", False), ("stop", True)]
@@ -161,11 +161,11 @@ def test_a_widened_study_goes_on_in_the_database_in_every_home(tmp_path: Path, s
     folders = [home(tmp_path, name) for name in "abcd"]
     run_study(study(**FEW | {"trials": 1}), folders[2], Machine(), storage=storage)
     many = {"trials": 12, "confirm_repeats": 0}
-    crew = [Controller(folder, many, run_seconds=0.15, storage=storage) for folder in folders[:2]]
-    for controller in crew:
+    members = [Controller(folder, many, run_seconds=0.15, storage=storage) for folder in folders[:2]]
+    for controller in members:
         controller.begun()
     send(folders[1], "widen", {"batch.micro_batch": "8"}, "test")
-    ends = [controller.end() for controller in crew]
+    ends = [controller.end() for controller in members]
     assert [end[:2] for end in ends] == [("ended", 12)] * 2
     assert sum(end[2] for end in ends) == 11
     state = check(folders[0].parent / "first.2", 12)

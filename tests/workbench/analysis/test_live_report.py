@@ -14,13 +14,13 @@ from engine.run.outcome import Ending, RunOutcome
 from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import Played, Ran, build_summary
+from tuning.execution.executor import OfflineExecutor, Ran, build_summary
 from tuning.report.study_result import Gain
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
 from workbench.analysis.live_report import (
     LiveReport,
-    Since,
+    RecentGain,
     WindowRow,
     _gain_of,
     _gain_since,
@@ -34,7 +34,7 @@ from workbench.analysis.live_report import (
     since_words,
     tiles,
 )
-from workbench.analysis.live_timeline import AGAIN, Timeline, Turned, changes_of, timeline_of
+from workbench.analysis.live_timeline import AGAIN, Timeline, ValueChange, changes_of, timeline_of
 from workbench.figures.search import live as figures
 from workbench.pages.study.live import _leader_ratio_text
 
@@ -62,14 +62,14 @@ def test_what_the_window_under_way_has_lost_is_invested_already() -> None:
 
 
 def test_what_was_lost_is_not_called_saved() -> None:
-    assert "12.0 s (10.0 to 14.0) saved in 5 steps" in since_words(Since(5, 10, 12.0, 10.0, 14.0))
-    assert "2.0 s (-1.0 to 5.0) lost in 5 steps" in since_words(Since(5, 10, -2.0, -5.0, 1.0))
+    assert "12.0 s (10.0 to 14.0) saved in 5 steps" in since_words(RecentGain(5, 10, 12.0, 10.0, 14.0))
+    assert "2.0 s (-1.0 to 5.0) lost in 5 steps" in since_words(RecentGain(5, 10, -2.0, -5.0, 1.0))
     assert "step 5, with the values that it has now: 1.0 s saved" in since_words(
-        Since(5, 10, 1.0, None, None)
+        RecentGain(5, 10, 1.0, None, None)
     )
 
 
-class Beside(Played):
+class Beside(OfflineExecutor):
     """Windows that are a quarter faster than the leader around them."""
 
     def play(self, config: RunConfig, run: str) -> Ran:
@@ -125,7 +125,7 @@ def test_what_the_last_values_brought_is_by_the_gain_that_is_told(tmp_path: Path
     result = run_study(file, tmp_path / STUDIES / file.name, Beside())
     timeline = Timeline(np.arange(10), np.full(10, 0.5), np.zeros(10))
     found = _gain_since(4, result, timeline, 1.0, (Gain(2.0, 1.5, None, "better"), 0.5))
-    assert found == Since(4, 10, pytest.approx(3.0), pytest.approx(1.5), None)
+    assert found == RecentGain(4, 10, pytest.approx(3.0), pytest.approx(1.5), None)
     assert _gain_of(dict(result.best.config), result) == result.gain if result.best else False
     assert _gain_of(dict(result.trials[0].config) | {"batch.micro_batch": 99}, result) is None
 
@@ -154,7 +154,7 @@ def test_what_a_turn_saved_is_as_unsure_as_the_baseline_is() -> None:
     """Ten steps of 2 s in place of 3 s, within 1 s; the baseline's rate is known to a tenth, 3 s of its 30."""
     steps = np.arange(20)
     timeline = Timeline(steps, np.full(20, 2.0), np.zeros(20))
-    row = Turned(10, 20, {"batch.micro_batch": 4}, "somebody", 10.0, 9.0, 11.0)
+    row = ValueChange(10, 20, {"batch.micro_batch": 4}, "somebody", 10.0, 9.0, 11.0)
     found = _with_baseline_s(row, timeline, np.full(20, 3.0), 0.1)
     assert found.saved_seconds == 10.0
     assert (found.saved_low, found.saved_high) == pytest.approx((10 - 10**0.5, 10 + 10**0.5))
@@ -162,7 +162,7 @@ def test_what_a_turn_saved_is_as_unsure_as_the_baseline_is() -> None:
 
 
 def test_the_chart_marks_each_turn_and_says_what_it_brought() -> None:
-    turned = Turned(7, 12, {"batch.micro_batch": 4, "overlap.bucket_mb": 1.0}, "somebody", -2.5)
+    turned = ValueChange(7, 12, {"batch.micro_batch": 4, "overlap.bucket_mb": 1.0}, "somebody", -2.5)
     report = LiveReport(
         "run", ["run"], "running", 12, 100, {}, 1.0, -2.5, None, None, 0.0, None, [], "", "", None, [turned],
         96.0, [6, 11], [64.0, 128.0], [0.0, -2.5],

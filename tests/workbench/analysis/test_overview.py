@@ -43,7 +43,7 @@ def test_a_running_study_tells_its_leader_what_is_tried_and_how_long(home: Path)
     assert study.seconds_left == pytest.approx(5 * sum(took) / len(took))
     assert study.failed == 1
     assert view.alive
-    said = overview_text.standing(study)
+    said = overview_text.study_progress(study)
     assert "7 of 12 configurations tried; about" in said and "measured again" in said
     assert overview_text.headline(found) == "A study is running."
     small = replace(study, leader_value=2.05e-06, unit="loss")

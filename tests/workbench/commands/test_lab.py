@@ -39,9 +39,9 @@ def clean() -> Iterator[None]:
 
 
 def _take_down() -> None:
-    for one in registry.standing():
+    for one in registry.list_labs():
         if RATE_KBIT in one.shape.rates_kbit:
-            one.down()
+            one.tear_down()
 
 
 def of_rate(document: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -169,7 +169,7 @@ def training(home: Path, process: subprocess.Popen[str]) -> lab.Lab:
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.05)
-    (found,) = [one for one in registry.standing() if one.pid == process.pid]
+    (found,) = [one for one in registry.list_labs() if one.pid == process.pid]
     return found
 
 
@@ -212,7 +212,7 @@ def test_a_run_tells_what_went_over_the_wire(command: Run, home: Path, asked: Pa
     assert "on the wire" in text
     assert "counted at the interfaces" in text
     assert "lab of 2 hosts, links of 123 Mbit/s" in text
-    assert not [one for one in registry.standing() if one.pid == process.pid]
+    assert not [one for one in registry.list_labs() if one.pid == process.pid]
 
 
 #: Two hosts on one switch, and on an island each.
@@ -229,7 +229,7 @@ def test_ctrl_c_takes_the_lab_down(home: Path, asked: Path, network: str) -> Non
         made = training(home, process)
         os.kill(process.pid, signal.SIGINT)
         process.communicate(timeout=PATIENCE_SECONDS)
-    assert made not in registry.standing()
+    assert made not in registry.list_labs()
 
 
 @needs_lab
@@ -249,7 +249,7 @@ def test_lab_down_clears_what_a_killed_run_left(command: Run, home: Path, asked:
     assert "left by process" in command("lab", "status").out
     removed = of_rate(command("lab", "down", "--json").document["removed"])
     assert [one["owner_pid"] for one in removed] == [made.pid]
-    assert made not in registry.standing()
+    assert made not in registry.list_labs()
     assert not list(netns.FOLDER.glob(f"workbench-lab-{made.pid}-*"))
 
 
@@ -269,6 +269,6 @@ def test_trials_of_a_study_share_a_lab(command: Run, tmp_path: Path, monkeypatch
     done = command("tune", str(study), "--json")
     assert done.code == 0, done.err
     assert [one.shape for one in built] == [Shape((1, 1), (RATE_KBIT,) * 2, 100_000)]
-    assert built[0] not in registry.standing()
+    assert built[0] not in registry.list_labs()
     shown = command("show", "slow", "--json").document
     assert len(shown["trials"]) >= 3

@@ -11,7 +11,7 @@ from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import Played, Ran, build_summary
+from tuning.execution.executor import OfflineExecutor, Ran, build_summary
 from tuning.execution.live.ongoing_run import RUNS
 from tuning.execution.live.pinned_values import BY
 from tuning.execution.live.starter import Starter
@@ -22,7 +22,7 @@ from tuning.study import run_study
 from workbench.commands import tune
 
 
-class Steady(Played):
+class Steady(OfflineExecutor):
     """Every step takes a second."""
 
     def play(self, config: RunConfig, run: str) -> Ran:

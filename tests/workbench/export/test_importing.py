@@ -17,7 +17,7 @@ MODEL = {"model.preset": "1b"}
 
 def read(
     folder: Path, name: str, content: dict[str, Any] | str, form: str | None = None
-) -> importing.Imported:
+) -> importing.ImportResult:
     file = folder / name
     file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return importing.read(file, form, 8, MODEL)

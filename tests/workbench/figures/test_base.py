@@ -20,7 +20,7 @@ from workbench.figures.steps import (
     RankSeries,
     change_marks,
 )
-from workbench.figures.study import ImportanceSeries, Marked, Measured, TrialSeries
+from workbench.figures.study import ImportanceSeries, TrialMark, TrialPoint, TrialSeries
 
 LINES = [Line("rank 0", [0.0, 1.0], [1.0, None]), Line("rank 1", [0.0, 1.0], [2.0, 3.0])]
 NO_LINE = Line("", [], [])
@@ -37,11 +37,11 @@ FULL: dict[str, Callable[[], Any]] = {
     "gpu": lambda: gpu.live([LINES] * len(gpu.LIVE)),
     "trials": lambda: study.trials(
         TrialSeries(
-            exact=[Measured(0, 10.0, 1.0, 1.0, "dp=4")],
-            lossy=[Measured(2, 12.0, 0.0, 0.0, "topk")],
-            repeated=[Measured(4, 11.0, 1.0, 1.0, "dp=4")],
-            failed=[Marked(1, "comm_error", "rank 2 lost its peer " * 8)],
-            running=[Marked(3, "running", "")],
+            exact=[TrialPoint(0, 10.0, 1.0, 1.0, "dp=4")],
+            lossy=[TrialPoint(2, 12.0, 0.0, 0.0, "topk")],
+            repeated=[TrialPoint(4, 11.0, 1.0, 1.0, "dp=4")],
+            failed=[TrialMark(1, "comm_error", "rank 2 lost its peer " * 8)],
+            running=[TrialMark(3, "running", "")],
             best_numbers=[0, 1],
             best_values=[10.0, 10.0],
             baseline=10.0,

@@ -12,7 +12,7 @@ from profilers.records.schema import DRAWN, GpuSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample
 from workbench.figures import gpu
-from workbench.figures.gpu import GpuDetail, Throttled
+from workbench.figures.gpu import GpuDetail, ThrottleSpan
 from workbench.figures.steps import Line
 from workbench.records import live_records
 from workbench.records.columns import Array, Columns
@@ -43,13 +43,13 @@ def test_only_what_was_read_has_a_line() -> None:
 def test_a_reason_holds_until_the_next_reading() -> None:
     """0x1 is idle, which slows nothing; 0x88 is a power brake within a hardware slowdown."""
     found = gpu.detail(columns(throttle_reasons=[0x4, 0x4, 0, 0x1, 0x88]), 1, 100.0)
-    assert found.throttled == [Throttled("power cap", 0.0, 2.0), Throttled("power brake", 3.0, 4.0)]
+    assert found.throttled == [ThrottleSpan("power cap", 0.0, 2.0), ThrottleSpan("power brake", 3.0, 4.0)]
 
 
 def test_many_short_stretches_are_drawn_as_few() -> None:
     seconds = np.arange(10_000.0)
     found = gpu.throttled_spans(seconds, np.where(np.arange(10_000) % 7 == 0, 4.0, 0.0))
-    assert found == [Throttled("power cap", 0.0, 9997.0)]
+    assert found == [ThrottleSpan("power cap", 0.0, 9997.0)]
     assert gpu.throttled_spans(seconds, np.full(10_000, np.nan)) == []
     assert gpu.throttled_spans(np.empty(0), np.empty(0)) == []
 
@@ -89,9 +89,9 @@ def test_the_total_of_the_memory_is_drawn_as_a_limit() -> None:
 def test_each_reason_of_throttling_is_shaded_and_named() -> None:
     clock = [Line("SM", [0.0, 1.0], [1980.0, 345.0]), Line("highest clock", [0.0, 1.0], [1980.0, 1980.0])]
     spans = [
-        Throttled("power cap", 0.0, 0.5),
-        Throttled("power cap", 0.8, 0.9),
-        Throttled("power brake", 0.5, 1.0),
+        ThrottleSpan("power cap", 0.0, 0.5),
+        ThrottleSpan("power cap", 0.8, 0.9),
+        ThrottleSpan("power brake", 0.5, 1.0),
     ]
     drawn = gpu.clocks(NOTHING._replace(clocks=clock, throttled=spans))
     assert [trace.name for trace in drawn.data] == ["SM", "highest clock", "power cap", "power brake"]

@@ -114,7 +114,7 @@ def test_the_course_of_a_confirmation_ends_with_what_the_study_claims() -> None:
     has no interval.
     """
     found = result(rerun(searched(1000.0, 1010.0, 1005.0), {0: 1000.0, 1: 1060.0, 2: 1003.0}), CONFIRMED)
-    leader, other = sorted(study.courses(found), key=lambda course: not course.leads)
+    leader, other = sorted(study.arm_curves(found), key=lambda course: not course.leads)
     assert (leader.name, leader.leads, other.leads) == ("trial 1", True, False)
     assert found.gain is not None
     ends = [leader.percent[-1], leader.low[-1], leader.high[-1]]
@@ -123,4 +123,4 @@ def test_the_course_of_a_confirmation_ends_with_what_the_study_claims() -> None:
     assert leader.low[:3] == [None, None, None]
     drawing = study.confirmation([leader, other], 0.03, "% faster than the baseline")
     assert [trace.name for trace in drawing.data if trace.name] == ["trial 1, the fastest", "trial 2"]
-    assert study.courses(StudyResult()) == []
+    assert study.arm_curves(StudyResult()) == []

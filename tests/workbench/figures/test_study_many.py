@@ -18,7 +18,7 @@ from tuning.storage import study_folder
 from workbench.analysis import studies
 from workbench.analysis.studies import FOLLOWED, FollowedStudies
 from workbench.figures.search import downsampling
-from workbench.figures.search.front import FrontSeries, Place
+from workbench.figures.search.front import FrontPoint, FrontSeries
 from workbench.figures.study import trial_series
 from workbench.home import store
 from workbench.home.store import Store
@@ -88,7 +88,9 @@ def test_the_best_so_far_rises_at_the_same_trials() -> None:
 
 def test_a_front_is_drawn_whole_and_what_it_beats_on_a_grid() -> None:
     random = Random(5)
-    places = [Place(n, random.random(), random.random(), (0.0, 0.0), (0.0, 0.0), "") for n in range(4_000)]
+    places = [
+        FrontPoint(n, random.random(), random.random(), (0.0, 0.0), (0.0, 0.0), "") for n in range(4_000)
+    ]
     series = FrontSeries(Aim(), Aim(), places[:20], places[20:], [], places[0])
     few = downsampling.downsample_front(series)
     assert few.front == series.front

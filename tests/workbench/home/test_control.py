@@ -16,7 +16,7 @@ from engine.run.ownership import me
 from tests.workbench.conftest import Furnished, Run
 from tuning.controllers.open_study import STORAGE
 from tuning.execution.live.ongoing_run import RUNS
-from tuning.storage.commands import Command, pending
+from tuning.storage.commands import Command, pending_commands
 from tuning.storage.journal import Journal
 from workbench.home import control
 from workbench.home.resolve import resolve
@@ -35,7 +35,7 @@ def answering(own_home: Furnished) -> Callable[[bool, str], threading.Thread]:
             found: list[Command] = []
             while not found:
                 time.sleep(0.02)
-                found = pending(study(own_home), ())
+                found = pending_commands(study(own_home), ())
             said = found[0]
             journal = Journal(study(own_home) / "journal.jsonl")
             journal.append("command", id=said.id, command=said.command, arguments=said.arguments, by=said.by,
@@ -70,7 +70,7 @@ def test_the_journal_can_say_who_asked(
     run_folder.write_json(study(own_home) / "status.json", status | {"state": "interrupted"})
     monkeypatch.setenv("LOGNAME", "ada")
     command("control", "quickstart", "pause")
-    (sent,) = pending(study(own_home), ())
+    (sent,) = pending_commands(study(own_home), ())
     assert sent.by == f"ada@{socket.gethostname()}, command line"
 
 
@@ -89,7 +89,7 @@ def test_no_answer_in_time(own_home: Furnished, command: Run, monkeypatch: pytes
     assert done.code == 0
     assert done.document["accepted"] is None
     assert "no answer within 0.2 s" in done.document["text"]
-    assert [sent.command for sent in pending(study(own_home), ())] == ["pause"]
+    assert [sent.command for sent in pending_commands(study(own_home), ())] == ["pause"]
 
 
 def test_nobody_runs_the_study(own_home: Furnished, command: Run) -> None:
@@ -101,7 +101,7 @@ def test_nobody_runs_the_study(own_home: Furnished, command: Run) -> None:
     run_folder.write_json(study(own_home) / STORAGE, {"storage": "postgresql://db/one"})
     elsewhere = command("control", "quickstart", "enqueue", "batch.micro_batch=4")
     assert "no process runs quickstart in this home now" in elsewhere.out
-    assert [sent.command for sent in pending(study(own_home), ())] == ["enqueue"] * 2
+    assert [sent.command for sent in pending_commands(study(own_home), ())] == ["enqueue"] * 2
     done = command("stop", "quickstart")
     assert (done.code, done.out) == (0, "quickstart is not running; it is interrupted\n")
 
@@ -126,7 +126,7 @@ def test_a_live_study_answers_while_its_run_trains_on(
 @pytest.mark.parametrize("words", ["now", "steps=0", "steps=many", "steps=3 more=2"])
 def test_what_a_check_takes(own_home: Furnished, command: Run, words: str) -> None:
     command("control", "quickstart", "check", *words.split()).refused("steps")
-    assert not pending(study(own_home), ())
+    assert not pending_commands(study(own_home), ())
 
 
 def test_stop_of_a_run(own_home: Furnished, command: Run) -> None:
@@ -156,7 +156,7 @@ def test_what_makes_no_sense(own_home: Furnished, command: Run) -> None:
     command("control", "quickstart", "enqueue").refused("enqueue", "at least one key")
     command("control", "quickstart", "enqueue", "tp").refused("key=value")
     command("control", "quickstart", "pause", "now").refused("pause='now'", "takes no arguments")
-    assert pending(study(own_home), ()) == []
+    assert pending_commands(study(own_home), ()) == []
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_command_that_makes_no_sense_is_not_sent(
     done = command("control", "quickstart", *typed)
     assert done.code == 2
     assert done.err.count("\n") == 1
-    assert pending(study(own_home), ()) == []
+    assert pending_commands(study(own_home), ()) == []
 
 
 def test_all_names_of_a_study_mean_the_one_that_goes_on(own_home: Furnished, command: Run) -> None:

@@ -23,8 +23,8 @@ from tests.support.workbench.live_run import at_least, going_on
 from tests.workbench.commands.test_bad_input import free_port
 from tests.workbench.commands.test_train import FakeSession, session
 from tests.workbench.conftest import Furnished, Run
-from tuning.storage.commands import pending, send
-from workbench.home.control import someone
+from tuning.storage.commands import pending_commands, send
+from workbench.home.control import command_author
 from workbench.records.live_snapshot import LiveRun
 
 pytestmark = pytest.mark.drawn(2, of="changes from the command line")
@@ -52,13 +52,13 @@ def test_what_can_be_known_is_refused_before_anything_is_sent(own_home: Furnishe
     command(*ask, "batch.micro_batch=1000").refused("batch.micro_batch=1000", "nearest legal")
     command(*ask, "memory.recompute_layers=1").refused("memory.recompute_layers=1", "nothing is recomputed")
     command("control", "quickstart", "set", "overlap.bucket_mb=3").refused("is a study", "running trial")
-    assert pending(own_home.home / run, ()) == []
+    assert pending_commands(own_home.home / run, ()) == []
 
 
 def test_a_trial_is_not_turned_under_its_study(own_home: Furnished, command: Run) -> None:
     done = command("control", own_home.live, "set", "overlap.bucket_mb=3")
     done.refused("overlap.bucket_mb=3", "is a trial of quickstart", "enqueue overlap.bucket_mb=3")
-    assert pending(own_home.home / own_home.live, ()) == []
+    assert pending_commands(own_home.home / own_home.live, ()) == []
 
 
 def test_a_running_job_is_changed_shown_and_exported(command: Run, home: Path, tmp_path: Path) -> None:
@@ -80,12 +80,15 @@ def test_a_running_job_is_changed_shown_and_exported(command: Run, home: Path, t
         assert wait_until(lambda: at_least(folder, step + 8), PATIENCE_SECONDS)
     shown = command("show", name, "--json").document
     assert [(row["key"], row["by"], row["step"]) for row in shown["changes"]] == [
-        ("batch.micro_batch", someone(), step), ("overlap.bucket_mb", someone(), step),
+        ("batch.micro_batch", command_author(), step), ("overlap.bucket_mb", command_author(), step),
     ]  # fmt: skip
     assert shown["measured_from_step"] == step + 1
     assert shown["config"]["overlap"]["bucket_mb"] == 0.5
     text = command("show", name).out
-    assert f"from step {step:,} on: batch.micro_batch 1 → 2, overlap.bucket_mb 25 → 0.5 ({someone()})" in text
+    assert (
+        f"from step {step:,} on: batch.micro_batch 1 → 2, overlap.bucket_mb 25 → 0.5 ({command_author()})"
+        in text
+    )
     assert "a step took" in text
     assert f"measured from step {step + 1:,} on" in text
     assert text.count("refused: before step") == 1

@@ -15,14 +15,14 @@ from engine.run import run_folder
 from tests.support.workbench.selftests import made_up
 from tests.workbench.conftest import Run
 from workbench.selftest import isolation, registry, runner
-from workbench.selftest.isolation import Asked
-from workbench.selftest.redaction import Scrubber
+from workbench.selftest.isolation import SelftestRequest
+from workbench.selftest.redaction import Redactor
 from workbench.selftest.results import DOCUMENT, Row, Selftest, Verdict, load, make_failure, make_pass, save
 from workbench.selftest.worker import ANSWER
 from workbench.terminal.selftest import losses
 
 NO_SPACE = os.strerror(errno.ENOSPC)
-ASKED = Asked("cpu", 2)
+ASKED = SelftestRequest("cpu", 2)
 
 
 def never() -> bool:
@@ -62,7 +62,7 @@ def test_a_full_disk_costs_evidence_and_no_verdict(
 ) -> None:
     monkeypatch.setattr(isolation, "run", lambda check, asked, scratch, stop: told(check, scratch))
     full("checks/bad")
-    found = runner.run(tmp_path, [made_up("bad"), made_up("good")], ASKED, Scrubber(), never, quiet)
+    found = runner.run(tmp_path, [made_up("bad"), made_up("good")], ASKED, Redactor(), never, quiet)
     assert [(row.name, row.outcome) for row in found.checks] == [("bad", "fail"), ("good", "pass")]
     assert [row.evidence for row in found.checks] == [[], ["checks/good/output.log"]]
     assert found.not_kept == {"checks/bad/output.log": NO_SPACE}
@@ -89,7 +89,7 @@ def test_without_room_for_the_zip_everything_is_told(
 ) -> None:
     """A file that came to the zip's place during the checks is somebody's, and stays."""
 
-    def answer(check: registry.Check, asked: Asked, scratch: Path, stop: object) -> Verdict:
+    def answer(check: registry.Check, asked: SelftestRequest, scratch: Path, stop: object) -> Verdict:
         (tmp_path / "out.zip").write_text("precious")
         return told(check, scratch)
 
@@ -203,6 +203,6 @@ def test_a_check_that_cannot_begin_for_want_of_room_is_not_possible(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(broken, refuse)
-    found = runner.run(tmp_path, [made_up("good")], ASKED, Scrubber(), never, quiet)
+    found = runner.run(tmp_path, [made_up("good")], ASKED, Redactor(), never, quiet)
     assert [(row.outcome, row.reason) for row in found.checks] == [("not_possible", FULL)]
     assert found.complete

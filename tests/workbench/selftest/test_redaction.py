@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.workbench.selftests import made_up
 from workbench.selftest import evidence, runner
-from workbench.selftest.isolation import Asked
-from workbench.selftest.redaction import Scrubber, names_here
+from workbench.selftest.isolation import SelftestRequest
+from workbench.selftest.redaction import Redactor, names_here
 
 SECRETS = {
     "DEPLOY_TOKEN": "hunter2-q8",
@@ -55,9 +55,16 @@ def everything(folder: Path) -> bytes:
     )
 
 
-def run(folder: Path, scrubber: Scrubber) -> bytes:
+def run(folder: Path, scrubber: Redactor) -> bytes:
     folder.mkdir()
-    runner.run(folder, [made_up("chatty")], Asked("cpu", 2), scrubber, lambda: False, lambda check, row: None)
+    runner.run(
+        folder,
+        [made_up("chatty")],
+        SelftestRequest("cpu", 2),
+        scrubber,
+        lambda: False,
+        lambda check, row: None,
+    )
     assert {path.name for path in folder.rglob("*") if path.is_file()} >= {
         "output.log", "everything.json", "everything.txt", "rank-0.log", "rank-0.json", "status.json", "checks.json",
     }  # fmt: skip
@@ -65,7 +72,7 @@ def run(folder: Path, scrubber: Scrubber) -> bytes:
 
 
 def test_what_is_planted_is_in_no_byte_of_the_evidence(tmp_path: Path, planted: dict[str, str]) -> None:
-    found = run(tmp_path / "evidence", Scrubber())
+    found = run(tmp_path / "evidence", Redactor())
     private = [
         *SECRETS.values(),
         *"\n".join(SECRETS.values()).split("\n"),
@@ -94,7 +101,7 @@ def test_what_is_planted_is_in_no_byte_of_the_evidence(tmp_path: Path, planted: 
 
 def test_names_of_hosts_stay_where_that_is_asked_for(tmp_path: Path, planted: dict[str, str]) -> None:
     del planted["HOSTNAME"], planted["PLANTED_WORDS"]
-    found = run(tmp_path / "evidence", Scrubber(hosts=True, variables=planted))
+    found = run(tmp_path / "evidence", Redactor(hosts=True, variables=planted))
     assert HOST.encode() in found
     assert b"10.1.2.3<0>" in found
     assert [word for word in (USER, FOLDER, SECRETS["DEPLOY_TOKEN"]) if word.encode() in found] == []
@@ -108,7 +115,7 @@ def test_this_machine_s_own_names_are_known() -> None:
 
 
 def test_numbers_and_words_that_everybody_has_stay() -> None:
-    scrubber = Scrubber(variables={"PORT": "8501", "MODE": "gloo", "LEVEL": "1"}, names={"vm": "<host>"})
+    scrubber = Redactor(variables={"PORT": "8501", "MODE": "gloo", "LEVEL": "1"}, names={"vm": "<host>"})
     text = "gloo on vm: 8501 bytes, 1 step, nvml and vms stay; NCCL 2.27.5, cuDNN 9.10.2.21 on 127.0.0.1"
     assert scrubber.text(text) == text.replace("on vm:", "on <host>:")
     version = b'{"curand": "10.4.0.35"}'

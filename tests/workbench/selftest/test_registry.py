@@ -24,8 +24,8 @@ from workbench.selftest import registry, runner
 from workbench.selftest.bench import Bench
 from workbench.selftest.checks import layouts, measurements, warm_ranks
 from workbench.selftest.checks.layouts import largest_difference
-from workbench.selftest.isolation import Asked
-from workbench.selftest.redaction import Scrubber
+from workbench.selftest.isolation import SelftestRequest
+from workbench.selftest.redaction import Redactor
 from workbench.selftest.results import DOCUMENT, RANKS, Outcome, Row, Selftest, load, newest
 
 
@@ -50,7 +50,7 @@ def run(folder: Path, *checks: registry.Check, stop_at: str | None = None) -> Se
         assert on_disk is not None
         assert row is None or on_disk.checks[-1] == row
 
-    return runner.run(started, checks, Asked("cpu", 2), Scrubber(), should_stop, tell)
+    return runner.run(started, checks, SelftestRequest("cpu", 2), Redactor(), should_stop, tell)
 
 
 @pytest.mark.drawn(1, of="long selftests")

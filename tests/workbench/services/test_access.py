@@ -11,8 +11,8 @@ import pytest
 
 from engine.config.errors import InputError
 from workbench.services import access
-from workbench.services.access import Door, Role, Rules, reader_token
-from workbench.services.page_server import Place, allowed_hosts
+from workbench.services.access import AccessMiddleware, Role, Rules, reader_token
+from workbench.services.page_server import ServerAddress, allowed_hosts
 
 TOKEN = "a-token-of-a-good-length"
 HOST = "box:8501"
@@ -63,7 +63,7 @@ def ask(
         "headers": [(name.encode(), value.encode()) for name, value in lines.items()],
         "server": ("127.0.0.1", 8501),
     } | ({"method": method} if kind == "http" else {})
-    asyncio.run(Door(app, Rules.from_hosts(hosts, token, 8501))(scope, receive, send))
+    asyncio.run(AccessMiddleware(app, Rules.from_hosts(hosts, token, 8501))(scope, receive, send))
     first = sent[0]
     found = {name.decode().lower(): value.decode() for name, value in first.get("headers", [])}
     closed = {"websocket.accept": 101, "websocket.close": 403}
@@ -229,10 +229,14 @@ def test_what_listens_for_this_machine_only(address: str, local: bool) -> None:
 
 
 def test_links_of_a_place() -> None:
-    place = Place("10.0.0.3", 8501, "t&k")
+    place = ServerAddress("10.0.0.3", 8501, "t&k")
     assert place.link == "http://10.0.0.3:8501/?token=t%26k"
     assert place.reader_link == f"http://10.0.0.3:8501/?token={reader_token('t&k')}"
-    assert Place("127.0.0.1", 8501).link == Place("127.0.0.1", 8501).url == "http://127.0.0.1:8501"
+    assert (
+        ServerAddress("127.0.0.1", 8501).link
+        == ServerAddress("127.0.0.1", 8501).url
+        == "http://127.0.0.1:8501"
+    )
     assert "10.0.0.3" in allowed_hosts("10.0.0.3")
 
 

@@ -82,6 +82,6 @@ def test_a_skew_says_its_kind_what_each_costs_and_who() -> None:
 
 
 def test_a_run_that_adapts_says_so_before_its_end() -> None:
-    told = step.adapting({"adapt": "lora", "adapt_rank": 3, "resume": "20260101-000000-5e1f"})
+    told = step.adapter_text({"adapt": "lora", "adapt_rank": 3, "resume": "20260101-000000-5e1f"})
     assert told == "LoRA of rank 3 learns beside a frozen model, from 20260101-000000-5e1f."
-    assert step.adapting({"adapt": "none"}) == step.adapting({}) == ""
+    assert step.adapter_text({"adapt": "none"}) == step.adapter_text({}) == ""

@@ -63,7 +63,7 @@ def write(home: Path, state: StudyState, file: StudyFile = FILE) -> None:
 
 def test_the_columns_have_every_arm() -> None:
     document = result(TIED, FILE)
-    shown = rounds.columns(document)
+    shown = rounds.confirmation_columns(document)
     assert shown["trial"] == ["0", "1"]
     assert shown["is"] == ["baseline, recommended", "fastest"]
     assert shown["search, tokens/s"] == ["1,000", "1,010"]
@@ -76,7 +76,7 @@ def test_the_columns_have_every_arm() -> None:
         "measured again in 10 windows over 5 rounds, 3.33 of 16 trial lengths; "
         "trial 0 is recommended by simplicity: trials 0 and 1 are equal"
     )
-    assert rounds.columns(result(searched(1000.0, 1010.0), FILE)) == {}
+    assert rounds.confirmation_columns(result(searched(1000.0, 1010.0), FILE)) == {}
     assert rounds.caption(StudyResult()) == ""
 
 
@@ -130,9 +130,9 @@ def test_the_readme_of_an_export_has_the_value_measured_again_beside_that_of_the
 def test_the_columns_have_as_many_digits_as_small_numbers_need() -> None:
     file = study(objective={"loss_at_seconds": 20}, confirm_repeats=5)
     document = result(TIED, file)
-    assert rounds.columns(document)["search, loss"] == ["0.001", "0.00099"]
+    assert rounds.confirmation_columns(document)["search, loss"] == ["0.001", "0.00099"]
     confirmed = document.confirmation_rounds
     assert confirmed is not None
     arms = [replace(arm, low=None, high=None) for arm in confirmed.arms]
     short = replace(document, confirmation_rounds=replace(confirmed, arms=arms))
-    assert rounds.columns(short)["beside the baseline"][1].endswith("(no interval)")
+    assert rounds.confirmation_columns(short)["beside the baseline"][1].endswith("(no interval)")

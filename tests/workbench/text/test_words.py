@@ -84,9 +84,9 @@ def test_a_point_reads_as_layout_and_knobs() -> None:
 
 
 def test_ages_and_endings_are_words() -> None:
-    assert words.ago(100.0, now=107.0) == "7 s ago"
-    assert words.ago(0.0, now=90_000.0) == "—"
-    assert words.ago(1.0, now=90_001.0) == "1 d ago"
+    assert words.age_text(100.0, now=107.0) == "7 s ago"
+    assert words.age_text(0.0, now=90_000.0) == "—"
+    assert words.age_text(1.0, now=90_001.0) == "1 d ago"
     assert words.ending_words("oom") == "out of memory"
     assert words.ending_words("timed_out") == "timed out"
     assert words.look("something new")[0] == "gray"

@@ -55,7 +55,9 @@ class JsonLines:
         whole = [line for line in lines if line.endswith(b"\n")]
         self._read[path] = self._read.get(path, 0) + sum(map(len, whole))
         now = time.monotonic()
-        return together((now, reading) for line in whole if (reading := self._reading(line)) is not None)
+        return merge_simultaneous(
+            (now, reading) for line in whole if (reading := self._reading(line)) is not None
+        )
 
     def _reading(self, line: bytes) -> Reading | None:
         try:
@@ -112,7 +114,9 @@ class Lines:
 
     def read(self, lines: Sequence[tuple[float, str]]) -> list[Timed]:
         """The steps that these lines tell of."""
-        return together((at, reading) for at, line in lines if (reading := self._reading(line)) is not None)
+        return merge_simultaneous(
+            (at, reading) for at, line in lines if (reading := self._reading(line)) is not None
+        )
 
     def _reading(self, line: str) -> Reading | None:
         if line.lstrip().startswith("{"):
@@ -127,7 +131,7 @@ class Lines:
         return found
 
 
-def together(told: Iterable[Timed]) -> list[Timed]:
+def merge_simultaneous(told: Iterable[Timed]) -> list[Timed]:
     """Without steps that came at once with a later one and have no time of their own: the last one's is theirs, too."""
     found: list[Timed] = []
     for at, reading in told:

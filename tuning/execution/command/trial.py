@@ -68,7 +68,7 @@ class CommandTrials:
             return RunOutcome(Ending.ILLEGAL, why), summary_of(config, "", BACKEND, None)
         wanted = self._command.trial_invocation(config.trainer)
         folder = run_folder.create(self._home, config, labels)
-        with run_folder.writable(self._home):
+        with run_folder.check_writable(self._home):
             given = put_in_place(wanted, folder / PLACE, config.trainer)
             note_start(folder, config, Devices("cpu", BACKEND, given.text))
             note_ranks(folder, config, given.ranks)

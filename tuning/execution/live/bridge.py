@@ -49,7 +49,7 @@ _NOT_SET = "a trainer that is not this project's knows set and stop; it has no c
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PendingCommand:
     """What the trainer has still to answer."""
 
     number: int
@@ -66,7 +66,7 @@ class Bridge:
         self._progress = Progress(folder)
         self._processes: Processes | None = None
         self._read, self._answered = 0, set[str]()
-        self._asked: _Asked | None = None
+        self._asked: _PendingCommand | None = None
         self._number, self._measured_from, self._step = 0, config.train.warmup, -1
         self._ended, self._heard = False, time.monotonic()
         #: As the trainer tells when it begins.
@@ -160,7 +160,7 @@ class Bridge:
         """The next one that somebody left; one at a time, as the trainer answers them."""
         if self._asked is not None or self._step < 0:
             return
-        for command in inbox.pending(self._folder, self._answered):
+        for command in inbox.pending_commands(self._folder, self._answered):
             self._answered.add(command.id)
             if command.command not in commands.BETWEEN:
                 continue
@@ -173,7 +173,7 @@ class Bridge:
                 self._answer(command, self._step + 1, note="nothing to change: these are the values already")
                 continue
             self._number += 1
-            self._asked = _Asked(self._number, command, after)
+            self._asked = _PendingCommand(self._number, command, after)
             self._want(after)
             return
 

@@ -21,8 +21,8 @@ from profilers.model.run_summary import RunSummary
 from tuning.analysis import paired_comparison
 from tuning.analysis.comparison import LEVEL
 from tuning.analysis.paired_comparison import Lead
-from tuning.execution.executor import EnoughError, OverError, SparedError
-from tuning.execution.live.window_value import HOPELESS, LEAST_STEPS, Worth, name_of
+from tuning.execution.executor import CostlyBaselineError, EndOfSearchError, EndOfTrialsError
+from tuning.execution.live.window_value import HOPELESS, LEAST_STEPS, WindowValues, name_of
 
 #: So many steps are compared with as many.
 STEPS = 30
@@ -33,7 +33,7 @@ MOST_PAIRS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class LeaderComparison:
     """A window's lead over the leader around it; ``both`` sides of it were measured."""
 
     lead: Lead
@@ -52,7 +52,7 @@ class Beside:
 
 def lead_of_window(
     before: Sequence[float], window: Sequence[float], after: Sequence[float] = ()
-) -> Beside | None:
+) -> LeaderComparison | None:
     """From the seconds of measured steps, the window's and those of the leader around it; None without a pair."""
     if before and after:
         count = min(len(before), len(after), len(window) // 2)
@@ -64,7 +64,7 @@ def lead_of_window(
     if not pairs:
         return None
     leaders, challengers = ([-math.log(pair[place]) for pair in pairs] for place in (0, 1))
-    return Beside(paired_comparison.leads(challengers, leaders, 1 - LEVEL)[-1], len(sides) == 2)
+    return LeaderComparison(paired_comparison.leads(challengers, leaders, 1 - LEVEL)[-1], len(sides) == 2)
 
 
 def _pairs(leaders: Sequence[float], challengers: Sequence[float], most: int) -> list[tuple[float, float]]:
@@ -78,7 +78,7 @@ class Leader:
     """Of the windows of one run, by what they measured."""
 
     def __init__(self) -> None:
-        self._worth = Worth()
+        self._window_values = WindowValues()
         #: What was measured, by the name that it has there.
         self._configs: dict[str, RunConfig] = {}
         #: The fastest exact one and its tokens per second, at the level at which the first one was measured.
@@ -101,7 +101,7 @@ class Leader:
 
     def forget(self) -> None:
         """Windows may not have its values any more, and are held beside whoever is measured next."""
-        self._worth, self._round = Worth(), set()
+        self._window_values, self._round = WindowValues(), set()
         self._fastest = None if self.config is None else (0.0, self.config)
         self.trial = None
 
@@ -116,7 +116,7 @@ class Leader:
             return False
         if not spoilt:
             self._configs[_name(config)] = config
-            self._worth.note(_name(config), summary.step_samples, level, again)
+            self._window_values.note(_name(config), summary.step_samples, level, again)
         known = 0.0 if self._fastest is None else self._fastest[0]
         rate = rate * level if ratio is None else known * ratio
         if is_lossy(config.flat()) or rate <= known:
@@ -128,14 +128,14 @@ class Leader:
         """What loses as this one does may not lead: nobody is given up because of it any more."""
         for name, known in self._configs.items():
             if loses_alike(known.flat(), config.flat()):
-                self._worth.forget(name)
+                self._window_values.forget(name)
 
     def level(self, steps: Sequence[float], whose: RunConfig | None = None) -> float | None:
         """What the ``steps`` of the leader, or ``whose`` they are, take over what they took when it was measured; None
         where that is not known.
         """
         config = whose or self.config
-        return None if config is None else self._worth.level(_name(config), steps)
+        return None if config is None else self._window_values.level(_name(config), steps)
 
     def compare_window(
         self,
@@ -172,8 +172,8 @@ class Leader:
         """
         tokens = config.batch.global_batch * config.data.sequence_length
         level, them = self.level(before, whose) or 1.0, whose or self.config
-        level = max(level, self._worth.time_ratio(_name(them), before) or level) if them else level
-        if why := self._worth.hopeless(seconds, tokens, level):
+        level = max(level, self._window_values.time_ratio(_name(them), before) or level) if them else level
+        if why := self._window_values.explain_pruning(seconds, tokens, level):
             return why
         found = lead_of_window(before, seconds)
         if found is None or not found.slower or found.ratio.high is None:
@@ -182,26 +182,26 @@ class Leader:
         return f"slower than the {who}, {found.ratio.high:.2f} of its rate at the most"
 
     def note_cost(self, seconds: float, steps: int, level: float) -> None:
-        """See :meth:`Worth.note_cost`."""
-        self._worth.note_cost(seconds, steps, level)
+        """See :meth:`WindowValues.note_cost`."""
+        self._window_values.note_cost(seconds, steps, level)
 
     def check_enough(self, left: int) -> None:
-        """EnoughError where too few steps are ``left`` for what another window is likely to bring."""
-        if why := self._worth.enough(left):
-            raise EnoughError(why)
+        """EndOfSearchError where too few steps are ``left`` for what another window is likely to bring."""
+        if why := self._window_values.enough(left):
+            raise EndOfSearchError(why)
 
     def check_round(self, config: RunConfig, left: int) -> None:
-        """Before a round in which leaders are measured again: half of one tells nothing. OverError where it is not
-        worth it; SparedError, once, where it is without the baseline.
+        """Before a round in which leaders are measured again: half of one tells nothing. EndOfTrialsError where it is
+        not worth it; CostlyBaselineError, once, where it is without the baseline.
         """
         name = _name(config)
         if not self._round or name in self._round:
             self._round = set()
-            if why := self._worth.not_worth_it(config.train.steps, left, self._spared):
-                if self._spared or self._worth.not_worth_it(config.train.steps, left, spared=True):
-                    raise OverError(why)
+            if why := self._window_values.not_worth_it(config.train.steps, left, self._spared):
+                if self._spared or self._window_values.not_worth_it(config.train.steps, left, spared=True):
+                    raise EndOfTrialsError(why)
                 self._spared = True
-                raise SparedError(
+                raise CostlyBaselineError(
                     f"{why}; they are measured again without the baseline, which takes most of that"
                 )
         self._round.add(name)

@@ -17,7 +17,7 @@ from tuning.spec.terms import Live
 _MIB = 2**20
 
 
-class Ledger:
+class SlowdownBudget:
     """Windows of a run, each beside as many steps of the baseline: of the first one, unless it is known what a step of
     the ``baseline`` took (seconds), as it is when a search goes on.
     """
@@ -57,7 +57,7 @@ class Ledger:
         return stretch.seconds - (0 if undone else stretch.steps) * level * (self._baseline or 0.0)
 
 
-def lacking(measured: RunConfig, summary: RunSummary, wanted: RunConfig) -> str:
+def memory_shortage(measured: RunConfig, summary: RunSummary, wanted: RunConfig) -> str:
     """Why values are not turned to, from what a window of the ``measured`` ones held; empty where they fit, or where
     nothing is known of a rank's memory.
     """

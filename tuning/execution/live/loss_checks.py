@@ -35,7 +35,7 @@ OF_THE_GAIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class LossCheck:
     """So many ``steps`` from ``first`` on."""
 
     first: int
@@ -53,7 +53,7 @@ class LossChecks:
     ratio: float
     since: int
     most: int
-    done: Sequence[Checked] = ()
+    done: Sequence[LossCheck] = ()
     known: int | None = None
 
     def due(self, step: int, end: int) -> int:
@@ -81,14 +81,14 @@ class LossChecks:
         return max(self.share * rest / self.ratio, one)
 
 
-class Checking:
+class LeaderLossChecks:
     """The checks of whoever leads a study."""
 
     def __init__(self, file: StudyFile) -> None:
         assert file.live is not None
         self._live, self._base = file.live, file.search_space.base_values
         self._values: Mapping[str, Any] | None = None
-        self._since, self._asked = 0, list[Checked]()
+        self._since, self._asked = 0, list[LossCheck]()
 
     def update_checks(self, result: StudyResult, values: Mapping[str, Any], step: int) -> LossChecks | None:
         """Of a run that goes on from this ``step`` with these values, by their dotted keys; None where they lose
@@ -111,7 +111,7 @@ class Checking:
         # to that limit, for a part of a check says nothing.
         most = self._live.max_slowdown * self._live.over_steps * ratio / 2
         told = [
-            Checked(row.steps_before, row.steps)
+            LossCheck(row.steps_before, row.steps)
             for row in result.confirmations
             if row.source == CHECK and row.steps_before is not None and row.steps_before > self._since
         ]
@@ -122,4 +122,4 @@ class Checking:
 
     def ask(self, step: int, steps: int) -> None:
         """A check was asked for before this step; it counts however it ends."""
-        self._asked.append(Checked(step, steps))
+        self._asked.append(LossCheck(step, steps))

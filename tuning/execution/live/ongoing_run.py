@@ -49,7 +49,7 @@ class UnansweredError(WorkbenchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ChangeResult:
     """The values hold from this step on. ``changed`` is false where they held already."""
 
     step: int
@@ -124,7 +124,9 @@ class OngoingRun:
         """Steps that it has still to do."""
         return self.config.train.steps - self.step - 1
 
-    def turn(self, values: dict[str, Any], by: str, command: str = commands.SET, steps: int = 0) -> Turn:
+    def turn(
+        self, values: dict[str, Any], by: str, command: str = commands.SET, steps: int = 0
+    ) -> ChangeResult:
         """Change values on all ranks before the same step; with the ``command`` ``try`` or ``back`` from a copy, and
         after so many ``steps`` the loss on held-out text is taken, and ranks wait a while for what is ordered next:
         what they did is undone more often than not.
@@ -142,7 +144,7 @@ class OngoingRun:
             raise UnansweredError(f"the order to turn it was not answered by all ranks: {text}")
         if not done:
             raise InputError(key, value, text.removeprefix(f"{key}={value!r}: "))  # ranks say the field, too
-        return Turn(max(answer.step for answer in found), not text.startswith("nothing to change"))
+        return ChangeResult(max(answer.step for answer in found), not text.startswith("nothing to change"))
 
     def settle(self) -> None:
         """Wait for what was ordered before, say by somebody who is gone: what is asked for then is asked of the values

@@ -14,7 +14,7 @@ from tuning.storage.study_folder import JOURNAL
 BY = "set by hand on the run"
 
 
-class ByHand:
+class PinnedValues:
     """Follows from the study's journal, so that it outlives a controller."""
 
     def __init__(self, folder: Path) -> None:
@@ -55,7 +55,7 @@ class ByHand:
     def asks(self) -> bool:
         """Whether somebody asked the study for something, and nobody answered."""
         state = self._journal.look()
-        return state.successor is None and bool(commands.pending(self._folder, state.answers))
+        return state.successor is None and bool(commands.pending_commands(self._folder, state.answers))
 
     def hold(self, values: dict[str, Any]) -> None:
         """Ask the study to pin these, each by itself: one that it does not search is no reason to refuse the rest."""

@@ -19,7 +19,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run import child_process, run_folder
 from engine.run.outcome import Ending
-from tuning.execution.executor import OverError
+from tuning.execution.executor import EndOfTrialsError
 from tuning.execution.live.ongoing_run import RUNS, OngoingRun, runs_of
 from tuning.spec.terms import Live
 from tuning.storage import commands
@@ -41,7 +41,7 @@ _OUTLIVING: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True, slots=True)
-class Trying:
+class RevertibleSteps:
     """Steps of a ``run`` from ``first`` on that may have to be undone, from a copy that its ranks keep; ``windows`` are
     the folders of those that measured them.
     """
@@ -61,14 +61,14 @@ class Notes:
     left: bool = False
     reverted: bool = False
     safe: dict[str, Any] | None = None
-    trying: Trying | None = None
+    trying: RevertibleSteps | None = None
 
     @classmethod
     def from_folder(cls, folder: Path) -> Notes:
         """Those in a study's folder."""
         told = run_folder.read_json(folder / RUNS) or {}
         trying = told.get("trying")
-        made = Trying(trying["run"], trying["first"], tuple(trying["windows"])) if trying else None
+        made = RevertibleSteps(trying["run"], trying["first"], tuple(trying["windows"])) if trying else None
         left, reverted = bool(told.get("left")), bool(told.get("reverted"))
         return cls(tuple(runs_of(folder)), left, reverted, told.get("safe"), made)
 
@@ -100,7 +100,7 @@ class Starter:
 
         Raises:
             InputError: it could not begin.
-            OverError: it has done all of its steps, or was stopped, or cannot be kept alive.
+            EndOfTrialsError: it has done all of its steps, or was stopped, or cannot be kept alive.
         """
         if self._run is None:
             with self._starting():  # a run that somebody who is gone was starting notes itself
@@ -136,11 +136,11 @@ class Starter:
         self._note(safe=safe.model_dump(mode="json"))
 
     @property
-    def trying(self) -> Trying | None:
+    def trying(self) -> RevertibleSteps | None:
         """What the run may have to undo."""
         return Notes.from_folder(self._folder).trying
 
-    def note_trying(self, trying: Trying | None) -> None:
+    def note_trying(self, trying: RevertibleSteps | None) -> None:
         """It may have to undo this from now on, whoever tunes it; None: all of it stays, or is undone."""
         if trying != self.trying:
             self._note(trying=trying)
@@ -161,7 +161,7 @@ class Starter:
 
     def hand_over(self, folder: Path) -> None:
         """The study of this folder goes on with the run."""
-        with run_folder.writable(self._home):
+        with run_folder.check_writable(self._home):
             run_folder.write_json(folder / RUNS, {"runs": runs_of(self._folder)})
 
     def stop(self) -> None:
@@ -175,21 +175,21 @@ class Starter:
 
     def _find_run(self) -> OngoingRun | None:
         if self._attached:
-            with run_folder.writable(self._home):
+            with run_folder.check_writable(self._home):
                 note_run(self._folder, self._attached)
         runs = runs_of(self._folder)
         return OngoingRun(self._home / runs[-1]) if runs and (self._home / runs[-1]).is_dir() else None
 
     def _may_go_on(self, ending: Ending, reason: str) -> bool:
         if ending is Ending.COMPLETED:
-            raise OverError("the run has done all of its steps")
+            raise EndOfTrialsError("the run has done all of its steps")
         if ending is Ending.STOPPED and self._seen_going:
-            raise OverError("the run was stopped")
+            raise EndOfTrialsError("the run was stopped")
         step = -1 if self._run is None else self._run.step
         self._deaths = 1 if step > self._reached else self._deaths + 1
         self._reached = max(step, self._reached)
         if self._attached or self._live.trainer or self._deaths > MOST_DEATHS:
-            raise OverError(f"the run ended: {reason or ending.value}")
+            raise EndOfTrialsError(f"the run ended: {reason or ending.value}")
         return True
 
     def _start_run(self, before: OngoingRun | None, config: RunConfig) -> OngoingRun:
@@ -215,13 +215,13 @@ class Starter:
         return OngoingRun(self._home / run)
 
     def _note(self, **changes: Any) -> None:
-        with run_folder.writable(self._home):
+        with run_folder.check_writable(self._home):
             replace(Notes.from_folder(self._folder), **changes).write(self._folder)
 
     @contextmanager
     def _starting(self) -> Iterator[int]:
         """The lock of who starts a run, open; waits until nobody does."""
-        with run_folder.writable(self._home):
+        with run_folder.check_writable(self._home):
             self._folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._folder / STARTING, os.O_RDWR | os.O_CREAT, 0o644)
         try:

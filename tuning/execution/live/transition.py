@@ -36,7 +36,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class WindowStart:
     """The ``first`` step of a window under its values; ``loss_before`` which step its loss is taken, None if it is not;
     whether what the run did since its copy was ``undone``, and whether it begins ``on_copy``: it may be returned to.
     """
@@ -70,7 +70,7 @@ def increase(losses: Losses, steps: int) -> float:
     return max(own / usual - 1, learned.increase if learned else 0.0)
 
 
-class Approach:
+class WindowTransitions:
     """Of the windows of one run. ``baseline``: of a study that turns something that loses; without, losses are nobody's
     concern and every window is turned to as the run goes on.
     """
@@ -92,7 +92,7 @@ class Approach:
             return None
         return self._baseline.with_values({"train.steps": config.train.steps})
 
-    def turn(self, run: OngoingRun, config: RunConfig, by: str, judged: bool) -> Begun | None:
+    def turn(self, run: OngoingRun, config: RunConfig, by: str, judged: bool) -> WindowStart | None:
         """Turn the run to a window's values; None where it has them and goes on. Its loss is to be ``judged``.
 
         Raises:
@@ -104,7 +104,7 @@ class Approach:
             before = run.config
             began = run.turn(self._values(before, config), by, TRY, steps)
             self._reference, self._spoilt = Reference(run.id, began.step, steps, before), False
-            return Begun(began.step, began.step + steps, on_copy=True)
+            return WindowStart(began.step, began.step + steps, on_copy=True)
         if known is not None and self.tries(run, config, judged) is not None:
             return self._from_copy(known, run, config, by, steps)
         if known is not None and self._spoilt and known.run == run.id:
@@ -114,7 +114,7 @@ class Approach:
             return None
         live_changes.change_config(run.config, values)
         self._reference = None
-        return Begun(run.turn(values, by, SET).step)
+        return WindowStart(run.turn(values, by, SET).step)
 
     def tries(self, run: OngoingRun, config: RunConfig, judged: bool) -> int | None:
         """The step of the copy from which on a window does steps that may have to be undone; None if it does not."""
@@ -139,7 +139,7 @@ class Approach:
         known = self._reference
         return known.before if known is not None and self._spoilt and known.run == run.id else run.config
 
-    def judge(self, run: OngoingRun, config: RunConfig, began: Begun) -> Losses:
+    def judge(self, run: OngoingRun, config: RunConfig, began: WindowStart) -> Losses:
         """A window's loss, and of one that follows the baseline on the same steps what that comes to."""
         own = None if began.loss_before is None else run.loss_before(began.loss_before)
         known = self._reference
@@ -174,14 +174,14 @@ class Approach:
 
     def _from_copy(
         self, known: Reference, run: OngoingRun, config: RunConfig, by: str, steps: int = 0
-    ) -> Begun:
+    ) -> WindowStart:
         values = self._values(known.before, config)
         self._spoilt = True  # until it is judged or back: an unanswered order may be carried out yet
         began = run.turn(values, by, BACK, steps)
         self._spoilt = False
         if not steps:  # it goes on from here, and the copy grows old
             self._reference = None
-        return Begun(began.step, began.step + steps if steps else None, undone=True, on_copy=steps > 0)
+        return WindowStart(began.step, began.step + steps if steps else None, undone=True, on_copy=steps > 0)
 
     def _values(self, now: RunConfig, wanted: RunConfig) -> dict[str, Any]:
         values = live_values(now, wanted)

@@ -53,7 +53,7 @@ class Arm:
         return math.sqrt(of_steps + SPREAD**2 / self.windows)
 
 
-class Worth:
+class WindowValues:
     """Every configuration that windows measured, by a name; the ``baseline`` is the one measured first."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Worth:
         arm = self._arms.get(name)
         return None if arm is None or not seconds else fmean(seconds) / arm.seconds
 
-    def hopeless(self, seconds: Sequence[float], tokens: int, level: float = 1.0) -> str:
+    def explain_pruning(self, seconds: Sequence[float], tokens: int, level: float = 1.0) -> str:
         """Why a window with these steps of ``tokens`` cannot come to lead; empty while it may."""
         asked = HOPELESS.get(min(len(seconds), LEAST_STEPS))
         if asked is None or not self._arms:

@@ -25,13 +25,13 @@ from engine.run.commands import BACK
 from engine.run.outcome import EarlyEnd, Ending, RunOutcome
 from engine.run.ownership import me
 from profilers.model.run_summary import RunSummary
-from tuning.execution.executor import OnStart, OverError, Ran, ShouldStop
+from tuning.execution.executor import EndOfTrialsError, OnStart, Ran, ShouldStop
 from tuning.execution.live.leader import MOST_BESIDE, Leader, may_lead_after_all, needs_after
-from tuning.execution.live.limits import Ledger, lacking
+from tuning.execution.live.limits import SlowdownBudget, memory_shortage
 from tuning.execution.live.ongoing_run import BY_STUDY, OngoingRun, UnansweredError
-from tuning.execution.live.pinned_values import ByHand
-from tuning.execution.live.starter import Starter, Trying
-from tuning.execution.live.transition import Approach, Begun, live_values
+from tuning.execution.live.pinned_values import PinnedValues
+from tuning.execution.live.starter import RevertibleSteps, Starter
+from tuning.execution.live.transition import WindowStart, WindowTransitions, live_values
 from tuning.execution.live.window_value import LEAST_STEPS
 from tuning.storage.state import CHECK
 
@@ -59,17 +59,17 @@ class LiveWindows:
         self,
         home: Path,
         starter: Starter,
-        ledger: Ledger,
-        approach: Approach | None = None,
+        slowdown: SlowdownBudget,
+        transitions: WindowTransitions | None = None,
         races: bool = False,
     ) -> None:
-        self._home, self._starter, self._ledger = home, starter, ledger
-        self._approach = approach or Approach()
+        self._home, self._starter, self._slowdown = home, starter, slowdown
+        self._transitions = transitions or WindowTransitions()
         self._next = 0
         self._on_copy: list[Path] = []
         #: What the run was given last: other values were set by hand.
         self._given: RunConfig | None = None
-        self._hand = ByHand(starter.study)
+        self._hand = PinnedValues(starter.study)
         self._leader, self._races = Leader(), races
         #: The number of the baseline's trial.
         self._first: int | None = None
@@ -126,24 +126,24 @@ class LiveWindows:
         run_folder.update_status(folder, state="running", owner=me(), started_unix=time.time())
         if on_start is not None:
             on_start(folder)
-        self._approach.hold(self._hand.values)
-        safe = self._approach.safe(run)
+        self._transitions.hold(self._hand.values)
+        safe = self._transitions.safe(run)
         self._starter.keep(safe)
         since, step = time.monotonic(), run.step
         before = self._leader_steps(run, config, labels, should_stop)
         level = self._leader.level(before)
-        self._ledger.level = level or self._ledger.level
+        self._slowdown.level = level or self._slowdown.level
         began, outcome = self._measure_with_reference(run, config, labels, should_stop, before)
         if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, began):
             self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), began, config)
-            raise OverError(_OVER)
+            raise EndOfTrialsError(_OVER)
         if run.outcome() is not None:
             self._starter.note_death(safe)
             self._given = None
         summary = self._end(folder, run, outcome, began, config, level)
         if outcome.good and labels.get("purpose") == BASELINE:
             self._first = int(labels["trial"])
-        if outcome.good and began.undone and (known := self._approach.baseline_steps(config)):
+        if outcome.good and began.undone and (known := self._transitions.baseline_steps(config)):
             outcome, summary = self._compare_with_leader(folder, known[1], [], outcome, summary, known[0])
         elif outcome.good and before and summary.step_samples:
             turns_back = needs_after(before, summary.step_samples)
@@ -157,7 +157,7 @@ class LiveWindows:
 
     def _rank(self, config: RunConfig, summary: RunSummary, labels: dict[str, str]) -> None:
         """What a window says of who leads."""
-        purpose, spoilt = labels.get("purpose"), self._approach.spoilt
+        purpose, spoilt = labels.get("purpose"), self._transitions.spoilt
         if self._leader.rank(config, summary, purpose in (CONFIRM, CHECK), spoilt, int(labels["trial"])):
             self._leading = None
         if purpose == CHECK and spoilt:
@@ -194,7 +194,7 @@ class LiveWindows:
         if outcome.ending is not Ending.COMPLETED:
             return []
         self._leading = began.first
-        self._ledger.note(run.stretch(began.first))
+        self._slowdown.note(run.stretch(began.first))
         return run.step_seconds(began.first)
 
     def _compare_with_leader(
@@ -215,7 +215,7 @@ class LiveWindows:
         summary = held if baseline is None else replace(held, leader_trial=self._first)
         if outcome.ending is Ending.PRUNED and may_lead_after_all(summary.step_samples, after):
             outcome = RunOutcome(Ending.COMPLETED, _SHORT.format(steps=len(summary.step_samples)))
-        with run_folder.writable(self._home):
+        with run_folder.check_writable(self._home):
             run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
             run_folder.update_status(folder, outcome=outcome.as_dict())
         return outcome, summary
@@ -237,11 +237,11 @@ class LiveWindows:
         trying = self._starter.trying
         if trying is None or trying.run != run.id:
             return
-        if self._approach.goes_back(run, config, judged, trying.first):
+        if self._transitions.goes_back(run, config, judged, trying.first):
             return
         with contextlib.suppress(InputError):  # somebody kept another copy by hand since
             run.turn({}, by, BACK)
-        self._approach.forget()
+        self._transitions.forget()
         self._mark_undone([self._home / name for name in trying.windows])
         self._on_copy, self._given = [], None
         self._starter.note_trying(None)
@@ -255,15 +255,17 @@ class LiveWindows:
                 self._leader.forget()
 
     def _check_held(self, config: RunConfig) -> None:
-        """OverError where a leader has another value than somebody gave the run by hand."""
+        """EndOfTrialsError where a leader has another value than somebody gave the run by hand."""
         if others := self._overridden_keys(config):
-            raise OverError(f"{others} was set by hand; leaders with other values are not measured again")
+            raise EndOfTrialsError(
+                f"{others} was set by hand; leaders with other values are not measured again"
+            )
 
     def _check_undeclared(self) -> None:
-        """OverError where somebody gave a searched key a value that the study does not have: no trial can have it."""
+        """EndOfTrialsError where somebody gave a searched key a value that the study does not have; no trial can."""
         if values := self._hand.undeclared_values:
             words = ", ".join(f"{key}={value}" for key, value in values.items())
-            raise OverError(f"{words} was set by hand, which the study does not search")
+            raise EndOfTrialsError(f"{words} was set by hand, which the study does not search")
 
     def _overridden_keys(self, config: RunConfig) -> str:
         """What was set by hand and would have another value."""
@@ -277,15 +279,17 @@ class LiveWindows:
         labels: dict[str, str],
         should_stop: ShouldStop,
         before: list[float],
-    ) -> tuple[Begun, RunOutcome]:
+    ) -> tuple[WindowStart, RunOutcome]:
         """A window, after one of the baseline if its loss is to be compared with that."""
-        baseline = None if labels.get("purpose") == CONFIRM else self._approach.needs_reference(run, config)
+        baseline = (
+            None if labels.get("purpose") == CONFIRM else self._transitions.needs_reference(run, config)
+        )
         if baseline is not None:
             began, outcome = self._measure_values(run, baseline, labels, should_stop)
-            self._approach.judge(run, baseline, began)
+            self._transitions.judge(run, baseline, began)
             now = self._leader.level(run.step_seconds(began.first), baseline)
-            self._ledger.level = now or self._ledger.level
-            self._ledger.note(run.stretch(began.first))
+            self._slowdown.level = now or self._slowdown.level
+            self._slowdown.note(run.stretch(began.first))
             self._on_copy = []  # what earlier windows did lies before the new copy, and stays
             if outcome.ending is not Ending.COMPLETED or not self._is_whole(run, baseline, began):
                 return began, outcome
@@ -296,7 +300,7 @@ class LiveWindows:
         folder: Path,
         run: OngoingRun,
         outcome: RunOutcome,
-        began: Begun,
+        began: WindowStart,
         config: RunConfig,
         level: float | None = None,
     ) -> RunSummary:
@@ -305,7 +309,7 @@ class LiveWindows:
         stretch = run.stretch(began.first)
         self._next = stretch.first + stretch.steps
         summary = summary_of(run.config, "", "none", None)
-        losses = self._approach.judge(run, config, began)
+        losses = self._transitions.judge(run, config, began)
         trying = self._starter.trying
         if outcome.good:
             found = run.summary(began.first)
@@ -319,16 +323,16 @@ class LiveWindows:
                 loss_before=losses.loss_before,
                 leader_level=level,
             )
-            self._ledger.note(stretch, undone=began.undone)
+            self._slowdown.note(stretch, undone=began.undone)
         summary = replace(summary, id=folder.name)
         copied = {key: getattr(run.status, key) for key in _OF_THE_RUN}
         covered = {
             "run": run.id, "first": stretch.first, "end": self._next, "seconds": stretch.seconds,
             "settling": stretch.settling,
         }  # fmt: skip
-        with run_folder.writable(self._home):
+        with run_folder.check_writable(self._home):
             self._mark(folder, began)
-            if trying is not None and not self._approach.spoilt:
+            if trying is not None and not self._transitions.spoilt:
                 self._starter.note_trying(None)
             elif trying is not None:
                 self._starter.note_trying(replace(trying, windows=tuple(one.name for one in self._on_copy)))
@@ -343,7 +347,7 @@ class LiveWindows:
             )
         return summary
 
-    def _mark(self, folder: Path, began: Begun) -> None:
+    def _mark(self, folder: Path, began: WindowStart) -> None:
         """Windows whose steps were done again say so."""
         if began.undone:
             self._mark_undone(self._on_copy)
@@ -382,8 +386,8 @@ class LiveWindows:
             with contextlib.suppress(InputError, UnansweredError):  # it ended meanwhile
                 run.settle()
                 self._undo_tried(run, config, False, by)
-                spoilt = self._approach.spoilt
-                self._approach.leave(run, config, by)
+                spoilt = self._transitions.spoilt
+                self._transitions.leave(run, config, by)
                 if spoilt:
                     self._mark_undone(self._on_copy)
                 self._on_copy = []
@@ -407,22 +411,24 @@ class LiveWindows:
         labels: dict[str, str],
         should_stop: ShouldStop,
         before: Sequence[float] = (),
-    ) -> tuple[Begun, RunOutcome]:
+    ) -> tuple[WindowStart, RunOutcome]:
         """Turn the run to a window's values, and wait until it has the steps that its trial asks for."""
-        began, self._leading = Begun(run.step), None
+        began, self._leading = WindowStart(run.step), None
         if others := self._overridden_keys(config):  # a trial that was proposed before, or is tried again
             return began, RunOutcome(Ending.ILLEGAL, f"{others} was set by hand meanwhile, and stays")
-        if self._seen is not None and (why := lacking(*self._seen, config)):
+        if self._seen is not None and (why := memory_shortage(*self._seen, config)):
             return began, RunOutcome(Ending.ILLEGAL, why)  # to find out would cost the run
         judged = labels.get("purpose") != CONFIRM
         try:
-            if (first := self._approach.tries(run, config, judged)) is not None:
-                self._starter.note_trying(Trying(run.id, first, tuple(one.name for one in self._on_copy)))
-            turned = self._approach.turn(run, config, _author(labels), judged)
+            if (first := self._transitions.tries(run, config, judged)) is not None:
+                self._starter.note_trying(
+                    RevertibleSteps(run.id, first, tuple(one.name for one in self._on_copy))
+                )
+            turned = self._transitions.turn(run, config, _author(labels), judged)
             self._given = config
-            began = turned or Begun(max(self._next, run.step + 1))
+            began = turned or WindowStart(max(self._next, run.step + 1))
             purpose = labels.get("purpose")
-            around = self._approach.baseline_steps(config) or (None, before)
+            around = self._transitions.baseline_steps(config) or (None, before)
             raced = around if self._races and purpose not in (CONFIRM, CHECK, BASELINE) else None
             return began, self._wait_for_end(
                 run, config, began, should_stop, raced, may_cost=purpose == CHECK
@@ -436,7 +442,7 @@ class LiveWindows:
         self,
         run: OngoingRun,
         config: RunConfig,
-        began: Begun,
+        began: WindowStart,
         should_stop: ShouldStop,
         around: tuple[RunConfig | None, Sequence[float]] | None,
         may_cost: bool,
@@ -459,7 +465,7 @@ class LiveWindows:
             if ended is not None:
                 return ended
             answer = should_stop() or (
-                not may_cost and self._ledger.too_dear(run.stretch(began.first), undone=began.undone)
+                not may_cost and self._slowdown.too_dear(run.stretch(began.first), undone=began.undone)
             )
             if (
                 not answer
@@ -477,7 +483,7 @@ class LiveWindows:
                 return RunOutcome(Ending.STOPPED)
             time.sleep(_POLL_SECONDS)
 
-    def _is_whole(self, run: OngoingRun, config: RunConfig, began: Begun) -> bool:
+    def _is_whole(self, run: OngoingRun, config: RunConfig, began: WindowStart) -> bool:
         """Whether as many steps were measured as the trial asks for, in whole rounds, and the loss after them."""
         every = round_steps(config)
         wanted = max(1, (config.train.steps - least_steps(config, 0)) // every) * every

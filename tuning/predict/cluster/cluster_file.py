@@ -16,7 +16,7 @@ from engine.config.errors import InputError, remedy_of
 from engine.run.calibration import host_links
 from profilers.records.operations import named_in_nccl
 from tuning.predict.cluster.csv_table import GIGA, read
-from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link, Measured
+from tuning.predict.model.hardware import Accelerator, BandwidthMeasurement, Cluster, Group, Link
 
 _Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1)]
@@ -199,14 +199,14 @@ def _link_between(where: str, part: Nodes) -> Link:
     return Link(part.between.alpha_seconds or 0.0, rate / part.devices_per_node)
 
 
-def _read_bandwidths(path: Path) -> tuple[Measured, ...]:
+def _read_bandwidths(path: Path) -> tuple[BandwidthMeasurement, ...]:
     """Bandwidths by number of nodes, from a CSV with ``collective``, ``nodes`` and ``bandwidth_gb_s``."""
     sheet = read(path)
     operations = named_in_nccl()
     names = [operations.get(str(name), str(name)) for name in sheet.texts("collective")]
     rows = list(zip(names, sheet.whole("nodes"), sheet.numbers("bandwidth_gb_s", GIGA), strict=True))
     return tuple(
-        Measured(
+        BandwidthMeasurement(
             name, _TABLE_BYTES, tuple(sorted((int(n), float(rate)) for one, n, rate in rows if one == name))
         )
         for name in dict.fromkeys(names)

@@ -132,7 +132,7 @@ def _source(calibration: Calibration) -> str:
     return f"workbench calibrate, fingerprint {calibration.fingerprint.id}"
 
 
-class Seats(NamedTuple):
+class LabRanks(NamedTuple):
     """How many ranks there are, and bytes/s of the lab's links between them; None without a lab."""
 
     ranks: int
@@ -146,7 +146,7 @@ class Sharing:
     most: int
     alone: dict[str, float] = field(default_factory=dict)
 
-    def cluster(self, whole: Cluster, seats: Seats) -> Cluster:
+    def cluster(self, whole: Cluster, seats: LabRanks) -> Cluster:
         """The machine as so many ranks have it; ``whole`` is as it was measured, by all of its own ranks."""
         group = whole.groups[0]
         ranks, chip = seats.ranks, group.accelerator
@@ -181,12 +181,12 @@ def sharing_of(calibration: Calibration, ranks: int) -> Sharing:
     return Sharing(ranks, alone | ({_MEMORY: max(memory)} if memory else {}))
 
 
-def seats_of(config: RunConfig, ranks: int | None = None) -> Seats:
+def seats_of(config: RunConfig, ranks: int | None = None) -> LabRanks:
     """Of a configuration's own ranks, or so many; a lab counts if it gives each a host, and all links one rate."""
     ranks, lab = ranks or layout_of(config).world_size, config.lab
     if lab.rate_mbit is None or lab.hosts != ranks or lab.islands is not None:
-        return Seats(ranks)
-    return Seats(ranks, payload_rate(lab.rate_mbit))
+        return LabRanks(ranks)
+    return LabRanks(ranks, payload_rate(lab.rate_mbit))
 
 
 def _single_rank_peaks(calibration: Calibration, kind: Kind) -> list[tuple[str, float]]:

@@ -31,7 +31,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _MemoryConstants:
     """Bytes beside what is counted, and what that is multiplied with."""
 
     context_bytes: float
@@ -71,14 +71,14 @@ def learn_allowance(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
     )
 
 
-def fit_allowance(peaks: Peaks, on_cpu: bool) -> _Held:
+def fit_allowance(peaks: Peaks, on_cpu: bool) -> _MemoryConstants:
     """Robust, and held near what is believed."""
 
-    def left(held: _Held) -> Array:
+    def left(held: _MemoryConstants) -> Array:
         return np.log(_predict_peaks(peaks.counted, held, on_cpu) / peaks.measured)
 
     free = _FREE if on_cpu else {"scale": _FREE["scale"]}
-    return fit(left, _Held(ON_CPU.context_bytes, 1 + WORKSPACE_SHARE), free).constants
+    return fit(left, _MemoryConstants(ON_CPU.context_bytes, 1 + WORKSPACE_SHARE), free).constants
 
 
 def cross_validation_error(peaks: Peaks, on_cpu: bool) -> float:
@@ -94,5 +94,5 @@ def cross_validation_error(peaks: Peaks, on_cpu: bool) -> float:
     return max(_LEAST_ERROR, float(np.percentile(np.abs(left), _PERCENTILE)))
 
 
-def _predict_peaks(counted: Array, held: _Held, on_cpu: bool) -> Array:
+def _predict_peaks(counted: Array, held: _MemoryConstants, on_cpu: bool) -> Array:
     return counted * held.scale + (held.context_bytes if on_cpu else 0.0)

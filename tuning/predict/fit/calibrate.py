@@ -44,7 +44,7 @@ MOST = 25.0
 Limits = Mapping[str, tuple[float, float]]
 
 
-class Measured(NamedTuple):
+class TrialMeasurements(NamedTuple):
     """Trials: what ran, on what, the seconds of a step, and the group of each, which is held out as a whole."""
 
     cases: Cases
@@ -54,7 +54,7 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Calibrated:
+class CalibratedConstants:
     """Constants, with the range (5 % to 95 %) of log(predicted / measured) on held-out trials."""
 
     constants: Constants
@@ -88,7 +88,7 @@ class Calibrated:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Calibrated:
+    def from_dict(cls, data: Mapping[str, Any]) -> CalibratedConstants:
         """What ``as_dict`` wrote."""
         ranges = {name: (float(low), float(high)) for name, (low, high) in data["ranges"].items()}
         return cls(**{**data, "constants": Constants(**data["constants"]), "ranges": ranges})
@@ -101,11 +101,11 @@ class Calibrated:
 
 
 def calibrate(
-    measured: Measured,
+    measured: TrialMeasurements,
     start: Constants = constants.START,
     limits: Limits = constants.LIMITS,
     most: float = math.inf,
-) -> Calibrated:
+) -> CalibratedConstants:
     """Constants fitted to all trials, with their error on trials that were held out; none leaves its ``limits``.
 
     They count as ``most`` independent ones at the most.
@@ -119,11 +119,11 @@ def calibrate(
     whole = fit_constants(measured, start, limits, most)
     columns = {name: getattr(measured.cases, name) for name in FEATURES}
     ranges = {name: (float(column.min()), float(column.max())) for name, column in columns.items()}
-    return Calibrated(whole, float(low), float(high), len(measured.cases), ranges)
+    return CalibratedConstants(whole, float(low), float(high), len(measured.cases), ranges)
 
 
 def fit_constants(
-    measured: Measured,
+    measured: TrialMeasurements,
     start: Constants = constants.START,
     limits: Limits = constants.LIMITS,
     most: float = math.inf,
@@ -138,7 +138,7 @@ def fit_constants(
     return fit(left, start, constants.FREE, rows, limits=limits, most=most).constants
 
 
-def _rows(measured: Measured, count: int) -> Rows[Constants]:
+def _rows(measured: TrialMeasurements, count: int) -> Rows[Constants]:
     """Residuals for ``count`` constants at a time: all trials once for each, and constants as columns beside them."""
     number = len(measured.seconds)
     many = select(measured, np.tile(np.arange(number), count))
@@ -155,7 +155,7 @@ def _rows(measured: Measured, count: int) -> Rows[Constants]:
 
 
 def cross_validate(
-    measured: Measured,
+    measured: TrialMeasurements,
     start: Constants = constants.START,
     limits: Limits = constants.LIMITS,
     most: float = math.inf,
@@ -174,14 +174,14 @@ def cross_validate(
     return left
 
 
-def select(measured: Measured, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Measured:
+def select(measured: TrialMeasurements, rows: NDArray[np.bool_] | NDArray[np.intp]) -> TrialMeasurements:
     """Some trials, by mask or number."""
-    return Measured(
+    return TrialMeasurements(
         measured.cases.take(rows), measured.machine.take(rows), measured.seconds[rows], measured.groups[rows]
     )
 
 
-def check(measured: Measured) -> None:
+def check(measured: TrialMeasurements) -> None:
     """Refuse what cannot be true.
 
     Raises:
@@ -204,7 +204,7 @@ def check(measured: Measured) -> None:
             )
 
 
-def _machines(measured: Measured) -> list[tuple[float, ...]]:
+def _machines(measured: TrialMeasurements) -> list[tuple[float, ...]]:
     """The figures of the machine that each trial ran on."""
     figures = [*measured.machine.device, *measured.machine.links]
     return list(zip(*(np.broadcast_to(one, len(measured.seconds)).tolist() for one in figures), strict=True))
@@ -232,6 +232,6 @@ SHIPPED_SOURCE = (
 
 
 @functools.cache
-def shipped_constants() -> Calibrated:
+def shipped_constants() -> CalibratedConstants:
     """The shipped constants, and the error that they have on a table that they were not fitted to."""
-    return Calibrated.from_dict(json.loads(SHIPPED_FILE.read_text(encoding="utf-8")))
+    return CalibratedConstants.from_dict(json.loads(SHIPPED_FILE.read_text(encoding="utf-8")))

@@ -11,10 +11,10 @@ import math
 from typing import NamedTuple
 
 from tuning.predict.cluster.csv_table import DATA
-from tuning.predict.fit.calibrate import Calibrated
+from tuning.predict.fit.calibrate import CalibratedConstants
 
 
-class Fitted(NamedTuple):
+class ConstantsFile(NamedTuple):
     """Where constants of a kind of device are, and in words what they were fitted to."""
 
     file: str
@@ -23,7 +23,7 @@ class Fitted(NamedTuple):
 
 #: By accelerator.
 FITTED = {
-    "mi250x-gcd": Fitted(
+    "mi250x-gcd": ConstantsFile(
         "constants_mi250x.json",
         "fitted by benchmarks/prediction_frontier.py, from the shipped constants, to the three percentages of peak in "
         "the abstract of arXiv 2312.12705 at the layouts of its authors' launch scripts",
@@ -32,15 +32,15 @@ FITTED = {
 
 
 @functools.cache
-def find_constants(accelerator: str) -> Calibrated | None:
+def find_constants(accelerator: str) -> CalibratedConstants | None:
     """Those of a kind of device; None where it has none of its own."""
     if accelerator not in FITTED:
         return None
     text = (DATA / FITTED[accelerator].file).read_text(encoding="utf-8")
-    return Calibrated.from_dict(json.loads(text))
+    return CalibratedConstants.from_dict(json.loads(text))
 
 
-def note(accelerator: str, known: Calibrated) -> str:
+def note(accelerator: str, known: CalibratedConstants) -> str:
     """What the answer is as sure as."""
     low, high = (f"{100 * math.expm1(-end):+.0f} %" for end in (known.high, known.low))
     return (

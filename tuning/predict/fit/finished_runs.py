@@ -85,7 +85,7 @@ _FILES = (run_folder.STATUS, run_folder.SUMMARY)
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedRun:
     """A run whose ranks came to their end. ``fingerprint`` is that of its machine, None in runs of older versions.
 
     Of one that cannot be a trial ``trial`` is None and ``reason`` says why. Core seconds of ranks are not read.
@@ -103,42 +103,42 @@ class Finished:
         return {**told, "trial": self.trial and self.trial.as_dict(), "reason": self.reason}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Finished:
+    def from_dict(cls, data: Mapping[str, Any]) -> FinishedRun:
         """What ``as_dict`` wrote."""
         trial = Trial.from_dict(data["trial"]) if data["trial"] else None
         return cls(data["run"], data["backend"], data["fingerprint"], trial, data["reason"])
 
 
-def read_finished_run(folder: Path) -> Finished | None:
+def read_finished_run(folder: Path) -> FinishedRun | None:
     """A run folder's; None if it did not come to its end, or nobody but a model ran it."""
     status = RunStatus.from_folder(folder)
     if not is_complete(status):
         return None
     told = folder.name, str(status.backend), status.fingerprint
     if (folder / run_folder.STARTED).exists():
-        return Finished(*told, None, "was changed as it went")
+        return FinishedRun(*told, None, "was changed as it went")
     summary = run_folder.read_json(folder / run_folder.SUMMARY) or {}
     step = summary.get("step_seconds") or {}
     seconds = step.get("mean") or step.get("median")  # older runs have no mean
     if not seconds:
-        return Finished(*told, None, "has no measured step")
+        return FinishedRun(*told, None, "has no measured step")
     try:
         config = load(folder / run_folder.CONFIG)
     except InputError as error:
-        return Finished(*told, None, str(error))
+        return FinishedRun(*told, None, str(error))
     if environment.settings_given(config.environment):
-        return Finished(*told, None, "had environment variables, which are not modelled")
-    return Finished(*told, Trial(config, float(seconds), (), summary.get("peak_memory_bytes")))
+        return FinishedRun(*told, None, "had environment variables, which are not modelled")
+    return FinishedRun(*told, Trial(config, float(seconds), (), summary.get("peak_memory_bytes")))
 
 
-def read_finished_runs(folders: Iterable[Path], kept: Path | None = None) -> list[Finished]:
+def read_finished_runs(folders: Iterable[Path], kept: Path | None = None) -> list[FinishedRun]:
     """Those of the run folders that ran to their end, in their order.
 
     ``kept`` is a file with what was read before; it is brought up to date where that is possible.
     """
     known = _read(kept) if kept else {}
     fresh: dict[str, list[Any]] = {}
-    found = list[Finished | None]()
+    found = list[FinishedRun | None]()
     for folder in folders:
         one, fresh[folder.name] = _load_cached(folder, known.get(folder.name))
         found.append(one)
@@ -147,12 +147,12 @@ def read_finished_runs(folders: Iterable[Path], kept: Path | None = None) -> lis
     return [one for one in found if one is not None]
 
 
-def _load_cached(folder: Path, entry: list[Any] | None) -> tuple[Finished | None, list[Any]]:
+def _load_cached(folder: Path, entry: list[Any] | None) -> tuple[FinishedRun | None, list[Any]]:
     """A run, and what is to be kept of it: its files' mark and what they told."""
     mark = _mark(folder)
     if entry and entry[0] == mark:
         with contextlib.suppress(InputError, KeyError, TypeError, ValueError):
-            return (Finished.from_dict(entry[1]) if entry[1] else None), entry
+            return (FinishedRun.from_dict(entry[1]) if entry[1] else None), entry
     one = read_finished_run(folder)
     return one, [mark, one and one.as_dict()]
 

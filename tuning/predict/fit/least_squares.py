@@ -27,7 +27,7 @@ _STEPS, _NUDGE, _HUBER = 60, 1e-4, 0.03
 _ENOUGH, _DAMPING, _STUCK, _TINY = 1e-6, 1e-2, 1e8, 1e-12
 
 
-class Fitted(NamedTuple, Generic[K]):
+class LeastSquaresFit(NamedTuple, Generic[K]):
     """Constants and what they leave: residuals of the observations they were fitted to."""
 
     constants: K
@@ -44,7 +44,7 @@ def fit(
     *,
     limits: Mapping[str, tuple[float, float]] | None = None,
     most: float = np.inf,
-) -> Fitted[K]:
+) -> LeastSquaresFit[K]:
     """The best constants. ``free``: those that may move, with the standard deviation of the belief in their start,
     as a natural logarithm (0.7 is a factor of two). ``rows`` tells slopes faster than ``residuals`` one by one. It
     begins at ``guess``, and at ``start`` without one. No constant leaves its ``limits``, except that one which starts
@@ -71,7 +71,7 @@ def fit(
                 break
         elif (damping := 4 * damping) > _STUCK:
             break
-    return Fitted(problem.shift_constants(place), residuals(problem.shift_constants(place)))
+    return LeastSquaresFit(problem.shift_constants(place), residuals(problem.shift_constants(place)))
 
 
 def _ends(start: K, names: Sequence[str], limits: Mapping[str, tuple[float, float]]) -> tuple[Array, Array]:

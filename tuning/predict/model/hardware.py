@@ -47,7 +47,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class BandwidthMeasurement:
     """What one ``operation`` of ``message_bytes`` reached: ``points`` are nodes and bytes/s, by rising nodes."""
 
     operation: str
@@ -98,7 +98,7 @@ class Cluster:
     groups: tuple[Group, ...]
     across: Link | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[BandwidthMeasurement, ...] = ()
     collectives: Links = field(default_factory=dict)
     copies: Mapping[str, Link] = field(default_factory=dict)
     host_links: HostLinks | None = None

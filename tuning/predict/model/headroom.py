@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from engine.footprint.device_overhead import Outside, device_overhead, layout_overhead, nccl_settings
+from engine.footprint.device_overhead import DeviceOverhead, device_overhead, layout_overhead, nccl_settings
 from tuning.predict.model.cases import Array, Cases
 
 GIB = 2**30
@@ -70,7 +70,7 @@ ON_GPU = Allowance(0.0, 0.0)
 ON_CPU = Allowance(CPU_BYTES, _HIGH_CPU_BYTES)
 
 
-class Room(NamedTuple):
+class MemoryPrediction(NamedTuple):
     """Bytes at the peak with the range of 90 %, and the probability that they are more than the device has."""
 
     median: Array
@@ -79,7 +79,7 @@ class Room(NamedTuple):
     probability: Array
 
 
-class Beside(NamedTuple):
+class OutsideAllocator(NamedTuple):
     """Bytes outside the allocator, with the range of 90 %."""
 
     median: Array | float = 0.0
@@ -88,16 +88,18 @@ class Beside(NamedTuple):
 
 
 #: Of a CPU.
-NOTHING = Beside()
+NOTHING = OutsideAllocator()
 
 
-def room(counted: Array, limit: float, allowance: Allowance = ON_GPU, beside: Beside = NOTHING) -> Room:
+def predict_memory(
+    counted: Array, limit: float, allowance: Allowance = ON_GPU, beside: OutsideAllocator = NOTHING
+) -> MemoryPrediction:
     """Of counted bytes on a device with ``limit`` bytes; logarithms are taken to be normal above the median."""
     median, (low, high) = allowance.median(counted) + beside.median, allowance.ends(counted)
     low, high = low + beside.low, high + beside.high
     deviation = np.log(high / median) / HALF_OF_90_PERCENT
     beyond = np.log(limit / median) / deviation
-    return Room(median, low, high, _tail_probability(beyond))
+    return MemoryPrediction(median, low, high, _tail_probability(beyond))
 
 
 def _tail_probability(away: Array) -> Array:
@@ -113,18 +115,18 @@ OUTSIDE_SAID = (
 )
 
 
-def rank_overhead(config: RunConfig, on_cpu: bool) -> Outside:
+def rank_overhead(config: RunConfig, on_cpu: bool) -> DeviceOverhead:
     """What one rank holds outside of the allocator; a rank on a CPU nothing."""
-    return Outside() if on_cpu else device_overhead(config)
+    return DeviceOverhead() if on_cpu else device_overhead(config)
 
 
-def overhead_columns(found: Sequence[Outside]) -> Beside:
+def overhead_columns(found: Sequence[DeviceOverhead]) -> OutsideAllocator:
     """Of many ranks as columns."""
     rows = np.array([(one.likely, one.low, one.high) for one in found], np.float64).reshape(-1, 3)
-    return Beside(*rows.T)
+    return OutsideAllocator(*rows.T)
 
 
-def case_overhead(cases: Cases, base: RunConfig, on_cpu: bool) -> Beside:
+def case_overhead(cases: Cases, base: RunConfig, on_cpu: bool) -> OutsideAllocator:
     """Outside of the allocator, of layouts of a plan: ``base`` with other dp, tp, pp and ZeRO stages."""
     if on_cpu:
         return NOTHING
@@ -134,4 +136,4 @@ def case_overhead(cases: Cases, base: RunConfig, on_cpu: bool) -> Beside:
     names = ("dp", "tp", "pp", "zero_stage")
     layouts = [replace(layout, **dict(zip(names, kind, strict=True))) for kind in kinds.tolist()]
     found = overhead_columns([layout_overhead(one, wanted) for one in layouts])
-    return Beside(*(np.asarray(column)[which.ravel()] for column in found))
+    return OutsideAllocator(*(np.asarray(column)[which.ravel()] for column in found))

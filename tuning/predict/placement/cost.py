@@ -74,7 +74,7 @@ class Work:
     most_layers: tuple[int, ...] | None = None
 
 
-class Turn(NamedTuple):
+class MessageRound(NamedTuple):
     """Messages that go at the same time, one from each of ``sources``, and how many such turns a step has. Sources lie
     by groups of so many ``members``.
     """
@@ -98,7 +98,7 @@ class Costs:
     links: Links
     volumes: Volumes
     work: Work | None = None
-    _turns: dict[str, list[Turn]] = field(init=False)
+    _turns: dict[str, list[MessageRound]] = field(init=False)
     _stages: Ints = field(init=False)
     _slowest: dict[tuple[float, ...], float] = field(init=False, default_factory=dict)
 
@@ -230,14 +230,14 @@ class Costs:
         return [0.0] * (self.layout.pp - 1) + [work.head_layers]
 
 
-def turns(layout: Layout, axis: str, volumes: Volumes) -> list[Turn]:
+def turns(layout: Layout, axis: str, volumes: Volumes) -> list[MessageRound]:
     """The messages of an axis's collectives, in all kinds of its groups."""
     return [
         turn for part in _PARTS.get(axis, (axis,)) for turn in _turns_of(layout, part, getattr(volumes, part))
     ]
 
 
-def _turns_of(layout: Layout, part: str, stream: Stream) -> list[Turn]:
+def _turns_of(layout: Layout, part: str, stream: Stream) -> list[MessageRound]:
     """In rings for all-reduces, rotated for all-to-alls."""
     if not stream.bytes_:
         return []
@@ -249,5 +249,6 @@ def _turns_of(layout: Layout, part: str, stream: Stream) -> list[Turn]:
     distances = range(1, ranks) if part == "ep" else (1,)
     times = stream.calls if part == "ep" else 2 * (ranks - 1) * stream.calls
     return [
-        Turn(groups.ravel(), np.roll(groups, -far, axis=1).ravel(), share, times, ranks) for far in distances
+        MessageRound(groups.ravel(), np.roll(groups, -far, axis=1).ravel(), share, times, ranks)
+        for far in distances
     ]

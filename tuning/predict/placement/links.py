@@ -20,7 +20,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedLink:
     """Devices that reach all others through one link, which they share: bytes/s in each direction."""
 
     devices: tuple[int, ...]
@@ -40,7 +40,7 @@ class Links:
     bytes_per_second: Floats
     nodes: tuple[int, ...]
     islands: tuple[int, ...]
-    shared: tuple[Shared, ...] = ()
+    shared: tuple[SharedLink, ...] = ()
     inside: Links | None = None
 
     @property
@@ -133,9 +133,9 @@ def host_links(
     each = np.array(measured.bytes_per_second)
     rates = np.where(near, bytes_per_second, each[on[:, None], on])
     of_device = islands[on]
-    shared = [Shared(_indices_of(on, host), float(each[host].max())) for host in sorted(set(hosts))]
+    shared = [SharedLink(_indices_of(on, host), float(each[host].max())) for host in sorted(set(hosts))]
     shared += [
-        Shared(_indices_of(of_device, island), rate)
+        SharedLink(_indices_of(of_device, island), rate)
         for island, rate in enumerate(measured.island_bytes_per_second)
         if rate is not None
     ]
@@ -160,7 +160,7 @@ def lab_links(shape: Shape, ranks: int, inside: Link, payload: float = 1448 / 15
     rates = np.where(hosts[:, None] == hosts, inside.bytes_per_second, rates)
     kbit = {_indices_of(hosts, host): shape.rate_kbit(host) for host in range(shape.hosts)}
     kbit |= {_indices_of(islands, island): shape.between_kbit for island in range(len(shape.islands))}
-    shared = tuple(Shared(devices, rate(own)) for devices, own in kbit.items() if own)
+    shared = tuple(SharedLink(devices, rate(own)) for devices, own in kbit.items() if own)
     alpha = np.full_like(rates, inside.alpha_seconds)
     found = Links(alpha, rates, tuple(hosts.tolist()), tuple(islands.tolist()), shared)
     if not shape.inside_kbit:

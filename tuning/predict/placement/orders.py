@@ -12,14 +12,14 @@ from typing import NamedTuple
 from engine.config.layout import AXES, Layout
 
 
-class Nested(NamedTuple):
+class NestedOrder(NamedTuple):
     """``axes``, the outermost first, and the device of each rank."""
 
     axes: tuple[str, ...]
     devices: tuple[int, ...]
 
 
-def nested_orders(layout: Layout) -> list[Nested]:
+def nested_orders(layout: Layout) -> list[NestedOrder]:
     """One for each order of the axes that have several ranks; ranks in order come first."""
     places = [layout.coordinates(rank) for rank in range(layout.world_size)]
     axes = [axis for axis in reversed(AXES) if getattr(layout, axis) > 1]
@@ -32,5 +32,5 @@ def nested_orders(layout: Layout) -> list[Nested]:
         devices = [0] * layout.world_size
         for device, rank in enumerate(along):
             devices[rank] = device
-        found.append(Nested(outermost_first, tuple(devices)))
+        found.append(NestedOrder(outermost_first, tuple(devices)))
     return found

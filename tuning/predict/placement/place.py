@@ -68,7 +68,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacementReport:
     """``seconds`` by axis and ``compute``, beside those of ranks in order, and of the placement that the configuration
     has, if any, both with the layers that are configured; nothing is hidden in any. ``stage_layers``: where devices are
     not equally fast, else None. ``alternatives`` are the orders with axes nested in all ways, the fastest first.
@@ -123,7 +123,9 @@ class Placed:
         }
 
 
-def place_config(config: RunConfig, target: Target, limit_seconds: float = LIMIT_SECONDS) -> Placed | None:
+def place_config(
+    config: RunConfig, target: Target, limit_seconds: float = LIMIT_SECONDS
+) -> PlacementReport | None:
     """Of one configuration that keeps every rule; None where devices and links are all alike.
 
     Raises:
@@ -132,9 +134,9 @@ def place_config(config: RunConfig, target: Target, limit_seconds: float = LIMIT
     return many([config], target, limit_seconds)[0]
 
 
-def many(configs: Sequence[RunConfig], target: Target, limit_seconds: float) -> list[Placed | None]:
+def many(configs: Sequence[RunConfig], target: Target, limit_seconds: float) -> list[PlacementReport | None]:
     """Of several configurations of one size, ``limit_seconds`` at most for the search of all of them together."""
-    found, known = list[Placed | None](), dict[str, Links]()
+    found, known = list[PlacementReport | None](), dict[str, Links]()
     for config in configs:
         where = _network_words(config, target)
         if where is None:
@@ -189,7 +191,9 @@ def links_of(config: RunConfig, target: Target) -> Links:
     return replace(found, inside=configured.inside)
 
 
-def _place(config: RunConfig, target: Target, links: Links, where: str, limit_seconds: float) -> Placed:
+def _place(
+    config: RunConfig, target: Target, links: Links, where: str, limit_seconds: float
+) -> PlacementReport:
     """The simplest of what is as good as the best: ranks in order or placed, with layers as they are or dealt."""
     layout, volumes, work = layout_of(config), volumes_of(config), _work(config, target, links.devices)
     in_order = place(layout, links, volumes, work, permute=False)
@@ -201,7 +205,9 @@ def _place(config: RunConfig, target: Target, links: Links, where: str, limit_se
     least = min(sum(seconds.values()) for seconds, _, _ in ways)
     seconds, chosen, layers = next(way for way in ways if sum(way[0].values()) <= least * (1 + _SAME))
     configured = None if asked is None else _seconds(config, links, work, asked, None)
-    return Placed(where, chosen, seconds, ways[0][0], configured, layers, _alternatives(config, links, work))
+    return PlacementReport(
+        where, chosen, seconds, ways[0][0], configured, layers, _alternatives(config, links, work)
+    )
 
 
 def _alternatives(config: RunConfig, links: Links, work: Work) -> tuple[Alternative, ...]:
@@ -275,7 +281,7 @@ def _most_layers(config: RunConfig, target: Target, chip: Accelerator) -> int:
     fullest, whole = footprint.largest(config), resolve(config.model).layers
     held = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
     beside = headroom.overhead_columns([headroom.rank_overhead(config, target.on_cpu)])
-    needs = headroom.room(held, float(chip.memory_bytes), target.allowance, beside)
+    needs = headroom.predict_memory(held, float(chip.memory_bytes), target.allowance, beside)
     return max(math.ceil(whole / config.parallel.pp), int((needs.probability <= headroom.SAFE).sum()))
 
 

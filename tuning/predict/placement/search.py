@@ -102,7 +102,7 @@ HOT, COLD = 0.3, 0.003
 _BATCH = 4096
 
 
-class Found(NamedTuple):
+class OrderSearchResult(NamedTuple):
     """The best order that was seen, its cost, and how many were tried."""
 
     order: tuple[int, ...]
@@ -110,7 +110,7 @@ class Found(NamedTuple):
     tried: int
 
 
-def exhaustive(places: int, costs: CostFunction) -> Found:
+def exhaustive(places: int, costs: CostFunction) -> OrderSearchResult:
     """The best of all orders, the first of equals in the order of numbers.
 
     Raises:
@@ -120,13 +120,13 @@ def exhaustive(places: int, costs: CostFunction) -> Found:
         raise ValueError(
             f"{places} places have too many orders to try them all; {MAX_EXHAUSTIVE} are the most"
         )
-    best, tried = Found((), math.inf, 0), 0
+    best, tried = OrderSearchResult((), math.inf, 0), 0
     orders = itertools.permutations(range(places))
     while batch := list(itertools.islice(orders, _BATCH)):
         found = costs(np.array(batch))
         least, tried = int(found.argmin()), tried + len(batch)
         if found[least] < best.cost:
-            best = Found(batch[least], float(found[least]), tried)
+            best = OrderSearchResult(batch[least], float(found[least]), tried)
     return best._replace(tried=tried)
 
 
@@ -137,33 +137,35 @@ def anneal(
     steps: int = STEPS,
     chains: int = CHAINS,
     limit_seconds: float | None = None,
-) -> Found:
+) -> OrderSearchResult:
     """The best order seen in ``steps`` steps of each chain; the first chain begins with ``start``, others anywhere.
 
     The same seed gives the same order without ``limit_seconds``, which ends it earlier, and cools faster then.
     """
     random, begun, places = Random(seed), time.monotonic(), list(start)
-    at = [places, *(random.sample(places, len(places)) for _ in range(chains - 1))]
-    now = costs(np.array(at))
-    scale, best = float(now[0]), _better(Found((), math.inf, 0), at, now)
+    orders = [places, *(random.sample(places, len(places)) for _ in range(chains - 1))]
+    costs_now = costs(np.array(orders))
+    scale, best = float(costs_now[0]), _better(OrderSearchResult((), math.inf, 0), orders, costs_now)
     tried = chains
     for step in range(steps if len(places) > 1 else 0):
         spent = 0.0 if limit_seconds is None else (time.monotonic() - begun) / limit_seconds
         if spent >= 1:
             break
-        moved = [_random_neighbour(order, random) for order in at]
-        new = costs(np.array(moved))
+        neighbours = [_random_neighbour(order, random) for order in orders]
+        neighbour_costs = costs(np.array(neighbours))
         tried, temperature = tried + chains, scale * HOT * (COLD / HOT) ** max(step / steps, spent)
         for chain in range(chains):
-            if _accept_move(float(new[chain] - now[chain]), temperature, random):
-                at[chain], now[chain] = moved[chain], new[chain]
-        best = _better(best, at, now)
+            if _accept_move(float(neighbour_costs[chain] - costs_now[chain]), temperature, random):
+                orders[chain], costs_now[chain] = neighbours[chain], neighbour_costs[chain]
+        best = _better(best, orders, costs_now)
     return best._replace(tried=tried)
 
 
-def _better(best: Found, orders: list[list[int]], costs: Floats) -> Found:
+def _better(best: OrderSearchResult, orders: list[list[int]], costs: Floats) -> OrderSearchResult:
     least = int(costs.argmin())
-    return Found(tuple(orders[least]), float(costs[least]), 0) if costs[least] < best.cost else best
+    return (
+        OrderSearchResult(tuple(orders[least]), float(costs[least]), 0) if costs[least] < best.cost else best
+    )
 
 
 def _accept_move(difference: float, temperature: float, random: Random) -> bool:

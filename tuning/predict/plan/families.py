@@ -54,7 +54,7 @@ class Family:
         return asdict(self)
 
 
-class _All(NamedTuple):
+class _LayoutSearch(NamedTuple):
     """What is looked through, and what was found."""
 
     space: Space
@@ -74,11 +74,11 @@ def families(
     space: Space, target: Target, points: Points, seconds: Array, memory: Array, probability: Array
 ) -> tuple[Family, ...]:
     """A line for each value of each axis."""
-    known = _All(space, target, points, seconds, memory, probability)
+    known = _LayoutSearch(space, target, points, seconds, memory, probability)
     return tuple(family for axis in AXES for family in _of_axis(known, axis))
 
 
-def _of_axis(known: _All, axis: str) -> Iterator[Family]:
+def _of_axis(known: _LayoutSearch, axis: str) -> Iterator[Family]:
     column = known.points[:, AXES.index(axis)]
     for value in _values(known.space, axis):
         rows = np.flatnonzero(column == value)
@@ -99,7 +99,7 @@ def _values(space: Space, axis: str) -> list[int]:
     }.get(axis, degrees)
 
 
-def _compare_family(known: _All, axis: str, name: str, rows: NDArray[np.intp]) -> Family:
+def _compare_family(known: _LayoutSearch, axis: str, name: str, rows: NDArray[np.intp]) -> Family:
     """Of a family with layouts: its fastest one beside the fastest of all."""
     seconds = known.safe_seconds
     own, best = int(rows[np.argmin(seconds[rows])]), int(np.argmin(seconds))
@@ -119,7 +119,7 @@ def _compare_family(known: _All, axis: str, name: str, rows: NDArray[np.intp]) -
     return Family(axis, name, len(rows), verdict, reason, float(seconds[own]), slower, needs)
 
 
-def _slower(known: _All, own: int, best: int, slower: float) -> str:
+def _slower(known: _LayoutSearch, own: int, best: int, slower: float) -> str:
     if slower < _EVEN:
         return "as fast"
     cases = known.space.cases(known.points[[own, best]])

@@ -23,7 +23,7 @@ from tuning.predict.forecast import columns, forecasts, room_of
 from tuning.predict.model import headroom, memory
 from tuning.predict.model.cases import Array
 from tuning.predict.placement import place
-from tuning.predict.placement.place import Placed
+from tuning.predict.placement.place import PlacementReport
 from tuning.predict.plan.families import Family, families
 from tuning.predict.plan.layouts import Points, Space
 from tuning.predict.target import Target
@@ -36,7 +36,7 @@ _DEGREES = 4
 _HOPELESS = 0.95
 
 
-class Looked(NamedTuple):
+class LayoutTable(NamedTuple):
     """All legal layouts: a row of ``layouts.AXES`` each, seconds, bytes and the probability of too many of them."""
 
     points: Points
@@ -51,7 +51,7 @@ class Looked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlanResult:
     """``best`` fit, fastest first: of each dp, tp, pp and ZeRO stage the fastest. Of ``pareto``, which is of 1F1B and
     its interleaved form, none other is both faster and smaller. ``tight`` is a faster one that may fit. ``families``
     have a line for each value of each axis. ``placed`` says for each of the best where its ranks belong, None where
@@ -66,7 +66,7 @@ class Planned:
     pareto: tuple[Forecast, ...]
     tight: Forecast | None
     families: tuple[Family, ...]
-    placed: tuple[Placed | None, ...]
+    placed: tuple[PlacementReport | None, ...]
     lab_left_out: bool = False
 
     @property
@@ -99,7 +99,7 @@ class Planned:
         }
 
 
-def look(space: Space, target: Target) -> Looked:
+def look(space: Space, target: Target) -> LayoutTable:
     """Predict every legal layout.
 
     Raises:
@@ -116,10 +116,10 @@ def look(space: Space, target: Target) -> Looked:
         batch = space.base.batch.global_batch
         remedy = "no legal layout of these ranks: change the global batch, the ranks or the model's sizes"
         raise InputError("batch.global_batch", batch, f"{space.ranks:,} ranks: {remedy}")
-    return Looked(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return LayoutTable(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = None) -> Planned:
+def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = None) -> PlanResult:
     """The ``top`` layouts of a configuration's model, data, global batch and precision, on all of a target's devices.
 
     Raises:
@@ -128,23 +128,23 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
     count = ranks or target.cluster.size
     target = target.adapt_to_seats(seats_of(config, count))
     space = Space.from_config(config, count, target.devices_per_node)
-    looked = look(space, target)
-    order = np.argsort(looked.seconds, kind="stable")
-    safe = order[looked.safe[order]]
-    chosen = _distinct(looked, safe, top)
-    tight = _risky_layouts(looked, order, chosen)
-    front = _front(looked, safe)
-    found = forecasts(_configs(space, looked, [*chosen, *front, *tight]), target)
-    best = _best_schedules(space, looked.points[chosen], found[: len(chosen)], target)
-    return Planned(
+    table = look(space, target)
+    order = np.argsort(table.seconds, kind="stable")
+    safe = order[table.safe[order]]
+    chosen = _distinct(table, safe, top)
+    tight = _risky_layouts(table, order, chosen)
+    front = _front(table, safe)
+    found = forecasts(_configs(space, table, [*chosen, *front, *tight]), target)
+    best = _best_schedules(space, table.points[chosen], found[: len(chosen)], target)
+    return PlanResult(
         target=target,
         config=space.base,
         looked_at=len(order),
-        safe=int(looked.safe.sum()),
+        safe=int(table.safe.sum()),
         best=tuple(best),
         pareto=tuple(found[len(chosen) : len(chosen) + len(front)]),
         tight=found[-1] if len(tight) else None,
-        families=families(space, target, looked.points, looked.seconds, looked.memory, looked.probability),
+        families=families(space, target, table.points, table.seconds, table.memory, table.probability),
         placed=tuple(place.many([one.config for one in best], target, place.LIMIT_SECONDS)),
         lab_left_out=config.lab.wanted and not target.in_lab,
     )
@@ -157,13 +157,13 @@ def best(config: RunConfig, target: Target, ranks: int) -> Forecast | None:
         InputError: nothing is legal, or the model's time is not modelled.
     """
     space = Space.from_config(config, ranks, target.devices_per_node)
-    looked = look(space, target)
-    seconds = np.where(looked.safe, looked.seconds, np.inf)
+    table = look(space, target)
+    seconds = np.where(table.safe, table.seconds, np.inf)
     fastest = int(np.argmin(seconds))
     if not np.isfinite(seconds[fastest]):
         return None
-    found = forecasts(_configs(space, looked, [fastest]), target)
-    return _best_schedules(space, looked.points[[fastest]], found, target)[0]
+    found = forecasts(_configs(space, table, [fastest]), target)
+    return _best_schedules(space, table.points[[fastest]], found, target)[0]
 
 
 def row(found: Forecast) -> dict[str, Any]:
@@ -184,9 +184,9 @@ def row(found: Forecast) -> dict[str, Any]:
     }
 
 
-def _distinct(looked: Looked, safe: NDArray[np.intp], top: int) -> list[int]:
+def _distinct(table: LayoutTable, safe: NDArray[np.intp], top: int) -> list[int]:
     """Of each dp, tp, pp and ZeRO stage the fastest."""
-    _, first = np.unique(looked.points[safe, :_DEGREES], axis=0, return_index=True)
+    _, first = np.unique(table.points[safe, :_DEGREES], axis=0, return_index=True)
     return [int(one) for one in safe[np.sort(first)][:top]]
 
 
@@ -205,23 +205,23 @@ def _median(found: Forecast) -> float:
     return found.step_seconds.median
 
 
-def _risky_layouts(looked: Looked, order: NDArray[np.intp], chosen: list[int]) -> list[int]:
+def _risky_layouts(table: LayoutTable, order: NDArray[np.intp], chosen: list[int]) -> list[int]:
     """The fastest that may fit but is not safe, if it is faster than the best."""
-    most = looked.seconds[chosen[0]] if chosen else np.inf
-    may = ~looked.safe & (looked.probability < _HOPELESS) & (looked.seconds < most)
+    most = table.seconds[chosen[0]] if chosen else np.inf
+    may = ~table.safe & (table.probability < _HOPELESS) & (table.seconds < most)
     return [int(one) for one in order[may[order]][:1]]
 
 
-def _front(looked: Looked, safe: NDArray[np.intp]) -> list[int]:
+def _front(table: LayoutTable, safe: NDArray[np.intp]) -> list[int]:
     """Of safe layouts by rising time, those that need less memory than all before."""
     front: list[int] = []
     least = np.inf
     for one in safe.tolist():
-        if looked.memory[one] < least * (1 - _LESS):
+        if table.memory[one] < least * (1 - _LESS):
             front.append(one)
-            least = looked.memory[one]
+            least = table.memory[one]
     return front
 
 
-def _configs(space: Space, looked: Looked, rows: list[int]) -> list[RunConfig]:
-    return [space.config(looked.points[one].tolist()) for one in rows]
+def _configs(space: Space, table: LayoutTable, rows: list[int]) -> list[RunConfig]:
+    return [space.config(table.points[one].tolist()) for one in rows]

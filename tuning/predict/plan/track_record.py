@@ -13,13 +13,13 @@ from engine.config.run_config import RunConfig
 from engine.run.calibration.fingerprint import Fingerprint
 from tuning.predict import learn
 from tuning.predict.answer import Forecast
-from tuning.predict.fit.finished_runs import Finished
+from tuning.predict.fit.finished_runs import FinishedRun
 from tuning.predict.forecast import forecasts
 from tuning.predict.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PredictionCheck:
     """Runs of one configuration that finished on this machine, and what was predicted of it without their help.
 
     ``ratio`` is measured over predicted; ``inside`` whether the mean lies in the range.
@@ -40,7 +40,7 @@ class Held:
 class Record:
     """How predictions of this machine held, newest run first; ``reason`` where there is nothing to compare."""
 
-    rows: list[Held]
+    rows: list[PredictionCheck]
     left_out: int = 0
     reason: str | None = None
 
@@ -50,7 +50,7 @@ class Record:
         return plain
 
 
-def record_of(runs: Sequence[Finished], target: Target, here: Fingerprint) -> Record:
+def record_of(runs: Sequence[FinishedRun], target: Target, here: Fingerprint) -> Record:
     """Of the finished runs that count, as ``learn`` judges it; ``target`` is this machine by its calibration alone."""
     counted = learn.select_runs(runs, target, here)
     groups = [
@@ -73,10 +73,10 @@ def _most(target: Target) -> int:
     return max(target.cluster.size, target.sharing.most if target.sharing else 0)
 
 
-def _compare_runs(runs: list[str], seconds: list[float], forecast: Forecast) -> Held:
+def _compare_runs(runs: list[str], seconds: list[float], forecast: Forecast) -> PredictionCheck:
     measured, predicted = sum(seconds) / len(seconds), forecast.step_seconds
     config = forecast.config
-    return Held(
+    return PredictionCheck(
         runs=sorted(runs, reverse=True),
         layout=layout_of(config).as_dict(),
         values=plan_values(config),
@@ -103,7 +103,7 @@ def plan_values(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def find_measured_runs(record: Record, forecast: Forecast) -> Held | None:
+def find_measured_runs(record: Record, forecast: Forecast) -> PredictionCheck | None:
     """The runs that had the configuration of a planned layout; None if there are none."""
     layout, values = layout_of(forecast.config).as_dict(), plan_values(forecast.config)
     same: Mapping[str, Any] = {"layout": layout, "values": values}

@@ -16,7 +16,7 @@ from tuning.predict.plan.families import lost_terms
 from tuning.predict.target import Target
 
 
-class Lost(NamedTuple):
+class SlowdownTerm(NamedTuple):
     """A term, the seconds that it takes more than in the best layout, their share of all that is lost, and words."""
 
     name: str
@@ -26,7 +26,7 @@ class Lost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WhyNot:
+class LayoutExplanation:
     """``problems`` are all broken rules; ``forecast`` is None with some. ``best`` is of the same ranks and batch, and
     fits; it is None for the ``reason`` that is told. ``slower`` is over it: 0.14 is 14 %, below 0 it is faster.
     """
@@ -37,7 +37,7 @@ class WhyNot:
     best: Forecast | None
     reason: str | None
     slower: float | None
-    terms: tuple[Lost, ...]
+    terms: tuple[SlowdownTerm, ...]
 
     @property
     def legal(self) -> bool:
@@ -59,7 +59,7 @@ class WhyNot:
         }
 
 
-def why_not(config: RunConfig, target: Target) -> WhyNot:
+def why_not(config: RunConfig, target: Target) -> LayoutExplanation:
     """All that speaks against a configuration.
 
     Raises:
@@ -72,7 +72,7 @@ def why_not(config: RunConfig, target: Target) -> WhyNot:
     best, reason = _best(config, target, layout.world_size)
     slower = own.step_seconds.median / best.step_seconds.median - 1 if own and best else None
     terms = tuple(_slower_terms(own, best)) if own and best else ()
-    return WhyNot(layout.as_dict(), problems, own, best, reason, slower, terms)
+    return LayoutExplanation(layout.as_dict(), problems, own, best, reason, slower, terms)
 
 
 def _problems(config: RunConfig) -> list[str]:
@@ -90,13 +90,15 @@ def _best(config: RunConfig, target: Target, ranks: int) -> tuple[Forecast | Non
     return found, None if found else "no layout of as many ranks and this batch fits safely"
 
 
-def _slower_terms(own: Forecast, best: Forecast) -> list[Lost]:
+def _slower_terms(own: Forecast, best: Forecast) -> list[SlowdownTerm]:
     """Terms that take longer; none where the configuration is as fast as the best."""
     if own.step_seconds.median <= best.step_seconds.median:
         return []
     found = lost_terms(dict(own.breakdown), dict(best.breakdown))
     whole = sum(max(own.breakdown[name] - best.breakdown[name], 0.0) for name in own.breakdown)
     return [
-        Lost(name, seconds, seconds / whole, f"{WORDS[name]}: {percent(seconds / whole)} of what is lost")
+        SlowdownTerm(
+            name, seconds, seconds / whole, f"{WORDS[name]}: {percent(seconds / whole)} of what is lost"
+        )
         for name, seconds in found
     ]

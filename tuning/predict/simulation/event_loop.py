@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tuning.predict.model.hardware import Link
-from tuning.predict.simulation.machine import Booking, Machine, Ports, transfer
+from tuning.predict.simulation.machine import Machine, Ports, PortUse, transfer
 from tuning.predict.simulation.program import Code, Op, Program
 from tuning.predict.simulation.shared_ports import ports_of
-from tuning.predict.simulation.step import Among, Collective, Step
-from tuning.predict.simulation.step_result import Simulated
+from tuning.predict.simulation.step import Collective, CollectiveGroup, Step
+from tuning.predict.simulation.step_result import SimulatedStep
 
 
 class Group(NamedTuple):
@@ -40,7 +40,7 @@ class Meeting:
     axis: str
     group: Group
     come: list[tuple[int, int]] = field(default_factory=list)
-    booking: Booking | None = None
+    booking: PortUse | None = None
     waiting: list[int] = field(default_factory=list)
 
     @property
@@ -54,9 +54,9 @@ class Meetings:
 
     def __init__(self, step: Step, ports: Ports) -> None:
         self._step, self._ports = step, ports
-        self._counts: dict[tuple[int, str, Among], int] = {}
+        self._counts: dict[tuple[int, str, CollectiveGroup], int] = {}
         self._open: dict[tuple[int, str, int], Meeting] = {}
-        self._last: dict[tuple[int, str], Booking] = {}
+        self._last: dict[tuple[int, str], PortUse] = {}
         self._groups: dict[tuple[tuple[int, ...], int], Group] = {}
         self.group = lru_cache(maxsize=None)(self._group)
 
@@ -75,7 +75,7 @@ class Meetings:
             meeting.booking = self._begin(call, group, now)
         return meeting
 
-    def _begin(self, call: Collective, group: Group, now: float) -> Booking:
+    def _begin(self, call: Collective, group: Group, now: float) -> PortUse:
         """Behind the group's last one, and when its ports are through with others'."""
         hold, latency = call.seconds, 0.0
         if hold is None:
@@ -87,7 +87,7 @@ class Meetings:
         booking = self._last[stream] = self._ports.book(group.ports, begin, hold, latency)
         return booking
 
-    def _group(self, among: Among, place: int, ranks: int) -> Group:
+    def _group(self, among: CollectiveGroup, place: int, ranks: int) -> Group:
         places = members(among, place, self._step.replicas, self._step.plan.ranks)
         key = places, max(1, min(ranks // len(places), self._step.width))
         if key not in self._groups:
@@ -95,7 +95,7 @@ class Meetings:
         return self._groups[key]
 
 
-def members(among: Among, place: int, replicas: int, pipeline_ranks: int) -> tuple[int, ...]:
+def members(among: CollectiveGroup, place: int, replicas: int, pipeline_ranks: int) -> tuple[int, ...]:
     """The places that meet with one."""
     rank, replica = divmod(place, replicas)
     span = among.size * among.stride
@@ -112,7 +112,7 @@ class DeadlockError(ValueError):
     """Every rank that is left waits for another one."""
 
 
-def simulate(step: Step, machine: Machine) -> Simulated:
+def simulate(step: Step, machine: Machine) -> SimulatedStep:
     """One step, from its begin until every place is through; the cost grows with places x actions.
 
     Raises:
@@ -122,7 +122,7 @@ def simulate(step: Step, machine: Machine) -> Simulated:
     loop = EventLoop(step, machine)
     loop.run()
     times = tuple(loop.starts), tuple(loop.ends), tuple(loop.arrivals)
-    return Simulated(step, machine, loop.program.ops, *times)
+    return SimulatedStep(step, machine, loop.program.ops, *times)
 
 
 class EventLoop:

@@ -62,7 +62,7 @@ class Route(NamedTuple):
 
 
 @dataclass(slots=True)
-class Booking:
+class PortUse:
     """What the last collective on a port has of it: ``until`` it is through, ``latency`` before the ranks know.
 
     It has half of the rate until ``slowed``, on whichever of its ports that is: it goes as fast as its slowest one.
@@ -103,7 +103,7 @@ class Ports:
         self._nodes: dict[tuple[int, int], int] = {}
         count = 4 * (places + machine.cluster.size)
         #: When each port is through with its messages, and its last collective.
-        self.free, self.bookings = [0.0] * count, [Booking()] * count
+        self.free, self.bookings = [0.0] * count, [PortUse()] * count
         self._places = places
         self.route = lru_cache(maxsize=None)(self._route)
 
@@ -174,11 +174,11 @@ class Ports:
             free[port] = begin + bytes_ * seconds_per_byte + beside
         return begin + seconds + route.alpha
 
-    def book(self, ports: Sequence[int], begin: float, seconds: float, latency: float) -> Booking:
+    def book(self, ports: Sequence[int], begin: float, seconds: float, latency: float) -> PortUse:
         """A collective on all of these ports, behind those that are there, and beside their messages."""
         begin = max(begin, *[self.bookings[port].until for port in ports])
         beside = min(seconds, max(0.0, max(self.free[port] for port in ports) - begin))
-        booking = Booking(begin + seconds + beside, latency)
+        booking = PortUse(begin + seconds + beside, latency)
         for port in ports:
             self.bookings[port] = booking
         return booking

@@ -11,7 +11,7 @@ from engine.schedules.actions import Action, Plan, Work, result_of
 from engine.schedules.credits import ways
 from tuning.predict.model.hardware import Link
 from tuning.predict.simulation.machine import INSTANT, Ports, transfer
-from tuning.predict.simulation.step import Collective, Items, Pause, Sent, Step
+from tuning.predict.simulation.step import Collective, Items, Pause, RankTraffic, Step
 from tuning.predict.traffic.calls import Join
 
 
@@ -86,7 +86,7 @@ class _Part:
 
     def __init__(self, step: Step, ports: Ports, rank: int) -> None:
         self._step, self._rank = step, rank
-        self._sent = step.sent[rank] if step.sent else Sent()
+        self._sent = step.sent[rank] if step.sent else RankTraffic()
         self._ports, self._places = ports, range(rank * step.replicas, (rank + 1) * step.replicas)
         #: Among the ranks of a place, as slow as the slowest replica's: by axis and size of its groups.
         self._links: dict[tuple[str, int], Link] = {}

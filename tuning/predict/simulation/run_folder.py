@@ -19,7 +19,7 @@ from profilers.records.writer import RecordWriter
 from tuning.predict.model.hardware import Cluster
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.program import Code
-from tuning.predict.simulation.step_result import MemoryLine, Simulated, memory_of
+from tuning.predict.simulation.step_result import MemoryLine, SimulatedStep, memory_of
 from tuning.predict.traffic.calls import Wire
 
 
@@ -27,7 +27,7 @@ from tuning.predict.traffic.calls import Wire
 class PlayedStep:
     """One step at one place: its number, and the unix seconds at which it began and at which the next one does."""
 
-    simulated: Simulated
+    simulated: SimulatedStep
     place: int
     step: int
     began: float
@@ -126,7 +126,7 @@ _NOTE = (
 def write_run(
     home: Path,
     config: RunConfig,
-    simulated: Simulated,
+    simulated: SimulatedStep,
     steps: int = 3,
     labels: dict[str, str] | None = None,
 ) -> tuple[str, RunSummary]:
@@ -145,7 +145,7 @@ def write_run(
     config = config.with_values({"train.steps": steps, "train.warmup": 0})
     cluster = simulated.machine.cluster.name
     folder = run_folder.create(home, config, {SIMULATED: cluster, **(labels or {})})
-    with run_folder.writable(home):
+    with run_folder.check_writable(home):
         note_start(folder, config, simulated.machine.cluster)
         _write(folder, config, _simulate_steps(simulated, steps))
     outcome = RunOutcome(Ending.COMPLETED, f"simulated on a model of {cluster}")
@@ -167,7 +167,7 @@ def note_start(folder: Path, config: RunConfig, cluster: Cluster) -> None:
     )
 
 
-def _simulate_steps(simulated: Simulated, steps: int) -> list[Simulated]:
+def _simulate_steps(simulated: SimulatedStep, steps: int) -> list[SimulatedStep]:
     """As many steps; without jitter they are all alike."""
     machine, found = simulated.machine, [simulated]
     for number in range(1, steps):
@@ -176,7 +176,7 @@ def _simulate_steps(simulated: Simulated, steps: int) -> list[Simulated]:
     return found
 
 
-def _write(folder: Path, config: RunConfig, played: Sequence[Simulated]) -> None:
+def _write(folder: Path, config: RunConfig, played: Sequence[SimulatedStep]) -> None:
     step, lines, began = played[0].step, memory_of(config, played[0]), [time.time()]
     for one in played:
         began.append(began[-1] + one.seconds)

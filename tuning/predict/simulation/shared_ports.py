@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tuning.predict.model.hardware import Link
-from tuning.predict.placement.links import Bools, Ints, Links, Shared
+from tuning.predict.placement.links import Bools, Ints, Links, SharedLink
 from tuning.predict.simulation.machine import Machine, Ports, Route
 
 #: A message of so many bytes tells a rate.
@@ -142,7 +142,7 @@ class SharedPorts(Ports):
         )
         return Route(whole.alpha_seconds, 1.0 / whole.bytes_per_second, out, into, shared)
 
-    def _crossed_ports(self, sources: Ints, targets: Ints, near: Bools) -> list[tuple[int, Shared, int]]:
+    def _crossed_ports(self, sources: Ints, targets: Ints, near: Bools) -> list[tuple[int, SharedLink, int]]:
         """Shared ports that messages go through: number, link and how many go through at once."""
         found, has_second = [], self._links.inside is not None
         for number, (one, second) in enumerate(self._on_the_way):

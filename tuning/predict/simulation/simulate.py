@@ -25,8 +25,17 @@ from tuning.predict.model.step_time import updated_elements
 from tuning.predict.placement.place import uneven_links
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.machine import Machine
-from tuning.predict.simulation.step import OWN, Among, Collective, Item, Items, Pause, Sent, Step
-from tuning.predict.simulation.step_result import Simulated
+from tuning.predict.simulation.step import (
+    OWN,
+    Collective,
+    CollectiveGroup,
+    Item,
+    Items,
+    Pause,
+    RankTraffic,
+    Step,
+)
+from tuning.predict.simulation.step_result import SimulatedStep
 from tuning.predict.target import Target
 from tuning.predict.traffic.calls import Call, Join, Section, Traffic, Wire
 from tuning.predict.traffic.rank import ARRIVING, Pipeline, traffic_of, why_not_known
@@ -35,7 +44,7 @@ from tuning.predict.traffic.rank import ARRIVING, Pipeline, traffic_of, why_not_
 Price = Callable[[Call], float | None]
 
 
-def simulate_config(config: RunConfig, target: Target, jitter: float = 0.0, seed: int = 0) -> Simulated:
+def simulate_config(config: RunConfig, target: Target, jitter: float = 0.0, seed: int = 0) -> SimulatedStep:
     """One step of a configuration that keeps every rule, its ranks where ``parallel.placement`` has them; ``jitter`` as
     in ``Machine``. Where the hosts of the target's cluster were measured pair by pair, messages take what that told;
     in a lab whose links differ, what its links carry.
@@ -124,7 +133,7 @@ def step_of(
     return Step(pipeline.plan, tuple(seconds), float(size), layout.dp, width, sent, config.schedule.registers)
 
 
-def axis_groups(axis: str, layout: Layout) -> Among:
+def axis_groups(axis: str, layout: Layout) -> CollectiveGroup:
     """Which places meet on an axis; tp and cp are inside of one.
 
     Data ranks are numbered with cp fastest. Groups of them that cut through a place meet as a whole.
@@ -136,31 +145,31 @@ def axis_groups(axis: str, layout: Layout) -> Among:
     if axis in parts:
         return _part_of_replicas(layout, *parts[axis])
     if axis == "ep_between" and layout.ep_island and layout.ep_island % layout.cp == 0:
-        return Among(layout.ep // layout.ep_island, layout.ep_island // layout.cp)
+        return CollectiveGroup(layout.ep // layout.ep_island, layout.ep_island // layout.cp)
     if axis == "ep_between":
-        return Among(layout.dp)
+        return CollectiveGroup(layout.dp)
     if axis in ("model", "pp"):
-        return Among(whole_pipeline=layout.pp > 1)
+        return CollectiveGroup(whole_pipeline=layout.pp > 1)
     if axis == "world":
-        return Among(layout.dp, whole_pipeline=layout.pp > 1)
-    return Among(layout.dp) if axis in ("dp", "dp_cp") else OWN
+        return CollectiveGroup(layout.dp, whole_pipeline=layout.pp > 1)
+    return CollectiveGroup(layout.dp) if axis in ("dp", "dp_cp") else OWN
 
 
-def _part_of_replicas(layout: Layout, size: int, side_by_side: bool) -> Among:
+def _part_of_replicas(layout: Layout, size: int, side_by_side: bool) -> CollectiveGroup:
     """Groups of ``size`` data ranks side by side, or of one of each of those."""
     if size % layout.cp == 0:
         near = size // layout.cp
-        return Among(near) if side_by_side else Among(layout.dp // near, near)
+        return CollectiveGroup(near) if side_by_side else CollectiveGroup(layout.dp // near, near)
     if layout.cp % size == 0:
-        return OWN if side_by_side else Among(layout.dp)
-    return Among(layout.dp)
+        return OWN if side_by_side else CollectiveGroup(layout.dp)
+    return CollectiveGroup(layout.dp)
 
 
 def _of_rank(seconds: Sequence[float] | float, place: int) -> float:
     return float(seconds) if isinstance(seconds, int | float) else seconds[place]
 
 
-def _convert_traffic(known: Traffic, convert: _Converter, optimizer_seconds: float) -> Sent:
+def _convert_traffic(known: Traffic, convert: _Converter, optimizer_seconds: float) -> RankTraffic:
     before, actions, after = list[Item](), list[Items](), list[Item]()
     for section in known.sections:
         items = convert.items(section)
@@ -173,7 +182,7 @@ def _convert_traffic(known: Traffic, convert: _Converter, optimizer_seconds: flo
             after += _with_update(items, optimizer_seconds)
         else:
             after += items
-    return Sent(tuple(before), tuple(actions), tuple(after))
+    return RankTraffic(tuple(before), tuple(actions), tuple(after))
 
 
 def _with_update(items: Items, seconds: float) -> list[Item]:

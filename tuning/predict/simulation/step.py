@@ -14,7 +14,7 @@ from engine.schedules.actions import Costs, Plan
 from tuning.predict.traffic.calls import Join
 
 
-class Among(NamedTuple):
+class CollectiveGroup(NamedTuple):
     """Which places meet in a collective: ``size`` replicas of one pipeline rank, every ``stride``-th one; with
     ``whole_pipeline`` all pipeline ranks of those replicas.
     """
@@ -29,7 +29,7 @@ class Among(NamedTuple):
         return self.size == 1 and not self.whole_pipeline
 
 
-OWN = Among()
+OWN = CollectiveGroup()
 
 
 class Collective(NamedTuple):
@@ -44,7 +44,7 @@ class Collective(NamedTuple):
     operation: str
     group_size: int
     bytes: float
-    among: Among = OWN
+    among: CollectiveGroup = OWN
     seconds: float | None = None
     tag: str | None = None
     dtype: str = "float32"
@@ -62,7 +62,7 @@ Items = tuple[Item, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class RankTraffic:
     """What one pipeline rank sends: before its actions, in each of them, and after them."""
 
     before: Items = ()
@@ -94,7 +94,7 @@ class Step:
     message_bytes: float | tuple[float, ...] = 0.0
     replicas: int = 1
     width: int = 1
-    sent: tuple[Sent, ...] = ()
+    sent: tuple[RankTraffic, ...] = ()
     registers: int | None = None
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.config.run_config import RunConfig
-from engine.footprint.activations import Kept
+from engine.footprint.activations import ActivationBytes
 from engine.footprint.footprint import footprints, parts_of
 from engine.footprint.side_activations import kept_of
 from engine.schedules.actions import Work
@@ -23,7 +23,7 @@ from tuning.predict.simulation.step import Collective, Step
 _EXPOSED, _BUBBLE = "communication_exposed", "bubble"
 
 
-class Called(NamedTuple):
+class CollectiveSpan(NamedTuple):
     """A collective at one place: seconds since the step began, and how long the place stood waiting for it."""
 
     call: Collective
@@ -41,7 +41,7 @@ class Phase(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedStep:
     """A step that was played. ``starts`` and ``ends`` are by place and operation of ``ops[pipeline rank]``."""
 
     step: Step
@@ -120,7 +120,7 @@ class Simulated:
             yield from _of_work(op, start, end) if op.code == Code.WORK else [Phase(_EXPOSED, start, end)]
             now = end
 
-    def calls(self, place: int) -> Iterator[Called]:
+    def calls(self, place: int) -> Iterator[CollectiveSpan]:
         """Its collectives, in the order in which they begin."""
         waits = [one for one in self.phases(place) if one.phase == _EXPOSED and one.end > one.start]
         for op, start, end in zip(self.program(place), self.starts[place], self.ends[place], strict=True):
@@ -128,11 +128,11 @@ class Simulated:
                 scale = (end - start) / op.seconds if op.seconds else 0.0
                 for inner in op.inner:
                     seconds = inner.seconds * scale
-                    yield Called(inner.call, start + inner.offset * scale, seconds, seconds)
+                    yield CollectiveSpan(inner.call, start + inner.offset * scale, seconds, seconds)
             elif op.call is not None and op.code == Code.MEET:
-                yield Called(op.call, start, end - start, end - start)
+                yield CollectiveSpan(op.call, start, end - start, end - start)
             elif op.call is not None:
-                yield Called(op.call, start, end - start, _overlap(start, end, waits))
+                yield CollectiveSpan(op.call, start, end - start, _overlap(start, end, waits))
 
 
 def _of_work(op: Op, start: float, end: float) -> Iterator[Phase]:
@@ -178,7 +178,7 @@ class MemoryLine:
         return self.resting_bytes + self.activation_bytes
 
 
-def changes(kept: Mapping[int, Kept]) -> dict[tuple[Work, int], float]:
+def changes(kept: Mapping[int, ActivationBytes]) -> dict[tuple[Work, int], float]:
     """By (work, stage), what an action leaves on the device or takes away; of a split one W takes what I leaves."""
     found: dict[tuple[Work, int], float] = {}
     for stage, one in kept.items():
@@ -187,7 +187,7 @@ def changes(kept: Mapping[int, Kept]) -> dict[tuple[Work, int], float]:
     return found
 
 
-def memory_of(config: RunConfig, simulated: Simulated, replica: int = 0) -> list[MemoryLine]:
+def memory_of(config: RunConfig, simulated: SimulatedStep, replica: int = 0) -> list[MemoryLine]:
     """One line for each rank of a pipeline; ``simulated`` is a step of this configuration.
 
     Its peak is that of ``engine.footprint.footprint``: a rank's list decides the order in which activations come and

@@ -44,13 +44,13 @@ class Join(NamedTuple):
     tag: str
 
 
-class Ready(NamedTuple):
+class GradientCompletion(NamedTuple):
     """The gradient of a parameter is complete in this backward; no call itself."""
 
     name: str
 
 
-Item = Call | Join | Ready
+Item = Call | Join | GradientCompletion
 Where = Literal["before", "open", "action", "close", "optimizer"]
 
 
@@ -82,7 +82,7 @@ class Traffic:
 
 def drop_notes(items: Sequence[Item]) -> tuple[Call | Join, ...]:
     """Without the notes about gradients."""
-    return tuple(item for item in items if not isinstance(item, Ready))
+    return tuple(item for item in items if not isinstance(item, GradientCompletion))
 
 
 @dataclass(frozen=True)

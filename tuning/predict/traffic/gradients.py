@@ -52,7 +52,7 @@ def _padded_elements(members: Sequence[Parameter], padding: int) -> int:
 
 
 @dataclass(frozen=True)
-class Shared:
+class GradientGroup:
     """Parameters of a stage whose gradients are averaged over one group of ranks.
 
     ``sliced`` is ZeRO 1: a rank updates its slice of each bucket. ``rank`` is its place in the group, ``narrow`` the
@@ -107,10 +107,10 @@ class Shared:
 
 
 @dataclass
-class Filling:
+class BackwardBuckets:
     """The buckets of one backward as they fill; each is sent as soon as it is full and those before it are gone."""
 
-    shared: Shared
+    shared: GradientGroup
     ready: set[str] = field(default_factory=set)
     next: int = 0
 

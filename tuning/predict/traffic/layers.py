@@ -22,7 +22,7 @@ from engine.footprint.activations import Part, Recompute
 from engine.footprint.side_factors import SideFactor, adapts, side_factors
 from engine.footprint.weights import column_ranks, is_replicated, tensor_ranks
 from engine.schedules.registry import KINDS
-from tuning.predict.traffic.calls import FLOAT32, Item, Ready, Wire
+from tuning.predict.traffic.calls import FLOAT32, GradientCompletion, Item, Wire
 
 #: What lies outside of blocks.
 ROOT = -1
@@ -151,12 +151,12 @@ class Piece:
     backward: Items = ()
 
 
-def onward(pieces: Iterable[Piece]) -> Items:
+def forward_items(pieces: Iterable[Piece]) -> Items:
     """What pieces send in their forward."""
     return tuple(item for piece in pieces for item in piece.forward)
 
 
-def back(pieces: Sequence[Piece]) -> Items:
+def backward_items(pieces: Sequence[Piece]) -> Items:
     """What they send in their backward."""
     return tuple(item for piece in reversed(pieces) for item in piece.backward)
 
@@ -179,11 +179,11 @@ class Layers:
             return []
         if self.wire.layout.columns:
             words, rows = self.wire.embedding_calls()
-            return [Piece((words, rows), (rows, Ready("embedding")))]
+            return [Piece((words, rows), (rows, GradientCompletion("embedding")))]
         if self._is_whole("embedding"):
-            return [Piece(backward=(Ready("embedding"),))]
+            return [Piece(backward=(GradientCompletion("embedding"),))]
         scatter = Piece(self.wire.tp("reduce_scatter"), self.wire.tp("all_gather"))
-        return [Piece(backward=(Ready("embedding"),)), scatter]
+        return [Piece(backward=(GradientCompletion("embedding"),)), scatter]
 
     def last(self) -> list[Piece]:
         """The last norm, the head and the loss."""
@@ -208,14 +208,14 @@ class Layers:
         if adapts(self.wire.config):
             layer = self.part.start + place
             factors = side_factors(self.wire.config, range(layer, layer + 1))
-            return Piece(backward=tuple(Ready(_factor(one).name) for one in reversed(factors)))
+            return Piece(backward=tuple(GradientCompletion(_factor(one).name) for one in reversed(factors)))
         recompute = self.recompute(place)
         pieces = self._attention(place, recompute) + self._feed_forward(place, recompute)
         if recompute != "full":
-            return Piece(onward(pieces), back(pieces))
-        sent, gathered = back(pieces), 0 if self._ends_inside else len(self.wire.tp("all_gather"))
-        again = onward(pieces if self._ends_inside else pieces[:-1])
-        return Piece(onward(pieces), (*sent[:gathered], *again, *sent[gathered:]))
+            return Piece(forward_items(pieces), backward_items(pieces))
+        sent, gathered = backward_items(pieces), 0 if self._ends_inside else len(self.wire.tp("all_gather"))
+        again = forward_items(pieces if self._ends_inside else pieces[:-1])
+        return Piece(forward_items(pieces), (*sent[:gathered], *again, *sent[gathered:]))
 
     @property
     def _regathers(self) -> bool:
@@ -282,7 +282,7 @@ class Layers:
             Piece(wire.tp("all_gather"), wire.tp("reduce_scatter")),
             _ready(f"{place}.router"),
             Piece(wire.balance()),
-            *self._exchange_tokens(Piece(backward=tuple(map(Ready, names)))),
+            *self._exchange_tokens(Piece(backward=tuple(map(GradientCompletion, names)))),
             Piece(wire.tp("reduce_scatter"), wire.tp("all_gather")),
         ]
 
@@ -326,8 +326,8 @@ class Layers:
     def _matrices(self, place: int, names: Sequence[str]) -> Items:
         """Their gradients, where backward takes them."""
         inside = "" if place == ROOT else f"{place}."
-        return () if self.late else tuple(Ready(inside + name) for name in reversed(names))
+        return () if self.late else tuple(GradientCompletion(inside + name) for name in reversed(names))
 
 
 def _ready(name: str) -> Piece:
-    return Piece(backward=(Ready(name),))
+    return Piece(backward=(GradientCompletion(name),))

@@ -30,7 +30,7 @@ from tuning.predict.traffic.calls import (
     Wire,
     drop_notes,
 )
-from tuning.predict.traffic.gradients import Shared
+from tuning.predict.traffic.gradients import GradientGroup
 from tuning.predict.traffic.layers import Parameter, parameters_of, splits
 from tuning.predict.traffic.stage import Stage, action_items, waits
 
@@ -205,7 +205,7 @@ class RankStep:
         return len({_known_as(part, one) for part in parts for one in parameters_of(self._config, part)})
 
     @property
-    def _shared_groups(self) -> list[Shared]:
+    def _shared_groups(self) -> list[GradientGroup]:
         return [one for stage in self._stages.values() for one in stage.shared]
 
 

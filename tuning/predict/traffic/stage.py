@@ -8,13 +8,13 @@ from dataclasses import replace
 from engine.config.knobs.tied_parameters import Holders
 from engine.footprint.activations import Part
 from engine.schedules.actions import Action, Work
-from tuning.predict.traffic.calls import BFLOAT16, BYTES, FLOAT32, Call, Item, Join, Ready, Wire
+from tuning.predict.traffic.calls import BFLOAT16, BYTES, FLOAT32, Call, GradientCompletion, Item, Join, Wire
 from tuning.predict.traffic.gradients import (
     GRADIENTS,
     REDUCTIONS,
-    Filling,
+    BackwardBuckets,
+    GradientGroup,
     Policy,
-    Shared,
     Units,
     make_buckets,
 )
@@ -22,8 +22,8 @@ from tuning.predict.traffic.layers import (
     ROOT,
     Layers,
     Parameter,
-    back,
-    onward,
+    backward_items,
+    forward_items,
     parameters_of,
     sets_of,
     splits,
@@ -48,7 +48,7 @@ class Stage:
         self._at_end = list(at_end)
         self.shards = self._layout.zero_stage >= 2 and self._layout.shard > 1
         self.shared = list(self._shared_groups())
-        self._filling = [Filling(one) for one in self.shared]
+        self._filling = [BackwardBuckets(one) for one in self.shared]
         rest = [one for one in self.parameters if not self._is_whole(one)]
         policy = Policy.from_config(self._config, wire.batches)
         self._sets = sets_of(self._config, part)
@@ -57,13 +57,13 @@ class Stage:
     def forward(self) -> Iterator[Item]:
         """One micro-batch's; nothing of it depends on which, but under ZeRO 2 and 3."""
         yield from self._begin_unit(ROOT, forward=True)
-        yield from onward(self._first)
+        yield from forward_items(self._first)
         for place, block in enumerate(self._blocks):
             yield from self._begin_unit(self._unit_from(place), forward=True)
             yield from block.forward
             self._end_unit(self._unit_to(place))
         self._end_unit(ROOT)
-        yield from onward(self._last)
+        yield from forward_items(self._last)
 
     def backward(self, last: bool) -> Iterator[Item]:
         """One micro-batch's; after the ``last`` gradients of what is not ``late`` are complete.
@@ -72,21 +72,21 @@ class Stage:
         """
         if self._last:
             yield from self._begin_unit(ROOT)
-            yield from self._fill_buckets(back(self._last), last)
+            yield from self._fill_buckets(backward_items(self._last), last)
         for place in reversed(range(self._part.layers)):
             yield from self._begin_unit(self._unit_to(place))
             if not self._last and place == self._part.layers - 1:
                 yield from self._begin_unit(ROOT)
             yield from self._fill_buckets(self._blocks[place].backward, last)
             yield from self._scatter_unit(self._unit_from(place), last)
-        yield from self._fill_buckets(back(self._first), last)
+        yield from self._fill_buckets(backward_items(self._first), last)
         yield from self._scatter_unit(ROOT, last)
         if last and self._units is not None:
             self._units.forget()
 
     def weights(self, last: bool) -> Iterator[Item]:
         """Gradients of matrices; the ``last`` fill buckets."""
-        late = [Ready(one.name) for one in reversed(self.parameters) if one.late]
+        late = [GradientCompletion(one.name) for one in reversed(self.parameters) if one.late]
         return self._fill_buckets(late, last)
 
     def keep_gathered(self, keep: bool) -> None:
@@ -156,7 +156,7 @@ class Stage:
         """Complete gradients let their buckets go."""
         armed = last and not self._config.overlap.delay
         for item in items:
-            if not isinstance(item, Ready):
+            if not isinstance(item, GradientCompletion):
                 yield item
                 continue
             for one in self._filling if armed else ():
@@ -166,7 +166,7 @@ class Stage:
         """Whether ZeRO 2 and 3 leave every rank a copy."""
         return one.wide and self._config.precision == "bf16"
 
-    def _shared_groups(self) -> Iterator[Shared]:
+    def _shared_groups(self) -> Iterator[GradientGroup]:
         """All parameters, under ep the experts apart; with sharding those that are left whole."""
         layout, axis = self._layout, self._wire.data_axis
         if layout.zero_stage >= 2:
@@ -188,7 +188,7 @@ class Stage:
         yield from self._sets_of([one for one in self._at_end if not _in_expert_group(one, ep)], *data)
         yield from self._sets_of([one for one in self._at_end if _in_expert_group(one, ep)], *experts)
 
-    def _sets_of(self, found: list[Parameter], axis: str, ranks: int, rank: int) -> Iterator[Shared]:
+    def _sets_of(self, found: list[Parameter], axis: str, ranks: int, rank: int) -> Iterator[GradientGroup]:
         """What is complete at the end of a step only."""
         for shared, members in sorted(_by_set(found).items()):
             stages = len(self._holders.meeting(shared)) or 1
@@ -197,12 +197,12 @@ class Stage:
 
     def _bucket_parameters(
         self, found: list[Parameter], axis: str, ranks: int, rank: int
-    ) -> Iterator[Shared]:
+    ) -> Iterator[GradientGroup]:
         sliced = self._layout.zero_stage == 1 and ranks > 1
         narrow = self._config.memory.parameters == "bf16" and self._layout.zero_stage < 2
         if found:
             buckets = make_buckets(found, self._config.overlap.bucket_mb, ranks if sliced else 1)
-            yield Shared(axis, ranks, rank, sliced, tuple(buckets), BFLOAT16 if narrow else FLOAT32)
+            yield GradientGroup(axis, ranks, rank, sliced, tuple(buckets), BFLOAT16 if narrow else FLOAT32)
 
 
 def waits(one: Parameter, holders: Holders, late: bool) -> bool:

@@ -2,8 +2,8 @@
 
 An address is checked, and is shown without its password.
 
-:class:`DatabaseCrew` are the controllers of a study that is kept there; the server's clock says how long each was
-silent.
+:class:`DatabaseControllers` are the controllers of a study that is kept there; the server's clock says how long
+each was silent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from engine.run import ownership
-from tuning.storage.controllers import BEAT_SECONDS, FRESH_SECONDS, Crew, Member, same
+from tuning.storage.controllers import BEAT_SECONDS, FRESH_SECONDS, Member, StudyControllers, same
 
 SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 _EXAMPLE = "postgresql://USER@HOST/DATABASE"
@@ -219,7 +219,7 @@ from workbench_controllers where study = %s order by since
 _LEAVE = "delete from workbench_controllers where study = %s and host = %s and pid = %s"
 
 
-class DatabaseCrew(Crew):
+class DatabaseControllers(StudyControllers):
     """Rows of a table, each touched now and then by its controller."""
 
     def __init__(self, folder: Path, me: Member, database: Database, study: str) -> None:

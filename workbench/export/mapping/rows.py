@@ -19,7 +19,7 @@ from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from workbench.export.mapping.launch import Launch
 
-#: Settings under their dotted keys, those alone that act; see ``Acting``.
+#: Settings under their dotted keys, those alone that act; see ``ActiveSettings``.
 Values = Mapping[str, Any]
 #: A format's keys, dotted, with their values.
 Document = dict[str, Any]
@@ -32,7 +32,7 @@ DEGREES = ("tp", "pp", "cp", "ep")
 USUAL = RunConfig().flat()
 
 
-class Acting(dict[str, Any]):
+class ActiveSettings(dict[str, Any]):
     """Settings that act. A trainer that is told all the same of one that does not is told its usual value: ``[]`` gives
     that, while ``in``, ``get`` and iteration know nothing of it.
     """
@@ -253,7 +253,7 @@ class Format:
             return True
 
 
-def settings_of(config: RunConfig) -> Acting:
+def settings_of(config: RunConfig) -> ActiveSettings:
     """The settings of a run that act, under their dotted keys; the model by its sizes."""
     flat = config.flat()
     shape = resolve(config.model)
@@ -277,7 +277,7 @@ def settings_of(config: RunConfig) -> Acting:
     if not config.lab.wanted:
         idle |= {key for key in values if key.startswith("lab.")}
     idle |= {key for key in values if key.startswith("environment.") and values[key] is None}
-    return Acting((key, value) for key, value in values.items() if key not in idle)
+    return ActiveSettings((key, value) for key, value in values.items() if key not in idle)
 
 
 def _idle_of_training(config: RunConfig) -> set[str]:
@@ -305,13 +305,13 @@ def only(*degrees: str) -> Callable[[Values], frozenset[str]]:
     return lambda values: known
 
 
-def fold_degrees(values: Values, degrees: frozenset[str]) -> Acting:
+def fold_degrees(values: Values, degrees: frozenset[str]) -> ActiveSettings:
     """The same ranks without the degrees that a format does not know: they are data parallel, and a step has as many
     sequences as before, to the nearest whole micro-batch of each rank.
     """
     others = [name for name in ("tp", "pp", "cp") if name not in degrees]
     spare = math.prod(int(values[f"parallel.{name}"]) for name in others)
-    new = Acting(values)
+    new = ActiveSettings(values)
     new |= {f"parallel.{name}": 1 for name in others}
     if "ep" not in degrees:
         new.pop("parallel.ep", None)

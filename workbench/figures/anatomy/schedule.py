@@ -210,7 +210,7 @@ class TimedSeries(NamedTuple):
         return 1.0 - sum(bar.length for bar in self.bars) / (self.ranks * self.milliseconds)
 
 
-class Timed(NamedTuple):
+class TimedAction(NamedTuple):
     """An action of a rank of the pipeline, in seconds."""
 
     rank: int
@@ -221,7 +221,7 @@ class Timed(NamedTuple):
     length: float
 
 
-def timed_series(title: str, chosen: Plan, actions: Sequence[Timed]) -> TimedSeries:
+def timed_series(title: str, chosen: Plan, actions: Sequence[TimedAction]) -> TimedSeries:
     """Of actions that ran, or were simulated; ``chosen`` says which chunk of a rank a stage is."""
     origin = min((action.start for action in actions), default=0.0)
     bars = [
@@ -239,9 +239,9 @@ def timed_series(title: str, chosen: Plan, actions: Sequence[Timed]) -> TimedSer
     return TimedSeries(title, chosen.ranks, chosen.chunks, bars)
 
 
-def pipeline_actions(records: RunRecords, step: int, pipeline: Sequence[int]) -> list[Timed]:
+def pipeline_actions(records: RunRecords, step: int, pipeline: Sequence[int]) -> list[TimedAction]:
     """What the ranks of a pipeline did in a step, by the clock of rank 0; empty if one of them recorded nothing."""
-    clocks, found = clocks_of(records), list[Timed]()
+    clocks, found = clocks_of(records), list[TimedAction]()
     for place, rank in enumerate(pipeline):
         table = records.table(rank, "action")
         at = np.flatnonzero(np.ma.getdata(table.column("step")) == step)
@@ -250,7 +250,7 @@ def pipeline_actions(records: RunRecords, step: int, pipeline: Sequence[int]) ->
         rows: list[Any] = [row for row in table.part(int(at[0]), int(at[-1]) + 1).rows() if row.step == step]  # type: ignore[union-attr]
         starts = clocks.get(rank, ClockOffset()).align(np.array([row.start_unix for row in rows]))
         found += [
-            Timed(place, Work(row.work), row.micro_batch, row.stage, start, row.seconds)
+            TimedAction(place, Work(row.work), row.micro_batch, row.stage, start, row.seconds)
             for row, start in zip(rows, starts.tolist(), strict=True)
         ]
     return found

@@ -53,7 +53,7 @@ class Product(NamedTuple):
         return self.flops / self.bytes_
 
 
-class Sent(NamedTuple):
+class CollectiveRate(NamedTuple):
     """An operation of an axis: payload of a call; bus bandwidth reached, by the fit for it, and at best, in bytes/s."""
 
     name: str
@@ -74,7 +74,7 @@ class RooflineSeries(NamedTuple):
     products: list[Product]
     intensity: float | None
     reached: float | None
-    collectives: list[Sent]
+    collectives: list[CollectiveRate]
     reason: str | None = None
 
     @property
@@ -150,13 +150,13 @@ def products_of(config: RunConfig, peak: float, bandwidth: float) -> list[Produc
     return [product(*one) for one in widths]
 
 
-def _collective_point(row: CommunicationRow) -> Sent | None:
+def _collective_point(row: CommunicationRow) -> CollectiveRate | None:
     """None of messages, whose time is not known."""
     if row.bus_bandwidth is None or not row.calls or not row.seconds:
         return None
     fitted = row.expected_seconds and row.bus_bandwidth * row.seconds / row.expected_seconds
     name = f"{row.operation} · {row.axis}"
-    return Sent(name, row.bytes / row.calls, row.bus_bandwidth, fitted, row.peak_bandwidth)
+    return CollectiveRate(name, row.bytes / row.calls, row.bus_bandwidth, fitted, row.peak_bandwidth)
 
 
 def draw(series: RooflineSeries, revision: str = "") -> go.Figure:
@@ -203,7 +203,7 @@ def _roof(drawing: go.Figure, series: RooflineSeries) -> None:
         )
 
 
-def _collectives(drawing: go.Figure, rows: Sequence[Sent]) -> None:
+def _collectives(drawing: go.Figure, rows: Sequence[CollectiveRate]) -> None:
     place = panel_place(1)
     if not rows:
         middle = {"xref": "x2 domain", "yref": "y2 domain", "x": 0.5, "y": 0.5}

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TypeVar
 
-from workbench.figures.search.front import FrontSeries, Place
-from workbench.figures.study import Marked, Measured, TrialSeries
+from workbench.figures.search.front import FrontPoint, FrontSeries
+from workbench.figures.study import TrialMark, TrialPoint, TrialSeries
 from workbench.text import words
 
 #: Studies up to so many trials are drawn as they are.
@@ -17,7 +17,7 @@ WHOLE = 600
 NEWEST, GROUPS = 100, 200
 #: A front in the plane is drawn on a grid: of each cell one of the points that are beaten.
 CELLS = 30
-Point = TypeVar("Point", Measured, Marked)
+Point = TypeVar("Point", TrialPoint, TrialMark)
 
 
 def downsample(series: TrialSeries) -> TrialSeries:
@@ -49,8 +49,8 @@ def downsample(series: TrialSeries) -> TrialSeries:
     )
 
 
-def _extremes(points: Sequence[Measured], size: int, first_new: int) -> list[Measured]:
-    found: list[Measured] = []
+def _extremes(points: Sequence[TrialPoint], size: int, first_new: int) -> list[TrialPoint]:
+    found: list[TrialPoint] = []
     for fresh, group in _groups(points, size, first_new):
         if fresh:
             found += group
@@ -60,20 +60,20 @@ def _extremes(points: Sequence[Measured], size: int, first_new: int) -> list[Mea
     return found
 
 
-def _group_failures(marks: Sequence[Marked], size: int, first_new: int) -> list[Marked]:
-    found: list[Marked] = []
+def _group_failures(marks: Sequence[TrialMark], size: int, first_new: int) -> list[TrialMark]:
+    found: list[TrialMark] = []
     for fresh, group in _groups(marks, size, first_new):
         found += group if fresh or len(group) == 1 else [_merge_marks(group)]
     return found
 
 
-def _merge_marks(group: Sequence[Marked]) -> Marked:
+def _merge_marks(group: Sequence[TrialMark]) -> TrialMark:
     """One mark for several, where the last of them stands."""
     counts = Counter(mark.outcome for mark in group).most_common()
     said = ", ".join(f"{count} {words.ending_words(outcome)}" for outcome, count in counts)
     newest = group[-1]
     text = f"{len(group)} of trials {group[0].number} to {newest.number}: {said}; the last: {newest.words}"
-    return Marked(newest.number, counts[0][0], text)
+    return TrialMark(newest.number, counts[0][0], text)
 
 
 def _groups(points: Iterable[Point], size: int, first_new: int) -> Iterable[tuple[bool, list[Point]]]:
@@ -109,7 +109,7 @@ def downsample_front(series: FrontSeries) -> FrontSeries:
     )
 
 
-def _one_each(places: Sequence[Place]) -> list[Place]:
+def _one_each(places: Sequence[FrontPoint]) -> list[FrontPoint]:
     """Of the points of a cell the newest."""
     if not places:
         return []

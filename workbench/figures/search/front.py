@@ -15,7 +15,7 @@ from tuning.spec.objectives import Aim
 from workbench.figures.base import NEUTRAL, PHASE_COLORS, empty, figure
 
 
-class Place(NamedTuple):
+class FrontPoint(NamedTuple):
     """A trial by two objectives, with the distances to the ends of its intervals (0 without one)."""
 
     number: int
@@ -31,10 +31,10 @@ class FrontSeries(NamedTuple):
 
     across: Aim
     upwards: Aim
-    front: list[Place]
-    beaten: list[Place]
-    ruled_out: list[Place]
-    best: Place | None
+    front: list[FrontPoint]
+    beaten: list[FrontPoint]
+    ruled_out: list[FrontPoint]
+    best: FrontPoint | None
     #: What is not drawn of a long study (``workbench.figures.search.downsampling``).
     note: str = ""
 
@@ -66,11 +66,11 @@ def _may_win(row: TrialRow) -> bool:
     return not row.broken and guard not in ("violated", "undecided")
 
 
-def _place(row: TrialRow, across: Aim, upwards: Aim) -> Place | None:
+def _place(row: TrialRow, across: Aim, upwards: Aim) -> FrontPoint | None:
     x, y = (_value_with_error(row.measures.get(aim.name) or {}, aim) for aim in (across, upwards))
     if row.value is None or x is None or y is None:
         return None
-    return Place(row.number, x[0], y[0], x[1], y[1], row.label)
+    return FrontPoint(row.number, x[0], y[0], x[1], y[1], row.label)
 
 
 def _value_with_error(measure: Mapping[str, Any], aim: Aim) -> tuple[float, tuple[float, float]] | None:
@@ -111,7 +111,11 @@ def _axis(aim: Aim) -> str:
 
 
 def _points(
-    drawing: go.Figure, places: Sequence[Place], name: str, look: tuple[str, str, str], series: FrontSeries
+    drawing: go.Figure,
+    places: Sequence[FrontPoint],
+    name: str,
+    look: tuple[str, str, str],
+    series: FrontSeries,
 ) -> None:
     if not places:
         return

@@ -24,7 +24,7 @@ _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 @contextlib.contextmanager
-def room(home: Path) -> Iterator[Path]:
+def import_folder(home: Path) -> Iterator[Path]:
     """A folder to unpack into, on the same disk; one import at a time. What is left in it is removed.
 
     Raises:
@@ -50,8 +50,8 @@ def room(home: Path) -> Iterator[Path]:
         raise InputError("home", str(home), remedy) from None
 
 
-def land(home: Path, place: Path) -> None:
-    """Let everything in ``place`` become part of the home. Call it inside :func:`room`.
+def commit_import(home: Path, place: Path) -> None:
+    """Let everything in ``place`` become part of the home. Call it inside :func:`import_folder`.
 
     Raises:
         InputError: a study of its name began just now.

@@ -117,7 +117,7 @@ _READABLE = 0o100644 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class StudyExport:
     """What was written. ``records_bytes`` is what records and logs of its runs take, whether they are in it or not."""
 
     study: str
@@ -134,7 +134,7 @@ class Packed:
         return asdict(self)
 
 
-def pack(home: Path, name: str, out: Path, with_records: bool = False) -> Packed:
+def pack(home: Path, name: str, out: Path, with_records: bool = False) -> StudyExport:
     """Write a study with all it continues as the file ``out``: as a whole, or not at all.
 
     Raises:
@@ -159,7 +159,7 @@ def pack(home: Path, name: str, out: Path, with_records: bool = False) -> Packed
     return packed
 
 
-def write(home: Path, name: str, file: IO[bytes], with_records: bool = False) -> Packed:
+def write(home: Path, name: str, file: IO[bytes], with_records: bool = False) -> StudyExport:
     """Write a study into an open file. One that goes on is taken as it stands at this moment.
 
     Raises:
@@ -180,7 +180,7 @@ def write(home: Path, name: str, file: IO[bytes], with_records: bool = False) ->
         gone = lines(home, names, state, runs, with_records, size)
         manifest = _manifest(names, state, runs, members, with_records, gone)
         _add(archive, MANIFEST, [json.dumps(manifest.document()).encode() + b"\n"])
-    return Packed(
+    return StudyExport(
         name,
         manifest.studies,
         manifest.trials,

@@ -74,7 +74,7 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, Ru
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
+class StudyImport:
     """What came in. ``runs_here_before`` were left as they are; ``was`` is the name that the study had."""
 
     study: str
@@ -95,7 +95,7 @@ class Unpacked:
         return asdict(self)
 
 
-def unpack(home: Path, path: Path, name: str | None = None) -> Unpacked:
+def unpack(home: Path, path: Path, name: str | None = None) -> StudyImport:
     """Import a study into a home, under another name if that is given. A kill at any moment leaves nothing half.
 
     Raises:
@@ -105,16 +105,16 @@ def unpack(home: Path, path: Path, name: str | None = None) -> Unpacked:
         manifest = _manifest(archive, path)
         names = rename.names_for(manifest.studies, name)
         _check_free(home, names)
-        with atomic_import.room(home) as place:
+        with atomic_import.import_folder(home) as place:
             _check_space(home, manifest)
             _extract(archive, manifest, place, path)
             before = _known_runs(home, place)
             _make_at_home(place, names)
             _check_free(home, names)
             found = finish_import(place / STUDIES / names[manifest.study], manifest, names)
-            atomic_import.land(home, place)
+            atomic_import.commit_import(home, place)
     study = names[manifest.study]
-    return Unpacked(
+    return StudyImport(
         study=study,
         was=manifest.study,
         studies=tuple(names.values()),

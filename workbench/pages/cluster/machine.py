@@ -62,8 +62,8 @@ def _empty() -> None:
         st.code(store.COMMAND, language="bash")
 
 
-def _state(stored: store.Found, shown: Calibration) -> None:
-    when = f"Measured {words.date_text(shown.measured_unix)}, {words.ago(shown.measured_unix)}"
+def _state(stored: store.CalibrationLookup, shown: Calibration) -> None:
+    when = f"Measured {words.date_text(shown.measured_unix)}, {words.age_text(shown.measured_unix)}"
     with st.container(horizontal=True, vertical_alignment="center", key="machine-state"):
         if stored.calibration:
             st.badge("holds", icon=":material/check_circle:", color="green")
@@ -197,7 +197,7 @@ def _selftest_state(last: Selftest) -> None:
         if not last.complete:
             missing = len(last.asked) - len(last.checks)
             st.badge(f"{missing} without a result", icon=":material/stop_circle:", color="orange")
-        when = f"Started {words.date_text(last.started_unix)}, {words.ago(last.started_unix)}"
+        when = f"Started {words.date_text(last.started_unix)}, {words.age_text(last.started_unix)}"
         summary = f"{when}, took {words.seconds(last.seconds)}, {last.ranks} ranks, device {last.device}"
         st.caption(summary, width="content")
 

@@ -69,7 +69,7 @@ def _watch(command: str) -> None:
     with st.container(border=True, key=f"machine-{command}-running"):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.badge("running", icon=":material/progress_activity:", color="blue")
-            text = f"`workbench {' '.join(job.arguments)}`, started {words.ago(job.started_unix)}"
+            text = f"`workbench {' '.join(job.arguments)}`, started {words.age_text(job.started_unix)}"
             st.markdown(text, width="content")
             if button_pressed(st.button, "Stop", f"machine-{command}-stop", icon=":material/stop:"):
                 jobs.interrupt(job)
@@ -119,7 +119,7 @@ def _checks(job: Job) -> None:
             border="horizontal",
             hide_index=True,
         )
-    st.caption(f"Examined {words.ago(job.started_unix)}.")
+    st.caption(f"Examined {words.age_text(job.started_unix)}.")
 
 
 def selftest() -> None:

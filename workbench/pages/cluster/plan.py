@@ -14,11 +14,11 @@ from engine.config.layout import layout_of
 from engine.config.presets import PRESETS
 from tuning.predict.answer import Forecast
 from tuning.predict.cluster import catalogue
-from tuning.predict.placement.place import Placed
+from tuning.predict.placement.place import PlacementReport
 from tuning.predict.placement.signatures.decoder import choose_by_seconds
 from tuning.predict.placement.traffic_map import TrafficMap, traffic_of
 from tuning.predict.plan import plans
-from tuning.predict.plan.plans import Planned
+from tuning.predict.plan.plans import PlanResult
 from tuning.predict.plan.track_record import Record
 from tuning.predict.target import Target
 from workbench.analysis import planning
@@ -47,7 +47,7 @@ between = {bytes_per_second_per_node = 400e9, alpha_seconds = 5e-6}
 """
 
 
-class Asked(NamedTuple):
+class PlanQuery(NamedTuple):
     """A question: a cluster, its nodes (0: as many as it has, else one), a model, sequences a step and their length."""
 
     cluster: str
@@ -69,7 +69,7 @@ def page() -> None:
     draw_guarded(schedules.draw)
 
 
-def _form() -> Asked:
+def _form() -> PlanQuery:
     clusters = [HERE, *catalogue.names(), TYPED]
     with st.container(border=True, key="plan-form"):
         first, second = st.columns([1.2, 2])
@@ -89,7 +89,7 @@ def _form() -> Asked:
             if cluster == TYPED
             else ""
         )
-    return Asked(cluster, nodes, model, batch, sequence, text)
+    return PlanQuery(cluster, nodes, model, batch, sequence, text)
 
 
 def _choice(label: str, name: str, options: list[str], first: str, about: str) -> str:
@@ -121,7 +121,7 @@ def _to_link(name: str, key: str) -> None:
 
 
 @st.cache_data(ttl=600, max_entries=16, show_spinner="Looking through all legal layouts ...")
-def _compute_plan(asked: Asked, home_folder: Path) -> Planned:
+def _compute_plan(asked: PlanQuery, home_folder: Path) -> PlanResult:
     target = _target(asked, home_folder)
     values: dict[str, Any] = {
         "model.preset": asked.model,
@@ -138,7 +138,7 @@ def _precision(target: Target) -> dict[str, str]:
     return {"precision": "fp32", "memory.parameters": "fp32"}
 
 
-def _target(asked: Asked, home_folder: Path) -> Target:
+def _target(asked: PlanQuery, home_folder: Path) -> Target:
     if asked.cluster == TYPED:
         return planning.parse_target(asked.text)
     if asked.cluster == HERE:
@@ -151,7 +151,7 @@ def _record(home_folder: Path) -> Record:
     return planning.record_of_home(home_folder)
 
 
-def _answer(asked: Asked) -> None:
+def _answer(asked: PlanQuery) -> None:
     planned = _compute_plan(asked, home())
     record = _record(home()) if asked.cluster == HERE else None
     cluster = planned.target.cluster
@@ -176,7 +176,7 @@ def _answer(asked: Asked) -> None:
     _command(asked, _precision(planned.target))
 
 
-def _others(planned: Planned) -> None:
+def _others(planned: PlanResult) -> None:
     with st.expander("Why not other layouts, and what would save memory", expanded=not planned.best):
         lines = plan_text.why_not(planned.families)
         table(
@@ -194,7 +194,7 @@ def _others(planned: Planned) -> None:
             st.caption(f":material/info: {words.escape(note)}")
 
 
-def _place(planned: Planned) -> None:
+def _place(planned: PlanResult) -> None:
     """Ranks on hosts and what goes between them, of one of the best layouts."""
     st.header("Ranks on hosts", anchor=False, divider=True)
     names = [_name(row) for row in planned.best]
@@ -217,7 +217,7 @@ def _place(planned: Planned) -> None:
         _orders(placed)
 
 
-def _orders(placed: Placed) -> None:
+def _orders(placed: PlacementReport) -> None:
     """Where devices or links differ: which order of the ranks is best, and what others come to."""
     st.markdown(
         "\n".join(
@@ -259,7 +259,7 @@ def _draw_track_record(record: Record) -> None:
         number_table(plan_text.track_record_columns(record.rows), "plan-held")
 
 
-def _command(asked: Asked, more: dict[str, str]) -> None:
+def _command(asked: PlanQuery, more: dict[str, str]) -> None:
     """The same on the command line; a typed cluster is a file there."""
     where = {HERE: "", TYPED: " --cluster FILE.toml"}.get(
         asked.cluster, f" --cluster {asked.cluster} --nodes {asked.nodes}"

@@ -18,7 +18,13 @@ from engine.schedules.actions import Costs, Plan, Work
 from engine.schedules.simulate import simulate
 from engine.schedules.skip_pipe import relative_sizes
 from tuning.predict.simulation.simulate import simulate_config
-from workbench.figures.anatomy.schedule import Timed, TimedSeries, draw_timed, pipeline_actions, timed_series
+from workbench.figures.anatomy.schedule import (
+    TimedAction,
+    TimedSeries,
+    draw_timed,
+    pipeline_actions,
+    timed_series,
+)
 from workbench.home.calibrations import target_of
 from workbench.pages.run.settings import MOST_ACTIONS
 from workbench.pages.widgets.common import home, run_rows, snapshot
@@ -111,7 +117,7 @@ def _planned_series(chosen: Plan, measured: TimedSeries, sizes: Sequence[float] 
     backward = median(Work.BACKWARD, 0.0)
     costs = Costs(forward, backward, median(Work.INPUT, backward / 2), median(Work.WEIGHT, backward / 2))
     actions = [
-        Timed(rank, action.work, action.micro_batch, action.stage, start, end - start)
+        TimedAction(rank, action.work, action.micro_batch, action.stage, start, end - start)
         for rank, spans in enumerate(simulate(chosen, costs, sizes).spans)
         for action, start, end in spans
     ]
@@ -126,7 +132,7 @@ def _simulated_series(config: RunConfig, chosen: Plan) -> TimedSeries | str:
     except InputError as error:
         return error.remedy
     actions = [
-        Timed(
+        TimedAction(
             place,
             span.action.work,
             span.action.micro_batch,

@@ -68,7 +68,7 @@ def page() -> None:
     answer_of_click("run-new")
     answer_of_click("prune")
     control.follow_start()
-    control.pruning()
+    control.pruning_result()
     transfer.draw_import_result()
     show_store_note()
     redraw_on_change(_outcomes)
@@ -87,7 +87,7 @@ def page() -> None:
         _omission_note(matches)
     chosen = _run_chooser([line.id for line in matches])
     kind = next(line.kind for line in lines if line.id == chosen)
-    draw_guarded(lambda: study_details.details(chosen) if kind == "study" else details.details(chosen))
+    draw_guarded(lambda: study_details.draw_study(chosen) if kind == "study" else details.draw_run(chosen))
 
 
 def _asked_for_one(ids: list[str]) -> bool:

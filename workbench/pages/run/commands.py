@@ -20,7 +20,7 @@ from engine.config.validation import live_changes
 from engine.run import answers as run_commands
 from engine.run import answers as run_orders
 from engine.run import commands, run_folder
-from engine.run.answers import Waiting
+from engine.run.answers import PendingOrder
 from tuning.storage.commands import send
 from tuning.storage.study_folder import STUDIES
 from workbench.home import control, traces
@@ -57,7 +57,7 @@ def _draw_commands(run_id: str, going: bool) -> None:
 def _command_parts(folder: Path, going: bool) -> None:
     """Traces have a tab of their own for how far they are."""
     answers = [order for order in run_commands.run_answers(folder) if order.command not in commands.BETWEEN]
-    waiting = run_commands.waiting(folder, SNAPSHOT)
+    waiting = run_commands.pending_orders(folder, SNAPSHOT)
     for order in waiting:
         if going:
             st.progress(order.fraction, f"Memory snapshot: {_snapshot_progress(order)}")
@@ -72,7 +72,7 @@ def _command_parts(folder: Path, going: bool) -> None:
         st.caption(f"To take a snapshot of each rank's memory while a run is running: `{command}`.")
 
 
-def _snapshot_progress(order: Waiting) -> str:
+def _snapshot_progress(order: PendingOrder) -> str:
     if order.first is None:
         return "requested; ranks begin two steps after they have seen the request."
     if order.state == "recording":
@@ -191,7 +191,7 @@ def _files(folder: Path, trace: Trace, first: int) -> None:
     if path is None:
         seconds = time.monotonic() - _merging()[1][trace.files[0]].since
         title.caption(
-            f":material/hourglass_top: The ranks' files are merged into one: {words.rough(seconds)} so far."
+            f":material/hourglass_top: The ranks' files are merged into one: {words.rough_duration(seconds)} so far."
         )
         return
     title.caption(f"`{path}`")

@@ -15,7 +15,7 @@ from engine.run import run_folder
 from tuning.storage.commands import send
 from workbench.home import control, maintenance
 from workbench.home.inputs import assignments, check_tree, read_tree, set_dotted
-from workbench.home.maintenance import Pruned
+from workbench.home.maintenance import PruneResult
 from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.pages.run.commands import SNAPSHOT
@@ -167,7 +167,7 @@ def make_room() -> None:
             _remove(would, arguments)
 
 
-def _remove(would: Pruned, arguments: list[str]) -> None:
+def _remove(would: PruneResult, arguments: list[str]) -> None:
     size = f"{would.freed_bytes / 1e6:,.1f} MB"
     st.caption(f"{size} of {words.several(len(would.runs), 'runs')} would go. Results stay.")
     label = f"Remove {size}"
@@ -177,7 +177,7 @@ def _remove(would: Pruned, arguments: list[str]) -> None:
         st.rerun()
 
 
-def pruning() -> None:
+def pruning_result() -> None:
     """How the removal that this browser asked for ended."""
     job = _job(st.session_state.get(PRUNING))
     if job is None:

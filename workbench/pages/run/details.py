@@ -40,7 +40,7 @@ LOG_LINES = 200
 SHORT_LOG = 22
 
 
-def details(run_id: str) -> None:
+def draw_run(run_id: str) -> None:
     """The run's headline, then one view of it."""
     records, view = snapshot(run_id), runs.load(home() / run_id)
     summary = summary_of(view) or _empty_summary(view)

@@ -119,7 +119,7 @@ def _machine(snapshot: Snapshot) -> None:
 
 def gpu_troubles(snapshot: Snapshot) -> None:
     """When the driver did not answer for a GPU, and whether it did again."""
-    for line in machine.troubles(snapshot.launcher_events):
+    for line in machine.driver_failures(snapshot.launcher_events):
         st.caption(f":material/warning: {words.escape(line)}.")
 
 

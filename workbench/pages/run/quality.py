@@ -40,7 +40,7 @@ def draw_trained(config: Mapping[str, Any], summary: RunSummary) -> None:
     """
     draw_adapted(summary)
     draw_partial(summary)
-    if summary.adapted is None and (told := step.adapting(config.get("train") or {})):
+    if summary.adapted is None and (told := step.adapter_text(config.get("train") or {})):
         st.caption(f":material/tune: {told}")
     if summary.update is not None:
         st.caption(f":material/memory: {step.update(summary.update)}.")

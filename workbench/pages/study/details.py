@@ -19,7 +19,7 @@ from tuning.spec.objectives import text
 from workbench.analysis.command_report import CommandReport
 from workbench.analysis.picks import Pick
 from workbench.analysis.studies import StudySnapshot
-from workbench.analysis.winner_explanation import Why, line
+from workbench.analysis.winner_explanation import WinnerExplanation, line
 from workbench.figures import study as study_figures
 from workbench.figures.search import front
 from workbench.figures.search.downsampling import downsample_front
@@ -120,7 +120,7 @@ def _front(result: StudyResult, place: str) -> None:
     table(study_text.front(result), f"{place}-front-table")
 
 
-def details(name: str) -> None:
+def draw_study(name: str) -> None:
     """Result line, numbers, figure, table, and what mattered."""
     found = study(name)
     with st.container(horizontal=True, vertical_alignment="center", key="study-badges"):
@@ -164,7 +164,7 @@ def headline(study: StudySnapshot, place: str) -> None:
     if study.result.left_alone:
         with st.expander("Knobs left alone", icon=":material/do_not_touch:", key=f"{place}-left-alone"):
             table(study_text.fixed_knob_columns(study.result), f"{place}-left-alone-table")
-    if columns := study_text.columns(study.result):
+    if columns := study_text.confirmation_columns(study.result):
         with st.expander("Measured again", icon=":material/balance:", key="study-rounds"):
             _course(study.result)
             table(columns, "study-rounds-table")
@@ -197,7 +197,7 @@ def result_line(result: StudyResult) -> None:
 
 def _course(result: StudyResult) -> None:
     """How the arms were told apart; nothing where a round or two say it all."""
-    series, rounds = study_figures.courses(result), result.confirmation_rounds
+    series, rounds = study_figures.arm_curves(result), result.confirmation_rounds
     if rounds and max((len(course.rounds) for course in series), default=0) > 2:
         plain = any(arm.is_baseline for arm in rounds.arms)
         yardstick = "the baseline" if plain else "the best of the search"
@@ -208,7 +208,7 @@ def _course(result: StudyResult) -> None:
         st.caption(f":material/timer_off: {words.escape(rounds.spared)}.")
 
 
-def _why_it_wins(why: Why) -> None:
+def _why_it_wins(why: WinnerExplanation) -> None:
     """Where the winner's time goes, beside another run."""
     with st.expander(f"Why {why.winner} wins", icon=":material/help:", key="study-why"):
         st.markdown(words.escape(line(why)))

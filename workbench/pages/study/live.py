@@ -61,7 +61,7 @@ def section(found: StudySnapshot) -> None:
         st.page_link(
             PAGES["Live"], label=report.run, icon=":material/monitoring:", query_params={"run": report.run}
         )
-        st.caption(live_report.standing(report))
+        st.caption(live_report.run_progress(report))
     if report.measuring and report.state != "ended":
         st.caption(f":material/experiment: Measuring {report.measuring}.")
     if report.over:

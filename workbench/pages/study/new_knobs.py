@@ -12,7 +12,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.config.environment import VARIABLES, silent
+from engine.config.environment import VARIABLES, ineffective_reason
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import UNSET, facts_of
 from engine.config.run_config import RunConfig
@@ -188,7 +188,7 @@ def _count(ranks: int) -> str:
 
 
 def _silent(key: str, kind: str, ranks: int) -> str | None:
-    return silent(key.rpartition(".")[2], kind, ranks)
+    return ineffective_reason(key.rpartition(".")[2], kind, ranks)
 
 
 def _variable_label(key: str) -> str:

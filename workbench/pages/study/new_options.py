@@ -91,7 +91,7 @@ def _room(asked: int, config: RunConfig, ranks: int) -> None:
     try:
         if asked > 1:
             device_slices.slices(asked, ranks, config)
-        found = device_slices.room(ranks, config)
+        found = device_slices.host_devices(ranks, config)
     except InputError as error:
         if asked > 1:
             wrong_value(str(error))

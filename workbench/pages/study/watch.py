@@ -111,7 +111,7 @@ def _headline(found: StudySnapshot) -> None:
         _buttons(view, done < total, found.result)
     rounds = found.result.confirmation_rounds
     if view.alive and status.phase == "confirm" and rounds and rounds.allowed:
-        st.progress(min(1.0, (rounds.used or 0.0) / rounds.allowed), study_text.confirming(rounds))
+        st.progress(min(1.0, (rounds.used or 0.0) / rounds.allowed), study_text.confirmation_progress(rounds))
     else:
         st.progress(min(1.0, done / total) if total else 0.0)
 

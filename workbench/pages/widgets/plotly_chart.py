@@ -66,19 +66,19 @@ def _shared_spec(
     return _spec(_draw(), alt)
 
 
-class Clicked(NamedTuple):
+class ClickedPoint(NamedTuple):
     """A point that was clicked: where it is, and its ``customdata``."""
 
     x: Any
     about: Any
 
 
-def clickable_chart(drawing: go.Figure, key: str, alt: str) -> Clicked | None:
+def clickable_chart(drawing: go.Figure, key: str, alt: str) -> ClickedPoint | None:
     """The same, and the point that was clicked, once."""
     spec = _spec(drawing, alt) | {"clickable": True}
     told = _component(key=key, data=spec, height=int(drawing.layout.height), on_clicked_change=lambda: None)
     point = told.get("clicked")
-    return Clicked(point.get("x"), point.get("about")) if isinstance(point, dict) else None
+    return ClickedPoint(point.get("x"), point.get("about")) if isinstance(point, dict) else None
 
 
 def _spec(drawing: go.Figure, alt: str) -> dict[str, Any]:

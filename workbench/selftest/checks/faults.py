@@ -33,7 +33,7 @@ _MOST_SEQUENCES = 2**20
 
 
 @dataclass(slots=True)
-class _Harmed:
+class _FaultResult:
     """A run to which something was done, and the seconds from then to its ending; None if nothing was done."""
 
     outcome: RunOutcome
@@ -91,7 +91,9 @@ def hung_rank(bench: Bench) -> Verdict:
     return verdict_of(wrong, f"{harmed.outcome.reason} ({bench.describe_backend(config)})", measured)
 
 
-def _harm(bench: Bench, session: Session, config: RunConfig, label: str, number: signal.Signals) -> _Harmed:
+def _harm(
+    bench: Bench, session: Session, config: RunConfig, label: str, number: signal.Signals
+) -> _FaultResult:
     """Run, and send the victim's process a signal once every rank has taken a few steps."""
     told: list[Path] = []
     done: list[float] = []
@@ -105,7 +107,7 @@ def _harm(bench: Bench, session: Session, config: RunConfig, label: str, number:
 
     began = time.monotonic()
     outcome, _ = bench.run(session, config, label, late, follow)
-    return _Harmed(outcome, told[0], time.monotonic() - done[0] if done else None)
+    return _FaultResult(outcome, told[0], time.monotonic() - done[0] if done else None)
 
 
 def _kill_rank(folder: Path, number: signal.Signals, done: list[float]) -> None:

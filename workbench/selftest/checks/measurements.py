@@ -37,11 +37,11 @@ _SMALLEST = {"model.layers": 1, "model.hidden": 32, "model.ffn_hidden": 64, "bat
 
 def calibration(bench: Bench) -> Verdict:
     """Every curve of ``workbench calibrate --quick``; nothing of it is stored in the user's home."""
-    from engine.launch.measure.calibrate import Asked, calibrate
+    from engine.launch.measure.calibrate import CalibrationRequest, calibrate
 
     ranks = bench.ranks
     device = "cpu" if bench.why_not_cuda(ranks) else "cuda"
-    found = calibrate(bench.home, Asked(ranks, True, device), lambda: False, lambda told: None)
+    found = calibrate(bench.home, CalibrationRequest(ranks, True, device), lambda: False, lambda told: None)
     bench.keep("calibration.json", found.as_dict())
     wrong = [] if found.complete else ["it is not complete"]
     for curve in found.curves:

@@ -91,14 +91,14 @@ def losses_of(
     ranks = [methods.Process(target=run_rank, args=(rank, *where), daemon=True) for rank in range(world_size)]
     for process in ranks:
         process.start()
-    problem = trouble(ranks, folder)
+    problem = first_failure(ranks, folder)
     for process in ranks:
         process.kill()
         process.join()
     return problem or summary_of(config, folder.name, backend, RunRecords(folder / run_folder.RECORDS)).losses
 
 
-def trouble(ranks: list[Any], folder: Path) -> str | None:
+def first_failure(ranks: list[Any], folder: Path) -> str | None:
     """Wait for all ranks; what went wrong with the first that failed, None if none did."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < until:

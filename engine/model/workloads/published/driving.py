@@ -124,7 +124,7 @@ class Driver(nn.Module):
         return road.completed
 
 
-class Moved(NamedTuple):
+class EnvironmentStep(NamedTuple):
     """What a step led to."""
 
     seen: np.ndarray[Any, np.dtype[np.float32]]
@@ -153,7 +153,7 @@ class Road:
         self._start, self.completed = float(self._vehicle.position[0]), 0.0
         return self._flat(seen)
 
-    def step(self, action: int) -> Moved:
+    def step(self, action: int) -> EnvironmentStep:
         """A second."""
         seen, shaped, terminated, truncated, _ = self._env.step(action)
         vehicle, before = self._vehicle, self.completed
@@ -161,7 +161,7 @@ class Road:
         hard = bool(vehicle.crashed or not vehicle.on_road)
         over = bool(terminated or truncated or hard or self.completed >= 1)
         own = _WORTH * (self.completed - before) * self._factor() - _COLLISION * bool(vehicle.crashed)
-        return Moved(self._flat(seen), float(shaped) if self._shaped else own, over)
+        return EnvironmentStep(self._flat(seen), float(shaped) if self._shaped else own, over)
 
     @property
     def _vehicle(self) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.comm.channel import Channel, UnderWay
+from engine.comm.channel import AsyncCall, Channel
 from engine.model.workload import Mean, OwnStep, StepInput, StepResult, StepSetting
 from engine.model.workloads.published.options import needs_adamw
 
@@ -132,8 +132,8 @@ class Star:
             )
         elif self._rank:
             answer = torch.empty_like(mine)
-            UnderWay(self._channel.send(mine, 0)).wait()
-            UnderWay(self._channel.receive(answer, 0)).wait()
+            AsyncCall(self._channel.send(mine, 0)).wait()
+            AsyncCall(self._channel.receive(answer, 0)).wait()
         else:
             answer = self._serve(mine, x, turn)
         return self._decode_message(answer, x, turn, -2)
@@ -144,13 +144,13 @@ class Star:
         ranks = range(1, channel.size)
         got = [mine, *(torch.empty_like(mine) for _ in ranks)]
         for rank in ranks:
-            UnderWay(channel.receive(got[rank], rank)).wait()
+            AsyncCall(channel.receive(got[rank], rank)).wait()
         mean = torch.stack([self._decode_message(one, x, turn, rank) for rank, one in enumerate(got)]).mean(
             dim=0
         )
         answer, self._server_rest = self._compress(mean, self._server_rest, turn, -2)
         for sent in [channel.send(answer, rank) for rank in ranks]:
-            UnderWay(sent).wait()
+            AsyncCall(sent).wait()
         return answer
 
     @property

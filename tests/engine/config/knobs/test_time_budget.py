@@ -7,11 +7,11 @@ import random
 import pytest
 
 from engine.config.knobs.batch_ramp import sequences
-from engine.config.knobs.time_budget import Due, longest
+from engine.config.knobs.time_budget import OverheadSeconds, longest
 from engine.config.run_config import RunConfig, parse
 
 
-def taken(config: RunConfig, step: int, length: int, pace: float, due: Due) -> float:
+def taken(config: RunConfig, step: int, length: int, pace: float, due: OverheadSeconds) -> float:
     """Seconds from ``step`` to the end of a run of that length, one step and what follows it at a time."""
     whole = config.with_values({"train.steps": max(1, length)})
     seconds, every, saves = 0.0, config.train.validate_every, config.checkpoint.every_steps
@@ -39,7 +39,7 @@ def test_the_longest_run_is_through_in_time_and_one_step_more_is_not(seed: int) 
         }
     )
     step, pace, left = draw.randrange(0, 30), draw.uniform(0.001, 0.2), draw.uniform(0.0, 60.0)
-    due = Due(draw.uniform(0.0, 4.0), draw.uniform(0.0, 2.0))
+    due = OverheadSeconds(draw.uniform(0.0, 4.0), draw.uniform(0.0, 2.0))
     found = longest(config, step, left, pace, due)
     if found == step:  # there is no time for one more
         assert taken(config, step, step + 1, pace, due) > left
@@ -50,4 +50,4 @@ def test_the_longest_run_is_through_in_time_and_one_step_more_is_not(seed: int) 
 
 def test_a_run_without_time_left_has_no_more_steps() -> None:
     config = parse({"batch": {"global_batch": 8, "micro_batch": 2}, "train": {"seconds": 1.0}})
-    assert longest(config, 12, -3.0, 0.1, Due(1.0, 0.0)) == 12
+    assert longest(config, 12, -3.0, 0.1, OverheadSeconds(1.0, 0.0)) == 12

@@ -40,7 +40,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 def own() -> list[lab.Lab]:
     """Labs that this process set up."""
-    return [one for one in registry.standing() if one.pid == os.getpid()]
+    return [one for one in registry.list_labs() if one.pid == os.getpid()]
 
 
 class Fault:
@@ -64,7 +64,9 @@ class Fault:
 
 def labs_in_use() -> list[lab.Lab]:
     """Own labs, or the kept one of these tests."""
-    return own() or [one for one in registry.standing() if one.shape == Shape((2, 2), (200_000,) * 2, 50_000)]
+    return own() or [
+        one for one in registry.list_labs() if one.shape == Shape((2, 2), (200_000,) * 2, 50_000)
+    ]
 
 
 def turn(one: lab.Lab, number: int, way: str) -> None:
@@ -97,7 +99,7 @@ def test_a_link_that_goes_down_ends_the_run_and_the_next_one_runs(
     again, summary = execute(session, small(parallel__dp=8, **SMALL).with_values({"lab": LAB}))
     assert again.good, again
     assert len(summary.losses) == 3
-    assert broken[0] not in registry.standing()
+    assert broken[0] not in registry.list_labs()
 
 
 @needs_lab
@@ -132,7 +134,7 @@ def test_a_kept_lab_with_a_link_down_is_not_used_and_is_made_anew(session: Sessi
         assert len(own()) == 1
         assert registry.keep(kept.shape).complete
     finally:
-        kept.down()
+        kept.tear_down()
 
 
 @pytest.mark.drawn(1, of="links that go down")

@@ -40,10 +40,10 @@ PAYLOAD = 1448 / 1514
 def made() -> Iterator[lab.Lab]:
     """A lab of two islands."""
     one = lab.make_process_lab(TWO)
-    one.up()
+    one.set_up()
     yield one
-    one.down()
-    assert one not in registry.standing()
+    one.tear_down()
+    assert one not in registry.list_labs()
 
 
 @needs_lab
@@ -65,17 +65,17 @@ def test_every_link_is_measured_within_five_percent(made: lab.Lab) -> None:
 @needs_lab
 def test_links_that_are_not_limited_are_not_measured() -> None:
     one = lab.make_process_lab(Shape((1, 1), (0, 0), 20_000))
-    one.up()
+    one.set_up()
     try:
         assert [link.name for link in read_rates(one.links)] == ["island 0", "island 1"]
     finally:
-        one.down()
+        one.tear_down()
 
 
 @needs_lab
 def test_second_cards_carry_their_rate_and_reach_their_island_alone() -> None:
     one = lab.make_process_lab(Shape((2, 1), (80_000, 40_000), 20_000, 120_000))
-    one.up()
+    one.set_up()
     try:
         assert one.complete
         cards = {link.name: rates for link, rates in read_rates(one.links).items() if "second" in link.name}
@@ -88,7 +88,7 @@ def test_second_cards_carry_their_rate_and_reach_their_island_alone() -> None:
             True,
         ]
     finally:
-        one.down()
+        one.tear_down()
 
 
 def reaches(one: lab.Lab, address: str) -> bool:
@@ -123,13 +123,13 @@ def test_a_link_that_does_not_carry_its_rate_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(build, "shape", less)
     one = lab.make_process_lab(TWO)
     with pytest.raises(LabError) as refused:
-        one.up()
+        one.set_up()
     asked = next(link.rate_kbit for link in one.links if link.name == name) / 1000
     assert f"{name} was asked to carry {asked:g} Mbit/s, and carries {asked * 0.8:.0f}"[:-2] in str(
         refused.value
     )
     assert "\n" not in str(refused.value)
-    assert one not in registry.standing()
+    assert one not in registry.list_labs()
 
 
 @needs_lab
@@ -212,7 +212,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """Runs in one lab of two islands, which the first of them sets up."""
     with Session(tmp_path_factory.mktemp("home")) as warm:
         yield warm
-    assert not [one for one in registry.standing() if one.pid == os.getpid()]
+    assert not [one for one in registry.list_labs() if one.pid == os.getpid()]
 
 
 SMALL: dict[str, Any] = {

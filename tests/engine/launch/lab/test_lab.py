@@ -46,29 +46,29 @@ def left() -> list[str]:
 @needs_lab
 def test_a_lab_is_complete_when_up_and_gone_when_down() -> None:
     made = lab.make_process_lab(even(3, 100.0))
-    made.up()
+    made.set_up()
     try:
-        assert made in registry.standing()
+        assert made in registry.list_labs()
         assert made.complete
         assert not made.deserted
         assert made.shape == even(3, 100.0)
     finally:
-        made.down()
-    assert made not in registry.standing()
+        made.tear_down()
+    assert made not in registry.list_labs()
     assert not [name for name in left() if f"-{os.getpid()}-" in name and "-3x100000-" in name]
 
 
 @needs_lab
 def test_links_that_stand_can_be_held_to_another_rate() -> None:
     made = lab.make_process_lab(even(2, 100.0))
-    made.up()
+    made.set_up()
     try:
         slower = [replace(link, rate_kbit=20_000) for link in made.links]
         build.shape(slower)
         told = {end: shaped(*end) for link in slower for end in (link.near, link.far)}
         assert set(told.values()) == {"20Mbit"}, told
     finally:
-        made.down()
+        made.tear_down()
 
 
 def shaped(namespace: str, interface: str) -> str:
@@ -82,11 +82,11 @@ def shaped(namespace: str, interface: str) -> str:
 def test_nothing_shows_among_the_machines_own_interfaces() -> None:
     before = Path("/proc/net/dev").read_text(encoding="ascii").count("\n")
     made = lab.make_process_lab(even(2, None))
-    made.up()
+    made.set_up()
     try:
         assert Path("/proc/net/dev").read_text(encoding="ascii").count("\n") == before
     finally:
-        made.down()
+        made.tear_down()
 
 
 @needs_lab
@@ -111,15 +111,15 @@ def test_a_command_that_fails_leaves_nothing() -> None:
     made = lab.make_process_lab(even(2, 10.0))
     subprocess.run(["ip", "netns", "add", made.namespaces[1]], check=True)
     with pytest.raises(LabError, match="File exists"):
-        made.up()
-    assert made not in registry.standing()
+        made.set_up()
+    assert made not in registry.list_labs()
 
 
 @needs_lab
 def test_what_a_killed_owner_left_is_swept() -> None:
     script = (
         "import time; from engine.launch.lab import lab; from engine.config.network import Shape;"
-        "made = lab.make_process_lab(Shape((1, 2), (50_000, 0), 20_000)); made.up();"
+        "made = lab.make_process_lab(Shape((1, 2), (50_000, 0), 20_000)); made.set_up();"
         "print(made.switch, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as owner:
@@ -132,9 +132,9 @@ def test_what_a_killed_owner_left_is_swept() -> None:
         assert made not in registry.sweep()
         owner.send_signal(signal.SIGKILL)
     assert made.deserted
-    assert made in registry.standing()
+    assert made in registry.list_labs()
     assert made in registry.sweep()
-    assert made not in registry.standing()
+    assert made not in registry.list_labs()
 
 
 @needs_lab
@@ -153,7 +153,7 @@ def test_a_kept_lab_serves_one_place_at_a_time_and_outlives_it() -> None:
         removed, _ = registry.take_down()
         assert kept in removed
     finally:
-        kept.down()
+        kept.tear_down()
 
 
 @needs_lab
@@ -164,7 +164,7 @@ def test_half_a_kept_lab_is_set_up_again() -> None:
         assert not kept.complete
         assert registry.keep(even(2, 322.0)).complete
     finally:
-        kept.down()
+        kept.tear_down()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from engine.config.errors import InputError, RankError
 from engine.launch.measure import plan as plans
-from engine.launch.measure.calibrate import Asked, Ranks, calibrate
+from engine.launch.measure.calibrate import CalibrationRequest, Ranks, calibrate
 from engine.launch.measure.plan import CurvePlan, Machine, Size, StoppedError, group_sizes, measure, plan
 from engine.launch.measure.rank import Cell
 from engine.run.calibration import store
@@ -92,7 +92,7 @@ def test_a_stop_ends_a_curve_at_once() -> None:
 @pytest.mark.parametrize("ranks", [0, -1, 65])
 def test_a_number_of_ranks_that_cannot_be(tmp_path: Path, ranks: int) -> None:
     with pytest.raises(InputError, match="--ranks"):
-        calibrate(tmp_path, Asked(ranks), lambda: False, lambda _: None)
+        calibrate(tmp_path, CalibrationRequest(ranks), lambda: False, lambda _: None)
 
 
 def cell(size: int, name: str = "all_reduce") -> Cell:
@@ -119,7 +119,9 @@ def test_a_calibration_of_three_ranks_and_one_stopped(
 ) -> None:
     monkeypatch.setitem(plans._SECONDS, True, 2.0)
     labels: list[str] = []
-    done = calibrate(tmp_path, Asked(3, True, "cpu"), lambda: False, lambda p: labels.append(p.label))
+    done = calibrate(
+        tmp_path, CalibrationRequest(3, True, "cpu"), lambda: False, lambda p: labels.append(p.label)
+    )
     assert done.complete
     assert labels[0] == "starting ranks"
     assert len(labels) == len(done.curves) + 1
@@ -131,7 +133,10 @@ def test_a_calibration_of_three_ranks_and_one_stopped(
     assert store.load(path) == done
     seen: list[int] = []
     stopped = calibrate(
-        tmp_path, Asked(1, True, "cpu"), lambda: bool(seen), lambda p: seen.extend([1] * (p.done > 0))
+        tmp_path,
+        CalibrationRequest(1, True, "cpu"),
+        lambda: bool(seen),
+        lambda p: seen.extend([1] * (p.done > 0)),
     )
     assert not stopped.complete
     assert len(stopped.curves) == 1

@@ -36,16 +36,16 @@ def test_the_hosts_of_a_lab_are_told_apart_by_what_they_reach() -> None:
         assert together is not None
         assert 0.3 * 20.0 < together * 8 / 1e6 < 2 * 20.0, "two hosts share one uplink"
     assert told[0].total == 12 and told[-1].done <= 12
-    assert all(not lab.pid or not lab.deserted for lab in registry.standing())
+    assert all(not lab.pid or not lab.deserted for lab in registry.list_labs())
 
 
 @needs_lab
 @pytest.mark.timeout(120)
 def test_it_can_be_stopped_and_leaves_nothing() -> None:
-    before = set(registry.standing())
+    before = set(registry.list_labs())
     said = list[Progress]()
     assert measure_lab(TWO_ISLANDS, lambda: len(said) > 1, said.append) is None
-    assert set(registry.standing()) == before
+    assert set(registry.list_labs()) == before
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from engine.footprint.side_factors import side_factors, side_parameters
 from engine.model.decoder import Decoder, Linear
 from engine.model.workloads.adapters import LowRank, TokenMixer
 from engine.model.workloads.text import DecoderBlueprint
-from engine.parallel.build import alone
+from engine.parallel.build import single_rank_axes
 from tests.support.runs import small
 
 LAYERS, LENGTH = 3, 32
@@ -33,7 +33,7 @@ def config(kind: str, **more: Any) -> Any:
 
 def build(kind: str, learned: bool = False) -> Decoder:
     """With ``learned`` what is trained is not what it was at first."""
-    decoder = DecoderBlueprint(config(kind)).stage(range(LAYERS), alone())
+    decoder = DecoderBlueprint(config(kind)).stage(range(LAYERS), single_rank_axes())
     if learned:
         numbers = torch.Generator().manual_seed(0)
         with torch.no_grad():

@@ -21,7 +21,7 @@ from engine.config.validation.rules import check
 from engine.model.data import open_documents
 from engine.model.experts.mixture import Text
 from engine.model.workloads.blueprint import open_blueprint
-from engine.parallel.build import alone, build_stages
+from engine.parallel.build import build_stages, single_rank_axes
 from tests.support.engine.local_sgd_runs import context_of
 from tests.support.engine.mixtures import SHAPE, OtherRanks, activations, mixture
 from tests.support.ranks import on_ranks
@@ -73,7 +73,9 @@ def one_step(rank: int, config: RunConfig, folder: str) -> tuple[float, int, int
 def token_by_token(config: RunConfig) -> tuple[float, dict[str, Tensor]]:
     """The mean loss of the same documents' tokens, balanced over all of them, and its gradients."""
     known = open_documents(config.data, longest_document(config), config.train.seed)
-    model = (blueprint := open_blueprint(config, alone())).stage(range(blueprint.blocks), alone(), False)
+    model = (blueprint := open_blueprint(config, single_rank_axes())).stage(
+        range(blueprint.blocks), single_rank_axes(), False
+    )
     weights = {name: one.detach().clone().requires_grad_() for name, one in model.named_parameters()}
     documents = [torch.from_numpy(known.tokens(one)) for one in known.training(0, DOCUMENTS)]
     count = sum(len(one) - 1 for one in documents)

@@ -21,7 +21,7 @@ from engine.footprint.footprint import largest
 from engine.footprint.weights import outer_bytes
 from engine.parallel.local_sgd.rounds import (
     AppliedAverage,
-    Flat,
+    FlatVector,
     LoopInput,
     Mean,
     Rounds,
@@ -50,7 +50,7 @@ class PulledLoop:
 
     def __init__(self, given: LoopInput) -> None:
         self._rounds, self._mixing = Rounds(given.rank, given.bring), given.settings.mixing
-        self._mean = Mean(Flat(given.pieces, given.rank.device), given.link, sharded=False)
+        self._mean = Mean(FlatVector(given.pieces, given.rank.device), given.link, sharded=False)
 
     def step(self) -> None:
         if self._rounds.is_over():

@@ -148,7 +148,7 @@ def test_a_file_keeps_everything(tmp_path: Path) -> None:
     path = store.save(tmp_path, made)
     assert path == tmp_path / "calibrations" / f"{made.fingerprint.id}.json"
     assert store.load(path) == made
-    assert store.find(tmp_path, made.fingerprint) == store.Found(made)
+    assert store.find(tmp_path, made.fingerprint) == store.CalibrationLookup(made)
 
 
 def test_a_curve_measured_again_replaces_the_older_one_only(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from profilers.rank.job_rank import ORDERS, Seat
+from profilers.rank.job_rank import ORDERS, RankRegistration
 from profilers.rank.orders.effective_step import EVENT
 from profilers.rank.orders.order_reader import JobOrders
 from profilers.steps.page import Page, shared_page
@@ -29,7 +29,7 @@ def _asked(folder: Path, page: Page, number: int, command: str) -> None:
 
 
 def _orders(folder: Path, page: Page, rank: int, told: Told, restarted: bool = False) -> JobOrders:
-    return JobOrders(Seat(folder, rank, 2, {}, restarted), torch.device("cpu"), page, told)
+    return JobOrders(RankRegistration(folder, rank, 2, {}, restarted), torch.device("cpu"), page, told)
 
 
 def test_both_ranks_take_an_order_at_the_same_step_and_tell_of_it(tmp_path: Path) -> None:

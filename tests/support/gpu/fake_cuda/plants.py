@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.compression.randomness import Draws
-from engine.model.copies import Arriving, Pinned
+from engine.model.copies import GpuPendingCopy, PinnedCopy
 from engine.model.decoder import Decoder
 from tests.support.gpu.fake_cuda.device import Stream
 
@@ -54,7 +54,7 @@ def _nothing(*_: object) -> None:
 
 
 #: Where each mistake is made, by the name that ``planted`` takes.
-def _let_go(away: Pinned) -> Callable[[], None]:
+def _let_go(away: PinnedCopy) -> Callable[[], None]:
     """Memory that is being copied is not held."""
     away.flats.clear()
     return lambda: None
@@ -66,9 +66,9 @@ PLANTS: dict[str, tuple[Any, str, Any]] = {
     "index": (Decoder, "forward", _index),
     "total": (Decoder, "forward", _total),
     "draws": (Draws, "__init__", _host_draws),
-    "copy_up_not_waited_for": (Arriving, "wait", lambda arriving: arriving.tensors),
+    "copy_up_not_waited_for": (GpuPendingCopy, "wait", lambda arriving: arriving.tensors),
     "copy_down_before_the_kernel": (Stream, "wait_stream", _nothing),
-    "copied_memory_used_early": (Pinned, "leave", _let_go),
+    "copied_memory_used_early": (PinnedCopy, "leave", _let_go),
     "memory_given_away_early": (torch.Tensor, "record_stream", _nothing),
     "host_reads_early": (Stream, "synchronize", _nothing),
 }

@@ -13,10 +13,10 @@ from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.execution.live.test_live_study import live_study
 from tuning.execution.executor import (
-    EnoughError,
+    EndOfSearchError,
+    EndOfTrialsError,
+    OfflineExecutor,
     OnStart,
-    OverError,
-    Played,
     Ran,
     ShouldStop,
     build_summary,
@@ -29,7 +29,7 @@ from tuning.study import run_study
 ENOUGH, DEAR = "another window costs too much", "rounds cost too much"
 
 
-class Windows(Played):
+class Windows(OfflineExecutor):
     """The machine becomes twice as fast after the baseline: every window looks as if it led by that much. Each one's
     values are faster by a quarter than those before, as the leader around it tells; there are ``searched`` windows.
     """
@@ -43,10 +43,10 @@ class Windows(Played):
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart = None, /
     ) -> Ran:
         if labels["purpose"] == CONFIRM and not self._rounds:
-            raise OverError(DEAR)
+            raise EndOfTrialsError(DEAR)
         if labels["purpose"] not in (CONFIRM, "baseline"):
             if not self._left:
-                raise EnoughError(ENOUGH)
+                raise EndOfSearchError(ENOUGH)
             self._left -= 1
         return super().__call__(config, labels, should_stop, on_start)
 

@@ -21,7 +21,7 @@ from tests.tuning.execution.live.test_live_study import PATIENCE_SECONDS, Live, 
 from tests.tuning.execution.live.test_lossy_windows import Lossy, lossy_study, undone
 from tuning.execution.live import ongoing_run
 from tuning.execution.live.ongoing_run import OngoingRun, runs_of
-from tuning.execution.live.pinned_values import BY, ByHand
+from tuning.execution.live.pinned_values import BY, PinnedValues
 from tuning.spec.study_file import StudyFile
 from tuning.storage import commands as inbox
 from tuning.storage.journal import Journal
@@ -256,20 +256,20 @@ def test_a_baseline_in_whose_window_somebody_set_a_value_is_measured_with_it(tmp
 
 def test_unpin_lifts_what_the_run_was_given_by_hand(tmp_path: Path) -> None:
     """Whoever asks, the controller that saw it or the next one; what the study could not pin stays, too."""
-    hand = ByHand(tmp_path)
+    hand = PinnedValues(tmp_path)
     hand.hold({"memory.recompute": "full"})
     hand.hold({"overlap.prefetch": 2})
     assert hand.values == {"memory.recompute": "full", "overlap.prefetch": 2}
     journal = Journal(tmp_path / JOURNAL)
-    for command in inbox.pending(tmp_path, []):
+    for command in inbox.pending_commands(tmp_path, []):
         known = {"id": command.id, "command": command.command, "arguments": command.arguments}
         journal.append(
             "command", **known, by=BY, accepted="overlap.prefetch" not in command.arguments, reason=""
         )
-    assert ByHand(tmp_path).values == hand.values == {"memory.recompute": "full", "overlap.prefetch": 2}
+    assert PinnedValues(tmp_path).values == hand.values == {"memory.recompute": "full", "overlap.prefetch": 2}
     about = {"id": "x", "command": "unpin", "arguments": {"memory.recompute": None}, "by": "command line"}
     journal.append("command", **about, accepted=True, reason="")
-    assert ByHand(tmp_path).values == hand.values == {"overlap.prefetch": 2}
+    assert PinnedValues(tmp_path).values == hand.values == {"overlap.prefetch": 2}
     hand.release()
     assert hand.values == {}
     journal.close()

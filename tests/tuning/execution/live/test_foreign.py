@@ -22,10 +22,10 @@ from engine.session import Session
 from tests.support.foreign import loop
 from tests.support.waiting import wait_until
 from tuning.execution.command.process import _GUARD, MARK
-from tuning.execution.executor import OverError
+from tuning.execution.executor import EndOfTrialsError
 from tuning.execution.live.bridge import FOLDER
 from tuning.execution.live.exploitation import rest
-from tuning.execution.live.limits import Ledger
+from tuning.execution.live.limits import SlowdownBudget
 from tuning.execution.live.ongoing_run import OngoingRun
 from tuning.execution.live.starter import Starter
 from tuning.execution.live.windows import LiveWindows
@@ -68,7 +68,7 @@ class Tuning:
         self.home, self.file, self.folder = home, file, home / STUDIES / file.name
         self.folder.mkdir(parents=True)
         self.starter = Starter(home, self.folder, file.name, file.live)
-        self.windows = LiveWindows(home, self.starter, Ledger(file.live))
+        self.windows = LiveWindows(home, self.starter, SlowdownBudget(file.live))
 
     def begun(self) -> OngoingRun:
         """The run, once its loop goes."""
@@ -160,7 +160,7 @@ def test_a_trainer_that_dies_ends_the_study_with_one_line(tmp_path: Path) -> Non
     (note,) = [note for note in StudyReader(tuning.folder).view().journal.notes if "the search ended" in note]
     assert "the trainer ended with exit code 1, after step" in note and "trainer.log" in note
     assert len(note.splitlines()) == 1
-    with pytest.raises(OverError, match="exit code 1"):
+    with pytest.raises(EndOfTrialsError, match="exit code 1"):
         tuning.starter.run(tuning.file.config)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from profilers.model.run_summary import RunSummary
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import OverError, SparedError, build_summary
+from tuning.execution.executor import CostlyBaselineError, EndOfTrialsError, build_summary
 from tuning.execution.live.leader import STEPS, Leader, drift_words, lead_of_window, may_lead_after_all
 from tuning.spec.study_file import parse
 
@@ -108,7 +108,7 @@ def test_half_a_round_is_not_begun_for_nothing() -> None:
         leader.rank(config, summary_with([seconds] * 4), again=False, spoilt=False)
     leader.check_round(one, 100_000)
     leader.check_round(other, 1)
-    with pytest.raises(OverError, match="would cost"):
+    with pytest.raises(EndOfTrialsError, match="would cost"):
         leader.check_round(other, 1)
 
 
@@ -141,13 +141,13 @@ def test_a_dear_baseline_is_spared_once() -> None:
     slow, one, other = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2, 4))
     for config, seconds in ((slow, 10.0), (one, 1.0), (other, 1.01)):
         leader.rank(config, summary_with([seconds, 1.01 * seconds] * 2), again=False, spoilt=False)
-    with pytest.raises(SparedError, match="again without the baseline"):
+    with pytest.raises(CostlyBaselineError, match="again without the baseline"):
         leader.check_round(slow, 500)
     leader.check_round(one, 500)
     leader.check_round(other, 500)
-    with pytest.raises(OverError, match="would cost") as over:
+    with pytest.raises(EndOfTrialsError, match="would cost") as over:
         leader.check_round(one, 1)
-    assert not isinstance(over.value, SparedError)
+    assert not isinstance(over.value, CostlyBaselineError)
 
 
 def summary_with(seconds: list[float]) -> RunSummary:

@@ -51,7 +51,7 @@ def test_windows_are_judged_beside_the_leader_as_it_is_then(tmp_path: Path) -> N
     tuning = Tuning(
         tmp_path / "home", study(base=base, live=live, space={"trainer.accumulation": [1, 2, 4, 8]})
     )
-    windows = LiveWindows(tuning.home, tuning.starter, tuning.windows._ledger, races=True)
+    windows = LiveWindows(tuning.home, tuning.starter, tuning.windows._slowdown, races=True)
 
     def window(trial: int, value: int, purpose: str = "sampler", steps: int = 8) -> Ran:
         """Of so many steps at the most: one that is to be given up has no end."""
@@ -74,7 +74,7 @@ def test_windows_are_judged_beside_the_leader_as_it_is_then(tmp_path: Path) -> N
             "0.8 s are no reason to give it up: the leader takes 1 s now"
         )
         assert better.leader_level == pytest.approx(2.0)
-        assert tuning.windows._ledger.level == pytest.approx(2.0), "nor is it a loss of the search"
+        assert tuning.windows._slowdown.level == pytest.approx(2.0), "nor is it a loss of the search"
         assert better.tokens_per_second == pytest.approx(64 / 0.8), "what was measured is told as it was"
         outcome, worse = window(3, 8, steps=ENDLESS)
         assert outcome.ending is Ending.PRUNED and "80 of the leader, as the machine is now" in outcome.reason
@@ -106,7 +106,7 @@ def test_what_was_given_up_counts_where_the_leader_is_as_slow_afterwards(tmp_pat
     tuning = Tuning(
         tmp_path / "home", study(base=base, live=live, space={"trainer.accumulation": [1, 2, 4, 8]})
     )
-    windows = LiveWindows(tuning.home, tuning.starter, tuning.windows._ledger, races=True)
+    windows = LiveWindows(tuning.home, tuning.starter, tuning.windows._slowdown, races=True)
     usual = tuning.file.config
 
     try:

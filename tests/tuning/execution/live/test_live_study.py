@@ -24,9 +24,9 @@ from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import RunRecords
 from tests.support.waiting import wait_until
-from tuning.execution.executor import OverError
-from tuning.execution.live.exploitation import Watched, rest
-from tuning.execution.live.limits import Ledger
+from tuning.execution.executor import EndOfTrialsError
+from tuning.execution.live.exploitation import RunWatch, rest
+from tuning.execution.live.limits import SlowdownBudget
 from tuning.execution.live.ongoing_run import RUNS
 from tuning.execution.live.starter import Starter
 from tuning.execution.live.windows import IDLE_SECONDS, LiveWindows
@@ -67,7 +67,7 @@ class Live:
         assert file.live is not None
         self.home, self.file, self.folder = home, file, home / STUDIES / file.name
         self.starter = Starter(home, self.folder, file.name, file.live)
-        self.windows = LiveWindows(home, self.starter, Ledger(file.live))
+        self.windows = LiveWindows(home, self.starter, SlowdownBudget(file.live))
 
     def search(self) -> dict[str, Any]:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -276,7 +276,7 @@ def test_a_window_after_a_stop_covers_the_steps_that_it_measured(tmp_path: Path)
         assert covered["end"] - covered["first"] >= file.config.train.steps - file.config.train.warmup
         inbox.send(after.run, "stop")
         assert wait_until(lambda: RunStatus.from_folder(after.run).state == "ended", PATIENCE_SECONDS)
-        with pytest.raises(OverError, match="was stopped"):
+        with pytest.raises(EndOfTrialsError, match="was stopped"):
             after.windows(config, labels, lambda: False)
         assert len(json.loads((after.folder / RUNS).read_text())["runs"]) == 2
     finally:
@@ -320,7 +320,7 @@ def test_what_is_set_by_hand_after_the_search_outlives_the_controller(tmp_path: 
         again = Live(tmp_path / "home", file)
         since = time.monotonic()
         stopped = rest(
-            again.windows, usual, "live", lambda: time.monotonic() - since > 6, Watched(drift=0.01)
+            again.windows, usual, "live", lambda: time.monotonic() - since > 6, RunWatch(drift=0.01)
         )
         assert isinstance(stopped, RunOutcome), "no drift, whatever its steps take"
         assert run.config.batch.micro_batch == 4

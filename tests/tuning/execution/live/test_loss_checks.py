@@ -21,8 +21,8 @@ from tests.tuning.execution.live.test_live_study import losses
 from tests.tuning.execution.live.test_lossy_windows import Lossy, lossy_study
 from tuning.analysis.confirmation import arms, winner
 from tuning.execution.executor import (
+    OfflineExecutor,
     OnStart,
-    Played,
     Ran,
     ShouldStop,
     build_summary,
@@ -34,8 +34,8 @@ from tuning.execution.live.loss_checks import (
     LEAST_STEPS,
     OF_THE_GAIN,
     TELLS,
-    Checked,
-    Checking,
+    LeaderLossChecks,
+    LossCheck,
     LossChecks,
 )
 from tuning.report.result import result
@@ -48,12 +48,12 @@ from tuning.study import run_study
 from workbench.analysis import live_report, studies
 
 
-def played(checks: LossChecks, end: int) -> list[Checked]:
+def played(checks: LossChecks, end: int) -> list[LossCheck]:
     """All checks of a run whose every step is looked at; a check does its steps twice, and is at them then."""
-    done, step = list[Checked](), checks.since
+    done, step = list[LossCheck](), checks.since
     while step < end:
         if steps := replace(checks, done=done).due(step, end):
-            done.append(Checked(step, steps))
+            done.append(LossCheck(step, steps))
             step += steps
         step += 1
     return done
@@ -94,7 +94,7 @@ def test_few_checks_lie_where_they_tell_most() -> None:
     assert [check.first for check in played(LossChecks(0.05, 3.3, 12, 200), 1000)] == [63, 126]
 
 
-class AtOnce(Played):
+class AtOnce(OfflineExecutor):
     """Windows that take no time."""
 
     def play(self, config: RunConfig, run: str) -> Ran:
@@ -105,20 +105,20 @@ def test_a_check_that_was_asked_for_and_told_counts_once(tmp_path: Path) -> None
     file = lossy_study(["none", "topk"], trials=2)
     result = run_study(file, tmp_path / STUDIES / file.name, AtOnce())
     row = next(row for row in result.trials if row.config["compression.method"] == "topk")
-    values, checking = file.search_space.config(row.config).flat(), Checking(file)
+    values, checking = file.search_space.config(row.config).flat(), LeaderLossChecks(file)
 
-    def done(*told: Measurement) -> Sequence[Checked]:
+    def done(*told: Measurement) -> Sequence[LossCheck]:
         found = checking.update_checks(replace(result, confirmations=[*told]), values, 60)
         assert found is not None
         return found.done
 
     assert done() == ()
     checking.ask(63, 10)
-    assert done() == (Checked(63, 10),), "withdrawn, or going on"
+    assert done() == (LossCheck(63, 10),), "withdrawn, or going on"
     told = replace(row, source=CHECK, steps_before=66, steps=10)
-    assert done(told) == (Checked(66, 10),)
+    assert done(told) == (LossCheck(66, 10),)
     checking.ask(200, 12)
-    assert done(told) == (Checked(66, 10), Checked(200, 12))
+    assert done(told) == (LossCheck(66, 10), LossCheck(200, 12))
 
 
 def test_a_search_is_checked_from_its_last_loss_on() -> None:

@@ -18,8 +18,8 @@ from profilers.records.reader import RunRecords
 from profilers.records.schema import UNDONE_EVENT
 from tests.tuning.execution.live.test_live_study import STEPS, Live, live_study, losses
 from tuning.execution.live import ongoing_run, windows
-from tuning.execution.live.limits import Ledger
-from tuning.execution.live.transition import Approach, live_values
+from tuning.execution.live.limits import SlowdownBudget
+from tuning.execution.live.transition import WindowTransitions, live_values
 from tuning.execution.live.windows import LiveWindows
 from tuning.spec.study_file import StudyFile
 from workbench.analysis import live_report, studies
@@ -42,7 +42,9 @@ class Lossy(Live):
         super().__init__(home, file)
         assert file.live is not None
         baseline = file.search_space.config(file.search_space.baseline[0])
-        self.windows = LiveWindows(home, self.starter, Ledger(file.live), Approach(baseline, file.guard))
+        self.windows = LiveWindows(
+            home, self.starter, SlowdownBudget(file.live), WindowTransitions(baseline, file.guard)
+        )
 
 
 def undone(folder: Path) -> list[dict[str, Any]]:
@@ -75,7 +77,7 @@ def test_a_lossy_window_is_on_the_steps_of_the_baseline_s(
         assert row["leader_trial"] == exact["number"] and row["over_baseline"] == row["leader_ratio"] > 0
     firsts = {first for first, _ in tuned.covered(found)}
     assert len(firsts) == 1
-    assert tuned.windows._approach._spoilt == (found["trials"][-1] == bad)
+    assert tuned.windows._transitions._spoilt == (found["trials"][-1] == bad)
     folder = tuned.to_the_end()
     assert len(losses(folder)) == STEPS
     assert {one["end"] - one["step"] for one in undone(folder)} == {tuned.file.config.train.steps}

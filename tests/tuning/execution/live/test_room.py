@@ -15,7 +15,7 @@ from tests.support.runs import small
 from tests.tuning.execution.live.test_live_study import Live, live_study
 from tuning.execution.executor import build_summary
 from tuning.execution.live import limits
-from tuning.execution.live.limits import lacking
+from tuning.execution.live.limits import memory_shortage
 
 MIB = 2**20
 
@@ -44,12 +44,14 @@ def test_what_a_turn_adds_by_formula_has_to_be_free_as_measured(values: dict[str
     wanted = now.with_values(values)
     more = (largest(wanted).total_bytes - largest(now).total_bytes) / MIB
     assert (more > 0) is grows
-    assert lacking(now, held(now, int(1024 - more) - 2), wanted) == ""
-    full = lacking(now, held(now, 1024), wanted)
+    assert memory_shortage(now, held(now, int(1024 - more) - 2), wanted) == ""
+    full = memory_shortage(now, held(now, 1024), wanted)
     assert ("predicted not to fit" in full and f"{more:,.0f} MiB more" in full) is grows
-    assert lacking(now, held(now, 4096), now) == "", "what runs fits"
+    assert memory_shortage(now, held(now, 4096), now) == "", "what runs fits"
     unlimited = now.with_values({"memory.limit_gib": None})
-    assert lacking(unlimited, held(unlimited, 1024), unlimited.with_values(values)) == "", "nothing is known"
+    assert memory_shortage(unlimited, held(unlimited, 1024), unlimited.with_values(values)) == "", (
+        "nothing is known"
+    )
 
 
 @pytest.mark.timeout(120)

@@ -11,7 +11,7 @@ import pytest
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import OverError
+from tuning.execution.executor import EndOfTrialsError
 from tuning.execution.live import starter as module
 from tuning.execution.live.starter import MOST_DEATHS, Starter
 
@@ -43,7 +43,7 @@ def starts_of(reached: list[int], folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert file.live is not None
     starter = Starter(folder, folder, file.name, file.live)
     monkeypatch.setattr(module.Starter, "_start_run", run.started)
-    with pytest.raises(OverError, match="gone"):
+    with pytest.raises(EndOfTrialsError, match="gone"):
         for _ in range(200):
             starter.run(file.config)
     return run.starts

@@ -9,13 +9,13 @@ import statistics
 import pytest
 
 from tuning.analysis.paired_comparison import reach
-from tuning.execution.live.window_value import Arm, Worth, _regret
+from tuning.execution.live.window_value import Arm, WindowValues, _regret
 
 SLOW = [1.0, 1.01, 0.99, 1.005]
 
 
-def worth(**windows: list[float]) -> Worth:
-    found = Worth()
+def worth(**windows: list[float]) -> WindowValues:
+    found = WindowValues()
     for name, seconds in windows.items():
         found.note(name, seconds)
     return found
@@ -23,14 +23,14 @@ def worth(**windows: list[float]) -> Worth:
 
 def test_a_window_is_given_up_once_none_of_its_steps_reaches_the_leader() -> None:
     known = worth(baseline=SLOW, leader=[0.3, 0.32])
-    assert known.hopeless([0.9], 1000) == "" == known.hopeless([0.9, 0.38], 1000), (
+    assert known.explain_pruning([0.9], 1000) == "" == known.explain_pruning([0.9, 0.38], 1000), (
         "two have to be a quarter slower"
     )
-    assert "after 2 steps" in known.hopeless([0.9, 0.4], 1000)
-    assert known.hopeless([0.9, 0.9, 0.33], 1000) == ""
-    why = known.hopeless([0.9, 0.5, 0.9], 1000)
+    assert "after 2 steps" in known.explain_pruning([0.9, 0.4], 1000)
+    assert known.explain_pruning([0.9, 0.9, 0.33], 1000) == ""
+    why = known.explain_pruning([0.9, 0.5, 0.9], 1000)
     assert "after 3 steps at most 2,000 tokens/s" in why and "3,226" in why
-    assert Worth().hopeless([0.9] * 9, 1000) == "", "the first one leads"
+    assert WindowValues().explain_pruning([0.9] * 9, 1000) == "", "the first one leads"
 
 
 def test_what_is_told_far_apart_is_not_measured_again() -> None:
@@ -97,9 +97,9 @@ def test_a_leader_that_became_slower_gives_others_the_same_excuse() -> None:
     level = known.level("leader", [0.6, 0.61, 0.6])
     assert level == pytest.approx(1.5, rel=0.02)
     steps = [0.58, 0.59, 0.6]
-    assert "leader's mean" in known.hopeless(steps, 1000)
-    assert known.hopeless(steps, 1000, level) == ""
-    assert "as the machine is now" in known.hopeless([0.9, 0.9, 0.9], 1000, level)
+    assert "leader's mean" in known.explain_pruning(steps, 1000)
+    assert known.explain_pruning(steps, 1000, level) == ""
+    assert "as the machine is now" in known.explain_pruning([0.9, 0.9, 0.9], 1000, level)
     known.note("other", steps, level)
     assert "could save" in known.not_worth_it(10, 1), "they are as fast, and one step is left"
     assert known.not_worth_it(10, 100_000) == ""

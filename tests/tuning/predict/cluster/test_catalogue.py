@@ -9,7 +9,7 @@ from engine.run.calibration.fingerprint import Fingerprint
 from engine.run.calibration.fit import fit
 from engine.run.calibration.table import Calibration, Curve, Kind, Point
 from tuning.predict.cluster import catalogue, this_machine
-from tuning.predict.model.hardware import FORMATS, Measured
+from tuning.predict.model.hardware import FORMATS, BandwidthMeasurement
 
 UNJOINED = {"mosaic-h100", "mi300x-node"}
 
@@ -136,7 +136,7 @@ def test_the_playbook_cluster_knows_measured_bandwidths() -> None:
 
 
 def test_a_measured_curve_is_straight_on_logarithmic_axes_and_level_outside() -> None:
-    curve = Measured("all_reduce", 1e6, ((2, 100.0), (8, 25.0)))
+    curve = BandwidthMeasurement("all_reduce", 1e6, ((2, 100.0), (8, 25.0)))
     assert curve.interpolate(4) == pytest.approx(50)
     assert (curve.interpolate(1), curve.interpolate(2), curve.interpolate(100)) == (100, 100, 25)
 

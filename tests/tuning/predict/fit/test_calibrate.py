@@ -15,7 +15,7 @@ from engine.config.errors import InputError
 from tests.tuning.predict.model.test_step_time import MACHINE, case
 from tuning.predict.cluster import catalogue
 from tuning.predict.fit import calibrate
-from tuning.predict.fit.calibrate import Calibrated, Measured
+from tuning.predict.fit.calibrate import CalibratedConstants, TrialMeasurements
 from tuning.predict.fit.least_squares import fit
 from tuning.predict.model import constants, step_time
 from tuning.predict.model.constants import Constants
@@ -23,14 +23,14 @@ from tuning.predict.model.constants import Constants
 TRUE = constants.START.put(block_seconds=1e-3, score_passes=9.0, message_share=0.3, step_seconds=0.02)
 
 
-def trials(count: int = 120, noise: float = 0.02, seed: int = 3) -> Measured:
+def trials(count: int = 120, noise: float = 0.02, seed: int = 3) -> TrialMeasurements:
     """Steps that the true constants take, with noise."""
     draw = np.random.default_rng(seed)
     degrees = {name: 2.0 ** draw.integers(0, 4, count) for name in ("tp", "pp", "dp", "micro_batch")}
     cases = case(**degrees, hidden=draw.choice([512.0, 1024.0, 4096.0], count), heads=8, recompute=2)
     cases = cases.put(ffn_hidden=4 * cases.hidden, micro_batches=2.0 ** draw.integers(3, 6, count))
     seconds = step_time.step(cases, MACHINE, TRUE).seconds * np.exp(draw.normal(0, noise, count))
-    return Measured(cases, MACHINE, seconds, cases.hidden)
+    return TrialMeasurements(cases, MACHINE, seconds, cases.hidden)
 
 
 def test_planted_constants_are_found_again() -> None:
@@ -78,7 +78,7 @@ def test_the_interval_holds_what_was_held_out_and_widens_outside() -> None:
 
 def test_it_is_kept_as_json() -> None:
     known = calibrate.calibrate(trials(40))
-    again = Calibrated.from_dict(json.loads(json.dumps(known.as_dict())))
+    again = CalibratedConstants.from_dict(json.loads(json.dumps(known.as_dict())))
     assert again == known
 
 

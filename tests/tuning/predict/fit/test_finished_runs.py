@@ -11,7 +11,7 @@ import pytest
 from engine.config.run_config import RunConfig, parse
 from engine.run import run_folder
 from tuning.predict.fit import finished_runs as module
-from tuning.predict.fit.finished_runs import KEPT, Finished, read_finished_run, read_finished_runs
+from tuning.predict.fit.finished_runs import KEPT, FinishedRun, read_finished_run, read_finished_runs
 
 PLAIN = parse({"parallel": {"dp": 2}})
 
@@ -32,7 +32,7 @@ def test_a_run_is_read_from_its_summary(tmp_path: Path) -> None:
     assert found.trial is not None
     assert (found.run, found.backend, found.fingerprint) == (folder.name, "gloo", {"cpu": "any"})
     assert (found.trial.config, found.trial.seconds, found.trial.peak_bytes) == (PLAIN, 0.5, 7)
-    assert Finished.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+    assert FinishedRun.from_dict(json.loads(json.dumps(found.as_dict()))) == found
 
 
 def test_only_what_ran_to_its_end_is_finished(tmp_path: Path) -> None:

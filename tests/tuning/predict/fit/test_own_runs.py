@@ -15,7 +15,7 @@ from engine.session import Session
 from tests.support.engine import calibrations
 from tuning.predict import learn, target
 from tuning.predict.answer import Range
-from tuning.predict.fit.finished_runs import Finished, layout, read_finished_runs
+from tuning.predict.fit.finished_runs import FinishedRun, layout, read_finished_runs
 from tuning.predict.forecast import forecasts
 
 LAYOUTS = ({"dp": 2}, {"dp": 2, "zero_stage": 3}, {"tp": 2}, {"pp": 2}, {"cp": 2})
@@ -40,7 +40,7 @@ def configs() -> Iterator[RunConfig]:
 
 
 @pytest.fixture(scope="module")
-def own_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Finished]:
+def own_runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     """What they took."""
     home = tmp_path_factory.mktemp("own")
     folders: list[Path] = []
@@ -52,7 +52,7 @@ def own_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Finished]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_each_layout_is_predicted_from_the_others(own_runs: list[Finished]) -> None:
+def test_each_layout_is_predicted_from_the_others(own_runs: list[FinishedRun]) -> None:
     """Of ten a range of 90 % that is learned from few, on a machine that does other things too, holds seven."""
     base = target.calibrated_target(calibrations.calibration((2,)))
     trials = [run.trial for run in own_runs if run.trial]

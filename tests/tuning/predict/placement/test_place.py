@@ -25,7 +25,7 @@ from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placement import automatic, place
 from tuning.predict.placement.cost import Stream, turns
 from tuning.predict.placement.link_traffic import volumes_of
-from tuning.predict.placement.place import Placed
+from tuning.predict.placement.place import PlacementReport
 from tuning.predict.plan import plans
 from tuning.predict.target import Target
 from tuning.predict.traffic.calls import Traffic
@@ -68,14 +68,14 @@ def asked(**values: Any) -> RunConfig:
     return parse(base).with_values({key.replace("__", "."): value for key, value in values.items()})
 
 
-def answer(config: RunConfig, where: Target) -> Placed:
+def answer(config: RunConfig, where: Target) -> PlacementReport:
     rules.check(config)
     found = place.place_config(config, where)
     assert found is not None
     return found
 
 
-def again(found: Placed, config: RunConfig, where: Target) -> Placed:
+def again(found: PlacementReport, config: RunConfig, where: Target) -> PlacementReport:
     """What is said once the advice is taken."""
     return answer(config.with_values(dict(found.values)), where)
 

@@ -16,15 +16,15 @@ from engine.schedules.registry import KINDS, plan
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.simulation.event_loop import DeadlockError, simulate
 from tuning.predict.simulation.machine import Machine, instant
-from tuning.predict.simulation.step import OWN, Among, Collective, Pause, Sent, Step
-from tuning.predict.simulation.step_result import Simulated
+from tuning.predict.simulation.step import OWN, Collective, CollectiveGroup, Pause, RankTraffic, Step
+from tuning.predict.simulation.step_result import SimulatedStep
 from tuning.predict.traffic.calls import Join
 
 EVEN = Costs(1.0, 2.0, 1.0, 1.0)
 DEVICE = Accelerator("a device", {}, 0, 0.0)
 
 
-def played(kind: str, ranks: int, chunks: int, micro_batches: int, costs: Costs = EVEN) -> Simulated:
+def played(kind: str, ranks: int, chunks: int, micro_batches: int, costs: Costs = EVEN) -> SimulatedStep:
     made = plan(kind, ranks, chunks, micro_batches)
     return simulate(Step(made, (costs,) * made.stages), instant(ranks, costs.hop))
 
@@ -105,8 +105,8 @@ def test_messages_and_collectives_share_a_port() -> None:
     no more than one.
     """
     made = plan("gpipe", 2, 1, 2)
-    reduce = Collective("dp", "all_reduce", 2, 10.0, Among(2), tag="gradients")
-    sent = (Sent(before=(reduce,), after=(Join("gradients"),)), Sent())
+    reduce = Collective("dp", "all_reduce", 2, 10.0, CollectiveGroup(2), tag="gradients")
+    sent = (RankTraffic(before=(reduce,), after=(Join("gradients"),)), RankTraffic())
     cluster = one_node(1.0, nodes=4, devices=1)
     step = Step(made, (Costs(1.0, 1.0),) * 2, 1.0, replicas=2, sent=sent)
     shared = simulate(step, Machine(cluster))
@@ -119,9 +119,9 @@ def test_messages_and_collectives_share_a_port() -> None:
 def test_gradients_do_not_hold_up_the_pipeline() -> None:
     """However long a stage's all-reduce takes, the gradient of its input reaches the stage before in twice its time."""
     made, ranks = plan("1f1b", 8, 1, 8), 8
-    bucket = Collective("dp", "all_reduce", 2, 1000.0, Among(2), tag="gradients")
+    bucket = Collective("dp", "all_reduce", 2, 1000.0, CollectiveGroup(2), tag="gradients")
     sent = tuple(
-        Sent(actions=(*[()] * 15, (bucket, bucket)), after=(Join("gradients"),)) for _ in range(ranks)
+        RankTraffic(actions=(*[()] * 15, (bucket, bucket)), after=(Join("gradients"),)) for _ in range(ranks)
     )
     step = Step(made, (EVEN,) * ranks, 1.0, replicas=2, sent=sent)
     cluster = one_node(10.0, nodes=16, devices=1)
@@ -199,8 +199,8 @@ def test_a_rank_cannot_use_what_it_has_not_made() -> None:
 
 
 def test_everybody_waits_for_the_slowest_in_a_collective() -> None:
-    reduce = Collective("dp", "all_reduce", 4, 8.0, Among(4), seconds=0.5)
-    step = Step(plan("gpipe", 1, 1, 2), (EVEN,), replicas=4, sent=(Sent(after=(reduce, Pause(0.25))),))
+    reduce = Collective("dp", "all_reduce", 4, 8.0, CollectiveGroup(4), seconds=0.5)
+    step = Step(plan("gpipe", 1, 1, 2), (EVEN,), replicas=4, sent=(RankTraffic(after=(reduce, Pause(0.25))),))
     done = simulate(step, replace(instant(4), slower={2: 1.5}))
     assert done.seconds == pytest.approx(6.0 * 1.5 + 0.5 + 0.25 * 1.5)
     assert [next(done.calls(place)).exposed for place in range(4)] == pytest.approx([3.5, 3.5, 0.5, 3.5])
@@ -208,9 +208,9 @@ def test_everybody_waits_for_the_slowest_in_a_collective() -> None:
 
 def test_gradients_travel_beside_the_rest_of_the_backward() -> None:
     """Three buckets in one backward of 3 s: at 1, 2 and 3 s; one at a time on the link, the last one ends at 4 s."""
-    bucket = Collective("dp", "all_reduce", 2, 0.0, Among(2), seconds=1.0, tag="gradients")
+    bucket = Collective("dp", "all_reduce", 2, 0.0, CollectiveGroup(2), seconds=1.0, tag="gradients")
     actions = ((), (bucket,) * 3)
-    sent = (Sent(actions=actions, after=(Join("gradients"),)),)
+    sent = (RankTraffic(actions=actions, after=(Join("gradients"),)),)
     step = Step(plan("gpipe", 1, 1, 1), (Costs(1.0, 3.0),), replicas=2, sent=sent)
     done = simulate(step, instant(2))
     calls = list(done.calls(0))
@@ -226,9 +226,9 @@ def test_a_layers_parameters_are_gathered_beside_the_layer_before_it() -> None:
     made = plan("gpipe", 1, 1, 1)
 
     def seconds(gather: float) -> float:
-        call = Collective("dp", "all_gather", 2, 0.0, Among(2), seconds=gather)
+        call = Collective("dp", "all_gather", 2, 0.0, CollectiveGroup(2), seconds=gather)
         layers = [(call._replace(tag=name), Join(name)) for name in ("first", "second", "third")]
-        sent = (Sent(actions=(tuple(item for layer in layers for item in layer), ())),)
+        sent = (RankTraffic(actions=(tuple(item for layer in layers for item in layer), ())),)
         return simulate(Step(made, (Costs(3.0, 1.0),), replicas=2, sent=sent), instant(2)).seconds
 
     assert seconds(0.5) == pytest.approx(0.5 + 3 * 1.0 + 1.0)
@@ -238,7 +238,7 @@ def test_a_layers_parameters_are_gathered_beside_the_layer_before_it() -> None:
 def test_what_lockstep_ranks_send_among_themselves_is_part_of_their_work() -> None:
     """Two gathers of four ranks over 1 byte/s: each 3 / 4 of 4 bytes."""
     gather = Collective("tp", "all_gather", 4, 4.0, OWN)
-    sent = (Sent(actions=((gather,) * 2, ())),)
+    sent = (RankTraffic(actions=((gather,) * 2, ())),)
     step = Step(plan("gpipe", 1, 1, 1), (Costs(1.0, 2.0),), width=4, sent=sent)
     done = simulate(step, Machine(one_node(1.0)))
     assert done.seconds == pytest.approx(3.0 + 2 * 3.0)
@@ -247,11 +247,11 @@ def test_what_lockstep_ranks_send_among_themselves_is_part_of_their_work() -> No
 
 
 def test_phases_cover_every_place_without_gaps() -> None:
-    reduce = Collective("dp", "all_reduce", 2, 3.0, Among(2), tag="gradients")
-    norm = Collective("world", "all_reduce", 8, 8.0, Among(2, whole_pipeline=True))
+    reduce = Collective("dp", "all_reduce", 2, 3.0, CollectiveGroup(2), tag="gradients")
+    norm = Collective("world", "all_reduce", 8, 8.0, CollectiveGroup(2, whole_pipeline=True))
     made = plan("1f1b", 4, 1, 6)
     actions = (*[()] * 11, (reduce,))
-    sent = (Sent(actions=actions, after=(Join("gradients"), norm, Pause(0.5))),) * 4
+    sent = (RankTraffic(actions=actions, after=(Join("gradients"), norm, Pause(0.5))),) * 4
     step = Step(made, (EVEN,) * 4, 1.0, replicas=2, sent=sent)
     done = simulate(step, Machine(one_node(4.0, 0.1), jitter=0.1, seed=3))
     for place in range(8):

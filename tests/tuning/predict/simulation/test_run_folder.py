@@ -27,7 +27,7 @@ from tuning.predict.simulation.event_loop import members, simulate
 from tuning.predict.simulation.machine import Machine, instant
 from tuning.predict.simulation.run_folder import write_run
 from tuning.predict.simulation.simulate import axis_groups, step_of
-from tuning.predict.simulation.step_result import Simulated, memory_of
+from tuning.predict.simulation.step_result import SimulatedStep, memory_of
 from tuning.predict.traffic.calls import Traffic
 from tuning.predict.traffic.rank import Pipeline, traffic_of
 from workbench.figures import base
@@ -50,7 +50,7 @@ def config(**values: Any) -> RunConfig:
     return made
 
 
-def played(made: RunConfig, machine: Machine | None = None) -> Simulated:
+def played(made: RunConfig, machine: Machine | None = None) -> SimulatedStep:
     stages = plan_of(made).stages
     ranks = layout_of(made).world_size
     return simulate(step_of(made, [WORK] * stages, 1e-3), machine or instant(ranks))

@@ -20,7 +20,7 @@ from tuning.predict.placement.cost import Stream, Volumes
 from tuning.predict.placement.links import Links, cluster_links, lab_links
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.machine import Machine
-from tuning.predict.simulation.step import Among, Collective, Sent, Step
+from tuning.predict.simulation.step import Collective, CollectiveGroup, RankTraffic, Step
 
 RATES = {"hosts": 4, "islands": 2, "rates_mbit": [400.0, 100.0], "between_mbit": 50.0}
 #: Bytes a second of one Mbit/s, headers left out.
@@ -43,8 +43,8 @@ def test_equal_links_are_those_of_the_cluster(seed: int) -> None:
     drawn = random.Random(seed)
     cluster = one_node(drawn.choice((1.0, 3.0)), drawn.choice((0.0, 0.1)), 2, 4)
     order = tuple(drawn.sample(range(8), 4))
-    reduce = Collective("dp", "all_reduce", 2, drawn.choice((1.0, 9.0)), Among(2), tag="gradients")
-    sent = tuple(Sent(actions=(*[()] * 7, (reduce,)), after=()) for _ in range(2))
+    reduce = Collective("dp", "all_reduce", 2, drawn.choice((1.0, 9.0)), CollectiveGroup(2), tag="gradients")
+    sent = tuple(RankTraffic(actions=(*[()] * 7, (reduce,)), after=()) for _ in range(2))
     step = Step(plan("1f1b", 2, 1, 4), (EVEN, Costs(2.0, 1.0)), 0.7, replicas=2, sent=sent)
     plain = simulate(step, Machine(cluster, order))
     assert simulate(step, Machine(cluster, order, links=cluster_links(cluster))).seconds == plain.seconds
@@ -73,8 +73,8 @@ def test_messages_over_the_bridge_go_one_after_the_other() -> None:
 def test_a_ring_over_islands_takes_what_placement_counts(order: tuple[int, ...]) -> None:
     """One all-reduce of four data ranks, by events and by the formula that orders are chosen by."""
     size = 3e6
-    reduce = Collective("dp", "all_reduce", 4, size, Among(4))
-    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=4, sent=(Sent(after=(reduce,)),))
+    reduce = Collective("dp", "all_reduce", 4, size, CollectiveGroup(4))
+    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=4, sent=(RankTraffic(after=(reduce,)),))
     layout = Layout(pp=1, dp=4, tp=1)
     counted = Order(layout, lab(), Volumes(dp=Stream(size)))(np.array([order]))[0]
     assert simulate(step, on(lab(), order)).seconds == pytest.approx(EVEN.forward + EVEN.backward + counted)
@@ -82,8 +82,14 @@ def test_a_ring_over_islands_takes_what_placement_counts(order: tuple[int, ...])
 
 def test_a_message_and_gradients_share_the_bridge() -> None:
     """An all-reduce of two hosts of different islands has the bridge; a message of another pair takes twice as long."""
-    reduce = Collective("dp", "all_reduce", 2, 500 * MBIT, Among(2), tag="gradients")
-    step = Step(plan("gpipe", 2, 1, 1), (EVEN,) * 2, 50 * MBIT, replicas=2, sent=(Sent((reduce,)), Sent()))
+    reduce = Collective("dp", "all_reduce", 2, 500 * MBIT, CollectiveGroup(2), tag="gradients")
+    step = Step(
+        plan("gpipe", 2, 1, 1),
+        (EVEN,) * 2,
+        50 * MBIT,
+        replicas=2,
+        sent=(RankTraffic((reduce,)), RankTraffic()),
+    )
     order = (0, 2, 3, 1)  # the first stage is on hosts 0 and 2; pipelines go 0 -> 3 and 2 -> 1
     done = simulate(step, on(lab(), order))
     assert done.spans(2)[0].start == pytest.approx(1.0 + 2.0)
@@ -92,8 +98,8 @@ def test_a_message_and_gradients_share_the_bridge() -> None:
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
 def test_groups_of_one_island_take_their_second_cards(order: tuple[int, ...]) -> None:
     """Two stages of two data ranks: whichever groups stay on an island have 200 Mbit/s beside what others send."""
-    reduce = Collective("dp", "all_reduce", 2, 400 * MBIT, Among(2), tag="gradients")
-    sent = Sent(after=(reduce,))
+    reduce = Collective("dp", "all_reduce", 2, 400 * MBIT, CollectiveGroup(2), tag="gradients")
+    sent = RankTraffic(after=(reduce,))
     step = Step(plan("gpipe", 2, 1, 1), (EVEN,) * 2, 50 * MBIT, replicas=2, sent=(sent, sent))
     done = simulate(step, on(lab(inside_mbit=200.0), order))
     starts = [done.spans(place)[0].start for place in (2, 3)]
@@ -113,8 +119,8 @@ def test_groups_of_one_island_take_their_second_cards(order: tuple[int, ...]) ->
 def test_orders_with_second_cards_are_counted_as_they_are_played(order: tuple[int, ...]) -> None:
     """Two data ranks of each of two stages, both stages at once: by events and by the formula."""
     size, links = 3e6, lab(inside_mbit=200.0)
-    reduce = Collective("dp", "all_reduce", 2, size, Among(2))
-    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=4, sent=(Sent(after=(reduce,)),))
+    reduce = Collective("dp", "all_reduce", 2, size, CollectiveGroup(2))
+    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=4, sent=(RankTraffic(after=(reduce,)),))
     counted = Order(Layout(pp=2, dp=2), links, Volumes(dp=Stream(size)))._collective(np.array([order]), "dp")[
         0
     ]
@@ -130,7 +136,7 @@ def test_groups_of_tp_share_the_bridge_when_they_cross(inside_mbit: float) -> No
     size, links = 3e6, lab(**{"inside_mbit": inside_mbit} if inside_mbit else {})
     call = Collective("tp", "all_reduce", 2, size)
     for order, mbit in ((0, 1, 2, 3), inside_mbit or 100.0), ((0, 2, 1, 3), 50.0 / 2):
-        step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, width=2, sent=(Sent(after=(call,)),))
+        step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, width=2, sent=(RankTraffic(after=(call,)),))
         taken = simulate(step, on(links, order)).seconds - EVEN.forward - EVEN.backward
         assert taken == pytest.approx(size / (mbit * MBIT))
         counted = Order(Layout(pp=1, dp=2, tp=2), links, Volumes(tp=Stream(size)))(np.array([order]))[0]
@@ -142,7 +148,7 @@ def test_groups_of_tp_on_an_island_keep_their_card_where_those_of_cp_cross() -> 
     size, links = 3e6, lab(inside_mbit=200.0)
     for axis, mbit in ("tp", 200.0), ("cp", 50.0 / 2):
         call = Collective(axis, "all_reduce", 2, size)
-        step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=1, width=4, sent=(Sent(after=(call,)),))
+        step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=1, width=4, sent=(RankTraffic(after=(call,)),))
         taken = simulate(step, on(links)).seconds - EVEN.forward - EVEN.backward
         assert taken == pytest.approx(size / (mbit * MBIT))
 
@@ -153,8 +159,8 @@ def test_one_ring_goes_through_all_ranks_of_places_with_cp(order: tuple[int, ...
     way, where two rings of two ranks would each do so.
     """
     size, links = 3e6, lab(inside_mbit=200.0)
-    reduce = Collective("dp_cp", "all_reduce", 4, size, Among(2))
-    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, width=2, sent=(Sent(after=(reduce,)),))
+    reduce = Collective("dp_cp", "all_reduce", 4, size, CollectiveGroup(2))
+    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, width=2, sent=(RankTraffic(after=(reduce,)),))
     counted = Order(Layout(pp=1, dp=2, cp=2), links, Volumes(dp=Stream(size)))(np.array([order]))[0]
     taken = simulate(step, on(links, order)).seconds - EVEN.forward - EVEN.backward
     assert taken == pytest.approx(counted)

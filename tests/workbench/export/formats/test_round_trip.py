@@ -26,7 +26,7 @@ def beside(form: Format, config: RunConfig) -> dict[str, Any]:
             if key.startswith(("model.", "data.")) and form.row(key).level is Level.NOT}  # fmt: skip
 
 
-def back(form: Format, config: RunConfig) -> importing.Imported:
+def back(form: Format, config: RunConfig) -> importing.ImportResult:
     text = form.text(form.make_document(config))
     return importing.read_text(form, text, ranks_of(settings_of(config)), beside(form, config))
 

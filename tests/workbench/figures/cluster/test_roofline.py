@@ -11,7 +11,7 @@ from engine.footprint.flops import model_flops_per_step, workload_of
 from profilers.model.run_summary import CommunicationRow, RunSummary
 from tests.support.engine import calibrations
 from workbench.figures.cluster import roofline
-from workbench.figures.cluster.roofline import Product, RooflineSeries, Sent, products_of
+from workbench.figures.cluster.roofline import CollectiveRate, Product, RooflineSeries, products_of
 
 SUMMARY = RunSummary(
     "x", {}, 2, "gloo", 1, 1, phases={"forward": 0.1, "backward": 0.3}, hardware_flops_per_step=8e9
@@ -69,7 +69,7 @@ def replace_reached(series: RooflineSeries, reached: float | None) -> RooflineSe
 def test_a_collective_stands_beside_its_fit_and_its_best() -> None:
     summary = replace(SUMMARY, communication=[REDUCE, replace(REDUCE, operation="send", bus_bandwidth=None)])
     series = roofline.roofline(RunConfig(), summary, None, "not calibrated")
-    assert series.collectives == [Sent("all_reduce · dp", 1e6, 2e8, pytest.approx(8e8), 1e9)]
+    assert series.collectives == [CollectiveRate("all_reduce · dp", 1e6, 2e8, pytest.approx(8e8), 1e9)]
     assert series.reason == "not calibrated"
     assert "25 % of what the calibration's fit says" in roofline.roofline_note(series)
     names = {trace.name for trace in roofline.draw(series).data}

@@ -296,7 +296,7 @@ def test_runs_that_are_here_stay_and_others_of_the_same_id_are_refused(
 
 def test_an_import_by_another_process_is_left_alone(away: Away) -> None:
     """A look at the home while something is being unpacked removes nothing."""
-    with atomic_import.room(away.home) as place:
+    with atomic_import.import_folder(away.home) as place:
         atomic_import.finish(away.home)
         assert place.is_dir()
     assert not place.exists()

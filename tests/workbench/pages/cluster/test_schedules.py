@@ -12,7 +12,7 @@ from engine.schedules.actions import Plan, Work
 from engine.schedules.registry import plan
 from tests.support.runs import small
 from tests.workbench.pages.cluster.test_plan import two_ranks
-from workbench.figures.anatomy.schedule import Timed, timed_series
+from workbench.figures.anatomy.schedule import TimedAction, timed_series
 from workbench.pages.cluster import schedules
 
 CONFIG = small(parallel__pp=2)
@@ -49,10 +49,10 @@ def test_the_planned_one_has_the_measured_costs_and_no_transfer() -> None:
         "Measured",
         one,
         [
-            Timed(0, Work.FORWARD, 0, 0, 100.0, 0.010),
-            Timed(1, Work.FORWARD, 0, 1, 100.015, 0.010),
-            Timed(1, Work.BACKWARD, 0, 1, 100.025, 0.020),
-            Timed(0, Work.BACKWARD, 0, 0, 100.050, 0.020),
+            TimedAction(0, Work.FORWARD, 0, 0, 100.0, 0.010),
+            TimedAction(1, Work.FORWARD, 0, 1, 100.015, 0.010),
+            TimedAction(1, Work.BACKWARD, 0, 1, 100.025, 0.020),
+            TimedAction(0, Work.BACKWARD, 0, 0, 100.050, 0.020),
         ],
     )
     assert measured.milliseconds == pytest.approx(70)

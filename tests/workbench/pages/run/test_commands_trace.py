@@ -133,7 +133,7 @@ def test_snapshots_show_how_far_they_are_and_what_the_end_of_the_run_left(home: 
     page.announce_order(1, step - 4)
     ranks = page.world_size
     assert f"Memory snapshot: 0 of {ranks} ranks have written theirs." in lines()
-    (one,) = run_commands.waiting(folder, "snapshot")
+    (one,) = run_commands.pending_orders(folder, "snapshot")
     assert (one.done, one.answered, one.fraction) == (4, 0, 0.8)
     page.close()
     ended = {"ending": "stopped", "reason": "stopped on request"}

@@ -131,11 +131,11 @@ def test_what_is_trained_within_a_budget_is_listed_once_with_its_bytes() -> None
 
 
 def adapted_page() -> None:
-    from profilers.model.rows import AdaptedRow
+    from profilers.model.rows import AdapterRow
     from profilers.model.run_summary import RunSummary
     from workbench.pages.run import quality
 
-    row = AdaptedRow("losa", 8, 1_000, 99_000, 0.01, "a-run", "a" * 64, "b" * 64, False)
+    row = AdapterRow("losa", 8, 1_000, 99_000, 0.01, "a-run", "a" * 64, "b" * 64, False)
     quality.draw_adapted(RunSummary("x", {}, 1, "gloo", 1, 1, adapted=row))
     quality.draw_adapted(RunSummary("y", {}, 1, "gloo", 1, 1))
 

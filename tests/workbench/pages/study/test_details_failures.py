@@ -31,7 +31,7 @@ def board(fails: bool) -> StudyResult:
         if failed:
             ending = {"outcome": "oom", "rank": 1, "phase": "forward", "reason": "rank 1: no *memory*"}
         trials.append(Trial(number, point, "sampler", **ending))
-    return StudyResult(failures=failures.board(StudyState(trials=tuple(trials)), FILE))
+    return StudyResult(failures=failures.summarize_failures(StudyState(trials=tuple(trials)), FILE))
 
 
 def page(result: object) -> None:

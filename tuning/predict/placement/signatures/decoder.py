@@ -90,7 +90,7 @@ def replicated_matrices(operators: Sequence[Operator], found: Assignment) -> lis
     return [part for part in PARTS if part in whole]
 
 
-class Found(NamedTuple):
+class ReplicatedMatrices(NamedTuple):
     """Matrices that had better be replicated, with the bytes that all ranks of tp send in a step then and otherwise:
     norms and the loss are left out, and what the data ranks send is in it only as far as it differs. Seconds are those
     of a known link, one message after the other, with nothing hidden.
@@ -113,13 +113,13 @@ class Found(NamedTuple):
         }
 
 
-def choose_by_seconds(config: RunConfig, target: Target) -> Found | None:
+def choose_by_seconds(config: RunConfig, target: Target) -> ReplicatedMatrices | None:
     """The same by the seconds that messages of tp take on a cluster, as it was calibrated or described."""
     group = target.group
     return best(config, group.inside if config.parallel.tp <= group.devices else group.between)
 
 
-def best(config: RunConfig, link: Link | None = None) -> Found | None:
+def best(config: RunConfig, link: Link | None = None) -> ReplicatedMatrices | None:
     """The signatures of a configuration's matrices with which least is sent, or with which that takes least over a
     ``link`` of each rank; None where the engine splits nothing, or sorts tokens to experts. ``parallel.tp_replicated``
     is not asked.
@@ -135,7 +135,7 @@ def best(config: RunConfig, link: Link | None = None) -> Found | None:
         shape.vocabulary,
     )
     sharing = sharing_of(config.model)
-    shared = Shared(sharing.layers_each, sharing.tied is not None)
+    shared = SharedLayers(sharing.layers_each, sharing.tied is not None)
     return _best(widths, layout.tp, accumulation(config), _weight(config), shape.layers, shared, link)
 
 
@@ -148,7 +148,7 @@ def _weight(config: RunConfig) -> float:
     return 1 / (ranks if layout.zero_stage else 1) + (ranks - 1) / ranks * (gathers + 1) / 2
 
 
-class Shared(NamedTuple):
+class SharedLayers(NamedTuple):
     """So many layers in a row have the same matrices; embedding and head are ``tied`` into one."""
 
     layers_each: int = 1
@@ -162,9 +162,9 @@ def _best(
     micro_batches: int,
     weight: float,
     layers: int,
-    shared: Shared,
+    shared: SharedLayers,
     link: Link | None,
-) -> Found:
+) -> ReplicatedMatrices:
     by_bytes = Price(tp, micro_batches=micro_batches)
     by_seconds = (
         None
@@ -188,7 +188,7 @@ def _best(
             sums[way, unit] = sums.get((way, unit), 0.0) + cost
     told = (None, None) if link is None else (sums["best", "seconds"], sums["split", "seconds"])
     named = tuple(part for part in PARTS if part in parts)
-    return Found(named, sums["best", "bytes"], sums["split", "bytes"], *told)
+    return ReplicatedMatrices(named, sums["best", "bytes"], sums["split", "bytes"], *told)
 
 
 def _as_chosen(operators: Sequence[Operator], found: Assignment) -> list[Operator]:

@@ -152,8 +152,12 @@ def _heat_map(records: Snapshot) -> None:
         _go(rank=int(clicked.about[0]))
         st.rerun()
     st.caption(f":material/person_alert: {_skew(records, name)}", help=step_text.SKEW_HELP)
-    beyond = " Colours are those of the measured steps; warm-up lies beyond them." if series.beyond else ""
-    st.caption(f":material/touch_app: Click on a cell to see that rank in that step, or type a step.{beyond}")
+    exceeds_scale = (
+        " Colours are those of the measured steps; warm-up lies beyond them." if series.beyond else ""
+    )
+    st.caption(
+        f":material/touch_app: Click on a cell to see that rank in that step, or type a step.{exceeds_scale}"
+    )
 
 
 def _typed_step() -> None:
@@ -224,7 +228,7 @@ def _one_step(records: Snapshot, step: int, rank: int | None) -> None:
     st.header(f"Step {step:,}", anchor=False, divider=True)
     columns = drill_text.step_columns(view.ranks)
     numbers = [row.rank for row in view.ranks]
-    _pick(columns, "steps-ranks", lambda at: _go(rank=numbers[at]), f"{records.id}-{step}")
+    _clickable_table(columns, "steps-ranks", lambda at: _go(rank=numbers[at]), f"{records.id}-{step}")
     st.caption(":material/touch_app: Choose a rank in the table to see the calls of its collectives.")
     _slowest(view)
     draw_lanes(records, step, rank)
@@ -252,20 +256,20 @@ def _slowest(view: StepView) -> None:
         )
 
 
-def _pick(columns: list[Column], key: str, go: Callable[[int], None], place: str) -> None:
-    """A table of quantities in which a row leads somewhere."""
+def _clickable_table(columns: list[Column], key: str, on_row: Callable[[int], None], key_suffix: str) -> None:
+    """A table of quantities; a click on a row calls ``on_row`` with its number."""
     shown = {column.title: column.numbers for column in columns if any(v is not None for v in column.numbers)}
     config = {
         column.title: st.column_config.NumberColumn(format=column.unit.format, help=column.note)
         for column in columns
         if column.unit
     }
-    name = f"{key}-{place}"
+    name = f"{key}-{key_suffix}"
 
     def chosen() -> None:
         rows = st.session_state[name]["selection"]["rows"]
         if rows:
-            go(rows[0])
+            on_row(rows[0])
 
     st.dataframe(
         shown,
@@ -291,7 +295,9 @@ def _one_rank(records: Snapshot, view: StepView, rank: int) -> None:
     else:
         keys = [one.key.link_text() for one in found.calls]
         columns = drill_text.call_columns(found.calls, rank)
-        _pick(columns, "steps-calls", lambda at: _go(call=keys[at]), f"{records.id}-{view.step}-{rank}")
+        _clickable_table(
+            columns, "steps-calls", lambda at: _go(call=keys[at]), f"{records.id}-{view.step}-{rank}"
+        )
         st.caption(":material/touch_app: Choose a call in the table to see it on all its ranks.")
     if (asked := st.query_params.get("call")) is not None:
         _one_call(records, view, rank, asked)

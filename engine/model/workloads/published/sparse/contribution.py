@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.model.workloads.published.sparse.int8_layers import Layer
 from engine.model.workloads.published.sparse.update_choice import SHARES, Gains, LayerShape, Update
-from engine.model.workloads.published.sparse.update_rule import Rule, Updating
+from engine.model.workloads.published.sparse.update_rule import Rule, SparseOptimizer
 from engine.model.workloads.vision import DrawnImages
 
 #: Images in a step of the start and of the analysis, and those on which a loss is taken.
@@ -86,7 +86,7 @@ class Analysis:
     def order(self) -> list[Tensor]:
         """Each layer's output channels, those first whose weights have the largest gradients."""
         select(self.layers, self.shapes, everything(self.shapes), None)
-        updating = Updating(self.layers, self.rule)
+        updating = SparseOptimizer(self.layers, self.rule)
         for inputs, classes in self.batches:
             updating.take(F.cross_entropy(forward(self.layers, inputs), classes))
         return [one.argsort(descending=True) for one in updating.channel_norms()]
@@ -107,7 +107,7 @@ class Analysis:
         """Held-out, after training this alone."""
         select(self.layers, self.shapes, update, order)
         before = [[one.clone() for one in layer.stored_values()] for layer in self.layers]
-        updating = Updating(self.layers, self.rule)
+        updating = SparseOptimizer(self.layers, self.rule)
         for turn, (inputs, classes) in enumerate(self.batches):
             updating.take(F.cross_entropy(forward(self.layers, inputs), classes))
             updating.update(1, None, self.rate, turn)

@@ -63,7 +63,7 @@ class Layer(nn.Module):
         if self.head:
             x = x.mean(dim=(2, 3), keepdim=True)
         if self.grid is not None:
-            out: Tensor = _InCodes.apply(x, self.leaf, self.bias, self)  # type: ignore[no-untyped-call]
+            out: Tensor = _QuantizedConvolution.apply(x, self.leaf, self.bias, self)  # type: ignore[no-untyped-call]
         else:
             out = F.conv2d(x, self.weight, self.bias, self.stride, self.size // 2)
         if self.head:
@@ -87,7 +87,7 @@ class Layer(nn.Module):
             self.grid = None
 
 
-class _InCodes(torch.autograd.Function):
+class _QuantizedConvolution(torch.autograd.Function):
     """Keeps codes of its input for weights, and a bit of each output where a gradient passes."""
 
     @staticmethod

@@ -28,7 +28,7 @@ from engine.model.workloads.published.sparse.update_choice import (
     choose_best,
     choose_last_layers,
 )
-from engine.model.workloads.published.sparse.update_rule import Rule, Updating
+from engine.model.workloads.published.sparse.update_rule import Rule, SparseOptimizer
 from engine.model.workloads.vision import DrawnImages, accuracy
 from profilers.analysis.events import UPDATE_EVENT
 
@@ -98,7 +98,7 @@ def workload(
         loss=F.cross_entropy,
         metric=accuracy,
         metric_name="accuracy",
-        step=lambda setting: Budgeted(setting, task).take,
+        step=lambda setting: SparseTraining(setting, task).take,
     )
 
 
@@ -144,7 +144,7 @@ def _builder(shape: LayerShape) -> Build:
     return lambda: Layer(shape.inputs, shape.outputs, 1 if shape.reads == shape.gives else 2)
 
 
-class Budgeted:
+class SparseTraining:
     """A rank's steps. Every rank makes the start and the analysis by itself, alike: they stand for what is done before
     a device has the network.
     """
@@ -160,7 +160,7 @@ class Budgeted:
             rule = Rule(train.momentum, train.weight_decay, train.clip_norm, True, train.seed)
             with contribution.one_thread():
                 self._update, self._gains = self._prepare(rule, train.learning_rate)
-            self._updating = Updating(self._layers, replace(rule, scaled=task.scaled))
+            self._updating = SparseOptimizer(self._layers, replace(rule, scaled=task.scaled))
             self._saved = SavedBytes([one.stored_values()[0] for one in self._layers])
             self._first = True
 

@@ -29,7 +29,7 @@ class Rule:
     seed: int
 
 
-class Updating:
+class SparseOptimizer:
     """Gradients of what is trained, one behind the other in one memory, and momenta where there are any."""
 
     def __init__(self, layers: Sequence[Layer], rule: Rule) -> None:

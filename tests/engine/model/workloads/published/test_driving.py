@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.model.workloads.published.driving import Driver, Moved, Road, workload
+from engine.model.workloads.published.driving import Driver, EnvironmentStep, Road, workload
 
 START, LENGTH = 30.0, 5.0
 
@@ -76,7 +76,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUp:
     return found
 
 
-def drive(made_up: MadeUp, reward: str, *seconds: Second) -> list[Moved]:
+def drive(made_up: MadeUp, reward: str, *seconds: Second) -> list[EnvironmentStep]:
     """All of an episode's seconds, also those behind its end."""
     made_up.seconds, road = list(seconds), Road(reward, 7)
     road.reset(3)

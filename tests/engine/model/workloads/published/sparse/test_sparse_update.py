@@ -31,7 +31,7 @@ from engine.model.workloads.published.sparse.update_choice import (
     choose_last_layers,
 )
 from engine.model.workloads.sequential import ListedBlueprint
-from engine.parallel.build import alone
+from engine.parallel.build import single_rank_axes
 from engine.rank.workload_report import workload_facts
 from tests.support.runs import small
 
@@ -62,7 +62,7 @@ def config_of(options: dict[str, Any], **more: Any) -> RunConfig:
 def opened(options: dict[str, Any], **more: Any) -> tuple[Stage, OwnStep, dict[str, Any], RunConfig]:
     """A rank that is alone: its model and step, and what it tells."""
     config, told = config_of(options, **more), dict[str, Any]()
-    blueprint = open_blueprint(config, alone())
+    blueprint = open_blueprint(config, single_rank_axes())
     assert isinstance(blueprint, ListedBlueprint) and blueprint.workload.step is not None
     stage = blueprint.stage(range(blueprint.blocks), blueprint.alone)
     setting = StepSetting(
@@ -74,7 +74,7 @@ def opened(options: dict[str, Any], **more: Any) -> tuple[Stage, OwnStep, dict[s
 def trained(options: dict[str, Any], steps: int) -> list[float]:
     """Losses."""
     stage, step, _, config = opened(options)
-    samples = open_blueprint(config, alone()).samples(stage)
+    samples = open_blueprint(config, single_rank_axes()).samples(stage)
     losses = list[float]()
     for number in range(steps):
         batches = [samples.training(number * 16, 16)]
@@ -190,7 +190,7 @@ def test_bytes_are_those_of_the_formula_and_what_is_left_out_stays(
     stage, step, told, config = opened(options, train__momentum=momentum)
     layers = layers_of(stage)
     before = [[one.clone() for one in layer.stored_values()] for layer in layers]
-    inputs, classes = open_blueprint(config, alone()).samples(stage).training(0, 16)
+    inputs, classes = open_blueprint(config, single_rank_axes()).samples(stage).training(0, 16)
     batches = list(zip(inputs.split(4), classes.split(4), strict=True))
     for number in range(3):
         step(StepInput(number, batches, 0.05, lambda: pytest.fail("the engine's step")))
