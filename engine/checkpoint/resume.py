@@ -26,7 +26,10 @@ from engine.config.sections import Model
 
 _FIELD = "train.resume"
 #: Sections of the configuration that decide the numbers of a step; what differs is noted when a run resumes.
-_TELLING = ("data.", "batch.", "train.", "compression.", "outer.", "precision")
+_TELLING = (
+    "data.", "batch.", "train.", "compression.", "outer.", "precision", "schedule.skip_", "overlap.delay",
+    "memory.sample_tokens", "memory.parameters", "model.balance_weight", "model.capacity_factor",
+)  # fmt: skip
 #: Keys that have to be as they were where a run continues one that was saved within a round of an outer loop.
 _SAME_WITHIN_A_ROUND = (
     *(f"outer.{name}" for name in ("method", "replicas", "variant", "gap", "fragments")),

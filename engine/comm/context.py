@@ -123,6 +123,7 @@ class _GroupFactory:
             return self.channel("replica")
         if self._layout.data_ranks_differ:
             world: Any = dist.group.WORLD
+            self.transport.note_default("world")
             return Channel(world, self._device)
         return self.channel("model") if tp is not None and pp is not None else tp or pp
 

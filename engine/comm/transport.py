@@ -54,6 +54,11 @@ class Transport:
             )
         return group
 
+    def note_default(self, axis: str) -> None:
+        """That the axis sends over the default group, which was made of all ranks before any other."""
+        inside = None if self.islands is None else len(set(self.islands)) == 1
+        self.carried.append(GroupNetwork(axis, self.between, inside))
+
     def record_fields(self) -> list[dict[str, Any]]:
         """What records keep: nothing where there was no choice."""
         return [one._asdict() for one in self.carried] if self.inside or self.between else []

@@ -51,6 +51,9 @@ def remedy_of(problem: Mapping[str, Any]) -> str:
     kind, told = str(problem["type"]), str(problem["msg"])
     if kind in _ENDS:
         return "must be " + _ENDS[kind].format_map(problem["ctx"])
+    if kind == "too_short":
+        least = problem["ctx"]["min_length"]
+        return f"must have at least {least} item{'s' * (least != 1)}"
     known = next((words for begin, words in _KINDS.items() if _is(kind, begin)), None)
     if known:
         return f"must be {known}"

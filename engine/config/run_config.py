@@ -39,6 +39,8 @@ MAPPINGS = ("compression.layers", "model.options")
 TrainerValues = dict[
     Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], bool | int | float | str
 ]
+#: Lists that a study can find by itself.
+FOUND_BY_STUDIES = ("parallel.placement", "parallel.tp_replicated", "schedule.stage_layers")
 #: Of so many keys all are named where one is unknown.
 _MOST_LISTED = 30
 #: How pydantic's kinds of errors end that are about a value's type.
@@ -193,6 +195,8 @@ def _remedy(problem: ErrorDetails, path: list[str], root: type[BaseModel]) -> st
     remedy, keys = remedy_of(problem), _fields_at(root, path)
     if keys and problem["type"].startswith(("model", "dict")):
         return f"{remedy}: {_list_keys('', keys)}"
+    if problem["input"] == "auto" and ".".join(path[-2:]) in FOUND_BY_STUDIES:
+        return f"{remedy}; auto is a value in a study's space: {'.'.join(path[-2:])}: [null, auto]"
     field = _field_at(root, path)
     usual = field.get_default() if field and not field.is_required() else None
     is_plain = isinstance(usual, bool | int | float | str) and problem["type"].endswith(_WRONG_TYPE)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from engine.checkpoint.checkpoint_folder import Manifest, last_of
 from engine.checkpoint.checkpointer import Checkpoints
 from engine.checkpoint.dcp import save
-from engine.checkpoint.resume import identity
+from engine.checkpoint.resume import ResumePoint, changes, identity
 from engine.checkpoint.state import state_of
 from engine.comm.context import RankContext, build_groups
 from engine.config.layout import layout_of
@@ -155,3 +155,14 @@ def test_layouts_in_any_order_load_each_other(session: Session, tmp_path: Path, 
         random.Random(seed).shuffle(order)
         print(order)
         check_chain(session, tmp_path / str(place), extra, {name: layouts[name] for name in order})
+
+
+def test_what_decides_the_numbers_of_a_step_is_told_where_it_differs() -> None:
+    then = small(schedule__skip_share=0.25, memory__sample_tokens=0.5, parallel__pp=4, train__steps=3)
+    point = ResumePoint(Path("checkpoint"), Manifest(3, {}, then.flat(), {}))
+    now = small(overlap__delay=1, parallel__dp=2, train__steps=9)
+    assert changes(now, point) == {
+        "schedule.skip_share": [0.25, 0.0],
+        "memory.sample_tokens": [0.5, 1.0],
+        "overlap.delay": [0, 1],
+    }

@@ -90,6 +90,16 @@ def test_groups_that_stages_share_layers_in_are_told_with_the_others(session: Se
     assert sent(summary, "inside") > 0.0
 
 
+def test_what_all_ranks_send_together_is_told_with_the_others(session: Session) -> None:
+    """ZeRO's norm of gradients goes over the group of all ranks."""
+    config = small(**VALUES | {"parallel__dp": 4, "parallel__pp": 1}, parallel__zero_stage=1)
+    outcome, summary = execute(session, config.with_values({"lab": SECOND}))
+    assert outcome.good, outcome
+    told = {row.axis: (row.network, row.inside) for row in summary.networks}
+    assert told == dict.fromkeys(("dp", "world"), ("data", False))
+    assert set(told) == {row.axis for row in summary.communication}
+
+
 def test_second_cards_are_counted_among_what_is_sent(session: Session) -> None:
     summary = run(session)
     rates = {row.interface: row.rate_mbit for row in summary.interfaces if row.interface != "lo"}

@@ -39,7 +39,15 @@ TREES = {
         {"network": {"inside": "lo", "island_devices": 0}},
         ["network.island_devices=0: must be at least 1"],
     ),
-    "too short a list": ({"lab": {"islands": [4]}}, ["lab.islands=[4]: ", "at least 2 items"]),
+    "what a study finds": (
+        {"parallel": {"tp": 2, "tp_replicated": "auto"}},
+        ["parallel.tp_replicated='auto': must be a list", "in a study's space", "[null, auto]"],
+    ),
+    "too short a list": ({"lab": {"islands": [4]}}, ["lab.islands=[4]: must have at least 2 items"]),
+    "an empty list": (
+        {"memory": {"block_actions": []}},
+        ["memory.block_actions=[]: must have at least 1 item"],
+    ),
     "too small in a list": ({"lab": {"islands": [2, 0]}}, ["lab.islands.1=0: must be at least 1"]),
     "unknown choice": ({"precision": "fp8"}, ["precision='fp8'", "must be 'fp32' or 'bf16'"]),
     "unknown preset": ({"model": {"preset": "huge"}}, ["model.preset='huge'", "tiny"]),

@@ -260,9 +260,14 @@ def _row(config: RunConfig) -> dict[str, float]:
         "period": config.outer.period if config.outer.method != "none" else 1,
         "late": config.outer.method != "none" and OUTER_METHODS[config.outer.method].overlaps,
         "reduce_every_micro_batch": config.parallel.reduce_every_micro_batch,
-        "gathers_once": KINDS[config.schedule.kind].chunk_by_chunk
-        and config.parallel.pp * config.schedule.chunks > 1,
+        "gathers_once": gathers_once(config),
     }
+
+
+def gathers_once(config: RunConfig) -> bool:
+    """Whether ``zero_stage`` 3 gathers a chunk once a pass, not for each micro-batch."""
+    stages = config.parallel.pp * config.schedule.chunks
+    return KINDS[config.schedule.kind].chunk_by_chunk and stages > 1
 
 
 def _sizes(config: RunConfig, shape: ModelShape) -> dict[str, float]:

@@ -71,7 +71,10 @@ def _factors(operators: Sequence[Operator], price: Price) -> list[_Factor]:
         for number, other in enumerate(operator.inputs):
             source = operators[other]
             costs = [
-                [price.edge(one.output, choice.inputs[number], source.bytes_) for choice in operator.choices]
+                [
+                    price.edge(one.output, choice.inputs[number], source.bytes_, operator.forwards)
+                    for choice in operator.choices
+                ]
                 for one in source.choices
             ]
             found.append(_Factor((other, place), np.array(costs)))

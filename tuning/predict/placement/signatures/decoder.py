@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, get_args
 
 from engine.comm.signatures import BROADCAST, PARTIAL
 from engine.config.knobs.tied_parameters import sharing_of
-from engine.config.layout import accumulation, layout_of
+from engine.config.layout import accumulation, layers_of_stages, layout_of
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart
 from engine.footprint.activations import FP32_BYTES, sizes_of
+from tuning.predict.model.cases import gathers_once
 from tuning.predict.model.hardware import Link
 from tuning.predict.placement.signatures import operators as ways
 from tuning.predict.placement.signatures.assignment import Assignment, cheapest
@@ -48,12 +49,32 @@ class Sizes(NamedTuple):
     vocabulary: int
 
 
-def block(sizes: Sizes, weight: float = 1.0) -> list[Operator]:
+class Again(NamedTuple):
+    """What backward sends again of forward's activations: ``block`` is the share of the layers that are computed anew,
+    ``last`` that of their last message. With ``regathers`` what is gathered in front of matrices is gathered anew.
+    """
+
+    block: float = 0.0
+    last: float = 0.0
+    regathers: bool = False
+
+    def forwards(self, name: str) -> float:
+        """How often an operator of a block gets its inputs."""
+        gathered = self.regathers and name in _GATHERED
+        return 1 + (self.last if name == "fed" else self.block) + gathered * (1 - self.block)
+
+
+#: Those of a block's matrices that ``parallel.tp_regather`` is about.
+_GATHERED = ("query_key_value", "gate_up")
+_ONCE = Again()
+
+
+def block(sizes: Sizes, weight: float = 1.0, again: Again = _ONCE) -> list[Operator]:
     """One layer: attention and feed-forward, each with its norm, on a stream of slices."""
     hidden, wide, heads = sizes.hidden, sizes.ffn_hidden, sizes.hidden + 2 * sizes.key_value
     stream = ways.same(1, SEQUENCE)
     build = _Build(sizes.column, weight)
-    return [
+    found = [
         build.plain("stream", (Choice((), SEQUENCE),), (), hidden),
         build.plain("attention_norm", stream, (0,), hidden),
         build.product("query_key_value", (COLUMN, DATA), 1, hidden, heads),
@@ -66,9 +87,10 @@ def block(sizes: Sizes, weight: float = 1.0) -> list[Operator]:
         build.product("down", (ROW, DATA), 8, wide, hidden),
         build.plain("fed", ways.same(2, SEQUENCE), (5, 9), hidden),
     ]
+    return [replace(one, forwards=again.forwards(one.name)) for one in found]
 
 
-def ends(sizes: Sizes, weight: float = 1.0) -> list[Operator]:
+def ends(sizes: Sizes, weight: float = 1.0, again: Again = _ONCE) -> list[Operator]:
     """Embedding and head, with what is between them left out. Looking words up is a product with their one-hot rows."""
     build = _Build(sizes.column, weight)
     words = (Choice((), PARTIAL, ways.ROWS), Choice((), SEQUENCE, BROADCAST))
@@ -76,7 +98,10 @@ def ends(sizes: Sizes, weight: float = 1.0) -> list[Operator]:
         build.product("embedding", words, None, sizes.vocabulary, sizes.hidden),
         build.plain("stream", ways.same(1, SEQUENCE), (0,), sizes.hidden),
         build.plain("norm", ways.same(1, SEQUENCE), (1,), sizes.hidden),
-        build.product("head", (COLUMN, DATA), 2, sizes.hidden, sizes.vocabulary),
+        replace(
+            build.product("head", (COLUMN, DATA), 2, sizes.hidden, sizes.vocabulary),
+            forwards=1.0 + again.regathers,
+        ),
     ]
 
 
@@ -135,22 +160,45 @@ def best(config: RunConfig, link: Link | None = None) -> ReplicatedMatrices | No
         shape.vocabulary,
     )
     sharing = sharing_of(config.model)
-    shared = SharedLayers(sharing.layers_each, sharing.tied is not None)
-    return _best(widths, layout.tp, accumulation(config), _weight(config), shape.layers, shared, link)
+    shared = SharedLayers(shape.layers, sharing.layers_each, sharing.tied is not None)
+    weight, again = _weight(config), _sent_again(config, shape.layers)
+    return _best(widths, layout.tp, accumulation(config), weight, shared, again, link)
 
 
 def _weight(config: RunConfig) -> float:
     """What all ranks send of a replicated matrix in a step, in all-reduces of it over tp: its own, of a slice where
-    ZeRO made slices; and on tp - 1 ranks more an all-reduce over the data ranks, or what ZeRO 3 gathers and scatters.
+    ZeRO made slices; and on tp - 1 ranks more an all-reduce over the data ranks, or what ZeRO gathers and scatters.
     """
     layout, ranks = layout_of(config), layout_of(config).inner
-    gathers = 2 * accumulation(config) if layout.zero_stage == 3 else 1
-    return 1 / (ranks if layout.zero_stage else 1) + (ranks - 1) / ranks * (gathers + 1) / 2
+    gathers = scatters = 1.0
+    if layout.zero_stage == 3:
+        gathers = 2.0 * (1 if gathers_once(config) else accumulation(config))
+    if layout.zero_stage >= 2:
+        gathers *= sizes_of(config).element / FP32_BYTES
+        scatters *= accumulation(config) if config.parallel.reduce_every_micro_batch else 1
+    return 1 / (ranks if layout.zero_stage else 1) + (ranks - 1) / ranks * (gathers + scatters) / 2
+
+
+def _sent_again(config: RunConfig, layers: int) -> Again:
+    """What a budget for activations comes to is not known before a run."""
+    memory, schedule, regathers = config.memory, config.schedule, config.parallel.tp_regather
+    if memory.block_actions is not None:
+        anew = memory.block_actions.count("full")
+    elif memory.recompute == "full":
+        stages = config.parallel.pp * schedule.chunks
+        each = schedule.stage_layers or [len(one) for one in layers_of_stages(layers, stages)]
+        most = memory.recompute_layers or layers
+        anew = sum(min(most, own) for own in each)
+    else:
+        anew = 0
+    share = anew / layers
+    return Again(share, share if config.overlap.tp_chunks > 1 else 0.0, regathers)
 
 
 class SharedLayers(NamedTuple):
-    """So many layers in a row have the same matrices; embedding and head are ``tied`` into one."""
+    """Of ``layers`` so many in a row have the same matrices; embedding and head are ``tied`` into one."""
 
+    layers: int
     layers_each: int = 1
     tied: bool = False
 
@@ -161,8 +209,8 @@ def _best(
     tp: int,
     micro_batches: int,
     weight: float,
-    layers: int,
     shared: SharedLayers,
+    again: Again,
     link: Link | None,
 ) -> ReplicatedMatrices:
     by_bytes = Price(tp, micro_batches=micro_batches)
@@ -172,8 +220,8 @@ def _best(
         else Price(tp, 1 / (tp * link.bytes_per_second), link.alpha_seconds, micro_batches)
     )
     parts, sums = set[TensorPart](), dict[tuple[str, str], float]()
-    last = ends(sizes, weight / 2 if shared.tied else weight)
-    for operators, times in ((block(sizes, weight / shared.layers_each), layers), (last, 1)):
+    last = ends(sizes, weight / 2 if shared.tied else weight, again)
+    for operators, times in ((block(sizes, weight / shared.layers_each, again), shared.layers), (last, 1)):
         together = operators is last and shared.tied
         offered = [_with_way(operators, way) for way in (0, 1)] if together else [operators]
         found, chosen = min(

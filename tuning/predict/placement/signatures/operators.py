@@ -33,8 +33,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """``inputs`` are places of other operators in the list. ``bytes_`` are those of its whole output, ``matrix_bytes``
-    those of its matrix's whole gradient, ``seconds`` what forward and backward take undivided.
+    """``inputs`` are places of other operators in the list. They come to it ``forwards`` times: once more where
+    backward brings them again. ``bytes_`` are those of its whole output, ``matrix_bytes`` those of its matrix's whole
+    gradient, ``seconds`` what forward and backward take undivided.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Operator:
     bytes_: float = 0.0
     matrix_bytes: float = 0.0
     seconds: float = 0.0
+    forwards: float = 1.0
 
 
 #: Ways of a product with a matrix: rows of the input, columns of the matrix, both along what is summed; or on every
@@ -84,10 +86,10 @@ class Price:
         bytes_ = bytes_between(source, target, whole_bytes, self.ranks)
         return bytes_ * self.per_byte + (self.per_message if bytes_ else 0.0)
 
-    def edge(self, source: Signature, target: Signature, whole_bytes: float) -> float:
-        """Of a tensor on its way to an operator, and of its gradient on the way back."""
+    def edge(self, source: Signature, target: Signature, whole_bytes: float, forwards: float = 1.0) -> float:
+        """Of a tensor on its way to an operator, ``forwards`` times, and of its gradient on the way back."""
         back = self.transition_price(target.of_gradient, source.of_gradient, whole_bytes)
-        return self.transition_price(source, target, whole_bytes) + back
+        return forwards * self.transition_price(source, target, whole_bytes) + back
 
     def own(self, operator: Operator, choice: Choice) -> float:
         """Computation, and the gradient of the matrix."""
@@ -106,5 +108,7 @@ def total(operators: Sequence[Operator], chosen: Sequence[int], price: Price) ->
         found += price.own(operator, choice)
         for place, target in zip(operator.inputs, choice.inputs, strict=True):
             source = operators[place]
-            found += price.edge(source.choices[chosen[place]].output, target, source.bytes_)
+            found += price.edge(
+                source.choices[chosen[place]].output, target, source.bytes_, operator.forwards
+            )
     return found

@@ -66,6 +66,39 @@ def test_no_other_choice_sends_less(length: int, layout: dict[str, int]) -> None
     assert sends[found.parts] <= 1.02 * min(sends.values())
 
 
+AGAIN: list[tuple[dict[str, int], dict[str, Any]]] = [
+    ({"tp": 4}, {"memory.recompute": "full"}),
+    ({"tp": 4}, {"memory.block_actions": ["full", "keep"]}),
+    ({"tp": 2, "pp": 2}, {"memory.recompute": "full", "memory.recompute_layers": 1}),
+    ({"tp": 2}, {"memory.recompute": "full", "overlap.tp_chunks": 2}),
+    ({"tp": 2}, {"memory.recompute": "selective"}),
+    ({"tp": 2}, {"parallel.tp_regather": True}),
+    ({"tp": 4}, {"parallel.tp_regather": True, "memory.recompute": "full"}),
+    (
+        {"tp": 2, "dp": 2},
+        {"schedule.kind": "layered", "schedule.chunks": 2, "parallel.zero_stage": 3},
+    ),
+    ({"tp": 2, "dp": 2}, {"parallel.zero_stage": 2, "parallel.reduce_every_micro_batch": True}),
+    ({"tp": 2, "dp": 2}, {"parallel.zero_stage": 3, "precision": "bf16"}),
+]
+
+
+@pytest.mark.parametrize("length", [32, 128, 512])
+@pytest.mark.parametrize(("layout", "values"), AGAIN, ids=str)
+def test_what_backward_sends_again_counts(
+    layout: dict[str, int], values: dict[str, Any], length: int
+) -> None:
+    """So does how often ZeRO gathers and scatters. One group of tp is told of, and both ends' loss is left out."""
+    plain = config(length, **layout).with_values(values)
+    subsets = (parts for count in range(len(PARTS) + 1) for parts in itertools.combinations(PARTS, count))
+    sends = {parts: sent(plain.with_values({KEY: list(parts) or None})) for parts in subsets}
+    found = best(plain)
+    assert found is not None
+    assert sends[found.parts] <= 1.02 * min(sends.values())
+    saved = (found.split_bytes - found.bytes_) * layout.get("dp", 1)
+    assert saved == pytest.approx(sends[()] - sends[found.parts], rel=0.03)
+
+
 @pytest.mark.parametrize("length", [64, 256, 1024])
 @pytest.mark.parametrize("more", [{"tied_embeddings": True}, {"layer_groups": 1}], ids=str)
 def test_what_is_shared_is_summed_once(length: int, more: dict[str, Any]) -> None:
