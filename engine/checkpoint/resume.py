@@ -35,7 +35,11 @@ _SAME_WITHIN_A_ROUND = (
     *(f"outer.{name}" for name in ("method", "replicas", "variant", "gap", "fragments")),
     *(f"parallel.{name}" for name in ("dp", "tp", "pp", "cp", "ep", "zero_stage", "shard_ranks")),
 )
-_LENGTH = (
+#: Of these sections what says how long a run is, or decides no number.
+_LEFT_OUT = (
+    "data.ahead",
+    "train.timeout_seconds",
+    "train.step_timeout_seconds",
     "train.steps",
     "train.warmup",
     "train.resume",
@@ -149,7 +153,7 @@ def identity(model: Model) -> dict[str, Any]:
 def changes(config: RunConfig, point: ResumePoint) -> dict[str, list[Any]]:
     """Dotted keys that decide a step's numbers -> [value then, value now], where they differ."""
     then, now = point.manifest.config, config.flat()
-    keys = [key for key in now if key.startswith(_TELLING) and key not in _LENGTH]
+    keys = [key for key in now if key.startswith(_TELLING) and key not in _LEFT_OUT]
     return {key: [then.get(key), now[key]] for key in keys if then.get(key) != now[key]}
 
 

@@ -218,6 +218,10 @@ def _with_seconds(given: dict[str, Any], seconds: Any) -> dict[str, Any]:
     train = base.get("train") if isinstance(base, dict) else None
     if not isinstance(base, dict) or not isinstance(train or {}, dict):
         return given  # what is wrong with it is said where it is read
+    asked = (train or {}).get("seconds")
+    if asked is not None and asked != seconds:
+        remedy = f"the objective is the loss after {seconds} seconds; leave one of them out"
+        raise InputError("base.train.seconds", asked, remedy)
     return given | {"base": base | {"train": (train or {}) | {"seconds": seconds}}}
 
 

@@ -160,7 +160,7 @@ def test_layouts_in_any_order_load_each_other(session: Session, tmp_path: Path, 
 def test_what_decides_the_numbers_of_a_step_is_told_where_it_differs() -> None:
     then = small(schedule__skip_share=0.25, memory__sample_tokens=0.5, parallel__pp=4, train__steps=3)
     point = ResumePoint(Path("checkpoint"), Manifest(3, {}, then.flat(), {}))
-    now = small(overlap__delay=1, parallel__dp=2, train__steps=9)
+    now = small(overlap__delay=1, parallel__dp=2, train__steps=9, data__ahead=2, train__timeout_seconds=90.0)
     assert changes(now, point) == {
         "schedule.skip_share": [0.25, 0.0],
         "memory.sample_tokens": [0.5, 1.0],

@@ -115,6 +115,13 @@ def test_trials_of_a_time_may_have_any_number_of_steps_in_their_base() -> None:
     assert study_file.parse(asked | {"base": {"train": train}}).config.train.seconds == 4
 
 
+def test_a_time_is_given_once() -> None:
+    asked = {"name": "first", "ranks": 4, "objective": [{"loss_at_seconds": 4}, "peak_memory_bytes"]}
+    with pytest.raises(InputError, match=r"base.train.seconds=5: the objective is the loss after 4 seconds"):
+        study_file.parse(asked | {"base": {"train": {"seconds": 5}}})
+    assert study_file.parse(asked | {"base": {"train": {"seconds": 4}}}).config.train.seconds == 4
+
+
 @pytest.mark.parametrize(
     "content",
     [None, b"", b"- a\n- b\n", b"name: [1\n", b"\x00\xff\xfe", b"ranks: 4\n", b"name: a\n  b: c: d\n"],

@@ -19,7 +19,7 @@ from engine.config.layout import accumulation, layers_of_stages
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
-from engine.config.sections import TensorPart
+from engine.config.sections import BlockAction, TensorPart
 from engine.footprint.weights import averages
 from engine.schedules.actions import Costs
 from engine.schedules.closed_forms import idle_seconds
@@ -381,6 +381,21 @@ def rank_layers(config: RunConfig) -> list[int]:
     pp, schedule = config.parallel.pp, config.schedule
     stages = layers_of_stages(resolve(config.model).layers, pp * schedule.chunks, schedule.stage_layers)
     return [sum(map(len, stages[place::pp])) for place in range(pp)]
+
+
+def computed_again(config: RunConfig, *kinds: BlockAction) -> float:
+    """The share of the layers that backward computes again, in one of these ways. What a budget for activations comes
+    to is not known before a run.
+    """
+    memory, layers = config.memory, resolve(config.model).layers
+    if memory.block_actions is not None:
+        return sum(map(memory.block_actions.count, kinds)) / layers
+    if memory.recompute not in kinds:
+        return 0.0
+    schedule = config.schedule
+    stages = layers_of_stages(layers, config.parallel.pp * schedule.chunks, schedule.stage_layers)
+    most = memory.recompute_layers or layers
+    return sum(min(most, len(own)) for own in stages) / layers
 
 
 def bubble_scale(config: RunConfig) -> float:

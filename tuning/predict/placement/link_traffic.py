@@ -15,7 +15,14 @@ from engine.config.layout import accumulation, layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import sizes_of
-from tuning.predict.model.cases import block_pairs, matrix_elements, rank_layers, reduce_bytes
+from tuning.predict.model.cases import (
+    block_pairs,
+    computed_again,
+    gathers_once,
+    matrix_elements,
+    rank_layers,
+    reduce_bytes,
+)
 from tuning.predict.placement.cost import Stream, Volumes
 
 _FP32 = 4
@@ -59,15 +66,17 @@ def _gradients(config: RunConfig) -> dict[str, Stream]:
 
 def _data_parallel_stream(config: RunConfig, elements: float) -> Stream:
     """So many elements of a rank, in one kind of group. ZeRO 0 sums gradients, ZeRO 1 and 2 scatter them and gather
-    weights, ZeRO 3 gathers twice a micro-batch.
+    weights, ZeRO 3 gathers twice a micro-batch, or twice a step where a schedule works chunk by chunk.
     """
     parallel = config.parallel
     gradients = elements * reduce_bytes(config)
-    weights = elements * (2 if config.memory.parameters == "bf16" else _FP32)
+    half = config.memory.parameters == "bf16" or (parallel.zero_stage >= 2 and config.precision == "bf16")
+    weights = elements * (2 if half else _FP32)
     if parallel.zero_stage == 0:
         return Stream(gradients)
     micro_batches = accumulation(config)
-    gathers = 2 * micro_batches if parallel.zero_stage == 3 else 1
+    passes = 1 if gathers_once(config) else micro_batches
+    gathers = 2 * passes if parallel.zero_stage == 3 else 1
     scatters = micro_batches if parallel.reduce_every_micro_batch else 1
     turns = max(gathers // 2, scatters)
     return Stream((gathers * weights + scatters * gradients) / 2 / turns, turns)
@@ -89,11 +98,14 @@ class _Experts(NamedTuple):
         return cls(layers * experts * 3 * shape.hidden * width, layers * instead)
 
 
-def _largest_stage(config: RunConfig) -> int:
-    """Parameters of the fullest place of the pipeline whose gradients are averaged; embeddings are at its ends."""
+def _largest_stage(config: RunConfig) -> float:
+    """Parameters of the fullest place of the pipeline whose gradients are averaged, of those that are trained in slices
+    the slice; embeddings are at its ends.
+    """
     shape, sharing = resolve(config.model), sharing_of(config.model)
     sets = [math.ceil(layers / sharing.layers_each) for layers in rank_layers(config)]
-    sizes = [count * shape.layer_parameters for count in sets]
+    whole = config.parallel.zero_stage or config.compression.method != "none" or config.model.experts
+    sizes = [count * shape.layer_parameters * (1 if whole else config.train.slice_keep) for count in sets]
     ends = shape.vocabulary * shape.hidden
     sizes[0] += 0 if config.parallel.embedding == "columns" else ends
     if sharing.tied is None or len(sizes) > 1:
@@ -117,17 +129,20 @@ def _replicated_elements(config: RunConfig) -> float:
 
 def _activations(config: RunConfig) -> Stream:
     """A gather and a scatter of an activation in front of matrices and behind them, forward and backward; forward once
-    more if recomputed. Of matrices that are replicated two exchanges where heads or columns meet slices, and a sum of
-    their gradients; under ZeRO of slices of them.
+    more if recomputed, but for the last one of a block. Of matrices that are replicated two exchanges where heads or
+    columns meet slices, and a sum of their gradients; under ZeRO of slices of them.
     """
     sizes, layers, parallel = sizes_of(config), max(rank_layers(config)), config.parallel
     parts = sizes.replicated
-    pairs = layers * block_pairs(config)
-    pairs *= 1.5 if config.memory.recompute == "full" else 1.0
+    again = computed_again(config, "full")
+    pairs = layers * block_pairs(config) * (1 + again / 2)
+    if "down" not in parts and (config.overlap.tp_chunks == 1 or config.model.experts is not None):
+        pairs -= layers * again / 2
     split_ends = 2 - len(parts & {"embedding", "head"})
     pairs += split_ends / (1 if parallel.pp == 1 else 2)
     if parallel.tp_regather:
-        gathered = layers * (2 - len(parts & {"query_key_value", "gate_up"})) + ("head" not in parts)
+        gathered = layers * (1 - again) * (2 - len(parts & {"query_key_value", "gate_up"}))
+        gathered += "head" not in parts
         pairs += gathered / 2
     turns, bytes_ = accumulation(config), sizes.element * sizes.hidden
     copies = layout_of(config).inner if parallel.zero_stage else 1
@@ -137,14 +152,15 @@ def _activations(config: RunConfig) -> Stream:
 
 def _context(config: RunConfig) -> Stream:
     """A ring's keys and values, once forward and backward, and fp32 sums of their gradients, as an all-reduce that
-    sends as much; or the all-to-alls of Ulysses.
+    sends as much; or the all-to-alls of Ulysses. What is recomputed sends once more what forward did.
     """
     sizes, cp, shape = sizes_of(config), config.parallel.cp, resolve(config.model)
     calls = max(rank_layers(config)) * accumulation(config)
+    times = 1 + computed_again(config, "full", "selective") / 2
     if config.parallel.cp_method == "ulysses":
         heads = 2 * (shape.heads + shape.kv_heads) // config.parallel.tp
-        return Stream(sizes.element * sizes.tokens * shape.head_dim * heads, calls)
-    return Stream(cp * 2 * sizes.key_value * (sizes.element + _FP32 / 2), calls)
+        return Stream(sizes.element * sizes.tokens * shape.head_dim * heads * times, calls)
+    return Stream(cp * 2 * sizes.key_value * (sizes.element * times + _FP32 / 2), calls)
 
 
 def _experts(config: RunConfig) -> Stream:

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, get_args
 
 from engine.comm.signatures import BROADCAST, PARTIAL
 from engine.config.knobs.tied_parameters import sharing_of
-from engine.config.layout import accumulation, layers_of_stages, layout_of
+from engine.config.layout import accumulation, layout_of
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart
 from engine.footprint.activations import FP32_BYTES, sizes_of
-from tuning.predict.model.cases import gathers_once
+from tuning.predict.model.cases import computed_again, gathers_once
 from tuning.predict.model.hardware import Link
 from tuning.predict.placement.signatures import operators as ways
 from tuning.predict.placement.signatures.assignment import Assignment, cheapest
@@ -161,7 +161,7 @@ def best(config: RunConfig, link: Link | None = None) -> ReplicatedMatrices | No
     )
     sharing = sharing_of(config.model)
     shared = SharedLayers(shape.layers, sharing.layers_each, sharing.tied is not None)
-    weight, again = _weight(config), _sent_again(config, shape.layers)
+    weight, again = _weight(config), _sent_again(config)
     return _best(widths, layout.tp, accumulation(config), weight, shared, again, link)
 
 
@@ -179,20 +179,9 @@ def _weight(config: RunConfig) -> float:
     return 1 / (ranks if layout.zero_stage else 1) + (ranks - 1) / ranks * (gathers + scatters) / 2
 
 
-def _sent_again(config: RunConfig, layers: int) -> Again:
-    """What a budget for activations comes to is not known before a run."""
-    memory, schedule, regathers = config.memory, config.schedule, config.parallel.tp_regather
-    if memory.block_actions is not None:
-        anew = memory.block_actions.count("full")
-    elif memory.recompute == "full":
-        stages = config.parallel.pp * schedule.chunks
-        each = schedule.stage_layers or [len(one) for one in layers_of_stages(layers, stages)]
-        most = memory.recompute_layers or layers
-        anew = sum(min(most, own) for own in each)
-    else:
-        anew = 0
-    share = anew / layers
-    return Again(share, share if config.overlap.tp_chunks > 1 else 0.0, regathers)
+def _sent_again(config: RunConfig) -> Again:
+    share = computed_again(config, "full")
+    return Again(share, share if config.overlap.tp_chunks > 1 else 0.0, config.parallel.tp_regather)
 
 
 class SharedLayers(NamedTuple):
