@@ -19,9 +19,9 @@ from engine.config.knobs.facts import (
     KnobFacts,
     Values,
 )
-from engine.config.knobs.parallel import PARALLEL, PARALLEL_OF_SOME
+from engine.config.knobs.parallel import DERIVED, PARALLEL, PARALLEL_OF_SOME
 from engine.config.knobs.pipeline_stages import PIPELINE_STAGES
-from engine.config.knobs.training import LEARNING, MICRO_BATCH, OPTIMIZER, TRAINED_PARTS
+from engine.config.knobs.training import LEARNING, MICRO_BATCH, OPTIMIZER, PATIENCE, TRAINED_PARTS
 from engine.config.presets import is_decoder
 
 #: Sections that a fair comparison needs to hold still as a whole.
@@ -182,12 +182,8 @@ KNOBS: dict[str, KnobFacts] = {
     **TRAINED_PARTS,
     **OPTIMIZER,
     **dict.fromkeys(("precision", "device", "memory.limit_gib", "tokens_told"), _FIXED),
-    **dict.fromkeys(
-        ("train.validate_every", "train.timeout_seconds", "train.step_timeout_seconds"),
-        KnobFacts(fixed=True, outside_arithmetic=True),
-    ),
-    "parallel.dp": KnobFacts(derived=True),
-    "parallel.world_size": KnobFacts(derived=True, outside_arithmetic=True),
+    **PATIENCE,
+    **DERIVED,
 }
 
 

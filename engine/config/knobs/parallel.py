@@ -213,3 +213,8 @@ PARALLEL_OF_SOME: dict[str, KnobFacts] = {
         trade="long documents fit and ranks are through together; attention exchanges tokens and heads",
     ),
 }
+#: What follows from other keys.
+DERIVED: dict[str, KnobFacts] = {
+    "parallel.dp": KnobFacts(derived=True),
+    "parallel.world_size": KnobFacts(derived=True, outside_arithmetic=True),
+}

@@ -175,3 +175,8 @@ OPTIMIZER: dict[str, KnobFacts] = {
         trade="each has learning rates of its own; sgd keeps least, muon wants whole matrices",
     ),
 }
+#: How long anybody waits, and how often held-out text is looked at.
+PATIENCE: dict[str, KnobFacts] = dict.fromkeys(
+    ("train.validate_every", "train.timeout_seconds", "train.step_timeout_seconds"),
+    KnobFacts(fixed=True, outside_arithmetic=True),
+)
