@@ -205,7 +205,7 @@ def window_steps(state: StudyState, file: StudyFile, trial: Trial) -> int | None
 
 def trial_steps(state: StudyState, file: StudyFile, trial: Trial) -> int:
     """Those of a whole run of it: with a time, those that it had."""
-    if file.config.train.known_steps is None:
+    if file.config.train.known_steps is None and trial.steps:
         return trial.steps
     known = state.cache("trial steps", file.config)
     if trial.number not in known:
