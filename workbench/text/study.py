@@ -147,7 +147,7 @@ def confirmation_columns(result: StudyResult) -> dict[str, list[str]]:
     plain = any(arm.is_baseline for arm in arms)
     return {
         "trial": [str(arm.trial) for arm in arms],
-        "is": [_role(arm, confirmed) for arm in arms],
+        "role": [_role(arm, confirmed, aim) for arm in arms],
         f"search, {aim.unit}": [text(aim.to_display(arm.searched_value)) for arm in arms],
         f"again, {aim.unit}": [text(aim.to_display(_mean(arm))) for arm in arms],
         "windows": [str(len(arm.rounds)) for arm in arms],
@@ -158,7 +158,7 @@ def confirmation_columns(result: StudyResult) -> dict[str, list[str]]:
             for arm in arms
         ],
         "peak memory": [words.gib(arm.peak_memory_bytes) for arm in arms],
-        "turned": [str(arm.complexity) for arm in arms],
+        "changed settings": [str(arm.complexity) for arm in arms],
         "configuration": [arm.label for arm in arms],
     }
 
@@ -175,13 +175,15 @@ def caption(result: StudyResult) -> str:
     confirmed = result.confirmation_rounds
     if not confirmed:
         return ""
-    from tuning.analysis.recommendation import rule_title  # most commands describe no confirmation
+    from tuning.analysis.recommendation import SPEED, rule_title  # most commands describe no confirmation
 
     windows, rounds = len(confirmed.order), max(len(arm.rounds) for arm in confirmed.arms)
     spent = f"{text(confirmed.used)} of {text(confirmed.allowed)} trial lengths" if confirmed.allowed else ""
+    by_value = confirmed.decided_by == SPEED and not _is_speed(result.aim)
+    rule = "its value" if by_value else rule_title(confirmed.decided_by)
     lines = [
         f"measured again in {windows} windows over {rounds} rounds" + (f", {spent}" if spent else ""),
-        f"trial {confirmed.recommended} is recommended by {rule_title(confirmed.decided_by)}: {confirmed.why}",
+        f"trial {confirmed.recommended} is recommended by {rule}: {confirmed.why}",
     ]
     if confirmed.spared:
         lines.append(confirmed.spared)
@@ -197,10 +199,14 @@ def _mean(arm: ArmRow) -> float | None:
     return geometric_mean(values) if values else None
 
 
-def _role(arm: ArmRow, confirmed: ConfirmationRounds) -> str:
+def _is_speed(aim: Aim) -> bool:
+    return aim.objective.most == "the fastest"
+
+
+def _role(arm: ArmRow, confirmed: ConfirmationRounds, aim: Aim) -> str:
     roles = [
         ("baseline", arm.is_baseline),
-        ("fastest", arm.trial == confirmed.winner),
+        ("fastest" if _is_speed(aim) else "best", arm.trial == confirmed.winner),
         ("recommended", arm.trial == confirmed.recommended),
     ]
     return ", ".join(name for name, is_it in roles if is_it)

@@ -65,7 +65,7 @@ def test_the_columns_have_every_arm() -> None:
     document = result(TIED, FILE)
     shown = rounds.confirmation_columns(document)
     assert shown["trial"] == ["0", "1"]
-    assert shown["is"] == ["baseline, recommended", "fastest"]
+    assert shown["role"] == ["baseline, recommended", "fastest"]
     assert shown["search, tokens/s"] == ["1,000", "1,010"]
     assert shown["again, tokens/s"][0].startswith("1,00")
     assert shown["windows"] == ["5", "5"]
@@ -136,3 +136,10 @@ def test_the_columns_have_as_many_digits_as_small_numbers_need() -> None:
     arms = [replace(arm, low=None, high=None) for arm in confirmed.arms]
     short = replace(document, confirmation_rounds=replace(confirmed, arms=arms))
     assert rounds.confirmation_columns(short)["beside the baseline"][1].endswith("(no interval)")
+
+
+def test_a_study_of_the_loss_has_a_best_trial_not_a_fastest() -> None:
+    file = study(objective={"loss_at_seconds": 20}, confirm_repeats=5)
+    document = result(rerun(searched(1000.0, 1500.0), {0: 1000.0, 1: 1500.0}), file)
+    assert rounds.confirmation_columns(document)["role"] == ["baseline", "best, recommended"]
+    assert "trial 1 is recommended by its value: " in rounds.caption(document)

@@ -30,7 +30,7 @@ def test_the_page_shows_what_was_measured_again(home: Path) -> None:
     assert any(part.label == "Measured again" for part in app.expander)
     shown = next(frame.value for frame in app.dataframe if "beside the baseline" in frame.value)
     assert list(shown["trial"]) == ["0", "1"]
-    assert list(shown["is"]) == ["baseline, recommended", "fastest"]
+    assert list(shown["role"]) == ["baseline, recommended", "fastest"]
     assert list(shown["windows"]) == ["5", "5"]
     assert "trial 0 is recommended by simplicity" in texts(app).replace("\\", "")
     trials = next(frame.value for frame in app.dataframe if "proposed by" in frame.value)
@@ -52,7 +52,7 @@ def test_what_is_undecided_can_be_decided_from_the_page(home: Path, monkeypatch:
     )
     app = visit("tune", study=file.name)
     assert not app.exception
-    button = next(each for each in app.button if each.label.startswith("Decide, about "))
+    button = next(each for each in app.button if each.label.startswith("Decide, "))
     button.click().run()
     assert [arguments[-1] for arguments in asked] == [f"confirm_repeats={rounds.outlook.confirm_repeats}"]
     assert "it is not told from trial 1" in texts(app).replace("\\", "")
