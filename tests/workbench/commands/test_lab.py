@@ -256,8 +256,8 @@ def test_lab_down_clears_what_a_killed_run_left(command: Run, home: Path, asked:
 @needs_lab
 @pytest.mark.usefixtures("clean", "home")
 def test_trials_of_a_study_share_a_lab(command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    up, built = lab.Lab.up, []
-    monkeypatch.setattr(lab.Lab, "up", lambda one: (built.append(one), up(one)))
+    up, built = lab.Lab.set_up, []
+    monkeypatch.setattr(lab.Lab, "set_up", lambda one: (built.append(one), up(one)))
     study = tmp_path / "study.yaml"
     study.write_text(
         "name: slow\nranks: 2\ntrials: 3\nconfirm_repeats: 0\n"

@@ -257,13 +257,13 @@ def test_what_goes_between_islands_is_counted_once(summary: RunSummary) -> None:
 
 @needs_lab
 def test_runs_of_a_session_share_one_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    up, built = lab.Lab.up, []
+    up, built = lab.Lab.set_up, []
 
     def counted(one: lab.Lab) -> None:
         built.append(one)
         up(one)
 
-    monkeypatch.setattr(lab.Lab, "up", counted)
+    monkeypatch.setattr(lab.Lab, "set_up", counted)
     with Session(tmp_path) as fresh:
         for seed in range(2):
             config = small(parallel__dp=2, train__seed=seed, **SMALL)

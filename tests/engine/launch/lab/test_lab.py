@@ -238,7 +238,7 @@ def test_a_lab_that_cannot_be_set_up_ends_the_run(session: Session, monkeypatch:
     def refuse(_: lab.Lab) -> None:
         raise LabError("the lab could not be set up: no more namespaces")
 
-    monkeypatch.setattr(lab.Lab, "up", refuse)
+    monkeypatch.setattr(lab.Lab, "set_up", refuse)
     outcome, _ = execute(session, small(parallel__dp=2, lab__hosts=2, lab__rate_mbit=77.0))
     assert outcome.ending is Ending.CRASHED
     assert "no more namespaces" in outcome.reason
