@@ -7,7 +7,7 @@ it would choose here is part of the row ``always on``, which is the mean of both
 tells how many fours make its 95 % interval narrower than half the bar; they are then measured in a run of their own.
 Each rank is kept on one core. The sampler (host, ranks' processes, 10 Hz) runs beside all of it; its row is the
 processor time of its thread over that of the ranks, and its interval is that over seconds. The bar is for what is
-always on and the sampler together; the lookout (two looks a second) is in neither. What is recorded does not grow
+always on and the sampler together; the wait sampler (two looks a second) is in neither. What is recorded does not grow
 with the sequences in a micro-batch: ``--sequences 2`` takes steps of half the work, in a table of its own.
 A foreign job is two ranks of plain DDP, recorded as under ``workbench run``; its steps take about 100 ms. With
 ``--axes job`` it is measured alone, into a table of its own.

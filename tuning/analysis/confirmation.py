@@ -155,7 +155,7 @@ class Window:
 def next_window(state: StudyState, file: StudyFile) -> Window | None:
     """What to measure now; None when it is enough."""
     runs = _fresh_windows(state, file)
-    contenders, number, decided = _standing(state, file, runs)
+    contenders, number, decided = _round_state(state, file, runs)
     if decided:
         return None
     turn = contenders if number % 2 == 0 else contenders[::-1]
@@ -250,7 +250,7 @@ def confirmation_of(state: StudyState, file: StudyFile) -> ConfirmationResult | 
         runs.values()
     ):  # of before the study grew: the best that is known until they are measured anew
         runs = {trial.number: _by_round(leaderboard.confirmations(state, trial)) for trial in chosen}
-    contenders, number, _ = _standing(state, file, runs)
+    contenders, number, _ = _round_state(state, file, runs)
     ended = number or 1  # windows of a round that is not over count for nobody
     found = {
         trial.number: Arm(trial, valued)
@@ -293,7 +293,7 @@ class _RoundState(NamedTuple):
     decided: bool
 
 
-def _standing(state: StudyState, file: StudyFile, runs: Mapping[int, Windows]) -> _RoundState:
+def _round_state(state: StudyState, file: StudyFile, runs: Mapping[int, Windows]) -> _RoundState:
     """After all rounds so far. Who is out stays out, and so does who has no value in a round or breaks a constraint."""
     contenders, number, course = arms(state, file), 0, _ArmHistory(runs, _error(arms(state, file)))
     while contenders and all(number in runs[trial.number] for trial in contenders):

@@ -137,10 +137,10 @@ class FailureSummary:
 
 def summarize_failures(state: StudyState, file: StudyFile) -> FailureSummary:
     """What failed in a study, and why; worked out once for each state of it."""
-    return state.once("failures", file, lambda: _board(state, file))
+    return state.once("failures", file, lambda: _summarize_failures(state, file))
 
 
-def _board(state: StudyState, file: StudyFile) -> FailureSummary:
+def _summarize_failures(state: StudyState, file: StudyFile) -> FailureSummary:
     failed = [trial for trial in _ended_trials(state) if trial.outcome not in GOOD]
     tips = _advice(state, file)
     told = [_rule(outcome, rule) for outcome, rule in rules(state, file)]
