@@ -30,10 +30,12 @@ _SLOW = re.compile(r"mark\.(slow|drawn)\b")
 _LONG = frozenset(
     {
         "tests/engine/backends/test_fake_cuda.py",
+        "tests/engine/rank/test_random_turns.py",
         "tests/engine/runs/test_llama.py",
         "tests/tuning/studies/test_command_hf.py",
         "tests/workbench/export/formats/test_parsers.py",
         "tests/workbench/export/formats/test_trained.py",
+        "tests/workbench/selftest/checks/test_shared_gpu.py",
     }
 )
 #: What needs a public trainer's packages beside its own process runs in their environment.
