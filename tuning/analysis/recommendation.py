@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tuning.analysis.confirmation import Arm, ConfirmationResult
 from tuning.space import labels
+from tuning.spec.objectives import likelihood
 from tuning.spec.study_file import StudyFile
 
 #: Less memory by more than this is headroom worth having, unless runs of one configuration differ by more.
@@ -78,7 +79,7 @@ def _fastest(found: ConfirmationResult, most: str, ruled_out: Collection[int]) -
     if not known:
         return Decision(found.fastest, SPEED, f"so far {most}, by a single round")
     sure, nearest = min(known, key=lambda one: one[0])
-    words = f"probably {most} ({100 * sure:.0f} % beside trial {nearest.trial.number}), which is not decided"
+    words = f"probably {most} ({likelihood(sure)} beside trial {nearest.trial.number}), which is not decided"
     return Decision(found.fastest, SPEED, words, sure)
 
 

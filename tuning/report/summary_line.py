@@ -10,7 +10,7 @@ from msgspec import UNSET
 from tuning.report.study_result import ConfirmationRounds, Entry, Gain, Outlook, StudyResult, TrialRow
 from tuning.search import budgets
 from tuning.space.points import WORLD_DEGREES
-from tuning.spec.objectives import text
+from tuning.spec.objectives import likelihood, text
 from tuning.storage.state import StudyState
 
 SEPARATOR = " · "
@@ -166,7 +166,7 @@ def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
     if gain.verdict == "equal":
         same = f"equal to {yardstick} to within {text(100 * gain.equal_within)} %"
         return f"{same}: {signed_percent(ratio)} %, {between}"
-    likely = "" if gain.probability is None else f", {100 * gain.probability:.0f} % likely to be {word}"
+    likely = "" if gain.probability is None else f", {likelihood(gain.probability)} likely to be {word}"
     if gain.probability is not None and gain.probability >= _SURE_ALONE:
         likely += " (the interval, which holds after every round, is wider than that)"
     return f"undecided: {ratio_text(gain, yardstick)}, {between}{likely}"
@@ -178,7 +178,7 @@ def _not_told(document: StudyResult) -> str:
     if rounds is None or not rounds.undecided:
         return ""
     sure = recommended.probability if recommended else None
-    likely = f", though {100 * sure:.0f} % likely to be ahead" if sure is not None else ""
+    likely = f", though {likelihood(sure)} likely to be ahead" if sure is not None else ""
     return f", but it is not told from {_trials(rounds.undecided)}{likely}"
 
 

@@ -76,7 +76,7 @@ KNOWN: dict[Name, Objective] = {
 }  # fmt: skip
 
 
-__all__ = ["Aim", "Name", "check_loss_after", "find_aim", "store_seconds", "text"]
+__all__ = ["Aim", "Name", "check_loss_after", "find_aim", "likelihood", "store_seconds", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +173,12 @@ def check_loss_after(aims: Sequence[Aim], train: Train, own: bool) -> None:
 def store_seconds(seconds: float) -> float:
     """How a time is kept."""
     return KNOWN["time_to_loss"].kept / seconds
+
+
+def likelihood(probability: float) -> str:
+    """A probability that is an estimate, in percent; never 0 or 100, which would be certain."""
+    percent = round(100 * probability)
+    return "over 99 %" if percent >= 100 else "under 1 %" if percent <= 0 else f"{percent} %"
 
 
 def text(value: float | None) -> str:

@@ -18,7 +18,7 @@ from tuning.analysis.constraints import constraint_checks
 from tuning.analysis.measures import headroom, measure, measures
 from tuning.execution import preflight
 from tuning.report.study_result import StudyResult
-from tuning.spec.objectives import KNOWN, Aim, text
+from tuning.spec.objectives import KNOWN, Aim, likelihood, text
 from tuning.spec.terms import Constraints
 from tuning.storage.state import Trial
 
@@ -248,3 +248,10 @@ def test_memory_that_is_not_recorded_cannot_be_weighed() -> None:
     with pytest.raises(InputError, match=r"base.profile.memory=false"):
         preflight.check(asked(base=base, objective="peak_memory_bytes"))
     preflight.check(asked(base=base))
+
+
+@pytest.mark.parametrize(
+    ("probability", "told"), [(0.9996, "over 99 %"), (0.994, "99 %"), (0.5, "50 %"), (0.002, "under 1 %")]
+)
+def test_what_is_not_decided_is_never_told_as_certain(probability: float, told: str) -> None:
+    assert likelihood(probability) == told
