@@ -106,7 +106,6 @@ class StudyFile(Section):
     side_by_side: Count | None = None
     _text: str | None = PrivateAttr(default=None)
     _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
-    _space: tuple[presets.WorkloadFacts | None, Space] | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -241,11 +240,15 @@ class StudyFile(Section):
     def search_space(self) -> Space:
         """The points of the study; anew once its workload was looked at: rules that know more of it refuse more."""
         known, stands = presets.facts_of(self.config.model), self.live is not None or self.trainer is not None
-        if self._space is None or self._space[0] is not known:
+        if known not in self._spaces:
             turned = self.config, self.ranks, self.knobs
             space = Space(*turned, automatic.choose_values, stands, refuses=self._refused_by_trainer)
-            self._space = known, space
-        return self._space[1]
+            self._spaces[known] = space
+        return self._spaces[known]
+
+    @cached_property
+    def _spaces(self) -> dict[presets.WorkloadFacts | None, Space]:
+        return {}  # no private attribute: whether the space was asked for makes no two files differ
 
     @cached_property
     def command(self) -> TunedCommand | None:
@@ -470,19 +473,16 @@ def _check_learning(file: StudyFile) -> None:
         raise InputError(f"space.{GLOBAL_BATCH}", str(keys[GLOBAL_BATCH]), remedy)
     found = next((knob for key, knob in keys.items() if facts_of(key).alters_learning), None)
     if found is not None and not file.in_time:
-        remedy = (
-            "changes what is learned of a token, so it stays the same in a study unless that asks for a time to a loss "
-            "(objective: {time_to_loss: ..}) or the loss after a time ({loss_at_seconds: ..}); set it in base"
-        )
+        remedy = "changes what is learned of a token, so only studies of a time to a loss "
+        remedy += "(objective: {time_to_loss: ..}) or of {loss_at_seconds: ..} turn it; set it in base"
         raise InputError(f"space.{found.key}", str(found), remedy)
 
 
 def _check_quality(file: StudyFile) -> None:
     train = file.config.train
     if file.quality is not None and file.loss_guard != LossGuard():
-        raise InputError(
-            "quality", file.quality.max_loss_increase, "loss_guard is given, too; keep one of them"
-        )
+        given = file.quality.max_loss_increase
+        raise InputError("quality", given, "loss_guard is given, too; keep one of them")
     own = file.live is None and file.trainer is None and file.simulate is None
     check_loss_after(file.aims, train, own)
     if not any(aim.in_time for aim in file.aims):
