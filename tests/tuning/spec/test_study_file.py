@@ -69,11 +69,11 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
         ({"space": {"parallel.placement": [[1, 0]]}}, "space.parallel.placement", "between null and auto"),
         ({"base": BASE | {"parallel": {"cp": 8}}}, "base.parallel.cp", "must divide ranks=4"),
         ({"space": {"model.layers": [2, 4]}}, "space.model.layers", "stays the same"),
-        ({"space": {"batch.global_batch": [8]}}, "space.batch.global_batch", "stays the same"),
+        ({"space": {"batch.global_batch": [8]}}, "space.batch.global_batch", "set it in base"),
         (
             {"space": {"train.learning_rate": {"low": 1e-4, "high": 1e-2}}},
             "space.train.learning_rate",
-            "asks for a time to a loss",
+            "only studies of a time to a loss",
         ),
         ({"space": {"train.steps": [8]}}, "space.train.steps", "stays the same"),
         (
