@@ -1,8 +1,8 @@
 """The decoder's operators on its tp axis, as the engine can run them, and which matrices had better be replicated.
 
 Between blocks a rank has a slice of the sequence, so a layer can be judged by itself, and so can both ends. Counted are
-bytes of all ranks of an axis in a step: of activations with every micro-batch, and of what is replicated its gradients
-over tp, and what ranks with other data send each other more of it, since each then holds all.
+bytes of all ranks of an axis in a step: of activations and the loss with every micro-batch, and of what is replicated
+its gradients over tp, and what ranks with other data send each other more of it, since each then holds all.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tuning.predict.placement.signatures.operators import (
     SEQUENCE,
     WIDTH,
     Choice,
+    Message,
     Operator,
     Price,
 )
@@ -40,8 +41,9 @@ PARTS: tuple[TensorPart, ...] = get_args(TensorPart)
 
 
 class Sizes(NamedTuple):
-    """Of one micro-batch in a model: bytes of a whole activation of width 1, and the widths."""
+    """Of one micro-batch in a model: its tokens, bytes of a whole activation of width 1, and the widths."""
 
+    tokens: int
     column: float
     hidden: int
     key_value: int
@@ -90,19 +92,30 @@ def block(sizes: Sizes, weight: float = 1.0, again: Again = _ONCE) -> list[Opera
     return [replace(one, forwards=again.forwards(one.name)) for one in found]
 
 
-def ends(sizes: Sizes, weight: float = 1.0, again: Again = _ONCE) -> list[Operator]:
-    """Embedding and head, with what is between them left out. Looking words up is a product with their one-hot rows."""
-    build = _Build(sizes.column, weight)
+def ends(sizes: Sizes, ranks: int, weight: float = 1.0, again: Again = _ONCE) -> list[Operator]:
+    """Embedding, head and loss, with what is between them left out. Looking words up is a product with their one-hot
+    rows. The loss has no choice of its own: it reads logits as the head gives them.
+    """
+    build, heads = _Build(sizes.column, weight), _heads(sizes.tokens, ranks)
     words = (Choice((), PARTIAL, ways.ROWS), Choice((), SEQUENCE, BROADCAST))
     return [
         build.product("embedding", words, None, sizes.vocabulary, sizes.hidden),
         build.plain("stream", ways.same(1, SEQUENCE), (0,), sizes.hidden),
         build.plain("norm", ways.same(1, SEQUENCE), (1,), sizes.hidden),
         replace(
-            build.product("head", (COLUMN, DATA), 2, sizes.hidden, sizes.vocabulary),
+            build.product("head", heads, 2, sizes.hidden, sizes.vocabulary),
             forwards=1.0 + again.regathers,
         ),
     ]
+
+
+def _heads(tokens: int, ranks: int) -> tuple[Choice, Choice]:
+    """Of a head in columns the loss gathers three fp32 numbers a token from each rank (its highest logit, its sum of
+    exponentials, its target's logit); of a whole one it sums the ranks' means. Backward sends nothing for either.
+    """
+    parts = Message(SEQUENCE, BROADCAST, 3 * FP32_BYTES * tokens * ranks)
+    mean = Message(PARTIAL, BROADCAST, FP32_BYTES)
+    return replace(COLUMN, sends=parts), replace(DATA, sends=mean)
 
 
 def replicated_matrices(operators: Sequence[Operator], found: Assignment) -> list[TensorPart]:
@@ -117,8 +130,8 @@ def replicated_matrices(operators: Sequence[Operator], found: Assignment) -> lis
 
 class ReplicatedMatrices(NamedTuple):
     """Matrices that had better be replicated, with the bytes that all ranks of tp send in a step then and otherwise:
-    norms and the loss are left out, and what the data ranks send is in it only as far as it differs. Seconds are those
-    of a known link, one message after the other, with nothing hidden.
+    norms' gradients are left out, and what the data ranks send is in it only as far as it differs. Seconds are those of
+    a known link, one message after the other, with nothing hidden.
     """
 
     parts: tuple[TensorPart, ...]
@@ -153,6 +166,7 @@ def best(config: RunConfig, link: Link | None = None) -> ReplicatedMatrices | No
         return None
     shape, sizes, layout = resolve(config.model), sizes_of(config), layout_of(config)
     widths = Sizes(
+        sizes.tokens,
         sizes.element * sizes.tokens,
         shape.hidden,
         shape.kv_heads * shape.head_dim,
@@ -209,7 +223,7 @@ def _best(
         else Price(tp, 1 / (tp * link.bytes_per_second), link.alpha_seconds, micro_batches)
     )
     parts, sums = set[TensorPart](), dict[tuple[str, str], float]()
-    last = ends(sizes, weight / 2 if shared.tied else weight, again)
+    last = ends(sizes, tp, weight / 2 if shared.tied else weight, again)
     for operators, times in ((block(sizes, weight / shared.layers_each, again), shared.layers), (last, 1)):
         together = operators is last and shared.tied
         offered = [_with_way(operators, way) for way in (0, 1)] if together else [operators]

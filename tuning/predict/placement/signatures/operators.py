@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.comm.signatures import BROADCAST, PARTIAL, Signature, bytes_between, split
 
@@ -16,13 +17,24 @@ SEQUENCE, WIDTH = split(0), split(2)
 ROWS, COLUMNS = split(0), split(1)
 
 
+class Message(NamedTuple):
+    """A tensor of so many bytes, brought from one signature to another."""
+
+    source: Signature
+    target: Signature
+    whole_bytes: float
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to run an operator: how it reads its inputs and its matrix, and how its output lies then."""
+    """One way to run an operator: how it reads its inputs and its matrix, how its output lies then, and what is sent
+    because of it once in a micro-batch, beside those.
+    """
 
     inputs: tuple[Signature, ...]
     output: Signature
     matrix: Signature | None = None
+    sends: Message | None = None
 
     @property
     def divides(self) -> bool:
@@ -92,12 +104,14 @@ class Price:
         return forwards * self.transition_price(source, target, whole_bytes) + back
 
     def own(self, operator: Operator, choice: Choice) -> float:
-        """Computation, and the gradient of the matrix."""
-        computed = operator.seconds / (self.ranks if choice.divides else 1)
+        """Computation, what the choice sends by itself, and the gradient of the matrix."""
+        own = operator.seconds / (self.ranks if choice.divides else 1)
+        if choice.sends is not None:
+            own += self.transition_price(*choice.sends)
         if choice.matrix is None:
-            return computed
+            return own
         gradient = self.transition_price(choice.matrix.of_gradient, choice.matrix, operator.matrix_bytes)
-        return computed + gradient / self.micro_batches
+        return own + gradient / self.micro_batches
 
 
 def total(operators: Sequence[Operator], chosen: Sequence[int], price: Price) -> float:
