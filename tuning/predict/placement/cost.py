@@ -13,6 +13,7 @@ way back to the first stage is not waited for again, so the slowest links do lea
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -47,8 +48,9 @@ class Stream:
 class Volumes:
     """Payloads per step. ``dp``, ``tp`` and ``cp``: all-reduces of one group (a reduce-scatter and an all-gather count
     as one, each alone as half of one); ``ep``: all-to-alls, with what one rank has to give away; ``pp``: messages
-    from one stage to the next, one for each micro-batch. What data ranks exchange in parts of their group counts to
-    dp: ``edp`` for experts' gradients, ``shard`` and ``replicate`` for ZeRO's copies.
+    from one place of a pipeline to the next, and as many back; ``wrap``: from its last place to the first, and back.
+    What data ranks exchange in parts of their group counts to dp: ``edp`` for experts' gradients, ``shard`` and
+    ``replicate`` for ZeRO's copies.
     """
 
     dp: Stream = Stream()
@@ -56,6 +58,7 @@ class Volumes:
     cp: Stream = Stream()
     ep: Stream = Stream()
     pp: Stream = Stream()
+    wrap: Stream = Stream(calls=0.0)
     edp: Stream = Stream()
     shard: Stream = Stream()
     replicate: Stream = Stream()
@@ -176,22 +179,35 @@ class Costs:
         if len(stages) == 1 or not stream.bytes_:
             return np.zeros(len(orders))
         total, near = np.zeros((len(orders), stages.shape[1])), self._near_pipelines(orders)
-        for one, other in itertools.pairwise(stages):
+        for one, other, calls in hops(stages, self.volumes):
+            times = max(1.0, calls / self.layout.pp)
             for way in ((one, other), (other, one)):
-                total += self.links.seconds(orders[:, way[0]], orders[:, way[1]], stream.bytes_, near)
-        waited = max(1.0, stream.calls / self.layout.pp) * total.max(axis=1)
+                total += times * self.links.seconds(orders[:, way[0]], orders[:, way[1]], stream.bytes_, near)
         beside = 0.0 if self.work is None else self._compute(orders, self.work)
-        found: Floats = np.maximum(waited, stream.calls * self._busiest(orders) - beside)
+        found: Floats = np.maximum(total.max(axis=1), self._busiest(orders) - beside)
         return found
 
     def _busiest(self, orders: Ints) -> Floats:
-        """Seconds for which the busiest link carries the messages of one micro-batch of each pipeline."""
-        early, late = self._stages[:-1].ravel(), self._stages[1:].ravel()
-        sources, targets = orders[:, np.concatenate([early, late])], orders[:, np.concatenate([late, early])]
-        near = np.tile(self._near_pipelines(orders), 2 * (len(self._stages) - 1))
-        seconds = self.links.seconds(sources, targets, self.volumes.pp.bytes_, near)
-        found: Floats = (seconds - self.links.alphas(sources, targets, near)).max(axis=1)
+        """Seconds for which the busiest link carries messages. Those all around go beside as many to the next place."""
+        around, next_places = self.volumes.wrap.calls, list(itertools.pairwise(self._stages))
+        carried = (self.volumes.pp.calls - around) * self._carried(orders, next_places)
+        if around:
+            together = around * self._carried(orders, [*next_places, (self._stages[-1], self._stages[0])])
+            together[:, : len(next_places)] += carried
+            carried = together
+        found: Floats = carried.max(axis=(1, 2, 3))
         return found
+
+    def _carried(self, orders: Ints, places: Sequence[tuple[Ints, Ints]]) -> Floats:
+        """Seconds without latency of one message of each pipeline between each of these places, all at the same time;
+        [orders, places, ways, pipelines].
+        """
+        there, back = (np.concatenate([one for pair in places for one in pair[::way]]) for way in (1, -1))
+        sources, targets = orders[:, there], orders[:, back]
+        near = np.tile(self._near_pipelines(orders), 2 * len(places))
+        seconds = self.links.seconds(sources, targets, self.volumes.pp.bytes_, near)
+        seconds = seconds - self.links.alphas(sources, targets, near)
+        return seconds.reshape(len(orders), len(places), 2, -1)
 
     def _near_pipelines(self, orders: Ints) -> Bools:
         """Pipelines of which all stages are on one island; [orders, pipelines]."""
@@ -228,6 +244,14 @@ class Costs:
 
     def _extra(self, work: Work) -> list[float]:
         return [0.0] * (self.layout.pp - 1) + [work.head_layers]
+
+
+def hops(stages: Ints, volumes: Volumes) -> Iterator[tuple[Ints, Ints, float]]:
+    """Places of a pipeline between which messages go, of ``stages`` [places, pipelines], and how many each way."""
+    for one, other in itertools.pairwise(stages):
+        yield one, other, volumes.pp.calls
+    if volumes.wrap.calls:
+        yield stages[-1], stages[0], volumes.wrap.calls
 
 
 def turns(layout: Layout, axis: str, volumes: Volumes) -> list[MessageRound]:

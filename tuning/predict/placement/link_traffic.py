@@ -8,6 +8,7 @@ as half an all-reduce (docs/engine.md).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from engine.config.knobs.tied_parameters import sharing_of
@@ -15,6 +16,7 @@ from engine.config.layout import accumulation, layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import sizes_of
+from engine.schedules.registry import KINDS
 from tuning.predict.model.cases import (
     block_pairs,
     computed_again,
@@ -36,6 +38,7 @@ def volumes_of(config: RunConfig) -> Volumes:
         cp=_context(config),
         ep=_experts(config),
         pp=_boundaries(config),
+        wrap=_wrap(config),
     )
 
 
@@ -174,6 +177,15 @@ def _experts(config: RunConfig) -> Stream:
 
 
 def _boundaries(config: RunConfig) -> Stream:
-    """A rank's slice of an activation, for each micro-batch and each of its stages."""
+    """A rank's slice of an activation, for each micro-batch and each of its stages, to the next place and back. In a V
+    the upper half of the stages goes back where the lower half goes on: the two that meet on one rank send nothing.
+    """
     sizes = sizes_of(config)
     return Stream(sizes.element * sizes.slice, accumulation(config) * config.schedule.chunks)
+
+
+def _wrap(config: RunConfig) -> Stream:
+    """The same between the last place and the first, where a round of stages follows on another."""
+    if config.parallel.pp == 1 or KINDS[config.schedule.kind].placement == "v":
+        return Stream(calls=0)
+    return replace(_boundaries(config), calls=accumulation(config) * (config.schedule.chunks - 1))

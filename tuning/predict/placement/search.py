@@ -29,7 +29,7 @@ import numpy as np
 
 from engine.config.layout import Layout, layers_of_stages
 from tuning.predict.model.hardware import Cluster
-from tuning.predict.placement.cost import AXES, GROUPS, Costs, Stream, Volumes, Work, turns
+from tuning.predict.placement.cost import AXES, GROUPS, Costs, Volumes, Work, hops, turns
 from tuning.predict.placement.links import Floats, Ints, Links, cluster_links
 from tuning.predict.placement.orders import nested_orders
 
@@ -84,12 +84,13 @@ def crossing_bytes(
             for turn in turns(layout, axis, volumes)
         ]
         found[axis] = float(sum(sent))
-    return found | {"pp": _pipeline_bytes(at.reshape(layout.pp, -1), volumes.pp)}
+    return found | {"pp": _pipeline_bytes(at.reshape(layout.pp, -1), volumes)}
 
 
-def _pipeline_bytes(at: np.ndarray, stream: Stream) -> float:
-    """There and back, of each micro-batch; ``at`` are islands [stages, pipelines]."""
-    return float(2 * stream.calls * stream.bytes_ * (at[:-1] != at[1:]).sum())
+def _pipeline_bytes(at: Ints, volumes: Volumes) -> float:
+    """There and back, of each micro-batch; ``at`` are islands [places, pipelines]."""
+    crossing = sum(calls * (one != other).sum() for one, other, calls in hops(at, volumes))
+    return float(2 * volumes.pp.bytes_ * crossing)
 
 
 #: Costs of orders [orders, places] -> [orders].

@@ -1,12 +1,12 @@
 """Which rank stands where, and what goes from one device to another in a step, axis by axis.
 
 Collectives go in rings and all-to-alls by pairs, as placements are priced (``cost``); a pipeline's messages go to the
-next stage and back. Payloads are those of the rank that sends most (``link_traffic``).
+next place and back, and from the last one to the first where stages are dealt in rounds. Payloads are those of the
+rank that sends most (``link_traffic``).
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from tuning.predict.placement.cost import AXES, GROUPS, turns
+from tuning.predict.placement.cost import AXES, GROUPS, hops, turns
 from tuning.predict.placement.link_traffic import volumes_of
 from tuning.predict.placement.links import Floats, Links
 from tuning.predict.placement.place import links_of
@@ -109,11 +109,9 @@ def traffic_map(config: RunConfig, target: Target) -> TrafficMap:
                 )
         else:
             stages = np.arange(count).reshape(layout.pp, -1)
-            for one, other in itertools.pairwise(stages):
+            for one, other, calls in hops(stages, volumes):
                 for source, sink in ((one, other), (other, one)):
-                    np.add.at(
-                        matrix, (device_of[source], device_of[sink]), volumes.pp.bytes_ * volumes.pp.calls
-                    )
+                    np.add.at(matrix, (device_of[source], device_of[sink]), volumes.pp.bytes_ * calls)
         if matrix.any():
             found[axis] = matrix
     return TrafficMap(tuple(device_of.tolist()), links, found)

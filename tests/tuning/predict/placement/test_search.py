@@ -79,6 +79,30 @@ def test_with_one_rank_a_node_the_cost_is_pipettes() -> None:
         assert ours == pytest.approx(rings + hops, rel=1e-12)
 
 
+def test_a_pipeline_in_rounds_waits_for_its_way_back_to_the_start() -> None:
+    """Three links that are alike and one from the last place to the first that is slower; two stages on each, eight
+    micro-batches in two rounds of four.
+    """
+    rates = np.full((4, 4), 1e7)
+    rates[0, 3] = rates[3, 0] = 1e6
+    volumes = Volumes(pp=Stream(1e6, 16))
+    around = replace(volumes, wrap=Stream(1e6, 8))
+    links = links_from_rates(rates.tolist())
+    plain, in_rounds = (seconds(Costs(Layout(pp=4), links, one), (0, 1, 2, 3)) for one in (volumes, around))
+    assert plain == pytest.approx(16 / 4 * 2 * 3 * 0.1)
+    assert in_rounds == pytest.approx(8 * 1.0)  # for so long the slow link is busy
+    waited = Costs(Layout(pp=4), links, around, Work(4, (1.0,) * 4)).parts(np.array([(0, 1, 2, 3)]))
+    assert waited["pp"][0] == pytest.approx(plain + 8 / 4 * 2 * 1.0)
+    assert seconds(Costs(Layout(pp=4), links, around), (1, 2, 3, 0)) > in_rounds  # there more goes over it
+
+
+def test_a_shared_link_carries_what_goes_around_too() -> None:
+    """Of a pipeline of two over one bridge, three messages each way where it has two stages on each rank."""
+    links = lab_links(Shape((1, 1), (0, 0), 8_000), 2, Link(0.0, 1e12), payload=1.0)
+    volumes = Volumes(pp=Stream(1e6, 16), wrap=Stream(1e6, 8))
+    assert seconds(Costs(Layout(pp=2), links, volumes), (0, 1)) == pytest.approx(8 * 3 * 1.0)
+
+
 def test_only_the_pipeline_crosses_islands() -> None:
     """Hosts whose numbers alternate between the islands: ranks in order would sum gradients over the bridge."""
     links = reordered(lab(), [0, 2, 1, 3])
