@@ -1,5 +1,6 @@
-"""OneFlow: signatures of matrices over tp (``_signatures.py``), and registers that bound messages between stages
-(``_registers.py``), both in the lab, and registers for batches that are made ahead (``_batches_ahead.py``).
+"""OneFlow: signatures of matrices over tp (``_signatures.py``) and over dp and tp (``_mesh_signatures.py``), and
+registers that bound messages between stages (``_registers.py``), all in the lab, and registers for batches that are
+made ahead (``_batches_ahead.py``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import _batches_ahead as batches
+from benchmarks import _mesh_signatures as mesh
 from benchmarks import _registers as registers
 from benchmarks import _signatures as signatures
 from benchmarks import _table as table
@@ -37,6 +39,24 @@ def _signatures(bars: dict[str, int], again: str) -> list[str]:
         f"all split {bars['5 % faster']}, than all replicated {bars['than all']} (A/A {again})",
         "no figure of signatures alone",
         "takes the better of splitting and replicating all" if good else "does not keep every bar",
+    ]
+
+
+def _mesh_line(given: Namespace, measures: bool) -> list[str]:
+    kept = mesh.run(given.lab_rounds) if measures else table.kept(mesh.KEPT)
+    rows, bars = mesh.rows(kept)
+    if measures:
+        table.show(mesh.NAME, mesh.title(kept), mesh.HEADER, rows, given.save)
+    every = len(mesh.POINTS)
+    return [
+        "OneFlow's SBP over dp and tp, `workbench predict`",
+        f"losses within {mesh.SAME_LOSS:g}: {bars['equal']} of {every}; bytes equal to the calls' (tests)",
+        "to the byte, but for gradients of norms (tests)",
+        "its bytes alone",
+        f"all that runs on as many ranks: not over 3 % slower {bars['not slower']} of {every}, at least 5 % faster "
+        f"than the slowest {bars['5 % faster']} (A/A {mesh.again_range(kept)})",
+        "no figure of signatures alone",
+        "names the fastest" if bars["not slower"] == bars["equal"] == every else "does not keep every bar",
     ]
 
 
@@ -85,6 +105,7 @@ def batches_line(kept: dict[str, Any]) -> list[str]:
 
 SYSTEMS = {
     "signatures": System(signatures.KEPT, _signatures_line),
+    "mesh_signatures": System(mesh.KEPT, _mesh_line),
     "registers": System(registers.KEPT, _registers_line),
     "batches_ahead": System(batches.KEPT, _batches_line),
 }

@@ -101,17 +101,18 @@ def predict(
 
 
 def _forecast(prediction: Forecast, where: PlacementReport | None, json: bool) -> int:
-    from tuning.predict.placement.signatures.decoder import choose_by_seconds
+    from tuning.predict.placement.signatures.mesh import compare
     from tuning.predict.placement.traffic_map import traffic_of
     from workbench.text.output import emit_json, result_console
 
     traffic = traffic_of(prediction.config, prediction.target)
     if json:
-        lies = choose_by_seconds(prediction.config, prediction.target)
+        mesh = compare(prediction.config, prediction.target)
         told = {
             "placement": where and where.as_dict(),
             "traffic": traffic and traffic.as_dict(),
-            "signatures": lies and lies.as_dict(),
+            "signatures": mesh and mesh.lists_as_dict(),
+            "mesh_signatures": mesh and mesh.as_dict(),
         }
         emit_json(prediction.as_dict() | told)
     else:

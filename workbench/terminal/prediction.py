@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from engine.footprint.flops import parameters, shared_parameters, workload_of
 from tuning.predict.answer import WORDS, Change, Forecast
 from tuning.predict.placement.place import PlacementReport
-from tuning.predict.placement.signatures.decoder import choose_by_seconds
+from tuning.predict.placement.signatures.mesh import compare
 from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.why_not import LayoutExplanation
+from workbench.terminal.run import column_table
 from workbench.text import plan as text
 from workbench.text import words
 
@@ -45,8 +46,10 @@ def print_forecast(
         _line(console, line)
     if traffic is not None:
         _line(console, text.traffic(traffic))
-    if said := text.signatures(found.config, choose_by_seconds(found.config, found.target)):
-        _line(console, said)
+    if (mesh := compare(found.config, found.target)) is not None:
+        _line(console, text.signatures(mesh))
+        console.print(column_table("What each axis divides", text.mesh_columns(mesh)))
+        _line(console, text.LIES)
     _notes(console, found.notes)
 
 

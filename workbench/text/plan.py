@@ -13,12 +13,21 @@ from engine.schedules.registry import compared
 from tuning.predict.answer import Forecast
 from tuning.predict.model.hardware import Cluster
 from tuning.predict.placement.place import Alternative, PlacementReport
-from tuning.predict.placement.signatures.decoder import ReplicatedMatrices
+from tuning.predict.placement.signatures.mesh import REPLICATED, Comparison, MeshSignatures
 from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.families import Family
 from tuning.predict.plan.track_record import PredictionCheck, Record, find_measured_runs
 from workbench.text import words
-from workbench.text.quantities import COUNT, MILLISECONDS, PERCENT, RATIO, SECONDS, Column, milliseconds
+from workbench.text.quantities import (
+    COUNT,
+    MEGABYTES,
+    MILLISECONDS,
+    PERCENT,
+    RATIO,
+    SECONDS,
+    Column,
+    milliseconds,
+)
 
 AXES = {
     "zero_stage": "ZeRO",
@@ -27,6 +36,11 @@ AXES = {
     "recompute": "recompute",
 }
 RANGE = "Holds 9 of 10 measurements, as far as those that were held out tell."
+#: What letters say, in a table and below it.
+LIES = (
+    "How matrices lie on each axis: S(0) split by rows, S(1) by columns, B whole on every rank. Sent is what all ranks "
+    "of these axes send in a step, messages what that takes one after the other, with nothing hidden."
+)
 HELD = "Predicted from the calibration alone, without what these runs taught the predictions since."
 
 
@@ -151,26 +165,56 @@ def traffic(found: TrafficMap) -> str:
     return f"Sent by the busiest rank in a step, by formula: {each}.{carries}"
 
 
-def signatures(config: RunConfig, found: ReplicatedMatrices | None) -> str | None:
-    """Which matrices had better be whole on every rank of tp, and what that saves; None where tp splits nothing."""
-    if found is None:
-        return None
-    given = config.parallel.tp_replicated or ()
-    what = "is sent" if found.seconds is None else "time goes into its messages"
-    if not found.parts:
-        least = "With all matrices split over tp less" if given else "With all matrices split over tp least"
-        return f"{least} {what}: {words.gib(found.split_bytes)} a step by one group of tp."
-    setting = f"parallel.tp_replicated=[{','.join(found.parts)}]"
-    sent = (
-        f"{words.gib(found.bytes_)} a step by one group of tp, {words.gib(found.split_bytes)} with all split"
+def signatures(found: Comparison) -> str:
+    """With which signatures the messages of dp and tp take least, and what that costs."""
+    best, now = found.best, found.now
+    if best == now:
+        return f"Messages of dp and tp take {words.seconds(now.seconds)}; no other signatures that run take less."
+    whole = (
+        " Each rank of tp then holds these matrices whole." if (best.settings or {}).get(REPLICATED) else ""
     )
-    if found.seconds is not None and found.split_seconds is not None:
-        sent += (
-            f"; {words.seconds(found.seconds)} and {words.seconds(found.split_seconds)} with nothing hidden"
-        )
-    if set(given) == set(found.parts):
-        return f"With {setting} least {what}: {sent}."
-    return f"With {setting} least {what}: {sent}. Each rank then holds these matrices whole."
+    return (
+        f"Messages of dp and tp take {words.seconds(now.seconds)}; least, {words.seconds(best.seconds)}, with "
+        f"{_settings(best)}.{whole}"
+    )
+
+
+def mesh_columns(found: Comparison) -> list[Column]:
+    """What each axis divides: the layout as it is, others on as many ranks, and what would take less than all these."""
+    rows = [*found.runnable, *([found.mixed] if found.mixed else [])]
+    return [
+        Column("dp", [row.axes.get("dp", 1) for row in rows], COUNT),
+        Column("tp", [row.axes.get("tp", 1) for row in rows], COUNT),
+        Column("matrices", [_lies(row) for row in rows], note=LIES),
+        Column("sent", [row.bytes_ for row in rows], MEGABYTES),
+        Column("messages", [row.seconds for row in rows], milliseconds(row.seconds for row in rows)),
+        Column("runs", [_how_run(row, found) for row in rows]),
+    ]
+
+
+def _lies(row: MeshSignatures) -> str:
+    """Matrices by how they lie."""
+    lies = sorted(row.matrices.items(), key=lambda item: str(item[1]))
+    groups = groupby(lies, key=lambda item: item[1])
+    return "; ".join(
+        f"({', '.join(map(str, same))}): {', '.join(name for name, _ in some)}" for same, some in groups
+    )
+
+
+def _how_run(row: MeshSignatures, found: Comparison) -> str:
+    if row.settings is None:
+        return "not run here: one axis divides samples and matrices"
+    return "as it is" if row is found.now else _settings(row)
+
+
+def _settings(row: MeshSignatures) -> str:
+    """As they are typed."""
+    given = row.settings or {}
+    return " ".join(f"{key}={_listed(value)}" for key, value in given.items() if value is not None)
+
+
+def _listed(value: Any) -> str:
+    return f"[{','.join(value)}]" if isinstance(value, list) else str(value)
 
 
 def _span_of(rates: np.ndarray[Any, Any]) -> str:

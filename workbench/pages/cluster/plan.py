@@ -15,7 +15,7 @@ from engine.config.presets import PRESETS
 from tuning.predict.answer import Forecast
 from tuning.predict.cluster import catalogue
 from tuning.predict.placement.place import PlacementReport
-from tuning.predict.placement.signatures.decoder import choose_by_seconds
+from tuning.predict.placement.signatures.mesh import compare
 from tuning.predict.placement.traffic_map import TrafficMap, traffic_of
 from tuning.predict.plan import plans
 from tuning.predict.plan.plans import PlanResult
@@ -248,8 +248,11 @@ def _maps(row: Forecast, found: TrafficMap, axis: str) -> None:
             placement.link_matrix(links, axis), "plan-links", f"Bytes of {axis} from node to node in a step"
         )
     st.caption(f":material/cable: {words.escape(plan_text.traffic(found))}")
-    if said := plan_text.signatures(row.config, choose_by_seconds(row.config, row.target)):
-        st.caption(f":material/grid_on: {words.escape(said)}")
+    if (mesh := compare(row.config, row.target)) is not None:
+        st.caption(f":material/grid_on: {words.escape(plan_text.signatures(mesh))}")
+        st.markdown("**What each axis divides**")
+        number_table(plan_text.mesh_columns(mesh), "plan-mesh")
+        st.caption(words.escape(plan_text.LIES))
 
 
 def _draw_track_record(record: Record) -> None:

@@ -1,4 +1,5 @@
-"""The decoder's operators on its tp axis, as the engine can run them, and which matrices had better be replicated.
+"""The decoder's operators on the axes of its ranks, as the engine can run them, and which matrices had better be
+replicated over tp.
 
 Between blocks a rank has a slice of the sequence, so a layer can be judged by itself, and so can both ends. Counted are
 bytes of all ranks of an axis in a step: of activations and the loss with every micro-batch, and of what is replicated
@@ -7,13 +8,12 @@ its gradients over tp, and what ranks with other data send each other more of it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import product
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
-from engine.comm.signatures import BROADCAST, PARTIAL
+from engine.comm.signatures import BROADCAST, PARTIAL, Signature
 from engine.config.knobs.tied_parameters import sharing_of
 from engine.config.layout import accumulation, layout_of
 from engine.config.presets import is_decoder, resolve
@@ -21,12 +21,12 @@ from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart
 from engine.footprint.activations import FP32_BYTES, sizes_of
 from tuning.predict.model.cases import computed_again, gathers_once
-from tuning.predict.model.hardware import Link
 from tuning.predict.placement.signatures import operators as ways
 from tuning.predict.placement.signatures.assignment import Assignment, cheapest
+from tuning.predict.placement.signatures.boxing import Axis, Signatures
 from tuning.predict.placement.signatures.operators import (
+    BATCH,
     COLUMN,
-    DATA,
     ROW,
     SEQUENCE,
     WIDTH,
@@ -34,8 +34,9 @@ from tuning.predict.placement.signatures.operators import (
     Message,
     Operator,
     Price,
+    Way,
+    choices,
 )
-from tuning.predict.target import Target
 
 PARTS: tuple[TensorPart, ...] = get_args(TensorPart)
 
@@ -71,101 +72,134 @@ _GATHERED = ("query_key_value", "gate_up")
 _ONCE = Again()
 
 
-def block(sizes: Sizes, weight: float = 1.0, again: Again = _ONCE) -> list[Operator]:
-    """One layer: attention and feed-forward, each with its norm, on a stream of slices."""
+class AxisUse(NamedTuple):
+    """What the ranks of an axis divide: between blocks the ``tokens`` of activations, by samples or along sequences;
+    inside of blocks also ``matrices`` and what they give, where that is allowed.
+    """
+
+    tokens: Signature
+    matrices: bool = True
+
+    def plain(self, inputs: int) -> tuple[Way, ...]:
+        """Of what works on each token by itself, and needs its whole width."""
+        return ways.same(inputs, self.tokens)
+
+    def pointwise(self) -> tuple[Way, ...]:
+        """Of what works on each value by itself."""
+        return ways.same(1, self.tokens, *([WIDTH] if self.matrices else []))
+
+    def attention(self) -> tuple[Way, ...]:
+        """Over whole sequences, head by head."""
+        samples = [BATCH] if self.tokens == BATCH else []
+        return ways.same(1, *([WIDTH] if self.matrices else []), *samples)
+
+    def product(self, split: Way) -> tuple[Way, ...]:
+        """With a matrix, ``split`` or whole on every rank."""
+        whole = Way((self.tokens,), self.tokens, BROADCAST)
+        return (split, whole) if self.matrices else (whole,)
+
+    def words(self) -> tuple[Way, ...]:
+        """Looking words up: a product with their one-hot rows."""
+        whole = Way((), self.tokens, BROADCAST)
+        return (Way((), PARTIAL, ways.ROWS), whole) if self.matrices else (whole,)
+
+    def head(self, tokens: int, ranks: int) -> tuple[Way, ...]:
+        """Of a head in columns the loss gathers three fp32 numbers a token from each rank (its highest logit, its sum
+        of exponentials, its target's logit); of a whole one the ranks of tp sum their means. Backward sends nothing
+        for either.
+        """
+        parts = Message(SEQUENCE, BROADCAST, 3 * FP32_BYTES * tokens * ranks)
+        mean = Message(PARTIAL, BROADCAST, FP32_BYTES) if self.tokens == SEQUENCE else None
+        *split, whole = self.product(COLUMN)
+        return (*(replace(one, sends=parts) for one in split), replace(whole, sends=mean))
+
+
+#: What the engine divides over tp, and over data ranks.
+TENSOR, DATA = AxisUse(SEQUENCE), AxisUse(BATCH, matrices=False)
+Uses = tuple[AxisUse, ...]
+
+
+def block(sizes: Sizes, weight: float = 1.0, again: Again = _ONCE, uses: Uses = (TENSOR,)) -> list[Operator]:
+    """One layer: attention and feed-forward, each with its norm, on a stream that lies alike between all layers."""
     hidden, wide, heads = sizes.hidden, sizes.ffn_hidden, sizes.hidden + 2 * sizes.key_value
-    stream = ways.same(1, SEQUENCE)
     build = _Build(sizes.column, weight)
+    one, two = (choices(*(use.plain(inputs) for use in uses)) for inputs in (1, 2))
+    columns, rows = (choices(*(use.product(split) for use in uses)) for split in (COLUMN, ROW))
     found = [
-        build.plain("stream", (Choice((), SEQUENCE),), (), hidden),
-        build.plain("attention_norm", stream, (0,), hidden),
-        build.product("query_key_value", (COLUMN, DATA), 1, hidden, heads),
-        build.plain("attention", ways.same(1, WIDTH), (2,), hidden),
-        build.product("attention_output", (ROW, DATA), 3, hidden, hidden),
-        build.plain("attended", ways.same(2, SEQUENCE), (0, 4), hidden),
-        build.plain("feed_forward_norm", stream, (5,), hidden),
-        build.product("gate_up", (COLUMN, DATA), 6, hidden, 2 * wide),
-        build.plain("activation", ways.POINTWISE[:2], (7,), wide),
-        build.product("down", (ROW, DATA), 8, wide, hidden),
-        build.plain("fed", ways.same(2, SEQUENCE), (5, 9), hidden),
+        build.plain("stream", choices(*(use.plain(0) for use in uses)), (), hidden),
+        build.plain("attention_norm", one, (0,), hidden),
+        build.product("query_key_value", columns, 1, hidden, heads),
+        build.plain("attention", choices(*(use.attention() for use in uses)), (2,), hidden),
+        build.product("attention_output", rows, 3, hidden, hidden),
+        build.plain("attended", two, (0, 4), hidden),
+        build.plain("feed_forward_norm", one, (5,), hidden),
+        build.product("gate_up", columns, 6, hidden, 2 * wide),
+        build.plain("activation", choices(*(use.pointwise() for use in uses)), (7,), wide),
+        build.product("down", rows, 8, wide, hidden),
+        build.plain("fed", two, (5, 9), hidden),
     ]
     return [replace(one, forwards=again.forwards(one.name)) for one in found]
 
 
-def ends(sizes: Sizes, ranks: int, weight: float = 1.0, again: Again = _ONCE) -> list[Operator]:
-    """Embedding, head and loss, with what is between them left out. Looking words up is a product with their one-hot
-    rows. The loss has no choice of its own: it reads logits as the head gives them.
+def ends(
+    sizes: Sizes,
+    ranks: Sequence[int],
+    weight: float = 1.0,
+    again: Again = _ONCE,
+    uses: Uses = (TENSOR,),
+) -> list[Operator]:
+    """Embedding, head and loss, with what is between them left out. The loss has no choice of its own: it reads logits
+    as the head gives them.
     """
-    build, heads = _Build(sizes.column, weight), _heads(sizes.tokens, ranks)
-    words = (Choice((), PARTIAL, ways.ROWS), Choice((), SEQUENCE, BROADCAST))
+    build = _Build(sizes.column, weight)
+    stream = choices(*(use.plain(1) for use in uses))
+    heads = choices(*(use.head(sizes.tokens, size) for use, size in zip(uses, ranks, strict=True)))
+    words = choices(*(use.words() for use in uses))
+    head = build.product("head", heads, 2, sizes.hidden, sizes.vocabulary)
     return [
         build.product("embedding", words, None, sizes.vocabulary, sizes.hidden),
-        build.plain("stream", ways.same(1, SEQUENCE), (0,), sizes.hidden),
-        build.plain("norm", ways.same(1, SEQUENCE), (1,), sizes.hidden),
-        replace(
-            build.product("head", heads, 2, sizes.hidden, sizes.vocabulary),
-            forwards=1.0 + again.regathers,
-        ),
+        build.plain("stream", stream, (0,), sizes.hidden),
+        build.plain("norm", stream, (1,), sizes.hidden),
+        replace(head, forwards=1.0 + again.regathers),
     ]
 
 
-def _heads(tokens: int, ranks: int) -> tuple[Choice, Choice]:
-    """Of a head in columns the loss gathers three fp32 numbers a token from each rank (its highest logit, its sum of
-    exponentials, its target's logit); of a whole one it sums the ranks' means. Backward sends nothing for either.
-    """
-    parts = Message(SEQUENCE, BROADCAST, 3 * FP32_BYTES * tokens * ranks)
-    mean = Message(PARTIAL, BROADCAST, FP32_BYTES)
-    return replace(COLUMN, sends=parts), replace(DATA, sends=mean)
+def replicated(graphs: Iterable[Graph]) -> tuple[TensorPart, ...]:
+    """The matrices that every rank of the innermost axis has whole, in the order of the configuration's names."""
+    return tuple(part for part, lies in matrices(graphs).items() if lies[-1] == BROADCAST)
 
 
-def replicated_matrices(operators: Sequence[Operator], found: Assignment) -> list[TensorPart]:
-    """The matrices that every rank has whole, in the order of the configuration's names."""
-    whole = {
-        operator.name
-        for operator, number in zip(operators, found.chosen, strict=True)
-        if operator.choices[number].matrix == BROADCAST
-    }
-    return [part for part in PARTS if part in whole]
+def matrices(graphs: Iterable[Graph]) -> dict[TensorPart, Signatures]:
+    """How each matrix lies where choices were made, in the order of the configuration's names."""
+    lies = {one.name: one.choices[0].matrix for graph in graphs for one in graph.operators}
+    return {part: found for part in PARTS if (found := lies[part]) is not None}
 
 
 class ReplicatedMatrices(NamedTuple):
     """Matrices that had better be replicated, with the bytes that all ranks of tp send in a step then and otherwise:
-    norms' gradients are left out, and what the data ranks send is in it only as far as it differs. Seconds are those of
-    a known link, one message after the other, with nothing hidden.
+    norms' gradients are left out, and what the data ranks send is in it only as far as it differs.
     """
 
     parts: tuple[TensorPart, ...]
     bytes_: float
     split_bytes: float
-    seconds: float | None = None
-    split_seconds: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "replicated": list(self.parts),
-            "bytes": self.bytes_,
-            "split_bytes": self.split_bytes,
-            "seconds": self.seconds,
-            "split_seconds": self.split_seconds,
-        }
 
 
-def choose_by_seconds(config: RunConfig, target: Target) -> ReplicatedMatrices | None:
-    """The same by the seconds that messages of tp take on a cluster, as it was calibrated or described."""
-    group = target.group
-    return best(config, group.inside if config.parallel.tp <= group.devices else group.between)
-
-
-def best(config: RunConfig, link: Link | None = None) -> ReplicatedMatrices | None:
-    """The signatures of a configuration's matrices with which least is sent, or with which that takes least over a
-    ``link`` of each rank; None where the engine splits nothing, or sorts tokens to experts. ``parallel.tp_replicated``
-    is not asked.
+def best(config: RunConfig) -> ReplicatedMatrices | None:
+    """The signatures of a configuration's matrices with which least is sent; None where the engine splits nothing, or
+    sorts tokens to experts. ``parallel.tp_replicated`` is not asked.
     """
     if not is_decoder(config.model) or config.parallel.tp == 1 or config.model.experts is not None:
         return None
-    shape, sizes, layout = resolve(config.model), sizes_of(config), layout_of(config)
-    widths = Sizes(
+    ranks = (config.parallel.tp,)
+    model = Model(widths_of(config), ranks, shared_layers(config), _weight(config), sent_again(config))
+    return _best(model, accumulation(config))
+
+
+def widths_of(config: RunConfig) -> Sizes:
+    """The sizes that a configuration gives a rank."""
+    shape, sizes = resolve(config.model), sizes_of(config)
+    return Sizes(
         sizes.tokens,
         sizes.element * sizes.tokens,
         shape.hidden,
@@ -173,27 +207,38 @@ def best(config: RunConfig, link: Link | None = None) -> ReplicatedMatrices | No
         shape.ffn_hidden,
         shape.vocabulary,
     )
-    sharing = sharing_of(config.model)
-    shared = SharedLayers(shape.layers, sharing.layers_each, sharing.tied is not None)
-    weight, again = _weight(config), _sent_again(config)
-    return _best(widths, layout.tp, accumulation(config), weight, shared, again, link)
 
 
 def _weight(config: RunConfig) -> float:
     """What all ranks send of a replicated matrix in a step, in all-reduces of it over tp: its own, of a slice where
-    ZeRO made slices; and on tp - 1 ranks more an all-reduce over the data ranks, or what ZeRO gathers and scatters.
+    ZeRO made slices; and on tp - 1 ranks more what the data ranks send of it.
     """
-    layout, ranks = layout_of(config), layout_of(config).inner
+    ranks = layout_of(config).inner
+    return sliced(config) + (ranks - 1) / ranks * data_share(config)
+
+
+def sliced(config: RunConfig) -> float:
+    """The share of a gradient that a rank sums over tp: ZeRO made slices of it before."""
+    layout = layout_of(config)
+    return 1 / layout.inner if layout.zero_stage else 1.0
+
+
+def data_share(config: RunConfig) -> float:
+    """What the data ranks send of a matrix in a step, in all-reduces of its gradient: one, or what ZeRO gathers and
+    scatters.
+    """
+    layout = layout_of(config)
     gathers = scatters = 1.0
     if layout.zero_stage == 3:
         gathers = 2.0 * (1 if gathers_once(config) else accumulation(config))
     if layout.zero_stage >= 2:
         gathers *= sizes_of(config).element / FP32_BYTES
         scatters *= accumulation(config) if config.parallel.reduce_every_micro_batch else 1
-    return 1 / (ranks if layout.zero_stage else 1) + (ranks - 1) / ranks * (gathers + scatters) / 2
+    return (gathers + scatters) / 2
 
 
-def _sent_again(config: RunConfig) -> Again:
+def sent_again(config: RunConfig) -> Again:
+    """What a configuration's backward sends again."""
     share = computed_again(config, "full")
     return Again(share, share if config.overlap.tp_chunks > 1 else 0.0, config.parallel.tp_regather)
 
@@ -206,40 +251,70 @@ class SharedLayers(NamedTuple):
     tied: bool = False
 
 
-@lru_cache(maxsize=4096)
-def _best(
-    sizes: Sizes,
-    tp: int,
-    micro_batches: int,
-    weight: float,
-    shared: SharedLayers,
-    again: Again,
-    link: Link | None,
-) -> ReplicatedMatrices:
-    by_bytes = Price(tp, micro_batches=micro_batches)
-    by_seconds = (
-        None
-        if link is None
-        else Price(tp, 1 / (tp * link.bytes_per_second), link.alpha_seconds, micro_batches)
-    )
-    parts, sums = set[TensorPart](), dict[tuple[str, str], float]()
-    last = ends(sizes, tp, weight / 2 if shared.tied else weight, again)
-    for operators, times in ((block(sizes, weight / shared.layers_each, again), shared.layers), (last, 1)):
-        together = operators is last and shared.tied
-        offered = [_with_way(operators, way) for way in (0, 1)] if together else [operators]
-        found, chosen = min(
-            ((cheapest(one, by_seconds or by_bytes), one) for one in offered), key=lambda both: both[0].cost
+def shared_layers(config: RunConfig) -> SharedLayers:
+    """Those of a configuration's decoder."""
+    sharing = sharing_of(config.model)
+    return SharedLayers(resolve(config.model).layers, sharing.layers_each, sharing.tied is not None)
+
+
+class Graph(NamedTuple):
+    """Operators that are in a model so many ``times``; if ``tied``, their matrices lie all alike."""
+
+    operators: list[Operator]
+    times: int
+    tied: bool = False
+
+    def solve(self, price: Price) -> Graph:
+        """With the cheapest choice of each operator, and no other."""
+        offered = [self.operators]
+        if self.tied:
+            ways = next(len(one.choices) for one in self.operators if one.choices[0].matrix)
+            offered = [self.with_way(way).operators for way in range(ways)]
+        found = min(((cheapest(one, price), one) for one in offered), key=lambda both: both[0].cost)
+        return self._replace(operators=_as_chosen(found[1], found[0]))
+
+    def with_way(self, way: int) -> Graph:
+        """With all matrices run by the choice of that number; other operators' choices follow."""
+        return self._replace(
+            operators=[
+                replace(one, choices=one.choices[way : way + 1]) if one.choices[0].matrix else one
+                for one in self.operators
+            ]
         )
-        parts |= set(replicated_matrices(chosen, found))
-        ways = {"split": _with_way(operators, 0), "best": _as_chosen(chosen, found)}
-        for (way, these), (unit, price) in product(
-            ways.items(), (("bytes", by_bytes), ("seconds", by_seconds))
-        ):
-            cost = 0.0 if price is None else times * micro_batches * cheapest(these, price).cost
-            sums[way, unit] = sums.get((way, unit), 0.0) + cost
-    told = (None, None) if link is None else (sums["best", "seconds"], sums["split", "seconds"])
-    named = tuple(part for part in PARTS if part in parts)
-    return ReplicatedMatrices(named, sums["best", "bytes"], sums["split", "bytes"], *told)
+
+    def cost(self, price: Price) -> float:
+        """Of a step, with the cheapest choices there are."""
+        return self.times * price.micro_batches * cheapest(self.operators, price).cost
+
+
+class Model(NamedTuple):
+    """A decoder on axes of so many ``ranks``; a matrix counts as ``weight`` times its fp32 gradient."""
+
+    sizes: Sizes
+    ranks: tuple[int, ...]
+    shared: SharedLayers
+    weight: float = 1.0
+    again: Again = _ONCE
+
+    def graphs(self, uses: Uses) -> list[Graph]:
+        """A layer, and both ends."""
+        shared, again = self.shared, self.again
+        of_ends = self.weight / 2 if shared.tied else self.weight
+        return [
+            Graph(block(self.sizes, self.weight / shared.layers_each, again, uses), shared.layers),
+            Graph(ends(self.sizes, self.ranks, of_ends, again, uses), 1, shared.tied),
+        ]
+
+
+@lru_cache(maxsize=4096)
+def _best(model: Model, micro_batches: int) -> ReplicatedMatrices:
+    (tp,), split = model.ranks, 0
+    price, graphs = Price((Axis(tp),), micro_batches), model.graphs((TENSOR,))
+    chosen = [graph.solve(price) for graph in graphs]
+    sums = (
+        sum(graph.cost(price) for graph in some) for some in (chosen, [g.with_way(split) for g in graphs])
+    )
+    return ReplicatedMatrices(replicated(chosen), *sums)
 
 
 def _as_chosen(operators: Sequence[Operator], found: Assignment) -> list[Operator]:
@@ -247,14 +322,6 @@ def _as_chosen(operators: Sequence[Operator], found: Assignment) -> list[Operato
     return [
         replace(one, choices=(one.choices[number],))
         for one, number in zip(operators, found.chosen, strict=True)
-    ]
-
-
-def _with_way(operators: Sequence[Operator], way: int) -> list[Operator]:
-    """With all matrices split (0) or replicated (1); other choices follow."""
-    return [
-        replace(one, choices=one.choices[way : way + 1]) if one.choices[0].matrix else one
-        for one in operators
     ]
 
 

@@ -1,4 +1,5 @@
-"""Operators, and how their tensors may lie on the ranks of one axis, after OneFlow's SBP (arXiv 2110.15032, table 1).
+"""Operators, and how their tensors may lie on the ranks of each axis, after OneFlow's SBP (arXiv 2110.15032, tables 1
+and 3).
 
 Activations are [sequence, batch, width], matrices [in, out]. A tensor that lies as S has a gradient that lies as
 ``S.of_gradient``, so what an operator asks of gradients follows from what it asks of tensors.
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from engine.comm.signatures import BROADCAST, PARTIAL, Signature, bytes_between, split
+from tuning.predict.placement.signatures.boxing import Axis, Signatures, boxing_cost, size_beside
 
-SEQUENCE, WIDTH = split(0), split(2)
+SEQUENCE, BATCH, WIDTH = split(0), split(1), split(2)
 #: Of a matrix.
 ROWS, COLUMNS = split(0), split(1)
 
@@ -26,9 +29,9 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """One way to run an operator: how it reads its inputs and its matrix, how its output lies then, and what is sent
-    because of it once in a micro-batch, beside those.
+class Way:
+    """How an operator works on one axis: how it reads its inputs and its matrix, how its output lies then, and what is
+    sent because of it once in a micro-batch, beside those.
     """
 
     inputs: tuple[Signature, ...]
@@ -41,6 +44,34 @@ class Choice:
         """Whether each rank computes only its part."""
         lies = [*self.inputs, self.output, *((self.matrix,) if self.matrix else ())]
         return any(one.kind == "split" for one in lies)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to run an operator: a way for each axis, the outermost first."""
+
+    ways: tuple[Way, ...]
+
+    @property
+    def inputs(self) -> tuple[Signatures, ...]:
+        """How it reads each input."""
+        return tuple(zip(*(way.inputs for way in self.ways), strict=True))
+
+    @property
+    def output(self) -> Signatures:
+        """How its output lies then."""
+        return tuple(way.output for way in self.ways)
+
+    @property
+    def matrix(self) -> Signatures | None:
+        """How its matrix lies; None of an operator without one."""
+        lies = tuple(way.matrix for way in self.ways if way.matrix is not None)
+        return lies or None
+
+
+def choices(*ways: Sequence[Way]) -> tuple[Choice, ...]:
+    """All combinations of the ways on each axis."""
+    return tuple(Choice(combined) for combined in product(*ways))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +92,19 @@ class Operator:
 
 #: Ways of a product with a matrix: rows of the input, columns of the matrix, both along what is summed; or on every
 #: rank alike, and with a sum that is put off.
-DATA = Choice((SEQUENCE,), SEQUENCE, BROADCAST)
-COLUMN = Choice((BROADCAST,), WIDTH, COLUMNS)
-ROW = Choice((WIDTH,), PARTIAL, ROWS)
-ALIKE = Choice((BROADCAST,), BROADCAST, BROADCAST)
-PUT_OFF = Choice((PARTIAL,), PARTIAL, BROADCAST)
+DATA = Way((SEQUENCE,), SEQUENCE, BROADCAST)
+COLUMN = Way((BROADCAST,), WIDTH, COLUMNS)
+ROW = Way((WIDTH,), PARTIAL, ROWS)
+ALIKE = Way((BROADCAST,), BROADCAST, BROADCAST)
+PUT_OFF = Way((PARTIAL,), PARTIAL, BROADCAST)
 PRODUCT = (DATA, COLUMN, ROW, ALIKE, PUT_OFF)
+#: Samples are divided, as on the data ranks.
+SAMPLES = Way((BATCH,), BATCH, BROADCAST)
 
 
-def same(inputs: int, *signatures: Signature) -> tuple[Choice, ...]:
+def same(inputs: int, *signatures: Signature) -> tuple[Way, ...]:
     """Of an operator that reads all inputs, and gives its output, as one of these."""
-    return tuple(Choice((one,) * inputs, one) for one in signatures)
+    return tuple(Way((one,) * inputs, one) for one in signatures)
 
 
 #: Value by value; of what is linear a partial one will do.
@@ -84,34 +117,50 @@ ATTENTION = same(1, WIDTH, BROADCAST)
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a byte that is sent and a message cost, in seconds, on an axis of so many ranks. A gradient of a matrix is
-    brought together once in ``micro_batches``.
+    """What all that is sent costs, in the unit of the ``axes``. The gradient of a matrix is brought together once in
+    ``micro_batches``, on each axis on which the matrix is whole, one axis after the other.
     """
 
-    ranks: int
-    per_byte: float = 1.0
-    per_message: float = 0.0
+    axes: tuple[Axis, ...]
     micro_batches: int = 1
 
-    def transition_price(self, source: Signature, target: Signature, whole_bytes: float) -> float:
-        """Of one transition; bytes are those of all ranks together."""
-        bytes_ = bytes_between(source, target, whole_bytes, self.ranks)
-        return bytes_ * self.per_byte + (self.per_message if bytes_ else 0.0)
-
-    def edge(self, source: Signature, target: Signature, whole_bytes: float, forwards: float = 1.0) -> float:
+    def edge(
+        self, source: Signatures, target: Signatures, whole_bytes: float, forwards: float = 1.0
+    ) -> float:
         """Of a tensor on its way to an operator, ``forwards`` times, and of its gradient on the way back."""
-        back = self.transition_price(target.of_gradient, source.of_gradient, whole_bytes)
-        return forwards * self.transition_price(source, target, whole_bytes) + back
+        there = boxing_cost(self.axes, source, target, whole_bytes)
+        back = boxing_cost(self.axes, of_gradient(target), of_gradient(source), whole_bytes)
+        return forwards * there + back
 
     def own(self, operator: Operator, choice: Choice) -> float:
         """Computation, what the choice sends by itself, and the gradient of the matrix."""
-        own = operator.seconds / (self.ranks if choice.divides else 1)
-        if choice.sends is not None:
-            own += self.transition_price(*choice.sends)
-        if choice.matrix is None:
-            return own
-        gradient = self.transition_price(choice.matrix.of_gradient, choice.matrix, operator.matrix_bytes)
-        return own + gradient / self.micro_batches
+        parts, sent = 1, 0.0
+        for place, (axis, way) in enumerate(zip(self.axes, choice.ways, strict=True)):
+            parts *= axis.ranks if way.divides else 1
+            if way.sends is not None:
+                source, target, whole_bytes = way.sends
+                whole_bytes *= size_beside(self.axes, _tokens(choice.output), place)
+                sent += axis.cost(bytes_between(source, target, whole_bytes, axis.ranks))
+        return operator.seconds / parts + sent + self._gradient(operator, choice) / self.micro_batches
+
+    def _gradient(self, operator: Operator, choice: Choice) -> float:
+        lies, cost = choice.matrix, 0.0
+        for place, axis in enumerate(self.axes if lies else ()):
+            assert lies is not None
+            if lies[place] == BROADCAST:
+                size = operator.matrix_bytes * axis.matrix_share * size_beside(self.axes, lies, place)
+                cost += axis.cost(bytes_between(PARTIAL, BROADCAST, size, axis.ranks))
+        return cost
+
+
+def of_gradient(lies: Signatures) -> Signatures:
+    """How the gradient of a tensor that lies so does."""
+    return tuple(one.of_gradient for one in lies)
+
+
+def _tokens(lies: Signatures) -> Signatures:
+    """How something lies that has the tokens of an activation, but not its width."""
+    return tuple(BROADCAST if one == WIDTH else one for one in lies)
 
 
 def total(operators: Sequence[Operator], chosen: Sequence[int], price: Price) -> float:

@@ -11,6 +11,7 @@ import pytest
 
 from engine.comm.signatures import BROADCAST, PARTIAL, Signature, split
 from tuning.predict.placement.signatures.assignment import cheapest
+from tuning.predict.placement.signatures.boxing import Axis
 from tuning.predict.placement.signatures.operators import (
     ATTENTION,
     COLUMN,
@@ -21,38 +22,47 @@ from tuning.predict.placement.signatures.operators import (
     ROW,
     SUM,
     WIDTH,
-    Choice,
     Operator,
     Price,
+    Way,
+    choices,
     total,
 )
 
 TABLE = Path(__file__).parents[5] / "benchmarks" / "data" / "oneflow_matmul_signatures.csv"
 MOST_OPERATORS = 8
+#: On two axes, where each operator has up to 25 choices.
+MOST_ON_TWO = 4
 
 
 def exhaustive(operators: list[Operator], price: Price) -> float:
-    choices = itertools.product(*(range(len(one.choices)) for one in operators))
-    return min(total(operators, chosen, price) for chosen in choices)
+    every = itertools.product(*(range(len(one.choices)) for one in operators))
+    return min(total(operators, chosen, price) for chosen in every)
 
 
-def drawn(numbers: random.Random) -> list[Operator]:
+def drawn(numbers: random.Random, axes: int = 1) -> list[Operator]:
     """A graph in which an operator reads one or two of those before it."""
-    found = [Operator("input", tuple(Choice((), one) for one in (split(0), BROADCAST, PARTIAL)), (), 64.0)]
-    while len(found) < MOST_OPERATORS:
-        choices = numbers.choice([PRODUCT, POINTWISE, NORM, ATTENTION, SUM])
-        reads = tuple(numbers.randrange(len(found)) for _ in choices[0].inputs)
+    given = [Way((), one) for one in (split(0), BROADCAST, PARTIAL)]
+    found = [Operator("input", choices(*[given] * axes), (), 64.0)]
+    while len(found) < (MOST_OPERATORS if axes == 1 else MOST_ON_TWO):
+        ways = numbers.choice([PRODUCT, POINTWISE, NORM, ATTENTION, SUM])
+        reads = tuple(numbers.randrange(len(found)) for _ in ways[0].inputs)
         size, matrix = numbers.choice([1.0, 10.0, 100.0]), numbers.choice([1.0, 10.0, 1000.0])
         seconds = numbers.choice([0.0, 50.0])
-        found.append(Operator("one", choices, reads, size, matrix, seconds))
+        found.append(Operator("one", choices(*[ways] * axes), reads, size, matrix, seconds))
     return found
 
 
+def axis(numbers: random.Random) -> Axis:
+    return Axis(numbers.choice([2, 4, 8]), numbers.choice([0.1, 1.0]), numbers.choice([0.0, 5.0]))
+
+
+@pytest.mark.parametrize("axes", [1, 2])
 @pytest.mark.parametrize("seed", range(12))
-def test_no_other_choice_of_all_is_cheaper(seed: int) -> None:
+def test_no_other_choice_of_all_is_cheaper(seed: int, axes: int) -> None:
     numbers = random.Random(seed)
-    operators = drawn(numbers)
-    price = Price(numbers.choice([2, 4, 8]), numbers.choice([0.1, 1.0]), numbers.choice([0.0, 5.0]), 3)
+    operators = drawn(numbers, axes)
+    price = Price(tuple(axis(numbers) for _ in range(axes)), 3)
     found = cheapest(operators, price)
     assert total(operators, found.chosen, price) == pytest.approx(found.cost)
     assert found.cost == pytest.approx(exhaustive(operators, price))
@@ -62,11 +72,11 @@ def feed_forward(tokens: float, ends: Signature) -> list[Operator]:
     """Two products and what is between them, on an activation that lies as ``ends`` in front of them and behind."""
     hidden, wide = 1024.0, 4096.0
     return [
-        Operator("input", (Choice((), ends),), (), tokens * hidden),
-        Operator("first", PRODUCT, (0,), tokens * wide, hidden * wide, tokens * hidden * wide),
-        Operator("activation", POINTWISE, (1,), tokens * wide),
-        Operator("second", PRODUCT, (2,), tokens * hidden, wide * hidden, tokens * hidden * wide),
-        Operator("output", (Choice((ends,), ends),), (3,), tokens * hidden),
+        Operator("input", choices([Way((), ends)]), (), tokens * hidden),
+        Operator("first", choices(PRODUCT), (0,), tokens * wide, hidden * wide, tokens * hidden * wide),
+        Operator("activation", choices(POINTWISE), (1,), tokens * wide),
+        Operator("second", choices(PRODUCT), (2,), tokens * hidden, wide * hidden, tokens * hidden * wide),
+        Operator("output", choices([Way((ends,), ends)]), (3,), tokens * hidden),
     ]
 
 
@@ -74,8 +84,8 @@ def feed_forward(tokens: float, ends: Signature) -> list[Operator]:
 def test_columns_then_rows_are_found_where_matrices_are_large(ends: Signature) -> None:
     """Megatron's way (arXiv 1909.08053): nothing is sent between the two products."""
     operators = feed_forward(128.0, ends)
-    chosen = cheapest(operators, Price(4)).chosen
-    ways = [one.choices[number] for one, number in zip(operators, chosen, strict=True)]
+    chosen = cheapest(operators, Price((Axis(4),))).chosen
+    ways = [one.choices[number].ways[0] for one, number in zip(operators, chosen, strict=True)]
     assert ways[1] == COLUMN
     assert ways[2].output == WIDTH
     assert ways[3] == ROW
@@ -83,21 +93,21 @@ def test_columns_then_rows_are_found_where_matrices_are_large(ends: Signature) -
 
 def test_tokens_are_split_where_there_are_many() -> None:
     operators = feed_forward(1e6, split(0))
-    chosen = cheapest(operators, Price(4)).chosen
-    assert [operators[place].choices[chosen[place]] for place in (1, 3)] == [DATA, DATA]
+    chosen = cheapest(operators, Price((Axis(4),))).chosen
+    assert [operators[place].choices[chosen[place]].ways for place in (1, 3)] == [(DATA,), (DATA,)]
 
 
 def test_a_sum_that_two_products_make_is_put_off() -> None:
     """U V W with U split by columns and V by rows: the sum over ranks may wait until behind W (arXiv 2110.15032)."""
     big, small = 1000.0, 1.0
     operators = [
-        Operator("u", (Choice((), WIDTH),), (), big),
-        Operator("v", PRODUCT, (0,), big, 1.0),
-        Operator("w", PRODUCT, (1,), small, 1.0),
-        Operator("all", (Choice((BROADCAST,), BROADCAST),), (2,), small),
+        Operator("u", choices([Way((), WIDTH)]), (), big),
+        Operator("v", choices(PRODUCT), (0,), big, 1.0),
+        Operator("w", choices(PRODUCT), (1,), small, 1.0),
+        Operator("all", choices([Way((BROADCAST,), BROADCAST)]), (2,), small),
     ]
-    chosen = cheapest(operators, Price(4)).chosen
-    assert [operators[place].choices[chosen[place]].output for place in (1, 2)] == [PARTIAL, PARTIAL]
+    chosen = cheapest(operators, Price((Axis(4),))).chosen
+    assert [operators[place].choices[chosen[place]].output for place in (1, 2)] == [(PARTIAL,), (PARTIAL,)]
 
 
 def test_products_have_the_published_signatures() -> None:
@@ -105,12 +115,22 @@ def test_products_have_the_published_signatures() -> None:
     lies = {"S(0)": ways_of(0), "S(1)": ways_of(1), "B": (BROADCAST,) * 2, "P(sum)": (PARTIAL,) * 2}
     with TABLE.open() as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    one_axis = [row for row in rows if "(" not in row["X"].removeprefix("S(").removeprefix("P(")]
+    one_axis = [row for row in rows if "," not in row["X"]]
     published = {
         (lies[row["X"]][0], lies[row["W"]][1], lies[row["Y"]][0]) for row in one_axis if row["W"] != "P(sum)"
     }
     assert {(one.inputs[0], one.matrix, one.output) for one in PRODUCT} == published
     assert len(one_axis) == len(published) + 1  # a matrix that is partial itself: none of ours is
+    both = [row for row in rows if row not in one_axis]
+    ours = {(one.inputs[0], one.matrix, one.output) for one in choices(PRODUCT, PRODUCT)}
+    assert len(both) == 2
+    for row in both:
+        x, w, y = (
+            [f"{one}(sum)" if one == "P" else one for one in row[key][1:-1].split(",")] for key in "XWY"
+        )
+        assert (
+            tuple(lies[one][0] for one in x), tuple(lies[one][1] for one in w), tuple(lies[one][0] for one in y)
+        ) in ours  # fmt: skip
 
 
 def ways_of(dim: int) -> tuple[Signature, Signature]:
@@ -120,4 +140,4 @@ def ways_of(dim: int) -> tuple[Signature, Signature]:
 
 def test_an_operator_without_a_way_is_refused() -> None:
     with pytest.raises(ValueError, match="without a way"):
-        cheapest([Operator("none", ())], Price(2))
+        cheapest([Operator("none", ())], Price((Axis(2),)))

@@ -13,7 +13,6 @@ from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
 from profilers.collectives.wire_bytes import wire_bytes
-from tuning.predict.model.hardware import Link
 from tuning.predict.placement.automatic import choose_values
 from tuning.predict.placement.signatures.decoder import PARTS, best
 from tuning.predict.traffic.rank import Pipeline, traffic_of
@@ -143,33 +142,3 @@ def test_where_nothing_is_split_nothing_is_replicated(sections: dict[str, Any]) 
     asked = config(512, **sections).with_values({f"model.{key}": value for key, value in model.items()})
     assert best(asked) is None
     assert choose_values(asked, [KEY]) == {KEY: None}
-
-
-def seconds_of(config: RunConfig, link: Link) -> float:
-    """Of tp's calls of the rank that waits longest, one after the other: a start each, and a ring's bytes."""
-    longest = 0.0
-    for rank in range(layout_of(config).world_size):
-        calls = [call for call in traffic_of(Pipeline.from_config(config), rank).calls if call.axis == "tp"]
-        each = [
-            wire_bytes(one.operation, "nccl", None, one.group_size, np.array([one.bytes])) for one in calls
-        ]
-        sent = sum(0.0 if one is None else float(one[0]) for one in each)
-        longest = max(longest, len(calls) * link.alpha_seconds + sent / link.bytes_per_second)
-    return longest
-
-
-@pytest.mark.parametrize("length", [32, 128, 512])
-@pytest.mark.parametrize("link", [Link(0.0, 1e9), Link(1e-4, 1e9), Link(1e-3, 1e9)], ids=str)
-def test_over_a_known_link_the_choice_takes_least(length: int, link: Link) -> None:
-    """A start costs as much as 100,000 bytes or a million: then fewer messages are better than fewer bytes."""
-    plain = config(length, tp=2)
-    subsets = (parts for count in range(len(PARTS) + 1) for parts in itertools.combinations(PARTS, count))
-    takes = {parts: seconds_of(plain.with_values({KEY: list(parts) or None}), link) for parts in subsets}
-    found, by_bytes = best(plain, link), best(plain)
-    assert found is not None and by_bytes is not None
-    assert found.seconds is not None and found.split_seconds is not None
-    assert takes[found.parts] <= 1.1 * min(takes.values())
-    assert found.seconds <= found.split_seconds
-    assert by_bytes.seconds is None and found.bytes_ >= by_bytes.bytes_
-    if not link.alpha_seconds:
-        assert found.parts == by_bytes.parts
