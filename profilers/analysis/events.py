@@ -299,6 +299,8 @@ def outer_row(records: RunRecords) -> OuterRow | None:
 
 
 VALIDATION_EVENT = "validation"
+#: Of a run with a time: how many steps it will have, told anew while it goes.
+LENGTH_EVENT = "length"
 
 
 def quality_rows(records: RunRecords, steps: JoinedSteps, backend: str) -> list[QualityRow]:
