@@ -27,8 +27,11 @@ def test_the_study_of_cramming_finds_who_learned_most(command: Run, home: Path) 
     found = command("tune", STUDY, "--trials", 3, *sets, "--json").document
     assert (found["study"], found["state"], found["objective"]) == ("cramming", "ended", "loss_at_seconds")
     assert [row["outcome"] for row in found["trials"]] == ["completed"] * 3
-    losses = {row["run"]: row["measures"]["loss_at_seconds"]["value"] for row in found["trials"]}
-    assert losses[found["best"]["run"]] == min(losses.values())
+    told = {row["run"]: row["measures"]["loss_at_seconds"] for row in found["trials"]}
+    losses = {run: one["value"] for run, one in told.items() if one["value"] is not None}
+    # Of a run that a busy machine kept well beyond its time there is no loss at that time, and it is said why.
+    assert all("instead of" in one["reason"] for run, one in told.items() if run not in losses)
+    assert losses and losses[found["best"]["run"]] == min(losses.values())
     for row in found["trials"]:
         summary = json.loads((home / row["run"] / "summary.json").read_text())
         assert summary["workload"] == "masked_text"
