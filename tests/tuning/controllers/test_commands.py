@@ -93,7 +93,7 @@ def test_a_mask_outlives_its_owner_and_can_be_lifted(folder: Path) -> None:
         ("narrow", {}, "needs at least one key"),
         ("unpin", {"parallel.tp": "all"}, "is not pinned or narrowed; now: nothing"),
         ("widen", {"parallel.tp": 3}, "no legal point of 4 ranks has it"),
-        ("widen", {"batch.global_batch": 3}, "stays the same in a study"),
+        ("widen", {"batch.global_batch": 3}, "set it in base"),
         ("budget", {"trials": 0}, "at least 1"),
         (
             "budget",
