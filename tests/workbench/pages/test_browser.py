@@ -88,15 +88,18 @@ def turn_threads(tab: Visit) -> None:
     tab.page.locator(".st-key-new-advanced summary").click()
     chooser = tab.page.locator(".st-key-new-environment input")
     option = tab.page.get_by_role("option", name="OMP_NUM_THREADS: threads of a rank's operators")
-    for _ in range(TRIES):  # a list that opened while the page still ran is closed by it
+    values = tab.page.locator(".st-key-new-space-environment-OMP-NUM-THREADS")
+    for _ in range(
+        TRIES
+    ):  # a list that opened while the page still ran is closed by it, and so is a click lost
         tab.settle()
         chooser.click()
         chooser.fill("OMP_NUM")
         with suppress(LateError):
             option.click(timeout=3_000)
+            tab.page.keyboard.press("Escape")
+            values.wait_for(timeout=10_000)
             break
-    tab.page.keyboard.press("Escape")
-    values = tab.page.locator(".st-key-new-space-environment-OMP-NUM-THREADS")
     values.wait_for()
     assert values.get_by_text("unset", exact=True).count() == 1
     assert tab.page.get_by_text("Must be at least 1 and at most 1,024.").is_visible()
