@@ -33,6 +33,7 @@ _LONG = frozenset(
         "tests/engine/rank/test_random_turns.py",
         "tests/engine/runs/test_llama.py",
         "tests/tuning/studies/test_command_hf.py",
+        "tests/tuning/studies/test_offered_values.py",
         "tests/workbench/export/formats/test_parsers.py",
         "tests/workbench/export/formats/test_trained.py",
         "tests/workbench/selftest/checks/test_shared_gpu.py",

@@ -24,6 +24,7 @@ from statistics import fmean
 
 import numpy as np
 
+from engine.config.presets import facts_of, is_decoder
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import EarlyEnd, Ending
@@ -164,15 +165,21 @@ _TOKENS = "tokens_per_second"
 _BY_STEPS = (_TOKENS, "step_seconds", "mfu", "money_per_billion_tokens")
 
 
+def tokens_of_step(config: RunConfig) -> int | None:
+    """Those of a step as summaries count them in rates; None where nobody knows before a run has ended."""
+    if is_decoder(config.model) or config.trainer:
+        return config.tokens_per_step
+    found = facts_of(config.model)
+    return None if found is None else config.batch.global_batch * found.tokens
+
+
 class Race:
     """One trial against the leader. Without rules, or before the run has records, it goes on."""
 
     def __init__(self, rules: Rules | None, config: RunConfig, ranks: int, leader: Leader | None) -> None:
         self._rules, self._ranks, self._leader = rules, ranks, leader
-        self._tokens, self._unit = (
-            config.tokens_per_step or 1,
-            "steps/s" if config.tokens_per_step is None else "tokens/s",
-        )
+        tokens = tokens_of_step(config)
+        self._tokens, self._unit = (1, "steps/s") if tokens is None else (tokens, "tokens/s")
         self._left = list(rules.look_steps) if rules else []
         self._records: StepRecords | None = None
         self._looked = 0.0
@@ -250,12 +257,13 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
         return None
     if bool(best.conditions.get("beside")) != (len(select_local(state.under_way)) > 1):
         return None
-    tokens = (best.measures.get(_TOKENS) or {}).get("value")
-    if file.config.tokens_per_step is None:  # in steps a second
-        seconds = (best.measures.get("step_seconds") or {}).get("value")
-        tokens = 1 / seconds if seconds else None
-    scale = 1.0 if file.objective == _TOKENS else tokens and tokens / (best.value or 1.0)
-    return Leader(best.number, tuple(scale * rate for rate in best.samples)) if scale else None
+    told = {name: (best.measures.get(name) or {}).get("value") for name in (_TOKENS, "step_seconds")}
+    rate = best.value if file.objective == _TOKENS else told[_TOKENS]
+    if tokens_of_step(file.config) is None:  # in steps a second, which only steps of as much work compare
+        seconds = told["step_seconds"]
+        rate = 1 / seconds if seconds and not file.turns_work else None
+    scale = rate and rate / (best.value or 1.0)
+    return Leader(best.number, tuple(scale * one for one in best.samples)) if scale else None
 
 
 def _may_race(trial: Trial, state: StudyState, file: StudyFile) -> bool:

@@ -119,6 +119,16 @@ def cold(seconds: float, first: float, steps: int = 2) -> Workload:
     return replace(shrinking(), batches=ColdNoise(seconds=seconds, first=first, steps=steps))
 
 
+def long_losses(seconds: float) -> Workload:
+    """The same, whose loss takes so long for each micro-batch, whatever its size."""
+
+    def loss(*arguments: Tensor) -> Tensor:
+        time.sleep(seconds)
+        return F.mse_loss(*arguments)
+
+    return replace(shrinking(), loss=loss)
+
+
 def _narrower(inputs: int, outputs: int) -> Callable[[], nn.Module]:
     return lambda: Narrower(inputs, outputs)
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from engine.config.errors import InputError
+from engine.config.presets import WorkloadFacts, remember
+from engine.config.run_config import parse
 from engine.run import run_folder
 from engine.run.outcome import Ending
 from profilers.records.writer import RecordWriter
@@ -188,6 +190,33 @@ def test_a_trial_of_fewer_ranks_races_too(tmp_path: Path) -> None:
     one.began(tmp_path)
     early = one.answer()
     assert early is not None and early.ending is Ending.PRUNED
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [({}, (100.0, 110.0, 90.0)), ({"documents": "whole", "longest_document": 256}, (2.0, 2.2, 1.8))],
+    ids=["windows", "documents"],
+)
+def test_a_leader_s_rates_are_in_the_unit_of_those_who_race(
+    data: dict[str, Any], expected: tuple[float, ...]
+) -> None:
+    """Steps of whole documents have nobody knows how many tokens before they ran: they race in steps a second."""
+    file = study(base=LONG | {"data": {"sequence_length": 128} | data})
+    measures = {"tokens_per_second": {"value": 100.0}, "step_seconds": {"value": 0.5}}
+    rates = (100.0, 110.0, 90.0)
+    ahead = Trial(0, {}, "sampler", value=100.0, samples=rates, outcome="completed", measures=measures)
+    leader = early_stop.leader_of(StudyState(trials=(ahead,)), file)
+    assert leader is not None and leader.rates == pytest.approx(expected)
+    tokens = early_stop.tokens_of_step(file.config)
+    assert (tokens is None) == bool(data)
+
+
+def test_tokens_of_another_workload_are_those_that_its_rates_count() -> None:
+    config = parse({"model": {"workload": "no.such:one"}, "batch": {"global_batch": 16}})
+    assert early_stop.tokens_of_step(config) is None, "nobody looked at it yet"
+    facts = WorkloadFacts("one", 4, 100, 8, ("dp",), None, "", "", None)
+    remember(config.model, facts)
+    assert early_stop.tokens_of_step(config) == 16 * 8
 
 
 @pytest.mark.usefixtures("quick")

@@ -12,14 +12,16 @@ from engine.run import run_folder
 from engine.run.outcome import EarlyEnd, Ending
 from engine.session import Session
 from profilers.records.reader import RunRecords
+from tests.support.engine.own_models import HERE
 from tests.support.runs import execute, small
 from tests.support.studies.fake import run_study
 from tuning.spec.study_file import parse
 from tuning.storage.study_folder import STUDIES
 
 STEPS = 16
-#: One large micro-batch a step, or eight small ones: several times as slow.
-FAST, SLOW = 8, 1
+#: One large micro-batch a step, or eight small ones, each of which takes so many seconds: several times as slow,
+#: whatever else the machine does.
+FAST, SLOW, SECONDS = 8, 1, 0.04
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +34,9 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 def planted(name: str, **more: Any) -> dict[str, Any]:
     """A study of two trials, of which the second is planted to be slow."""
     train = {"steps": STEPS, "warmup": 2, "validation_batches": 0}
-    base = {"batch": {"global_batch": 16, "micro_batch": FAST}, "data": {"sequence_length": 32}, "train": train,
-            "device": "cpu"}  # fmt: skip
+    model = {"workload": f"{HERE}:long_losses", "options": {"seconds": SECONDS}}
+    batch = {"global_batch": 16, "micro_batch": FAST}
+    base = {"model": model, "batch": batch, "train": train, "device": "cpu"}
     space = {"batch.micro_batch": [FAST, SLOW]}
     return {"name": name, "ranks": 2, "trials": 2, "confirm_repeats": 0, "base": base, "space": space} | more
 

@@ -144,6 +144,11 @@ def _dp(document: Document, ranks: int) -> dict[str, Any]:
     return {"parallel.dp": max(1, ranks // split)}
 
 
+def _data_ranks(document: Document, ranks: int) -> int:
+    """Those whose gradients are reduced: context-parallel ranks are among them."""
+    return int(_dp(document, ranks)["parallel.dp"]) * int(document.get(_CP, 1))
+
+
 def _elements(values: Values) -> int:
     return max(1, round(float(values["overlap.bucket_mb"]) * _MIB / _BYTES))
 
@@ -351,7 +356,7 @@ ROWS = add_common_rows((
         write=lambda values: {"--grad-reduce-in-bf16": True}
         if values.get("compression.method") == "bf16" and values["precision"] == "bf16" else {},
         read=lambda document, ranks: {"compression.method": "bf16"}
-        if document.get("--grad-reduce-in-bf16") and _dp(document, ranks)["parallel.dp"] > 1
+        if document.get("--grad-reduce-in-bf16") and _data_ranks(document, ranks) > 1
         and not _stage_of(document, ranks)["parallel.zero_stage"] else {},
         can=lambda values: values["compression.method"] == "none"
         or (values["compression.method"] == "bf16" and values["precision"] == "bf16")),
