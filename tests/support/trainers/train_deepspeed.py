@@ -1,6 +1,6 @@
 """Trains a small Llama of torch alone with DeepSpeed as an exported ``ds_config.json`` says; each rank tells.
 
-It ends its engine by itself: without that ZeRO-3 sometimes dies after the last step (0.19.8; docs/exports.md).
+It ends its engine by itself: without that ZeRO-3 sometimes dies after the last step (0.19.8).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When a lossy leader's loss is taken again while its run goes on, and over how many steps. Pure.
 
-What a setting loses shows later than a window of the search (``docs/tuning.md`` has an example). So its loss is taken
+What a setting loses shows later than a window of the search (``docs/quality.md`` has an example). So its loss is taken
 again, beside the exact baseline's from the same weights on the same steps, once the run has come twice as far as it
 had when that was last done, and each time that it has come twice as far again. Steps of the baseline take longer than
 the leader's, and are what a check costs. The later it is in a run, the less a step brings the loss down, and the longer

@@ -1,8 +1,8 @@
 """Seconds of a step in closed form, for many configurations at a time, and what they are made of. Pure.
 
 A pipeline of p ranks takes (m + (p - 1) / v) times its slowest rank's micro-batch, with v chunks a rank (arXiv
-2104.04473, section 2.2), and waits for its messages once in p micro-batches (arXiv 2405.18093, with the end that
-docs/prediction.md derives). Gradients leave beside the last micro-batch's backward; what does not fit is exposed.
+2104.04473, section 2.2), and waits for its messages once in p micro-batches (arXiv 2405.18093). Gradients leave beside
+the last micro-batch's backward; what does not fit is exposed.
 """
 
 from __future__ import annotations
@@ -218,6 +218,9 @@ def _context_parallel(cases: Cases, ahead: BlockSeconds, links: Links, constants
 
 
 def _messages(cases: Cases, links: Links, constants: Constants) -> Array:
+    """Of the pipeline: a round trip of 2 (p - 1) hops gates each p micro-batches (arXiv 2405.18093); that the last ones
+    take 2 (p - 2) hops more is derived here.
+    """
     bytes_ = cases.value_bytes * cases.micro_batch * cases.sequence / cases.cp * cases.hidden
     bytes_ = bytes_ / np.where(cases.scattered_boundary > 0, cases.tp, 1.0)
     hop = network.message(cases.tp * cases.cp * cases.dp, cases, bytes_, links, constants)

@@ -1,7 +1,7 @@
 """accelerate's YAML file: what its launcher starts ranks with, and puts into their environment.
 
 One that says ``use_cpu`` or MULTI_CPU is never written: its launcher then starts ranks that train alone, without a word
-(1.15.0; ``docs/exports.md``).
+(1.15.0).
 """
 
 from __future__ import annotations

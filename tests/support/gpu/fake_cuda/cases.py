@@ -78,7 +78,7 @@ ALONG: dict[str, dict[str, Any]] = {
 OUTER = {"outer.period": 4, "train.steps": 6}
 #: Settings on which no tensor depends.
 APART = ("device", "lab", "network", "environment", "profile")
-#: What fake tensors cannot show, and why; ``docs/engine.md`` says the same.
+#: What fake tensors cannot show, and why.
 UNREACHED: dict[str, str] = {
     "memory.budget_gib": "a plan is made from seconds of copies and kernels, and there are none",
     "compile": "the compiler writes Triton kernels for a GPU that it asks about itself",
