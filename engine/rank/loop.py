@@ -104,8 +104,8 @@ def _steps(
             log.settle()
             validation.run_at_hold(step)
 
-        growing = GrowingBatch(rank, stages, optimizer, log, first)
-        validation.whole = growing.whole
+        growing = GrowingBatch(rank, stages, optimizer, log, first, checkpoints.first_batch)
+        validation.whole, checkpoints.taken = growing.whole, growing.taken
         between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.handle_order}
         commands = opened.enter_context(CommandReader(rank, first, between, at_hold))
         step, meeting = first, RankBarrier(rank, stages)
