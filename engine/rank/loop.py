@@ -66,9 +66,9 @@ def train(rank: RankContext) -> bool:
         if finished:
             optimizer.finish()
             validation.run(rank.config.train.steps)
-            length.tell()
         else:
             optimizer.drain()
+        length.tell(stopped=not finished)
         report_slots(rank, stages.mixtures().values())
         report_ahead(rank, samples)
         if host_clocks.several:
@@ -385,14 +385,14 @@ class RunLength:
             if self._rank.rank == 0:
                 self._rank.writer.event("length", step=step, steps=steps)
 
-    def tell(self) -> None:
-        """At the end of the run: what it took of its time."""
+    def tell(self, stopped: bool) -> None:
+        """What the run took of its time, at its end or where somebody ``stopped`` it, before all planned steps."""
         if self._seconds is not None and self._rank.rank == 0:
-            took = time.monotonic() - self._began
-            steps = self._rank.config.train.steps
-            self._rank.writer.event("time_budget", seconds=self._seconds, took=took, steps=steps)
-            with contextlib.suppress(OSError):
-                run_folder.change_config(self._rank.folder, self._rank.config)
+            about = {"seconds": self._seconds, "took": time.monotonic() - self._began, "stopped": stopped}
+            self._rank.writer.event("time_budget", **about, steps=self._rank.config.train.steps)
+            if not stopped:
+                with contextlib.suppress(OSError):
+                    run_folder.change_config(self._rank.folder, self._rank.config)
 
     def _plan(self, step: int, validation: float, save: float | None) -> None:
         assert self._seconds is not None
