@@ -38,7 +38,7 @@ from engine.schedules.credits import REGISTERS, fewest
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from engine.schedules.skip_pipe import relative_sizes
-from profilers.analysis.events import change_rows
+from profilers.analysis.events import change_rows, resume_source
 from profilers.model.rows import PartialProductsRow, PipelineRow
 from profilers.model.run_summary import RunSummary, TrainedModel
 from profilers.model.verdict import Pipeline, Setting, Thresholds
@@ -364,8 +364,9 @@ def _with_last_batch(config: RunConfig, records: RunRecords) -> RunConfig:
     """With the batch of the last steps, which are measured; one that grows may not have come to its end."""
     if not grows(config):
         return config
-    grown = [row.new for row in change_rows(records) if row.key == BATCH]
-    return config.with_values({BATCH: grown[-1] if grown else config.batch.ramp_from})
+    grown, resumed = [row.new for row in change_rows(records) if row.key == BATCH], resume_source(records)
+    first = config.batch.ramp_from if resumed is None else resumed.batch or config.batch.ramp_from
+    return config.with_values({BATCH: grown[-1] if grown else first})
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,9 @@ _STEP, _SAVING, _OLD, _LOCK = "step-", ".saving-", ".old-", ".lock"
 class Manifest:
     """What a checkpoint says about itself: ``step`` is the next one to do; ``model`` are the sizes that have to agree;
     ``config`` is the saving run's in dotted keys; ``files`` gives the bytes and the CRC-32 of each file; ``plan`` is
-    the plan of compression that held, if any; ``sequences`` are all that the steps so far took, where their batch
-    grows; ``backbone`` is the ``folder`` of the checkpoint with the frozen parameters that this one stands beside, and
-    their ``sha256``, if any are frozen.
+    the plan of compression that held, if any; ``sequences`` are all that the steps so far took, and ``batch`` those of
+    the last one, where their batch grows; ``backbone`` is the ``folder`` of the checkpoint with the frozen parameters
+    that this one stands beside, and their ``sha256``, if any are frozen.
     """
 
     step: int
@@ -45,6 +45,7 @@ class Manifest:
     plan: dict[str, Any] = field(default_factory=dict)
     sequences: int | None = None
     backbone: dict[str, Any] = field(default_factory=dict)
+    batch: int | None = None
 
     @property
     def bytes(self) -> int:

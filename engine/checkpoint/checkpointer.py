@@ -15,7 +15,7 @@ import torch.distributed as dist
 from engine.checkpoint import checkpoint_folder, dcp
 from engine.checkpoint.backbone import Backbone
 from engine.checkpoint.checkpoint_folder import Manifest
-from engine.checkpoint.resume import ResumePoint, changes, find, identity
+from engine.checkpoint.resume import ResumePoint, changes, find, first_batch, identity
 from engine.checkpoint.state import Snapshot, State, state_of
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
@@ -52,6 +52,13 @@ class Checkpoints:
         #: What the last save kept the run waiting; None before the first.
         self.seconds: float | None = None
         self._protected: int | None = None
+        #: Of a batch that grows: sequences of the first step of a run that continues; None where it begins.
+        self.first_batch: int | None = None
+        #: The same of the steps before a step: of all together, and of the last one.
+        self.taken: Callable[[int], tuple[int, int]] = lambda _: (
+            rank.sequences,
+            rank.step_config.batch.global_batch,
+        )
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -88,9 +95,10 @@ class Checkpoints:
         rank.sequences = sequences(rank.config, 0, step) if taken is None else taken
         if rank.config.data.tasks:  # of a batch each has its place
             rank.sequences = -(-rank.sequences // (batch := rank.config.batch.global_batch)) * batch
+        self.first_batch = first_batch(rank.config, point)
         if rank.rank == 0:
             seconds, differing = time.monotonic() - began, changes(rank.config, point)
-            about = {"run": point.run, "step": point.manifest.step, "changed": differing}
+            about = {"run": point.run, "step": step, "changed": differing, "batch": self.first_batch}
             rank.writer.event("resumed", **about, folder=str(point.folder), seconds=seconds)
             if not has_memory and point.has_error_memory and rank.config.train.adapt == "none":
                 rank.note(_MEMORY_DROPPED)
@@ -184,9 +192,9 @@ class Checkpoints:
     def _manifest(self, step: int) -> checkpoint_folder.Manifest:
         config, plan = self._rank.config, self._rank.plan
         held = {} if plan == NO_PLAN else asdict(plan)
-        taken = self._rank.sequences if grows(config) else None
+        taken, batch = self.taken(step) if grows(config) else (None, None)
         return Manifest(
-            step, identity(config.model), config.flat(), {}, held, taken, self.backbone.description
+            step, identity(config.model), config.flat(), {}, held, taken, self.backbone.description, batch
         )
 
     def _wait(self, seconds: float | None) -> None:

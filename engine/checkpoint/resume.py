@@ -19,6 +19,7 @@ from engine.checkpoint.checkpoint_folder import (
 )
 from engine.config.compression import keeps_errors
 from engine.config.errors import InputError
+from engine.config.knobs.batch_ramp import batch_of, grows
 from engine.config.knobs.learning import OPTIMIZERS
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
@@ -155,6 +156,19 @@ def changes(config: RunConfig, point: ResumePoint) -> dict[str, list[Any]]:
     then, now = point.manifest.config, config.flat()
     keys = [key for key in now if key.startswith(_TELLING) and key not in _LEFT_OUT]
     return {key: [then.get(key), now[key]] for key in keys if then.get(key) != now[key]}
+
+
+def first_batch(config: RunConfig, point: ResumePoint) -> int | None:
+    """Sequences of the first step of a run that continues from a checkpoint, if its batch grows: as its number of steps
+    says. That of a run within a time is not known yet, so it goes on with as many as were reached.
+    """
+    first = config.batch.ramp_from
+    if first is None or not grows(config):
+        return None
+    if config.train.seconds is None:
+        return batch_of(config, point.manifest.step)
+    reached = min(point.manifest.batch or 0, config.batch.global_batch)
+    return max(first, reached // first * first)
 
 
 def _check_model(config: RunConfig, point: ResumePoint) -> None:

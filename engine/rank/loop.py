@@ -38,6 +38,7 @@ from engine.rank.step_log import StepLog
 from engine.rank.workload_report import report_ahead, report_slots, report_texts, report_workload
 from engine.run import run_folder
 from engine.run.commands import BACK, EVALUATE, SET, TRY, Order
+from profilers.analysis.events import LENGTH_EVENT
 from profilers.collectives.recorder import pause_recording
 
 
@@ -66,9 +67,9 @@ def train(rank: RankContext) -> bool:
         if finished:
             optimizer.finish()
             validation.run(rank.config.train.steps)
-            length.tell()
         else:
             optimizer.drain()
+        length.tell(stopped=not finished)
         report_slots(rank, stages.mixtures().values())
         report_ahead(rank, samples)
         if host_clocks.several:
@@ -104,8 +105,8 @@ def _steps(
             log.settle()
             validation.run_at_hold(step)
 
-        growing = GrowingBatch(rank, stages, optimizer, log, first)
-        validation.whole = growing.whole
+        growing = GrowingBatch(rank, stages, optimizer, log, first, checkpoints.first_batch)
+        validation.whole, checkpoints.taken = growing.whole, growing.taken
         between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.handle_order}
         commands = opened.enter_context(CommandReader(rank, first, between, at_hold))
         step, meeting = first, RankBarrier(rank, stages)
@@ -383,16 +384,16 @@ class RunLength:
         if steps is not None and steps != self._rank.config.train.steps:
             self._follow(steps)
             if self._rank.rank == 0:
-                self._rank.writer.event("length", step=step, steps=steps)
+                self._rank.writer.event(LENGTH_EVENT, step=step, steps=steps)
 
-    def tell(self) -> None:
-        """At the end of the run: what it took of its time."""
+    def tell(self, stopped: bool) -> None:
+        """What the run took of its time, at its end or where somebody ``stopped`` it, before all planned steps."""
         if self._seconds is not None and self._rank.rank == 0:
-            took = time.monotonic() - self._began
-            steps = self._rank.config.train.steps
-            self._rank.writer.event("time_budget", seconds=self._seconds, took=took, steps=steps)
-            with contextlib.suppress(OSError):
-                run_folder.change_config(self._rank.folder, self._rank.config)
+            about = {"seconds": self._seconds, "took": time.monotonic() - self._began, "stopped": stopped}
+            self._rank.writer.event("time_budget", **about, steps=self._rank.config.train.steps)
+            if not stopped:
+                with contextlib.suppress(OSError):
+                    run_folder.change_config(self._rank.folder, self._rank.config)
 
     def _plan(self, step: int, validation: float, save: float | None) -> None:
         assert self._seconds is not None

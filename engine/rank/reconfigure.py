@@ -105,10 +105,17 @@ class GrowingBatch:
     """The batch of one rank's steps, and where in the data each begins; another batch is another schedule."""
 
     def __init__(
-        self, rank: RankContext, stages: PipelineExecutor, optimizer: LocalOptimizer, log: StepLog, first: int
+        self,
+        rank: RankContext,
+        stages: PipelineExecutor,
+        optimizer: LocalOptimizer,
+        log: StepLog,
+        first: int,
+        batch: int | None = None,
     ) -> None:
+        """``first`` is the run's first step, and has ``batch`` sequences; without that, what the ramp says."""
         self._rank, self._stages, self._optimizer, self._log = rank, stages, optimizer, log
-        self._stretches = [_Stretch(first, rank.sequences, batch_of(rank.config, first))]
+        self._stretches = [_Stretch(first, rank.sequences, batch or batch_of(rank.config, first))]
 
     def begin_step(self, step: int) -> None:
         """Between two steps, the next one being ``step``, which may have been done before. A batch never gets smaller,
@@ -129,6 +136,12 @@ class GrowingBatch:
         if rank.rank == 0 and step > self._stretches[0].step:
             about = {"key": BATCH, "old": before, "new": batch}
             rank.writer.event(live_changes.EVENT, step=step, **about, by="batch.ramp_from")
+
+    def taken(self, step: int) -> tuple[int, int]:
+        """Sequences of all steps before ``step``, and of the last of them."""
+        told = (one for one in reversed(self._stretches) if one.step < step)
+        stretch = next(told, self._stretches[0])
+        return stretch.count_sequences(step), stretch.batch
 
     @contextmanager
     def whole(self) -> Iterator[None]:

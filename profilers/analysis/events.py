@@ -116,13 +116,16 @@ def resume_source(records: RunRecords) -> ResumeRow | None:
     return next((_convert(data, ResumeRow) for data in _events(records, "resumed")), None)
 
 
-def time_budget(records: RunRecords) -> dict[str, float]:
-    """Of a run that ended with its time, what it was given and took, by the names of the summary; else nothing."""
+def time_budget(records: RunRecords) -> dict[str, Any]:
+    """Of a run with a time that ended or was stopped, what it was given and took, by the names of the summary; else
+    nothing.
+    """
     told = next(iter(_events(records, "time_budget")), {})
     given, took = told.get("seconds"), told.get("took")
     if not isinstance(given, int | float) or not isinstance(took, int | float):
         return {}
-    return {"budget_seconds": float(given), "budget_used_seconds": float(took)}
+    stopped = told.get("stopped") is True
+    return {"budget_seconds": float(given), "budget_used_seconds": float(took), "budget_stopped": stopped}
 
 
 def _events(records: RunRecords, kind: str) -> list[dict[str, Any]]:

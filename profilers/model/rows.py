@@ -300,13 +300,16 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True)
 class ResumeRow:
-    """The run and step that a run continued from, and the keys that decide a step and differ: [then, now]."""
+    """The run and step that a run continued from, and the keys that decide a step and differ: [then, now]. ``batch``:
+    sequences of its first step, if its batch grows.
+    """
 
     run: str
     step: int
     folder: str
     seconds: float
     changed: dict[str, list[Any]] = field(default_factory=dict)
+    batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

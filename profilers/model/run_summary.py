@@ -179,9 +179,11 @@ class RunSummary:
     #: The first recorded step; above 0 in a run that continues another.
     first_step: int = 0
     resumed: ResumeRow | None = None
-    #: Of a run that ended with its time: what it was given, and took to the end of its last loss on held-out text.
+    #: Of a run with a time: what it was given, and took to the end of its last loss on held-out text, or until somebody
+    #: stopped it.
     budget_seconds: float | None = None
     budget_used_seconds: float | None = None
+    budget_stopped: bool = False
     #: Parameters whose gradients compression leaves alone, and why.
     left_alone: dict[str, str] = field(default_factory=dict)
     #: Of compression, in order.

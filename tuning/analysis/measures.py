@@ -139,10 +139,10 @@ _MISSED = 0.1
 
 def is_on_time(summary: RunSummary) -> bool:
     """Whether a run had a time and ended about then, in whole rounds of an outer loop. One of which fewer than three
-    steps fit takes longer, and its loss is that of another time.
+    steps fit takes longer, and its loss is that of another time; so is that of one that was stopped.
     """
     given, used = summary.budget_seconds, summary.budget_used_seconds
-    if given is None or used is None:
+    if given is None or used is None or summary.budget_stopped:
         return False
     rounds = summary.outer.rounds if summary.outer is not None else 0
     unit = max(summary.step_samples, default=0.0) * (len(summary.losses) / rounds if rounds else 1)
@@ -173,6 +173,8 @@ def _reason_of_time(summary: RunSummary) -> str:
     given, used = summary.budget_seconds, summary.budget_used_seconds
     if given is None or used is None:
         return "the run was given no time (train.seconds)"
+    if summary.budget_stopped:
+        return f"it was stopped after {used:.3g} s of {given:g}"
     if not is_on_time(summary):
         steps = len(summary.losses)
         return f"its {steps} steps took {used:.3g} s instead of {given:g}: give trials more time or smaller steps"

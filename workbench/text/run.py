@@ -171,8 +171,7 @@ def speed(summary: RunSummary) -> str:
         around = _bracket(words.number(rates.low), words.number(rates.high)) if rates else ""
         text = f"{words.number(summary.tokens_per_second)} tokens/s{around}"
         if summary.round_steps > 1:
-            count = len(summary.round_samples)
-            text += f" over {count} round{'s' * (count != 1)} of {summary.round_steps:,} steps"
+            text += f" over {words.several(len(summary.round_samples), 'rounds')} of {summary.round_steps:,} steps"
     if whole is not None:
         text += f"; {words.number(whole)} over all {words.seconds(summary.wall_seconds)} since it began"
     return text
@@ -183,11 +182,12 @@ def _bracket(low: str, high: str) -> str:
 
 
 def budget(summary: RunSummary) -> str | None:
-    """What a run took of the time that it was given; None of one that counted its steps."""
+    """What a run took of the time that it was given; None of one that counted its steps, or did not come to an end."""
     if summary.budget_seconds is None or summary.budget_used_seconds is None:
         return None
     used, given = (words.seconds(one) for one in (summary.budget_used_seconds, summary.budget_seconds))
-    return f"{used} of {given}, the last loss and checkpoint included; {len(summary.losses):,} steps fitted"
+    ended = "until it was stopped" if summary.budget_stopped else "the last loss and checkpoint included"
+    return f"{used} of {given}, {ended}; {words.several(len(summary.losses), 'steps')}"
 
 
 def checkpoint_lines(summary: RunSummary) -> Iterator[Line]:

@@ -52,9 +52,15 @@ def _share_problems(stages: int, micro_batches: int, config: RunConfig) -> Itera
 
 
 def register_problems(config: RunConfig) -> Iterator[LayoutError]:
-    """Of registers; of a schedule that is legal otherwise, ranks do not come to wait for each other for good."""
+    """Of registers: there is something that they bound, and of a schedule that is legal otherwise, ranks do not come to
+    wait for each other for good.
+    """
     schedule, ranks, micro_batches = config.schedule, config.parallel.pp, accumulation(config)
-    if schedule.registers is None or ranks == 1 or micro_batches < 1:
+    if schedule.registers is None or micro_batches < 1:
+        return
+    if ranks == 1:
+        remedy = "with pp=1 no stage sends to another rank; leave it out or raise pp"
+        yield LayoutError(_REGISTERS, schedule.registers, remedy)
         return
     if schedule.skip_share:
         yield LayoutError(

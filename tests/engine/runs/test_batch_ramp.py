@@ -12,11 +12,13 @@ import torch
 
 from benchmarks import _plain as plain
 from benchmarks._ranks import whole_weights
+from engine.checkpoint.checkpoint_folder import Manifest
+from engine.checkpoint.resume import ResumePoint, first_batch
 from engine.config.knobs.batch_ramp import batch_of
 from engine.config.presets import resolve
 from engine.config.validation.rules import problems
 from engine.model.data import open_corpus
-from engine.rank import loop
+from engine.rank import loop, reconfigure
 from engine.run.commands import StopControl
 from engine.run.progress import Progress
 from engine.session import Session
@@ -113,6 +115,61 @@ def test_a_checkpoint_goes_on_where_the_data_were(session: Session, reference: l
     outcome, summary = execute(session, later)
     assert outcome.good, outcome
     assert summary.losses == pytest.approx(reference[6:], abs=LOSS_TOLERANCE, rel=0)
+    assert summary.tokens_per_step == 12 * 64  # it had no smaller batch
+
+
+def test_within_a_time_it_goes_on_with_the_batch_that_was_reached(session: Session) -> None:
+    """How many steps it will have is not known at its first one, and the ramp would begin anew."""
+    folders: list[Path] = []
+    saving = small(**GROWING, checkpoint__every_steps=3, checkpoint__keep=3)
+    outcome, _ = execute(session, saving, on_start=folders.append)
+    assert outcome.good, outcome
+    point = folders[0] / "checkpoints" / "step-000003"
+    later = small(**GROWING | {"train__resume": str(point), "train__seconds": 3.0})
+    outcome, summary = execute(session, later, on_start=folders.append)
+    assert outcome.good, outcome
+    rows: list[StepSample] = RunRecords(folders[1] / "records").table(0, "step").rows()  # type: ignore[assignment]
+    taken = [(row.tokens or 0) // 64 for row in rows]
+    assert taken[0] == 8
+    assert taken == sorted(taken)
+    assert summary.tokens_per_step == taken[-1] * 64
+
+
+@pytest.mark.parametrize(
+    ("values", "reached", "first"),
+    [
+        ({"train__seconds": 9.0}, 12, 12),
+        ({"train__seconds": 9.0, "batch__global_batch": 8}, 12, 8),
+        ({"train__seconds": 9.0, "batch__ramp_from": 3}, 8, 6),
+        ({"train__seconds": 9.0}, 2, 4),
+        ({"train__seconds": 9.0}, None, 4),  # saved by a run whose batch did not grow
+        ({"train__seconds": 9.0, "batch__ramp_from": None}, 8, None),
+        ({}, 12, 8),  # by the number of steps
+    ],
+    ids=str,
+)
+def test_the_first_batch_after_a_checkpoint_is_one_of_the_ramps(
+    values: dict[str, Any], reached: int | None, first: int | None
+) -> None:
+    point = ResumePoint(Path("checkpoint"), Manifest(3, {}, {}, {}, batch=reached))
+    assert first_batch(small(**GROWING | values), point) == first
+
+
+def test_what_was_taken_before_a_step_is_known_when_a_run_went_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint of a step that is done again was saved with the place in the data of the steps that are undone."""
+    monkeypatch.setattr(reconfigure, "_schedule", lambda *_: None)
+    config = small(**GROWING)
+    quiet = SimpleNamespace(event=lambda *_, **__: None, start_anew=lambda _: None)
+    rank: Any = SimpleNamespace(
+        rank=0, sequences=0, config=config, step_config=config, batch=None, writer=quiet
+    )
+    growing = reconfigure.GrowingBatch(rank, quiet, quiet, quiet, 0)  # type: ignore[arg-type]
+    for step, batch in enumerate(BATCHES):
+        growing.begin_step(step)
+        rank.step_config = config.with_values({"batch.global_batch": batch})
+    assert [growing.taken(step) for step in range(1, 9)] == [
+        (sum(BATCHES[:step]), BATCHES[step - 1]) for step in range(1, 9)
+    ]
 
 
 @pytest.mark.parametrize(("fixed", "each"), [(0.05, 0.01), (0.0, 0.02), (0.3, 0.001)])

@@ -12,8 +12,9 @@ import pytest
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import check
 from engine.parallel.data.optimizer import learning_rate
-from engine.run import run_folder
+from engine.run import progress, run_folder
 from engine.run.commands import StopControl
+from engine.run.outcome import Ending
 from engine.run.progress import Progress
 from engine.session import Session
 from profilers.records.reader import Event, RunRecords
@@ -131,6 +132,25 @@ def test_a_time_that_is_over_at_once_ends_as_soon_as_all_ranks_can_know(session:
     assert outcome.good, outcome
     (told,) = events(folders[0], "time_budget")
     assert told.data["steps"] == len(summary.losses) == 2
+
+
+def test_a_run_that_is_stopped_tells_what_it_used_of_its_time(session: Session) -> None:
+    folders: list[Path] = []
+    config = small(**VALUES | {"train__seconds": 50.0})
+
+    def has_steps() -> bool:
+        return any(rank.step >= 3 for rank in progress.read(folders[0]))
+
+    outcome, summary = execute(session, config, has_steps, folders.append)
+    assert outcome.ending is Ending.STOPPED
+    assert summary.budget_seconds == 50.0
+    assert summary.budget_stopped
+    first = events(folders[0], "built")[0]
+    (told,) = events(folders[0], "time_budget")
+    took = told.time_unix - (first.time_unix - first.data["seconds"])
+    assert summary.budget_used_seconds == pytest.approx(took, abs=1.0)
+    assert took < 50.0
+    assert run_folder.last_config(folders[0]) is None, "it has not all the steps that were planned"
 
 
 def test_its_learning_rate_is_that_of_the_lengths_it_told(session: Session) -> None:

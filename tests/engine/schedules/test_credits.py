@@ -77,14 +77,16 @@ def test_the_simulator_of_events_says_the_same(made: Plan, registers: int, hop: 
     [
         ({"kind": "breadth_first", "chunks": 2, "registers": 1}, "breadth_first needs at least 4 here"),
         ({"kind": "interleaved", "chunks": 2, "registers": 1, "skip_share": 0.25}, "leave it out"),
+        ({"registers": 2, "pp": 1}, "with pp=1 no stage sends to another rank; leave it out or raise pp"),
+        ({"kind": "interleaved", "chunks": 2, "registers": 2, "pp": 1}, "with pp=1 no stage sends"),
         ({"kind": "breadth_first", "chunks": 2, "registers": 4}, None),
     ],
 )
-def test_too_few_are_refused_before_ranks_wait_for_each_other(
+def test_too_few_are_refused_before_ranks_wait_for_each_other_and_so_are_those_that_bound_nothing(
     values: dict[str, object], said: str | None
 ) -> None:
-    changes = {f"schedule.{key}": value for key, value in values.items()}
-    config = small().with_values({"parallel.pp": 2, "model.layers": 4, **changes})
+    changes = {f"schedule.{key}": value for key, value in values.items() if key != "pp"}
+    config = small().with_values({"parallel.pp": values.get("pp", 2), "model.layers": 4, **changes})
     if said is None:
         rules.check(config)
         return

@@ -24,6 +24,11 @@ RUN: dict[str, Any] = {
         ({"budget_seconds": 10.0, "budget_used_seconds": 12.9}, True, ""),
         ({"budget_seconds": 10.0, "budget_used_seconds": 13.1}, False, "4 steps took 13.1 s instead of 10"),
         ({"budget_seconds": 10.0, "budget_used_seconds": 6.9}, False, "4 steps took 6.9 s instead of 10"),
+        (
+            {"budget_seconds": 10.0, "budget_used_seconds": 9.0, "budget_stopped": True},
+            False,
+            "it was stopped after 9 s of 10",
+        ),
         ({}, False, "given no time"),
     ],
 )

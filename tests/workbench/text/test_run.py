@@ -47,6 +47,16 @@ def test_a_tile_has_the_last_loss_that_was_told() -> None:
     assert numbers(RunSummary.from_dict(KNOWN))["Last loss"][1] == "no validation loss"
 
 
+def test_what_a_run_used_of_its_time_is_told_of_one_that_was_stopped_too() -> None:
+    found = KNOWN | {"budget_seconds": 60.0, "budget_used_seconds": 12.0, "losses": [3.5]}
+    said = [dict(run.lines(RunSummary.from_dict(found | {"budget_stopped": how}))) for how in (False, True)]
+    assert [one["time"] for one in said] == [
+        "12.0 s of 60.0 s, the last loss and checkpoint included; 1 step",
+        "12.0 s of 60.0 s, until it was stopped; 1 step",
+    ]
+    assert "time" not in dict(run.lines(RunSummary.from_dict(KNOWN)))
+
+
 def test_without_a_peak_the_reason_stands_there() -> None:
     found = KNOWN | {"mfu": None, "mfu_reason": "no peak", "model_flops_per_second": 2.5e9}
     assert (
