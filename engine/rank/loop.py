@@ -414,11 +414,10 @@ class RunLength:
         config, period = self._rank.config, round_steps(self._rank.config)
         due = OverheadSeconds(validation, a_step if save is None else save)
         # To the nearest step, before or after its time.
-        length = longest(config, step, left + a_step / 2, pace, due)
-        steps = length - step
-        length = max(step, length // period * period)
+        fits = longest(config, step, left + a_step / 2, pace, due)
+        length = max(step, fits // period * period)
         planned = config.train.steps
-        if abs(length - planned) > _LENGTH_SHARE * planned or steps <= _PACE_STEPS:
+        if abs(length - planned) > _LENGTH_SHARE * planned or fits - step <= _PACE_STEPS:
             self._rank.control.plan(step, length, period)
 
     def _follow(self, steps: int) -> None:
