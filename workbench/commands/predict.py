@@ -101,7 +101,7 @@ def predict(
 
 
 def _forecast(prediction: Forecast, where: PlacementReport | None, json: bool) -> int:
-    from tuning.predict.placement.signatures.mesh import compare
+    from tuning.predict.placement.signatures.mesh import compare, unknown
     from tuning.predict.placement.traffic_map import traffic_of
     from workbench.text.output import emit_json, result_console
 
@@ -113,6 +113,7 @@ def _forecast(prediction: Forecast, where: PlacementReport | None, json: bool) -
             "traffic": traffic and traffic.as_dict(),
             "signatures": mesh and mesh.lists_as_dict(),
             "mesh_signatures": mesh and mesh.as_dict(),
+            "mesh_signatures_reason": unknown(prediction.config),
         }
         emit_json(prediction.as_dict() | told)
     else:

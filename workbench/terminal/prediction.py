@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine.footprint.flops import parameters, shared_parameters, workload_of
 from tuning.predict.answer import WORDS, Change, Forecast
 from tuning.predict.placement.place import PlacementReport
-from tuning.predict.placement.signatures.mesh import compare
+from tuning.predict.placement.signatures.mesh import compare, unknown
 from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.why_not import LayoutExplanation
 from workbench.terminal.run import column_table
@@ -50,6 +50,8 @@ def print_forecast(
         _line(console, text.signatures(mesh))
         console.print(column_table("What each axis divides", text.mesh_columns(mesh)))
         _line(console, text.LIES)
+    elif reason := unknown(found.config):
+        _line(console, text.not_told(reason))
     _notes(console, found.notes)
 
 

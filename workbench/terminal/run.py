@@ -116,11 +116,12 @@ def _placement(rows: list[dict[str, Any]]) -> str:
 
 def column_table(title: str, columns: Sequence[Column]) -> Table:
     """Quantities as text, numbers on the right."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=None)
     for column in columns:
-        table.add_column(column.name, justify="right" if column.unit else "left")
+        table.add_column(column.name, justify="right" if column.unit else "left", overflow="fold")
     for row in zip(*(column.texts for column in columns), strict=True):
-        table.add_row(*row)
+        table.add_row(*(escape(text) for text in row))
     return table

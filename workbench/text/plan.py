@@ -39,7 +39,8 @@ RANGE = "Holds 9 of 10 measurements, as far as those that were held out tell."
 #: What letters say, in a table and below it.
 LIES = (
     "How matrices lie on each axis: S(0) split by rows, S(1) by columns, B whole on every rank. Sent is what all ranks "
-    "of these axes send in a step, messages what that takes one after the other, with nothing hidden."
+    "of these axes send in a step, messages what that takes one after the other, with nothing hidden. Memory and "
+    "computation are not asked here."
 )
 HELD = "Predicted from the calibration alone, without what these runs taught the predictions since."
 
@@ -169,14 +170,22 @@ def signatures(found: Comparison) -> str:
     """With which signatures the messages of dp and tp take least, and what that costs."""
     best, now = found.best, found.now
     if best == now:
-        return f"Messages of dp and tp take {words.seconds(now.seconds)}; no other signatures that run take less."
+        return (
+            f"Messages of dp and tp take {words.seconds(now.seconds)} one after the other; no other degrees and list "
+            "of replicated matrices that the rules allow take noticeably less."
+        )
     whole = (
         " Each rank of tp then holds these matrices whole." if (best.settings or {}).get(REPLICATED) else ""
     )
     return (
-        f"Messages of dp and tp take {words.seconds(now.seconds)}; least, {words.seconds(best.seconds)}, with "
-        f"{_settings(best)}.{whole}"
+        f"Messages of dp and tp take {words.seconds(now.seconds)} one after the other; least, "
+        f"{words.seconds(best.seconds)}, with {_settings(best)}.{whole}"
     )
+
+
+def not_told(reason: str) -> str:
+    """Where there are no signatures to show."""
+    return f"What dp and tp send matrix by matrix is not told: {reason}."
 
 
 def mesh_columns(found: Comparison) -> list[Column]:

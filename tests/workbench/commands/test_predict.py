@@ -309,3 +309,26 @@ def test_one_device_sends_nothing(command: Run) -> None:
         command("predict", EXAMPLE, *sets, "--cluster", "mi300x-node", "--json").document.get("traffic")
         is None
     )
+
+
+def test_what_dp_and_tp_divide(command: Run) -> None:
+    """A list in brackets is shown as it is typed; where nothing is known it is said why."""
+    sets = (
+        "parallel.dp=2",
+        "parallel.tp=2",
+        "parallel.zero_stage=0",
+        "parallel.tp_replicated=[attention_output]",
+    )
+    asked = ("predict", EXAMPLE, "--cluster", "frontier", *sets)
+    shown = " ".join(command(*asked).out.split())
+    assert "What each axis divides" in shown and "as it is" in shown
+    found = command(*asked, "--json").document
+    assert found["mesh_signatures"]["now"]["settings"]["parallel.tp_replicated"] == ["attention_output"]
+    assert found["mesh_signatures_reason"] == ""
+    assert {row["settings"]["parallel.dp"] * row["settings"]["parallel.tp"]
+            for row in found["mesh_signatures"]["others"]} == {4}  # fmt: skip
+    listed = [row for row in found["mesh_signatures"]["others"] if row["settings"]["parallel.tp_replicated"]]
+    assert all(f"[{row['settings']['parallel.tp_replicated'][0]}" in shown for row in listed)
+    outer = command(*asked, "outer.method=diloco", "--json").document
+    assert outer["mesh_signatures"] is None and "outer loop" in outer["mesh_signatures_reason"]
+    assert "is not told: an outer loop" in " ".join(command(*asked, "outer.method=diloco").out.split())

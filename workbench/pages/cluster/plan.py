@@ -15,7 +15,7 @@ from engine.config.presets import PRESETS
 from tuning.predict.answer import Forecast
 from tuning.predict.cluster import catalogue
 from tuning.predict.placement.place import PlacementReport
-from tuning.predict.placement.signatures.mesh import compare
+from tuning.predict.placement.signatures.mesh import compare, unknown
 from tuning.predict.placement.traffic_map import TrafficMap, traffic_of
 from tuning.predict.plan import plans
 from tuning.predict.plan.plans import PlanResult
@@ -253,6 +253,8 @@ def _maps(row: Forecast, found: TrafficMap, axis: str) -> None:
         st.markdown("**What each axis divides**")
         number_table(plan_text.mesh_columns(mesh), "plan-mesh")
         st.caption(words.escape(plan_text.LIES))
+    elif reason := unknown(row.config):
+        st.caption(words.escape(plan_text.not_told(reason)))
 
 
 def _draw_track_record(record: Record) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple, get_args
 
 from engine.comm.signatures import BROADCAST, PARTIAL, Signature
 from engine.config.knobs.tied_parameters import sharing_of
-from engine.config.layout import accumulation, layout_of
+from engine.config.layout import accumulation, layers_of_stages, layout_of
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart
@@ -244,17 +244,27 @@ def sent_again(config: RunConfig) -> Again:
 
 
 class SharedLayers(NamedTuple):
-    """Of ``layers`` so many in a row have the same matrices; embedding and head are ``tied`` into one."""
+    """Of ``layers`` so many at a time have the same matrices on a rank of the pipeline; embedding and head are ``tied``
+    into one, of which there are ``copies``: one on each end of a pipeline.
+    """
 
     layers: int
-    layers_each: int = 1
+    layers_each: float = 1.0
     tied: bool = False
+    copies: int = 1
 
 
 def shared_layers(config: RunConfig) -> SharedLayers:
-    """Those of a configuration's decoder."""
-    sharing = sharing_of(config.model)
-    return SharedLayers(resolve(config.model).layers, sharing.layers_each, sharing.tied is not None)
+    """Those of a configuration's decoder. Each rank of a pipeline sums the gradient of its own copy over tp."""
+    sharing, layers, pp = sharing_of(config.model), resolve(config.model).layers, config.parallel.pp
+    stages = layers_of_stages(layers, pp * config.schedule.chunks, config.schedule.stage_layers)
+    matrices = {
+        (place, layer // sharing.layers_each)
+        for place in range(pp)
+        for stage in stages[place::pp]
+        for layer in stage
+    }
+    return SharedLayers(layers, layers / len(matrices), sharing.tied is not None, min(pp, 2))
 
 
 class Graph(NamedTuple):
@@ -299,7 +309,9 @@ class Model(NamedTuple):
     def graphs(self, uses: Uses) -> list[Graph]:
         """A layer, and both ends."""
         shared, again = self.shared, self.again
-        of_ends = self.weight / 2 if shared.tied else self.weight
+        # Two copies are summed over both ends, too: a whole matrix from each rank of tp.
+        tied_weight = self.weight * shared.copies + shared.copies - 1
+        of_ends = tied_weight / 2 if shared.tied else self.weight
         return [
             Graph(block(self.sizes, self.weight / shared.layers_each, again, uses), shared.layers),
             Graph(ends(self.sizes, self.ranks, of_ends, again, uses), 1, shared.tied),

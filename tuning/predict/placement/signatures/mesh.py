@@ -1,15 +1,15 @@
-"""What the axes of a layout divide, matrix by matrix, and what they send for it: as it stands, with all its ranks on
-one axis, and if each matrix could lie as it liked.
+"""What dp and tp divide, matrix by matrix, and what they send for it: as it stands, and with other degrees and lists of
+replicated matrices on as many ranks, and if samples and matrices could be divided on one axis.
 
-Between layers activations lie alike, by samples or along sequences on each axis. Memory and computation are not asked:
-every rank computes as much in each of them.
+Memory and computation are not asked: every rank computes as much in each of them. Messages come one after the other, at
+the rates and starts that predictions use; starts of gradients' messages, which come in buckets, are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from itertools import product
+from math import log2
 from typing import Any, NamedTuple
 
 from engine.comm.signatures import BROADCAST, Signature
@@ -35,7 +35,7 @@ from tuning.predict.placement.signatures.decoder import (
     sliced,
     widths_of,
 )
-from tuning.predict.placement.signatures.operators import BATCH, SEQUENCE, Choice, Operator, Price
+from tuning.predict.placement.signatures.operators import BATCH, Choice, Operator, Price
 from tuning.predict.target import Target
 
 DEGREES, REPLICATED = ("parallel.dp", "parallel.tp"), "parallel.tp_replicated"
@@ -69,8 +69,8 @@ class MeshSignatures(NamedTuple):
 
 class Comparison(NamedTuple):
     """A layout's signatures as they are, ``split`` with all matrices split over tp and ``listed`` with the best list of
-    ``parallel.tp_replicated`` (both None without tp), what the engine can run instead on as many ranks, and the
-    cheapest of all, None where none cost less than what can be run.
+    ``parallel.tp_replicated`` (both None without tp), the best of each other pair of degrees that the rules allow, and
+    ``mixed`` ones of the same degrees that nothing runs, None where they cost no less than what can be run.
     """
 
     now: MeshSignatures
@@ -81,14 +81,15 @@ class Comparison(NamedTuple):
 
     @property
     def runnable(self) -> list[MeshSignatures]:
-        """What the engine can run, each once, as it stands first."""
-        found = {str(one.settings): one for one in (self.now, self.listed, *self.moved) if one is not None}
-        return list(found.values())
+        """What the engine can run, as it stands first, the others by what they take."""
+        others = [one for one in (self.listed, *self.moved) if one and one.settings != self.now.settings]
+        return [self.now, *sorted(others, key=lambda one: one.seconds)]
 
     @property
     def best(self) -> MeshSignatures:
-        """That takes the least time of those that can be run."""
-        return min(self.runnable, key=lambda one: one.seconds)
+        """That takes the least time of those that can be run; as it stands, if none takes noticeably less."""
+        least = min(self.runnable, key=lambda one: one.seconds)
+        return least if least.seconds < (1 - LEAST_SAVED) * self.now.seconds else self.now
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -112,47 +113,78 @@ class Comparison(NamedTuple):
         }
 
 
+def unknown(config: RunConfig) -> str:
+    """Why it is not known what dp and tp send; empty where it is. Of what has neither nothing need be said."""
+    layout, shape, sends = layout_of(config), config.model, config.compression
+    pp_shares = config.parallel.pp > 1 and (shape.tied_embeddings or shape.layer_groups is not None)
+    reasons = {
+        "another workload than the decoder says itself what it sends": not is_decoder(shape),
+        "experts' tokens go where a router sends them": shape.experts is not None,
+        "cp divides sequences, too": layout.cp > 1,
+        "an outer loop sends at a rhythm of its own": config.outer.method != "none",
+        "of an adapted model only the side parameters are sent": config.train.adapt != "none",
+        "compressed gradients are shorter": (sends.method, sends.plan, sends.weights) != ("none",) * 3
+        or bool(sends.layers),
+        "slices of matrices are sent (train.slice_keep)": config.train.slice_keep < 1,
+        "the embedding's columns lie on data ranks": config.parallel.embedding != "replicated",
+        "parameters are sharded over part of the data ranks": config.parallel.shard_ranks is not None,
+        "bf16 parameters are gathered": config.memory.parameters != "fp32",
+        "micro-batches skip stages": config.schedule.skip_share > 0,
+        "tasks are dealt to data ranks": bool(config.data.tasks),
+        "documents have lengths of their own": config.data.documents == "whole",
+        "stages that share parameters send them to each other": pp_shares,
+        "ranks stand in another order (parallel.placement)": config.parallel.placement is not None,
+        "links of a lab are not priced": (config.lab.hosts or 1) > 1,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
 def compare(config: RunConfig, target: Target) -> Comparison | None:
-    """None for what has one data rank and no tp, another model than the decoder, or experts, which are not modelled."""
+    """None where it is not known (:func:`unknown`), and for what has one data rank and no tp."""
     layout = layout_of(config)
     ranks = layout.inner * layout.tp
-    if not is_decoder(config.model) or config.model.experts is not None or ranks == 1:
+    if ranks == 1 or unknown(config):
         return None
     now, split, listed = _as_run(config, target, choose=False), None, None
     if layout.tp > 1:
         split = _as_run(config.with_values({REPLICATED: None}), target, choose=False)
         listed = _as_run(config, target, choose=True)
-    asked = [_with_degrees(config, *degrees) for degrees in ((ranks, 1), (1, ranks))]
+    asked = [_with_degrees(config, ranks // tp, tp) for tp in range(1, ranks + 1) if ranks % tp == 0]
     moved = tuple(_as_run(one, target, choose=True) for one in asked if one is not None)
-    free = [_solved(config, target, uses, choose=True) for uses in _free(len(now.axes))]
-    found = Comparison(now, split, listed, moved, min(free, key=lambda one: one.seconds))
+    found = Comparison(now, split, listed, moved, _mixed(config, target))
     pays = found.mixed is not None and found.mixed.seconds < (1 - LEAST_SAVED) * found.best.seconds
     return found if pays else found._replace(mixed=None)
 
 
 def _with_degrees(config: RunConfig, dp: int, tp: int) -> RunConfig | None:
-    """None where a rule forbids it."""
-    replicas = layout_of(config).replicas
-    asked = config.with_values(dict(zip(DEGREES, (dp * replicas, tp), strict=True)) | {REPLICATED: None})
+    """None where a rule forbids it, and for the degrees that it has."""
+    if tp == config.parallel.tp:
+        return None
+    asked = config.with_values(dict(zip(DEGREES, (dp, tp), strict=True)) | {REPLICATED: None})
     return None if any(True for _ in problems(asked)) else asked
 
 
 def _as_run(config: RunConfig, target: Target, choose: bool) -> MeshSignatures:
     """By data over dp and by sequences and matrices over tp; with its own replicated matrices, or the best."""
-    found = _solved(config, target, _uses(config), choose)
     layout = layout_of(config)
+    uses = tuple(use for use, size in ((DATA, layout.inner), (TENSOR, layout.tp)) if size > 1)
+    found = _solved(config, target, uses, choose)
     whole = [part for part, lies in found.matrices.items() if layout.tp > 1 and lies[-1].kind == "broadcast"]
-    settings = dict(zip(DEGREES, (layout.data, layout.tp), strict=True))
+    settings = dict(zip(DEGREES, (layout.dp, layout.tp), strict=True))
     return found._replace(settings=settings | {REPLICATED: whole or None})
 
 
-def _uses(config: RunConfig) -> Uses:
+def _mixed(config: RunConfig, target: Target) -> MeshSignatures | None:
+    """On the axis of tp samples are divided where that is cheaper, and matrices where those are: nothing runs that.
+
+    Asked of what has whole samples for each rank, and whose gradients nobody slices.
+    """
     layout = layout_of(config)
-    return tuple(use for use, size in ((DATA, layout.inner), (TENSOR, layout.tp)) if size > 1)
-
-
-def _free(axes: int) -> list[Uses]:
-    return [tuple(map(AxisUse, tokens)) for tokens in product((BATCH, SEQUENCE), repeat=axes)]
+    if layout.tp == 1 or layout.zero_stage or config.batch.micro_batch % layout.tp:
+        return None
+    uses = (*((DATA,) if layout.inner > 1 else ()), AxisUse(BATCH))
+    found = _solved(config, target, uses, choose=True)
+    return found if len({lies[-1].kind for lies in found.matrices.values()}) > 1 else None
 
 
 def _solved(config: RunConfig, target: Target, uses: Uses, choose: bool) -> MeshSignatures:
@@ -166,7 +198,7 @@ def _solved(config: RunConfig, target: Target, uses: Uses, choose: bool) -> Mesh
     if not choose and layout.tp > 1:
         graphs = [_with_list(graph, config.parallel.tp_replicated or ()) for graph in graphs]
     shares = {"dp": data_share(config), "tp": sliced(config)}
-    links, ranks = _links(config, target), layout.inner * layout.tp
+    links, ranks = _links(config, target), layout.world_size
     timed = tuple(Axis.on_link(size, links[name], ranks, shares[name]) for name, size in degrees.items())
     counted = tuple(Axis(size, matrix_share=shares[name]) for name, size in degrees.items())
     seconds, bytes_ = (Price(axes, accumulation(config)) for axes in (timed, counted))
@@ -176,16 +208,20 @@ def _solved(config: RunConfig, target: Target, uses: Uses, choose: bool) -> Mesh
 
 
 def _links(config: RunConfig, target: Target) -> dict[str, Link]:
-    """What a ring over an axis has: of ``together`` ranks on a node each brings its own link to other nodes, as in
-    ``tuning.predict.model.network``.
+    """What a ring over an axis has, as in ``tuning.predict.model.network``: of ``together`` ranks on a node each brings
+    its own link to other nodes. Stages of a pipeline send at the same time, so each has a share of a model's starts.
     """
-    layout, group = layout_of(config), target.group
+    layout, devices = layout_of(config), target.devices_per_node
+    rates, constants = target.machine(config.precision).links, target.calibrated.constants
     found = {}
-    for name, ranks, apart in (("tp", layout.tp, 1), ("dp", layout.inner, layout.tp * layout.cp)):
-        together = min(ranks, max(1, group.devices // apart))
-        rate = min(group.inside.bytes_per_second, group.between.bytes_per_second * together)
-        across = Link(group.between.alpha_seconds, rate)
-        found[name] = group.inside if together == ranks else across
+    for name, ranks, apart in (("tp", layout.tp, 1), ("dp", layout.inner, layout.tp)):
+        together = min(ranks, max(1, devices // apart))
+        nodes = -(-ranks // together)
+        inside = float(rates.inside) * constants.inside_share
+        between = float(rates.between) * constants.between_share * together
+        start = constants.inside_seconds * log2(together) + constants.between_seconds * log2(nodes)
+        rate = inside if nodes == 1 else min(inside, between)
+        found[name] = Link(start / layout.pp, rate)
     return found
 
 

@@ -118,7 +118,8 @@ ATTENTION = same(1, WIDTH, BROADCAST)
 @dataclass(frozen=True, slots=True)
 class Price:
     """What all that is sent costs, in the unit of the ``axes``. The gradient of a matrix is brought together once in
-    ``micro_batches``, on each axis on which the matrix is whole, one axis after the other.
+    ``micro_batches``, on each axis on which the matrix is whole, one axis after the other, and in buckets with others,
+    so that no start of a message is its own.
     """
 
     axes: tuple[Axis, ...]
@@ -149,7 +150,7 @@ class Price:
             assert lies is not None
             if lies[place] == BROADCAST:
                 size = operator.matrix_bytes * axis.matrix_share * size_beside(self.axes, lies, place)
-                cost += axis.cost(bytes_between(PARTIAL, BROADCAST, size, axis.ranks))
+                cost += bytes_between(PARTIAL, BROADCAST, size, axis.ranks) * axis.per_byte
         return cost
 
 

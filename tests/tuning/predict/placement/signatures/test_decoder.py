@@ -98,10 +98,11 @@ def test_what_backward_sends_again_counts(
     assert saved == pytest.approx(sends[()] - sends[found.parts], rel=0.03)
 
 
-@pytest.mark.parametrize("length", [64, 256, 1024])
+@pytest.mark.parametrize("length", [32, 64, 256, 1024])
+@pytest.mark.parametrize("pp", [1, 2])
 @pytest.mark.parametrize("more", [{"tied_embeddings": True}, {"layer_groups": 1}], ids=str)
-def test_what_is_shared_is_summed_once(length: int, more: dict[str, Any]) -> None:
-    plain = config(length, more=more, tp=4)
+def test_what_is_shared_is_summed_once_on_a_rank(length: int, pp: int, more: dict[str, Any]) -> None:
+    plain = config(length, more=more, tp=4, pp=pp)
     subsets = (parts for count in range(len(PARTS) + 1) for parts in itertools.combinations(PARTS, count))
     asked = {parts: plain.with_values({KEY: list(parts) or None}) for parts in subsets}
     sends = {parts: sent(one) for parts, one in asked.items() if not list(problems(one))}

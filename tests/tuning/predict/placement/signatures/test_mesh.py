@@ -17,7 +17,7 @@ from profilers.collectives.wire_bytes import wire_bytes
 from tests.tuning.predict.placement.signatures.test_decoder import KEY, MODEL, config, sent
 from tuning.predict.model.hardware import Link
 from tuning.predict.placement.signatures.decoder import PARTS, best
-from tuning.predict.placement.signatures.mesh import Comparison, compare
+from tuning.predict.placement.signatures.mesh import Comparison, compare, unknown
 from tuning.predict.target import Target
 from tuning.predict.traffic.rank import Pipeline, traffic_of
 from workbench.home.calibrations import target_of
@@ -31,7 +31,10 @@ def target(inside: Link, between: Link, devices: int = 2) -> Target:
     groups = tuple(
         replace(one, inside=inside, between=between, devices=devices) for one in known.cluster.groups
     )
-    return replace(known, cluster=replace(known.cluster, groups=groups))
+    starts = {"inside_seconds": inside.alpha_seconds, "between_seconds": between.alpha_seconds}
+    reached = known.calibrated.constants.put(inside_share=1.0, between_share=1.0, **starts)
+    calibrated = replace(known.calibrated, constants=reached)
+    return replace(known, cluster=replace(known.cluster, groups=groups), calibrated=calibrated)
 
 
 ALIKE = target(Link(0.0, 1e9), Link(0.0, 1e9))
@@ -142,7 +145,7 @@ def test_ranks_of_a_node_bring_a_link_each(between: float, rate: float) -> None:
 
 def test_data_go_over_slow_links_and_matrices_over_fast_ones() -> None:
     """As Megatron-LM places them (arXiv 2104.04473, section 3.2), found from what they send alone."""
-    found = compared(config(32, dp=4, tp=2, more={"hidden": 256, "ffn_hidden": 1024}), UNEVEN).best
+    found = compared(config(128, dp=4, tp=2, more={"hidden": 256, "ffn_hidden": 1024}), UNEVEN).best
     assert found.axes == {"dp": 4, "tp": 2}
     assert {part: str(lies[1]) for part, lies in found.matrices.items()}["gate_up"] == "S(1)"
     assert {str(lies[0]) for lies in found.matrices.values()} == {"B"}
@@ -156,28 +159,50 @@ def test_mixed_ones_are_cheaper_than_any_that_run_or_not_told() -> None:
     """Attention by samples and feed-forward by columns on the same ranks: nothing here runs that, so it has no
     settings.
     """
-    found = compared(config(64, dp=4, tp=4, more={"hidden": 128, "heads": 8, "ffn_hidden": 512}))
-    told = [found]
-    for length in (32, 128, 512, 2048):
-        told.append(compared(config(length, dp=2, tp=2)))
-    assert any(one.mixed is not None for one in told) and any(one.mixed is None for one in told)
-    for one in told:
-        if one.mixed is not None:
-            assert one.mixed.settings is None
-            assert one.mixed.seconds < 0.99 * one.best.seconds
+    found = compared(config(64, dp=2, tp=2, more={"ffn_hidden": 512}))
+    assert found.mixed is not None and found.mixed.settings is None
+    assert found.mixed.seconds < 0.99 * found.best.seconds
+    assert {lies[-1].kind for lies in found.mixed.matrices.values()} == {"split", "broadcast"}
+    assert compared(config(256, dp=2, tp=2, more={"ffn_hidden": 512})).mixed is None
+    small = config(64, dp=2, tp=2, more={"ffn_hidden": 512}).with_values({"batch.micro_batch": 1})
+    assert compared(small).mixed is None, "a rank has one sample"
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"parallel.dp": 1},
-        {"parallel.dp": 2, "model.experts": 4},
-        {"parallel.dp": 2, "model.workload": "vision"},
-    ],
-    ids=str,
-)
-def test_where_nothing_is_known_nothing_is_told(values: dict[str, Any]) -> None:
-    assert compare(config(64, dp=2).with_values(values), ALIKE) is None
+UNKNOWN: list[dict[str, Any]] = [
+    {"model.experts": 4}, {"model.workload": "vision"}, {"parallel.cp": 2}, {"outer.method": "diloco"},
+    {"train.adapt": "lora"}, {"compression.method": "int8"}, {"train.slice_keep": 0.5},
+    {"parallel.embedding": "columns"}, {"parallel.zero_stage": 3, "parallel.shard_ranks": 1},
+    {"parallel.zero_stage": 1, "memory.parameters": "bf16"}, {"parallel.pp": 2, "model.tied_embeddings": True},
+    {"parallel.placement": [1, 0]}, {"lab.hosts": 2},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", UNKNOWN, ids=str)
+def test_where_it_is_not_known_nothing_is_told_but_why(values: dict[str, Any]) -> None:
+    asked = config(64, dp=2).with_values(values)
+    assert unknown(asked) and compare(asked, ALIKE) is None
+
+
+def test_one_rank_sends_nothing() -> None:
+    assert not unknown(config(64)) and compare(config(64), ALIKE) is None
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_stages_send_at_the_same_time(pp: int) -> None:
+    """One link each: what all ranks send is divided by all of them."""
+    link = Link(0.0, 1e9)
+    asked = config(128, dp=2, tp=2, pp=pp)
+    now = compared(asked, target(link, link)).now
+    assert now.seconds == pytest.approx(now.bytes_ / layout_of(asked).world_size / 1e9)
+    assert now.seconds == pytest.approx(seconds_of(asked, {"tp": link}), rel=0.12 if pp > 1 else 0.01)
+
+
+def test_all_degrees_that_the_rules_allow_are_compared() -> None:
+    told = compared(config(64, dp=4, tp=2)).runnable
+    assert {tuple(row.axes.values()) for row in told if len(row.axes) == 2} == {(4, 2), (2, 4)}
+    assert not any("tp" in row.axes and row.axes["tp"] > 4 for row in told), "four heads of keys"
+    assert told[0].settings == {"parallel.dp": 4, "parallel.tp": 2, KEY: None}
+    assert told[1].seconds == min(row.seconds for row in told[1:])
 
 
 def test_as_json() -> None:
