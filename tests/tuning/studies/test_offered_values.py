@@ -79,9 +79,40 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield warm
 
 
-@pytest.mark.drawn(3)
-@pytest.mark.parametrize(("key", "value"), values(), ids=str)
-def test_it_runs(session: Session, key: str, value: Any) -> None:
+LAYOUTS, MESSAGES = ("parallel", "schedule"), ("compression", "outer", "overlap")
+
+
+def in_sections(*sections: str) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in values() if key.partition(".")[0] in sections]
+
+
+def test_no_value_is_left_out() -> None:
+    sections = {key.partition(".")[0] for key, _ in values()}
+    assert {*LAYOUTS, *MESSAGES} < sections
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize(("key", "value"), in_sections(*LAYOUTS), ids=str)
+def test_values_of_layouts_run(session: Session, key: str, value: Any) -> None:
+    check_run(session, key, value)
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize(("key", "value"), in_sections(*MESSAGES), ids=str)
+def test_values_of_messages_run(session: Session, key: str, value: Any) -> None:
+    check_run(session, key, value)
+
+
+OTHERS = [one for one in values() if one not in in_sections(*LAYOUTS, *MESSAGES)]
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize(("key", "value"), OTHERS, ids=str)
+def test_other_values_run(session: Session, key: str, value: Any) -> None:
+    check_run(session, key, value)
+
+
+def check_run(session: Session, key: str, value: Any) -> None:
     random = Random(zlib.crc32(f"{SEED} {key} {value}".encode()))
     space, point = point_at(key, value, random)
     outcome, summary = session.execute(rounds.lengthen_config(space.config(point)), {}, lambda: False)
