@@ -256,7 +256,7 @@ def names() -> str:
                     (
                         f"`{name}`",
                         paper(kind.paper),
-                        chunks(kind.chunks),
+                        kind.chunks_words,
                         kind.placement,
                         "yes" if kind.splits_backward else "",
                     )
@@ -347,10 +347,6 @@ def exports() -> str:
 
 def paper(number: str) -> str:
     return f"[{number}](https://arxiv.org/abs/{number})" if number else ""
-
-
-def chunks(legal: range) -> str:
-    return str(legal[0]) if len(legal) == 1 else f"{legal[0]} or more"
 
 
 def commands() -> str:
@@ -454,8 +450,8 @@ PAGES = {
 
 
 def picture(kind: str) -> str:
-    """A schedule on four ranks, with two stages a rank where it can have them; or of partial pipelines, as a run of
-    theirs is drawn.
+    """A schedule on four ranks, with as many stages a rank as its entry shows it with; or of partial pipelines, as a
+    run of theirs is drawn.
     """
     if kind == PARTIAL:
         asked = {"parallel.pp": 4, "model.layers": 12, "schedule.stage_layers": [2, 4, 4, 2],
@@ -463,7 +459,7 @@ def picture(kind: str) -> str:
         series = series_of_run(RunConfig().with_values(asked))
         assert series is not None
         return schedule_svg(series)
-    return schedule_svg(schedule_series(kind, 4, 2 if 2 in KINDS[kind].chunks else 1, 8))
+    return schedule_svg(schedule_series(kind, 4, KINDS[kind].shown_chunks, 8))
 
 
 if __name__ == "__main__":
