@@ -269,7 +269,10 @@ def names() -> str:
             "## Endings",
             table(
                 ("ending", "what a study takes it for", "what to change"),
-                ((f"`{ending.value}`", ending.about.value, "; ".join(ending.advice)) for ending in Ending),
+                (
+                    (f"`{ending.value}`", ending.facts.about.value, "; ".join(ending.facts.advice))
+                    for ending in Ending
+                ),
             ),
             "## Collective operations",
             table(

@@ -187,7 +187,7 @@ class LocalPool:
         except BaseException:  # an interrupt, say: ranks that still train must not be asked for another run
             self._kill_all()
             raise
-        if outcome.ending is not Ending.COMPLETED and not watch.clean:
+        if not watch.clean:
             self._kill_all()
         return outcome
 
