@@ -295,7 +295,17 @@ def names() -> str:
             ),
             "## Samplers",
             table(
-                ("`sampler`", "needs"), ((f"`{sampler.name}`", sampler.package or "") for sampler in SAMPLERS)
+                ("`sampler`", "needs", "draws", "objectives", "constraints"),
+                (
+                    (
+                        f"`{sampler.name}`",
+                        sampler.package or "",
+                        "ordered numbers" if sampler.only_ordered_numbers else "anything",
+                        "any number" if sampler.several_objectives else "one",
+                        "yes" if sampler.constraints else "no",
+                    )
+                    for sampler in SAMPLERS
+                ),
             ),
             "## Export targets",
             table(
