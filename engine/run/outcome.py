@@ -77,8 +77,9 @@ class Ending(StrEnum):
 
     facts: EndingFacts
 
-    def __new__(cls, name: str, facts: EndingFacts) -> Ending:
-        """An ending of that name."""
+    def __new__(cls, name: str, facts: EndingFacts | None = None) -> Ending:
+        """An ending of that name; one that is there already is found by its name alone."""
+        assert facts is not None
         made = str.__new__(cls, name)
         made._value_ = name
         made.facts = facts
