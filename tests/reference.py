@@ -19,11 +19,11 @@ from typing import Any
 import typer.main
 from pydantic import BaseModel
 
-from engine.config.compression_methods import METHODS
 from engine.config.environment import VARIABLES, Environment
 from engine.config.knobs.catalogue import KNOBS
 from engine.config.knobs.facts import TURNS
-from engine.config.outer_methods import OUTER_METHODS
+from engine.config.methods.compression_methods import METHODS
+from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig
 from engine.config.sections import OneOf

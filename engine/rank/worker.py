@@ -21,8 +21,8 @@ from engine.comm.context import RankContext, build_groups
 from engine.comm.transport import transport_of, use_interface
 from engine.config import environment
 from engine.config.errors import LayoutError
+from engine.config.formulas.network import DATA
 from engine.config.layout import devices_of, layout_of
-from engine.config.network import DATA
 from engine.config.run_config import RunConfig, load
 from engine.rank import environment_report, flight, loop
 from engine.rank.loop import DivergedError

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import _plain as plain
 from benchmarks._ranks import whole_weights
-from engine.config.knobs.batch_ramp import batch_of
+from engine.config.formulas.batch_ramp import batch_of
 from engine.config.presets import resolve
 from engine.config.validation.rules import problems
 from engine.model.data import open_corpus
