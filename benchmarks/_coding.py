@@ -21,7 +21,7 @@ from engine.comm.context import RankContext
 from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, Message, Reduction
 from engine.config.compression import settings_of
-from engine.config.network import DATA
+from engine.config.formulas.network import DATA
 from engine.parallel.data.averaging import AveragedParameters
 from engine.run import netns
 from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES

@@ -25,8 +25,8 @@ from benchmarks._paced import costs, paced_engine
 from benchmarks._placed_orders import LAYER, MODEL, seconds_of
 from benchmarks._ratio import Ratio, ratio
 from engine.comm.context import RankContext
+from engine.config.formulas.network import DATA, INSIDE
 from engine.config.layout import layout_of
-from engine.config.network import DATA, INSIDE
 from engine.config.run_config import RunConfig, parse
 from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES
 from profilers.system import procfs

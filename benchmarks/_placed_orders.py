@@ -34,8 +34,8 @@ from benchmarks._paced import costs, paced_engine
 from benchmarks._places import agreement
 from benchmarks._ratio import Ratio, ratio, wall_seconds
 from engine.comm.context import RankContext
+from engine.config.formulas.network import Shape, shape_of
 from engine.config.layout import layout_of
-from engine.config.network import Shape, shape_of
 from engine.config.run_config import RunConfig, parse
 from engine.launch.pool import LocalPool
 from engine.run.outcome import Ending

@@ -26,8 +26,8 @@ import numpy as np
 from benchmarks import _table as table
 from benchmarks._placed import PinnedPool, busy
 from benchmarks._places import agreement, places
+from engine.config.formulas.network import Shape, shape_of
 from engine.config.layout import accumulation, layers_of_stages, layout_of
-from engine.config.network import Shape, shape_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig, parse
 from engine.launch.pool import LocalPool

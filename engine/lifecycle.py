@@ -15,10 +15,10 @@ from statistics import fmean
 
 from engine.config import layout
 from engine.config.errors import InputError
-from engine.config.knobs.batch_ramp import BATCH, grows
-from engine.config.knobs.expert_rows import is_bucketed
+from engine.config.formulas.batch_ramp import BATCH, grows
+from engine.config.formulas.expert_rows import is_bucketed
+from engine.config.formulas.network import shape_of
 from engine.config.layout import SEQUENCE, Layout, accumulation, layout_of, round_steps
-from engine.config.network import shape_of
 from engine.config.presets import WorkloadFacts, is_decoder
 from engine.config.run_config import RunConfig
 from engine.config.sections import Lab

@@ -19,11 +19,11 @@ from typing import Any
 import typer.main
 from pydantic import BaseModel
 
-from engine.config.compression_methods import METHODS
 from engine.config.environment import VARIABLES, Environment
 from engine.config.knobs.catalogue import KNOBS
 from engine.config.knobs.facts import TURNS
-from engine.config.outer_methods import OUTER_METHODS
+from engine.config.methods.compression_methods import METHODS
+from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig
 from engine.config.sections import OneOf
@@ -256,7 +256,7 @@ def names() -> str:
                     (
                         f"`{name}`",
                         paper(kind.paper),
-                        chunks(kind.chunks),
+                        kind.chunks_words,
                         kind.placement,
                         "yes" if kind.splits_backward else "",
                     )
@@ -269,7 +269,10 @@ def names() -> str:
             "## Endings",
             table(
                 ("ending", "what a study takes it for", "what to change"),
-                ((f"`{ending.value}`", ending.about.value, "; ".join(ending.advice)) for ending in Ending),
+                (
+                    (f"`{ending.value}`", ending.facts.about.value, "; ".join(ending.facts.advice))
+                    for ending in Ending
+                ),
             ),
             "## Collective operations",
             table(
@@ -292,7 +295,17 @@ def names() -> str:
             ),
             "## Samplers",
             table(
-                ("`sampler`", "needs"), ((f"`{sampler.name}`", sampler.package or "") for sampler in SAMPLERS)
+                ("`sampler`", "needs", "draws", "objectives", "constraints"),
+                (
+                    (
+                        f"`{sampler.name}`",
+                        sampler.package or "",
+                        "ordered numbers" if sampler.only_ordered_numbers else "anything",
+                        "any number" if sampler.several_objectives else "one",
+                        "yes" if sampler.constraints else "no",
+                    )
+                    for sampler in SAMPLERS
+                ),
             ),
             "## Export targets",
             table(
@@ -347,10 +360,6 @@ def exports() -> str:
 
 def paper(number: str) -> str:
     return f"[{number}](https://arxiv.org/abs/{number})" if number else ""
-
-
-def chunks(legal: range) -> str:
-    return str(legal[0]) if len(legal) == 1 else f"{legal[0]} or more"
 
 
 def commands() -> str:
@@ -454,8 +463,8 @@ PAGES = {
 
 
 def picture(kind: str) -> str:
-    """A schedule on four ranks, with two stages a rank where it can have them; or of partial pipelines, as a run of
-    theirs is drawn.
+    """A schedule on four ranks, with as many stages a rank as its entry shows it with; or of partial pipelines, as a
+    run of theirs is drawn.
     """
     if kind == PARTIAL:
         asked = {"parallel.pp": 4, "model.layers": 12, "schedule.stage_layers": [2, 4, 4, 2],
@@ -463,7 +472,7 @@ def picture(kind: str) -> str:
         series = series_of_run(RunConfig().with_values(asked))
         assert series is not None
         return schedule_svg(series)
-    return schedule_svg(schedule_series(kind, 4, 2 if 2 in KINDS[kind].chunks else 1, 8))
+    return schedule_svg(schedule_series(kind, 4, KINDS[kind].shown_chunks, 8))
 
 
 if __name__ == "__main__":

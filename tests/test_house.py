@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.config.compression_methods import METHODS
 from engine.config.knobs.catalogue import KNOBS
-from engine.config.outer_methods import OUTER_METHODS
+from engine.config.methods.compression_methods import METHODS
+from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import SHIPPED
 from engine.run.outcome import Ending
 from engine.schedules.registry import KINDS

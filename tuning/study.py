@@ -38,9 +38,6 @@ from tuning.storage.state import CHECK, Trial
 if TYPE_CHECKING:
     from tuning.sampling.optuna_study import Draw
 
-#: A signal to all processes of a group ends ranks, too, and then says nothing about them.
-_OF_A_GROUP = (Ending.CRASHED, Ending.COMM_ERROR, Ending.LOST)
-
 
 class TrialRunner:
     """Runs one trial of a study in this process."""
@@ -72,7 +69,7 @@ class TrialRunner:
         resolved = {key: config.flat()[key] for key in space.automatic_keys(trial.config)}
         config = rounds.window(config, trial.window) if trial.window else config
         outcome, summary = execute(config, labels, self._should_stop, self._began)
-        if self._interruption.seen and outcome.ending in _OF_A_GROUP:
+        if self._interruption.seen and outcome.ending.facts.by_interrupt:
             outcome = replace(outcome, ending=Ending.STOPPED)
         told = executor.trial_record(trial, outcome, summary, self._journal.state, self._file)
         told["conditions"] |= self._clock.readings() | self._beside.readings()

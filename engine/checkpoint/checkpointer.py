@@ -21,7 +21,7 @@ from engine.comm.channel import Group
 from engine.comm.context import RankContext
 from engine.comm.transport import use_interface
 from engine.config.compression import NO_PLAN
-from engine.config.knobs.batch_ramp import grows, sequences
+from engine.config.formulas.batch_ramp import grows, sequences
 from engine.model.stage import Stage
 from engine.parallel.data.optimizer import LocalOptimizer
 

@@ -19,8 +19,8 @@ from engine.checkpoint.checkpoint_folder import (
 )
 from engine.config.compression import keeps_errors
 from engine.config.errors import InputError
-from engine.config.knobs.batch_ramp import batch_of, grows
-from engine.config.knobs.learning import OPTIMIZERS
+from engine.config.formulas.batch_ramp import batch_of, grows
+from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import Model

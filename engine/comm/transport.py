@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from engine.comm.channel import Group
+from engine.config.formulas.network import DATA, INSIDE, shape_of
 from engine.config.layout import islands_of
-from engine.config.network import DATA, INSIDE, shape_of
 from engine.config.run_config import RunConfig
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"

@@ -27,7 +27,7 @@ from engine.compression.interface import (
 )
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings
-from engine.config.compression_methods import METHODS, Value
+from engine.config.methods.compression_methods import METHODS, Value
 from profilers import torch_private
 
 

@@ -16,7 +16,7 @@ from engine.comm import gloo_exchange
 from engine.comm.channel import Group, Waitable, all_gather_single
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings
-from engine.config.compression_methods import METHODS, Parameter, Value
+from engine.config.methods.compression_methods import METHODS, Parameter, Value
 from profilers import torch_private
 from profilers.collectives.recorder import active_recorder
 

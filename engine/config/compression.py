@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from engine.config.compression_methods import METHODS, Value
+from engine.config.methods.compression_methods import METHODS, Value
 from engine.config.sections import Compression
 
 

@@ -8,9 +8,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.config.knobs.task_ranks import deal
-from engine.config.network import shape_of
-from engine.config.outer_methods import OUTER_METHODS
+from engine.config.formulas.network import shape_of
+from engine.config.formulas.task_ranks import deal
+from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import SEQUENCE_DEGREES

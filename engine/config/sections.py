@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
-from engine.config import compression_methods, outer_methods
+from engine.config.methods import compression_methods, outer_methods
 from engine.schedules.registry import KINDS
 from profilers.model.verdict import Thresholds as VerdictThresholds
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.config.knobs.expert_rows import is_bucketed, rows_sent
+from engine.config.formulas.expert_rows import is_bucketed, rows_sent
 from engine.config.layout import layout_of
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig

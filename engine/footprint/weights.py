@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.config.compression import Settings, settings_of
-from engine.config.compression_methods import METHODS, Traffic
-from engine.config.knobs.learning import OPTIMIZERS
-from engine.config.knobs.tied_parameters import sharing_of
+from engine.config.formulas.learning import OPTIMIZERS
+from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.layout import Layout, accumulation, layout_of
-from engine.config.outer_methods import OUTER_METHODS
+from engine.config.methods.compression_methods import METHODS, Traffic
+from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart, Train

@@ -21,6 +21,8 @@ from engine.run.progress import WAITING, RankProgress
 
 _OUTSIDE_STEPS = frozenset({"starting", "building", "validation", "checkpoint", "tracing", "waiting"})
 _PATIENCE_OUTSIDE_STEPS = 5.0
+#: Signals that nothing of ours sends to a process that still computes.
+SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def decide(reports: Sequence[RankReport], deaths: Sequence[Death]) -> RunOutcome
         return _from_death(min(deaths, key=lambda death: (not death.out_of_memory, death.rank)))
     causes = [report for report in reports if not report.good]
     if causes:
-        cause = min(causes, key=lambda report: (report.ending.consequence, report.rank))
+        cause = min(causes, key=lambda report: (report.ending.facts.consequence, report.rank))
         return RunOutcome(cause.ending, cause.reason, cause.rank, cause.phase, cause.last_lines)
     stopped = any(report.ending is Ending.STOPPED for report in reports)
     return RunOutcome(Ending.STOPPED, "stopped on request") if stopped else RunOutcome(Ending.COMPLETED)
@@ -61,7 +63,7 @@ def _from_death(death: Death) -> RunOutcome:
     by_signal = code is not None and code < 0
     name = signal.Signals(-code).name if code is not None and by_signal else f"exit code {code}"
     reason = f"rank {death.rank} died" + (" without a report" if code is None else f": {name}")
-    outside = code is not None and -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+    outside = code is not None and -code in SENT_FROM_OUTSIDE
     return RunOutcome(Ending.CRASHED, reason, death.rank, death.phase, death.last_lines, outside)
 
 

@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from engine.config import environment, sections
 from engine.config.environment import Environment
+from engine.config.formulas.network import DATA, INSIDE, Shape, shape_of
 from engine.config.layout import devices_of
-from engine.config.network import DATA, INSIDE, Shape, shape_of
 from engine.config.run_config import RunConfig
 from engine.launch.lab import lab, registry
 from engine.launch.lab.build import LabError
@@ -187,7 +187,7 @@ class LocalPool:
         except BaseException:  # an interrupt, say: ranks that still train must not be asked for another run
             self._kill_all()
             raise
-        if outcome.ending is not Ending.COMPLETED and not watch.clean:
+        if not watch.clean:
             self._kill_all()
         return outcome
 

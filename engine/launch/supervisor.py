@@ -18,7 +18,6 @@ from engine.launch import ending
 from engine.launch.ending import Death, NetworkWatch, decide, find_culprit, hanging_rank, overdue_outcome
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.workers import Worker
-from engine.run import processes
 from engine.run.commands import OrderBook
 from engine.run.devices.selection import Devices
 from engine.run.messages import RankReport
@@ -91,7 +90,7 @@ class Watch:
                 self._pass_on_stop()
                 self._orders.pass_on()
             outcome = decide(list(self._reports.values()), [])
-            self.clean = outcome.ending in (Ending.COMPLETED, Ending.STOPPED)
+            self.clean = outcome.ending.facts.orderly
             if outcome.ending is Ending.STOPPED and self._early is not None:
                 return RunOutcome(self._early.ending, self._early.reason)
             return outcome
@@ -120,7 +119,7 @@ class Watch:
     def _death(self, rank: int, exit_code: int | None) -> Death:
         here = next((place for place in self._progress.ranks() if place.rank == rank), None)
         lines = _tail(self._launch.folder / LOGS / f"rank-{rank}.log")
-        said = any(map(processes.names_want_of_memory, lines))
+        said = any(map(Ending.OOM.is_named_in, lines))
         worker = self._workers[rank]
         killed_by_kernel = exit_code == -9 and ending.was_killed(worker.process.pid or 0, self._oom_kills)
         phase, orphaned = here.phase if here else None, worker.orphaned

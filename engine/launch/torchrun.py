@@ -206,7 +206,7 @@ def _dead(folder: Path, kills_before: int, ranks: Sequence[int]) -> list[Death]:
 def _end(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> None:
     """Sum the run up, and tell whoever started it."""
     hang = run_folder.RunStatus.from_folder(folder).hang
-    if hang and outcome.ending.consequence:  # it is only how that hang ended
+    if hang and outcome.ending.facts.consequence:  # it is only how that hang ended
         outcome = hang.outcome()
     summary = finish(folder, config, backend, outcome)
     document = {"run": folder.name, "outcome": outcome.ending.value, "losses": summary.losses}

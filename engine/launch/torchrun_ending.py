@@ -132,7 +132,7 @@ class EndingReporter:
                 return
 
     def _settle(self, own: list[RankReport]) -> None:
-        if not own or own[0].ending.consequence:
+        if not own or own[0].ending.facts.consequence:
             self._hear(_GRACE_SECONDS, enough=self._ranks - 1)
         try:
             self._write(self._ending([*own, *self._heard]))
@@ -144,7 +144,7 @@ class EndingReporter:
     def _ending(self, reports: list[RankReport]) -> RunOutcome:
         """A lost connection names nobody while a rank is silent: who tells of one is who is left."""
         outcome = decide(reports, [])
-        if reports and not outcome.ending.consequence:
+        if reports and not outcome.ending.facts.consequence:
             return outcome
         silent = self._silent({report.rank for report in reports})
         if deaths := self._dead(silent):

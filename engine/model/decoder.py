@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from engine.comm.channel import Channel
-from engine.config.knobs.tied_parameters import Sharing
+from engine.config.formulas.tied_parameters import Sharing
 from engine.config.presets import ModelShape
 from engine.model.activation_memory import Activations, Recompute, recompute_in_backward
 from engine.model.axes import Axes, Deferral, TensorAxis

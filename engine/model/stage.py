@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from engine.config.knobs.tied_parameters import Sharing
+from engine.config.formulas.tied_parameters import Sharing
 from engine.config.run_config import RunConfig
 from engine.model.activation_memory import Activations, Offload
 from engine.model.axes import Axes, TensorAxis

@@ -9,8 +9,8 @@ from torch import nn
 
 from engine.comm.channel import Channel
 from engine.comm.context import RankContext
-from engine.config.knobs.expert_rows import format_of, is_bucketed, row_share
-from engine.config.knobs.tied_parameters import Holders
+from engine.config.formulas.expert_rows import format_of, is_bucketed, row_share
+from engine.config.formulas.tied_parameters import Holders
 from engine.config.layout import layers_of_stages, mean_accumulation
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, whole_plan_of

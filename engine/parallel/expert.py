@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from engine.comm import host_values
 from engine.comm.channel import Channel
-from engine.config.knobs.expert_rows import SCALE_BYTES, Format
+from engine.config.formulas.expert_rows import SCALE_BYTES, Format
 from engine.model.axes import Compute, GroupAxis
 from engine.model.linear import apply
 

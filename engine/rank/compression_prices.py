@@ -13,7 +13,7 @@ from engine.comm.channel import Group
 from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, Message, Part
 from engine.config.compression import Settings
-from engine.config.compression_methods import Value
+from engine.config.methods.compression_methods import Value
 from engine.parallel.data.replica import CompressedGradients
 from profilers.collectives.wire_bytes import sent_share, wire_bytes
 

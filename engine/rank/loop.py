@@ -18,8 +18,8 @@ from engine.checkpoint.checkpointer import Checkpoints
 from engine.comm.context import RankContext
 from engine.comm.store import RankStore
 from engine.config.errors import InputError, WorkbenchError
-from engine.config.knobs.task_ranks import deal
-from engine.config.knobs.time_budget import OverheadSeconds, longest
+from engine.config.formulas.task_ranks import deal
+from engine.config.formulas.time_budget import OverheadSeconds, longest
 from engine.config.layout import mean_accumulation, round_steps
 from engine.config.run_config import RunConfig
 from engine.model.stage import Samples

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from engine.comm.context import RankContext
+from engine.config.formulas.batch_ramp import BATCH, batch_of
 from engine.config.knobs import facts
-from engine.config.knobs.batch_ramp import BATCH, batch_of
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.config.validation.live_changes import Change

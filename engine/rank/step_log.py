@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.comm import host_values
 from engine.comm.context import RankContext
-from engine.config.knobs.task_ranks import tasks_of
+from engine.config.formulas.task_ranks import tasks_of
 from engine.config.layout import accumulation, mean_accumulation, settling_steps
 from engine.config.run_config import RunConfig
 from engine.model.experts.mixture import Mixture

@@ -21,8 +21,8 @@ from engine.comm.context import RankContext, build_groups
 from engine.comm.transport import transport_of, use_interface
 from engine.config import environment
 from engine.config.errors import LayoutError
+from engine.config.formulas.network import DATA
 from engine.config.layout import devices_of, layout_of
-from engine.config.network import DATA
 from engine.config.run_config import RunConfig, load
 from engine.rank import environment_report, flight, loop
 from engine.rank.loop import DivergedError
@@ -30,11 +30,10 @@ from engine.run import netns
 from engine.run.commands import StopControl
 from engine.run.devices.selection import load_backend
 from engine.run.messages import LabPlacement, RankReport, RankTask
-from engine.run.outcome import Ending
+from engine.run.outcome import Ending, ending_named_in
 from engine.run.processes import (
     data_limit,
     die_with,
-    names_a_lost_connection,
     ran_out_of_memory,
     yield_to_running_threads,
 )
@@ -230,11 +229,9 @@ def classify(error: BaseException, limit: int | None = None) -> Ending:
             return ending
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or ran_out_of_memory(text, limit):
         return Ending.OOM
-    if isinstance(error, dist.DistError) or (
-        isinstance(error, RuntimeError) and names_a_lost_connection(text)
-    ):
+    if isinstance(error, dist.DistError):
         return Ending.COMM_ERROR
-    return Ending.CRASHED
+    return ending_named_in(text, runtime=isinstance(error, RuntimeError)) or Ending.CRASHED
 
 
 def failure(rank: int, error: BaseException, progress: Progress, limit: int | None = None) -> RankReport:

@@ -56,4 +56,4 @@ class RankReport:
     @property
     def good(self) -> bool:
         """Whether it got to the end, or to a stop: all ranks do at the same step."""
-        return self.ending in (Ending.COMPLETED, Ending.STOPPED)
+        return self.ending.facts.orderly

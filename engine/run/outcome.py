@@ -20,17 +20,39 @@ class Subject(StrEnum):
     OUTSIDE = "outside"
 
 
-#: In an entry of ``Ending``: ranks tell of it whose peer ended before them, so any other cause beats it.
-CONSEQUENCE = object()
+class Lack(StrEnum):
+    """What there was too little of where a run ended so: which settings give more is told from those it had, by
+    ``tuning/report/failures.py``.
+    """
+
+    MEMORY = "memory"
+    STABILITY = "stability"
+    TIME = "time"
+    PATIENCE = "patience"
 
 
-class Ending(StrEnum):
-    """Every way a run can end; see design decision 4 in ``docs/architecture.md``.
+@dataclass(frozen=True, slots=True)
+class ErrorWords:
+    """Words that stand for an ending in the text of an error, in lower case: of ``any`` error, of a ``runtime`` error,
+    as torch raises of lost connections, or of a line that a trainer ``printed``, whose kind of error is not known.
+    """
 
-    An entry says of one: its name in files, what it is ``about``, how it is ``spoken`` of, what
-    trials that ended so did (``counted``: "3 ran out of memory"), its colour and icon on a page, whether it may be a
-    mere ``consequence`` of how another rank ended, and what to change where settings decide nothing more. Icons are of
-    Google's Material Symbols.
+    any: tuple[str, ...] = ()
+    runtime: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndingFacts:
+    """All that is said of an ending.
+
+    What it is ``about``, how it is ``spoken`` of, and what trials that ended so did (``counted``: "3 ran out of
+    memory"); its ``color`` and ``icon`` on a page, of Google's Material Symbols. It is ``orderly`` if ranks ended
+    together, since all was done or someone asked: nothing is wrong with such a run, and the ranks can take another. It
+    may be a mere ``consequence`` of how another rank ended: then any other cause beats it. Whoever interrupts a study
+    from a terminal sends its ranks the same signal: where an ending may be that (``by_interrupt``), the trial then
+    counts as stopped. Nobody saw an ``unseen`` one: its ranks may still be there. ``words`` tell it from an error's
+    text. ``lack`` is what more of would help, ``advice`` what to change besides, whatever the settings are.
     """
 
     about: Subject
@@ -38,58 +60,202 @@ class Ending(StrEnum):
     counted: str
     color: str
     icon: str
-    consequence: bool
-    advice: tuple[str, ...]
+    orderly: bool = False
+    consequence: bool = False
+    by_interrupt: bool = False
+    unseen: bool = False
+    words: ErrorWords = ErrorWords()
+    lack: Lack | None = None
+    advice: tuple[str, ...] = ()
 
-    def __new__(cls, name: str, *facts: Any) -> Ending:
-        """An ending with its facts, in the order of the fields above: ``CONSEQUENCE`` where it is one, and all that
-        follows is advice.
-        """
+
+class Ending(StrEnum):
+    """Every way a run can end, as its name in files and what is said of it; see design decision 4 in
+    ``docs/architecture.md``. Nothing else in the code has a list of endings: what treats some of them alike asks for a
+    fact of theirs.
+    """
+
+    facts: EndingFacts
+
+    def __new__(cls, name: str, facts: EndingFacts | None = None) -> Ending:
+        """An ending of that name; one that is there already is found by its name alone."""
+        assert facts is not None
         made = str.__new__(cls, name)
         made._value_ = name
-        made.about, made.spoken, made.counted, made.color, made.icon, *rest = facts
-        made.consequence = CONSEQUENCE in rest
-        made.advice = tuple(words for words in rest if words is not CONSEQUENCE)
+        made.facts = facts
         return made
 
-    COMPLETED = "completed", Subject.GOOD, "completed", "completed", "green", "check_circle"
-    PRUNED = "pruned", Subject.GOOD, "pruned", "got pruned", "violet", "content_cut"
-    STOPPED = "stopped", Subject.OUTSIDE, "stopped", "got stopped", "gray", "stop_circle"
-    LOST = "lost", Subject.OUTSIDE, "lost", "got lost", "gray", "link_off"
-    TIMED_OUT = "timed_out", Subject.CONFIGURATION, "timed out", "took too long", "orange", "timer_off"
+    def is_named_in(self, text: str, *, runtime: bool = False, printed: bool = False) -> bool:
+        """Whether the text of an error speaks of this: of a ``runtime`` error, or of a line that was ``printed``."""
+        known, lower = self.facts.words, text.lower()
+        words = (*known.any, *(known.runtime if runtime else ()), *(known.printed if printed else ()))
+        return any(word in lower for word in words)
+
+    COMPLETED = (
+        "completed",
+        EndingFacts(
+            about=Subject.GOOD,
+            spoken="completed",
+            counted="completed",
+            color="green",
+            icon="check_circle",
+            orderly=True,
+        ),
+    )
+    PRUNED = (
+        "pruned",
+        EndingFacts(
+            about=Subject.GOOD,
+            spoken="pruned",
+            counted="got pruned",
+            color="violet",
+            icon="content_cut",
+            orderly=True,
+        ),
+    )
+    STOPPED = (
+        "stopped",
+        EndingFacts(
+            about=Subject.OUTSIDE,
+            spoken="stopped",
+            counted="got stopped",
+            color="gray",
+            icon="stop_circle",
+            orderly=True,
+        ),
+    )
+    LOST = (
+        "lost",
+        EndingFacts(
+            about=Subject.OUTSIDE,
+            spoken="lost",
+            counted="got lost",
+            color="gray",
+            icon="link_off",
+            by_interrupt=True,
+            unseen=True,
+        ),
+    )
+    TIMED_OUT = (
+        "timed_out",
+        EndingFacts(
+            about=Subject.CONFIGURATION,
+            spoken="timed out",
+            counted="took too long",
+            color="orange",
+            icon="timer_off",
+            lack=Lack.TIME,
+        ),
+    )
     ILLEGAL = (
-        *("illegal", Subject.CONFIGURATION, "illegal", "broke a rule", "orange", "block"),
-        "degrees and sizes that divide each other, as the reason says",
+        "illegal",
+        EndingFacts(
+            about=Subject.CONFIGURATION,
+            spoken="illegal",
+            counted="broke a rule",
+            color="orange",
+            icon="block",
+            advice=("degrees and sizes that divide each other, as the reason says",),
+        ),
     )
     #: Only read: nothing writes it, and a journal that has it opens as it always did.
     PREDICTED_OOM = (
-        *("predicted_oom", Subject.CONFIGURATION, "would not fit", "would not have fitted"),
-        *("orange", "memory"),
-    )
-    OOM = "oom", Subject.CONFIGURATION, "out of memory", "ran out of memory", "red", "memory"
-    HANG = "hang", Subject.CHANCE, "hang", "hung", "red", "hourglass_disabled"
-    COMM_ERROR = (
-        *(
-            "comm_error",
-            Subject.CHANCE,
-            "communication error",
-            "lost a connection",
-            "red",
-            "lan",
-            CONSEQUENCE,
+        "predicted_oom",
+        EndingFacts(
+            about=Subject.CONFIGURATION,
+            spoken="would not fit",
+            counted="would not have fitted",
+            color="orange",
+            icon="memory",
+            lack=Lack.MEMORY,
         ),
-        "a look at the network between the ranks (`workbench doctor`)",
     )
-    DIVERGED = "diverged", Subject.CONFIGURATION, "diverged", "diverged", "red", "trending_up"
+    OOM = (
+        "oom",
+        EndingFacts(
+            about=Subject.CONFIGURATION,
+            spoken="out of memory",
+            counted="ran out of memory",
+            color="red",
+            icon="memory",
+            words=ErrorWords(
+                any=(  # as libraries, allocators and the dynamic linker put it
+                    "can't allocate memory",
+                    "cannot allocate memory",
+                    "not enough memory",
+                    "out of memory",
+                    "bad_alloc",
+                    "memoryerror",
+                    "cannot enlarge memory",
+                    "cublas_status_alloc_failed",
+                )
+            ),
+            lack=Lack.MEMORY,
+        ),
+    )
+    HANG = (
+        "hang",
+        EndingFacts(
+            about=Subject.CHANCE,
+            spoken="hang",
+            counted="hung",
+            color="red",
+            icon="hourglass_disabled",
+            lack=Lack.PATIENCE,
+        ),
+    )
+    COMM_ERROR = (
+        "comm_error",
+        EndingFacts(
+            about=Subject.CHANCE,
+            spoken="communication error",
+            counted="lost a connection",
+            color="red",
+            icon="lan",
+            consequence=True,
+            by_interrupt=True,
+            words=ErrorWords(
+                runtime=("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer"),
+                printed=(
+                    "distbackenderror",
+                    "nccl error",
+                    "connection closed by peer",
+                    "connection reset by peer",
+                    "connection refused",
+                    "broken pipe",
+                ),
+            ),
+            advice=("a look at the network between the ranks (`workbench doctor`)",),
+        ),
+    )
+    DIVERGED = (
+        "diverged",
+        EndingFacts(
+            about=Subject.CONFIGURATION,
+            spoken="diverged",
+            counted="diverged",
+            color="red",
+            icon="trending_up",
+            lack=Lack.STABILITY,
+        ),
+    )
     CRASHED = (
-        *("crashed", Subject.CHANCE, "crashed", "crashed", "red", "error"),
-        "a look at the last lines of the rank's log (`workbench show RUN`)",
+        "crashed",
+        EndingFacts(
+            about=Subject.CHANCE,
+            spoken="crashed",
+            counted="crashed",
+            color="red",
+            icon="error",
+            by_interrupt=True,
+            advice=("a look at the last lines of the rank's log (`workbench show RUN`)",),
+        ),
     )
 
 
 def endings_about(about: Subject) -> frozenset[Ending]:
-    """All endings of a kind."""
-    return frozenset(ending for ending in Ending if ending.about is about)
+    """All endings of a kind; as text they are their names in files."""
+    return frozenset(ending for ending in Ending if ending.facts.about is about)
 
 
 def ending_of(outcome: str | None) -> Ending | None:
@@ -97,10 +263,18 @@ def ending_of(outcome: str | None) -> Ending | None:
     return next((ending for ending in Ending if ending == outcome), None)
 
 
+def ending_named_in(text: str, *, runtime: bool = False, printed: bool = False) -> Ending | None:
+    """The first ending that the text of an error speaks of, as :meth:`Ending.is_named_in` has it."""
+    named = (ending for ending in Ending if ending.is_named_in(text, runtime=runtime, printed=printed))
+    return next(named, None)
+
+
 GOOD = endings_about(Subject.GOOD)
 ABOUT_CONFIGURATION = endings_about(Subject.CONFIGURATION)
 FROM_OUTSIDE = endings_about(Subject.OUTSIDE)
 RETRY_ONCE = endings_about(Subject.CHANCE)
+ORDERLY = frozenset(ending for ending in Ending if ending.facts.orderly)
+NO_MEMORY = frozenset(ending for ending in Ending if ending.facts.lack is Lack.MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +305,7 @@ class RunOutcome:
     @property
     def good(self) -> bool:
         """Whether the run's numbers can be used as they are."""
-        return self.ending.about is Subject.GOOD
+        return self.ending.facts.about is Subject.GOOD
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for ``status.json``."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from engine.run.outcome import Ending
 from profilers.collectives.nccl_log import Proof
 from profilers.model.environment import NO, UNTOLD, YES
 
@@ -170,32 +171,10 @@ def _is_mapped(libc: ctypes.CDLL, size: int) -> bool | None:
             libc.free(block)
 
 
-#: How libraries, allocators and the dynamic linker put it, in lower case.
-_WORDS = (
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "out of memory",
-    "bad_alloc",
-    "memoryerror",
-    "cannot enlarge memory",
-)
 #: What a thread that could not be started says; its stack may have been too much, or the number of threads.
 _NO_THREAD = ("can't start new thread", "resource temporarily unavailable")
-#: What errors of a connection, or of a library that sends, have in them, in lower case.
-_CONNECTION_WORDS = ("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer")
 _STATUS = Path("/proc/self/status")
 _STACK_BYTES = 8 << 20
-
-
-def names_want_of_memory(text: str) -> bool:
-    """Whether a message speaks of want of memory."""
-    return any(words in text.lower() for words in _WORDS)
-
-
-def names_a_lost_connection(text: str) -> bool:
-    """Whether a message speaks of a connection to another rank."""
-    return any(words in text.lower() for words in _CONNECTION_WORDS)
 
 
 def data_limit() -> int:
@@ -207,7 +186,7 @@ def ran_out_of_memory(text: str, limit: int | None = None) -> bool:
     """Whether want of memory is the cause of an error in this process: its message says so, or a thread found no room
     for its stack within the ``limit`` that the process had then, by default the one that it has.
     """
-    if names_want_of_memory(text):
+    if Ending.OOM.is_named_in(text):
         return True
     limit = data_limit() if limit is None else limit
     if limit == resource.RLIM_INFINITY or not any(words in text.lower() for words in _NO_THREAD):

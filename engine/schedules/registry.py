@@ -24,13 +24,15 @@ from engine.schedules.skip_pipe import Skips
 class Kind:
     """Facts about a schedule: where it comes from, which stages a rank owns, what it does to backwards.
 
-    ``loop`` deals stages to ranks in rounds, ``v`` down the ranks and up again. ``chunks`` are the legal numbers
-    of stages per rank; a ``range`` without a practical end means any. With ``chunk_by_chunk`` a chunk takes all
-    micro-batches before another one, so its sharded parameters are gathered once a pass. ``idle`` and ``peak`` are the
-    closed forms of the seconds that each rank waits and of the activations that a rank keeps; without one the lists are
-    simulated and counted. ``idle_of_any_costs`` says whether that form holds for any. With ``skips`` micro-batches can
-    leave out stages. ``offered`` schedules are in the space of a study that names none, ``compared`` ones beside a
-    prediction and in plans.
+    ``schedule`` makes the list of one rank, for any number of ranks and of micro-batches and each legal number of
+    chunks; :mod:`engine.schedules.actions` says what a legal list is. ``loop`` deals stages to ranks in rounds, ``v``
+    down the ranks and up again. ``chunks`` are the legal numbers of stages per rank, without gaps; a ``range`` without
+    a practical end means any. With ``chunk_by_chunk`` a chunk takes all micro-batches before another one, so its
+    sharded parameters are gathered once a pass. ``idle`` and ``peak`` are the closed forms of the seconds that each
+    rank waits and of the activations that a rank keeps; without one the lists are simulated and counted.
+    ``idle_of_any_costs`` says whether that form holds for any. With ``skips`` micro-batches can leave out stages.
+    ``offered`` schedules are in the space of a study that names none, ``compared`` ones beside a prediction and in
+    plans.
     """
 
     schedule: Schedule
@@ -52,12 +54,28 @@ class Kind:
             return None
         least, most = self.chunks[0], self.chunks[-1]
         rule = f"exactly {least}" if least == most else f"at least {least}"
+        rule += f" and at most {most}" if least < most < ANY[-1] else ""
         return f"must be {rule} with this schedule; nearest legal: {min(max(chunks, least), most)}"
+
+    @property
+    def shown_chunks(self) -> int:
+        """Stages per rank where nobody asks for a number: two show what several do, else the fewest that are legal."""
+        return 2 if 2 in self.chunks else self.chunks[0]
+
+    @property
+    def chunks_words(self) -> str:
+        """The legal numbers of stages per rank in words."""
+        least, most = self.chunks[0], self.chunks[-1]
+        if least == most:
+            return str(least)
+        return f"{least} or more" if most == ANY[-1] else f"{least} to {most}"
 
 
 ANY, ONE, TWO = range(1, 1_000_000), range(1, 2), range(2, 3)
 
-#: By the names that configurations use, the best known first.
+#: By the names that configurations use. The order is a choice, too: the best known first. Of schedules that come to
+#: the same lists a study measures the one that stands first, under its name (``best_known`` in
+#: ``tuning/space/points.py``), and predictions name compared ones in this order. A new schedule goes to the end.
 KINDS: dict[str, Kind] = {
     "1f1b": Kind(
         one_f_one_b,

@@ -8,7 +8,7 @@ nvmlClocksThrottleReasons; the values are the same). AMD's reasons are mapped to
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from profilers.analysis.intervals import growth
 from profilers.gpu.rank_gpus import RankGpus
 from profilers.model.rows import GpuRow, HostRow
 from profilers.records.reader import RunRecords, host_name
-from profilers.records.schema import Event
+from profilers.records.schema import Event, gpu_row_fields
 from profilers.records.table import Column, Table
 
 #: Bit -> words, in NVML's order.
@@ -102,31 +102,6 @@ def _mean_watts(gpu_samples: Table, gpu: int, start_unix: float, end_unix: float
     return float(used / (end - begin)) if end > begin and used >= 0 else None
 
 
-#: Fields of GpuRow that are the mean, or the largest, of a field of GpuSample.
-_MEANS = {
-    "utilization": "utilization_fraction",
-    "sm_active": "sm_active_fraction",
-    "sm_occupancy": "sm_occupancy_fraction",
-    "tensor_active": "tensor_active_fraction",
-    "dram_active": "dram_active_fraction",
-    "power_watts": "power_watts",
-    "sm_clock_mhz": "sm_clock_mhz",
-    "pcie_tx_bytes_per_second": "pcie_tx_bytes_per_second",
-    "pcie_rx_bytes_per_second": "pcie_rx_bytes_per_second",
-}
-_LARGEST = {
-    "memory_used_bytes": "memory_used_bytes",
-    "memory_total_bytes": "memory_total_bytes",
-    "ranks_memory_bytes": "ranks_memory_bytes",
-    "max_power_watts": "power_watts",
-    "power_limit_watts": "power_limit_watts",
-    "max_temperature_celsius": "temperature_celsius",
-    "slowdown_celsius": "slowdown_celsius",
-    "sm_clock_max_mhz": "sm_clock_max_mhz",
-}
-_INTEGERS = frozenset({"memory_used_bytes", "memory_total_bytes", "ranks_memory_bytes"})
-
-
 def gpus_of(records: RunRecords, used: RankGpus, span: tuple[float, float] | None) -> dict[str, Any]:
     """``gpus`` and ``gpus_reason`` of a run's summary; ``used`` are those that ranks compute on, ``span`` as below."""
     hosts = records.hosts()
@@ -198,13 +173,10 @@ def _gpu_row(samples: Table, gpu: int, inside: Any, span: tuple[float, float] | 
     times = samples.column("time_unix")[own].compressed()
     if span is None or not (own & inside).any():
         span = (float(times.min()), float(times.max())) if len(times) else (0.0, 0.0)
-    known: dict[str, Any] = {name: _mean(samples.column(field)[chosen]) for name, field in _MEANS.items()}
-    for name, field in _LARGEST.items():
-        whole = name in ("power_limit_watts", "slowdown_celsius", "sm_clock_max_mhz")
-        largest = _largest(samples.column(field)[own if whole else chosen])
-        known[name] = int(largest) if largest is not None and name in _INTEGERS else largest
-    for name in ("nvlink_tx_bytes", "nvlink_rx_bytes", "ecc_corrected", "ecc_uncorrected"):
-        known[name] = growth(samples.column(name)[own])
+    known: dict[str, Any] = {}
+    for field, how, name in gpu_row_fields():
+        readings = samples.column(field)
+        known[name] = _SUMMED_UP[how](readings[own if how in _OF_THE_RUN else chosen])
     return GpuRow(
         gpu=gpu,
         samples=int(chosen.sum()),
@@ -219,7 +191,18 @@ def _mean(values: Column) -> float | None:
 
 
 def _largest(values: Column) -> float | None:
-    return float(values.max()) if values.count() else None
+    largest: float | None = values.max().item() if values.count() else None
+    return largest
+
+
+#: How a field of ``GpuRow`` follows from readings, by the names of ``in_row``.
+_SUMMED_UP: dict[str, Callable[[Column], float | None]] = {
+    "mean": _mean,
+    "largest": _largest,
+    "limit": _largest,
+    "added": growth,
+}
+_OF_THE_RUN = ("limit", "added")
 
 
 def _throttle_shares(masks: Column) -> dict[str, float]:

@@ -36,7 +36,8 @@ class Operation:
     ``other_names`` is what process groups and dumps call it besides, ``nccl_name`` what NCCL's log does.
     ``bus_factor`` is bus over algorithm bandwidth. ``sent`` and ``gloo_sent`` are the shares of S that a rank sends by
     the backend's own algorithm (gloo's where it differs), ``exchange_sent`` by one exchange among all ranks.
-    ``passes`` around a ring are n - 1 messages of S / n each. None stands for what nobody has defined or measured.
+    ``passes`` around a ring are n - 1 messages of S / n each; without them no step with the operation is simulated.
+    None stands for what nobody has defined or measured.
     Waiting for it is the verdict ``exposed_<verdict>``; ``advice`` says what to change then, by the first letters of
     the axis, and the first that fits counts.
     """

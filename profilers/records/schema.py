@@ -9,12 +9,40 @@ and highest readings stay when a long run is thinned says ``DRAWN``: the page Li
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Metadata of a field that only grows.
 GROWS = {"grows": True}
 #: Metadata of a reading of memory, host or GPU that the page Live draws.
 DRAWN = {"drawn": True}
+
+
+class Panel(NamedTuple):
+    """How the page Live shows a reading: its title, the unit and what readings are multiplied with for it, how many
+    digits, as a format, and from where to where the axis goes: from 0 to the largest reading unless it says so.
+    """
+
+    title: str
+    unit: str
+    factor: float = 1.0
+    digits: str = ",.0f"
+    axis: tuple[float, float] | None = None
+
+
+def live_panel(*look: Any, **more: Any) -> dict[str, Any]:
+    """Metadata of a field of ``GpuSample`` that has a :class:`Panel` of its own on the page Live; ``DRAWN`` with it."""
+    return DRAWN | {"panel": Panel(*look, **more)}
+
+
+def in_row(*, mean: str = "", largest: str = "", limit: str = "", added: str = "") -> dict[str, Any]:
+    """Metadata of a field of ``GpuSample`` that a run's summary has: the fields of ``GpuRow`` that are the ``mean`` or
+    the ``largest`` of its readings in the measured steps, the largest of the whole run, as of a ``limit`` that is read
+    less often, or what a counter ``added`` during the run.
+    """
+    named = {"mean": mean, "largest": largest, "limit": limit, "added": added}
+    return {"row": {how: name for how, name in named.items() if name}}
+
+
 #: Disjoint main-thread spans of a step; ``other`` is measured as the gaps between the named ones.
 PHASES = ("data", "forward", "backward", "communication_exposed", "bubble", "optimizer", "other")
 
@@ -94,38 +122,46 @@ class MemorySample:
 class GpuSample:
     """One reading of one GPU by NVML or AMD SMI, whose xGMI links are in NVLink's fields.
 
-    The limits, NVLink's counters, ECC and processes are read once a second, and are None in the samples between; so
-    is PCIe traffic on GPUs without performance monitoring. NVLink and ECC are counters; the ``active`` fractions and
-    NVLink's rates are means since the sample before.
+    A field's metadata says what a run's summary and the page Live make of its readings. The limits, NVLink's counters,
+    ECC and processes are read once a second, and are None in the samples between; so is PCIe traffic on GPUs without
+    performance monitoring. NVLink and ECC are counters; the ``active`` fractions and NVLink's rates are means since the
+    sample before.
     """
 
     time_unix: float
     gpu: int
-    utilization_fraction: float | None = field(metadata=DRAWN)
-    memory_used_bytes: int | None = field(metadata=DRAWN)
-    memory_total_bytes: int | None
-    power_watts: float | None = field(metadata=DRAWN)
+    utilization_fraction: float | None = field(
+        metadata=in_row(mean="utilization") | live_panel("utilisation", "%", 100, ".0f", axis=(0, 105))
+    )
+    memory_used_bytes: int | None = field(
+        metadata=in_row(largest="memory_used_bytes") | live_panel("memory", "GiB", 2**-30, ",.1f")
+    )
+    memory_total_bytes: int | None = field(metadata=in_row(largest="memory_total_bytes"))
+    power_watts: float | None = field(
+        metadata=in_row(mean="power_watts", largest="max_power_watts") | live_panel("power", "W")
+    )
+    #: In the summary by the mean power between its readings.
     energy_joules: float | None = field(metadata=GROWS)
-    temperature_celsius: float | None
-    sm_clock_mhz: float | None
+    temperature_celsius: float | None = field(metadata=in_row(largest="max_temperature_celsius"))
+    sm_clock_mhz: float | None = field(metadata=in_row(mean="sm_clock_mhz"))
     throttle_reasons: int | None
-    pcie_tx_bytes_per_second: float | None
-    pcie_rx_bytes_per_second: float | None
+    pcie_tx_bytes_per_second: float | None = field(metadata=in_row(mean="pcie_tx_bytes_per_second"))
+    pcie_rx_bytes_per_second: float | None = field(metadata=in_row(mean="pcie_rx_bytes_per_second"))
     memory_utilization_fraction: float | None = None
     memory_clock_mhz: float | None = None
-    power_limit_watts: float | None = None
-    slowdown_celsius: float | None = None
-    sm_clock_max_mhz: float | None = None
-    nvlink_tx_bytes: int | None = field(default=None, metadata=GROWS)
-    nvlink_rx_bytes: int | None = field(default=None, metadata=GROWS)
-    ecc_corrected: int | None = field(default=None, metadata=GROWS)
-    ecc_uncorrected: int | None = field(default=None, metadata=GROWS)
+    power_limit_watts: float | None = field(default=None, metadata=in_row(limit="power_limit_watts"))
+    slowdown_celsius: float | None = field(default=None, metadata=in_row(limit="slowdown_celsius"))
+    sm_clock_max_mhz: float | None = field(default=None, metadata=in_row(limit="sm_clock_max_mhz"))
+    nvlink_tx_bytes: int | None = field(default=None, metadata=GROWS | in_row(added="nvlink_tx_bytes"))
+    nvlink_rx_bytes: int | None = field(default=None, metadata=GROWS | in_row(added="nvlink_rx_bytes"))
+    ecc_corrected: int | None = field(default=None, metadata=GROWS | in_row(added="ecc_corrected"))
+    ecc_uncorrected: int | None = field(default=None, metadata=GROWS | in_row(added="ecc_uncorrected"))
     processes: int | None = None
-    ranks_memory_bytes: int | None = None
-    sm_active_fraction: float | None = None
-    sm_occupancy_fraction: float | None = None
-    tensor_active_fraction: float | None = None
-    dram_active_fraction: float | None = None
+    ranks_memory_bytes: int | None = field(default=None, metadata=in_row(largest="ranks_memory_bytes"))
+    sm_active_fraction: float | None = field(default=None, metadata=in_row(mean="sm_active"))
+    sm_occupancy_fraction: float | None = field(default=None, metadata=in_row(mean="sm_occupancy"))
+    tensor_active_fraction: float | None = field(default=None, metadata=in_row(mean="tensor_active"))
+    dram_active_fraction: float | None = field(default=None, metadata=in_row(mean="dram_active"))
     nvlink_tx_bytes_per_second: float | None = None
     nvlink_rx_bytes_per_second: float | None = None
 
@@ -306,3 +342,15 @@ def growing_fields() -> frozenset[tuple[str, str]]:
 def drawn(stream: str) -> tuple[str, ...]:
     """The fields of a stream that the page Live draws."""
     return tuple(one.name for one in fields(STREAMS[stream]) if "drawn" in one.metadata)
+
+
+def live_panels() -> dict[str, Panel]:
+    """The fields of ``GpuSample`` that have a panel on the page Live, from the left."""
+    return {one.name: one.metadata["panel"] for one in fields(GpuSample) if "panel" in one.metadata}
+
+
+def gpu_row_fields() -> list[tuple[str, str, str]]:
+    """Fields of ``GpuSample``, how a field of ``GpuRow`` follows from its readings, and the name of that: see
+    ``in_row``.
+    """
+    return [(one.name, *pair) for one in fields(GpuSample) for pair in one.metadata.get("row", {}).items()]

@@ -122,7 +122,7 @@ def sampler(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     """
     name = arguments.get("name")
     after = change_file(file, {"sampler": name})
-    sampler_choice.check(after.sampler, after.search_space)
+    sampler_choice.check(after.sampler, after.search_space, len(after.aims), after.constraints is not None)
     choice = effective_config.sampler(after, state)
     return f"{choice.name} from here on: {choice.reason}", {"changes": {"turned": {"sampler": name}}}
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from engine.config import environment
-from engine.config.knobs.learning import OPTIMIZERS
+from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.layout import layout_of
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig

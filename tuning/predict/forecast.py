@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.config.compression_methods import METHODS
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import is_lossy
+from engine.config.methods.compression_methods import METHODS
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.config.knobs.catalogue import is_lossy
-from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, Ending, ending_of
+from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, Ending, Lack, ending_of
 from tuning.analysis import leaderboard
 from tuning.report import failure_rules
 from tuning.report.failure_rules import Case, Condition, Rule
@@ -25,14 +25,16 @@ def advice(outcome: str, failed: Sequence[Values]) -> list[str]:
     """What to try after trials that ended so, the first thing first; each fits at least one of their settings."""
     if not failed:
         return []
-    by_settings = _BY_SETTINGS[outcome](failed) if outcome in _BY_SETTINGS else []
     ending = ending_of(outcome)
-    return [*by_settings, *(ending.advice if ending else ())]
+    if ending is None:
+        return []
+    lack = ending.facts.lack
+    return [*(_MORE_OF[lack](failed) if lack else ()), *ending.facts.advice]
 
 
 def _outcome_words(outcome: str) -> str:
     ending = ending_of(outcome)
-    return ending.counted if ending else outcome
+    return ending.facts.counted if ending else outcome
 
 
 def _memory_tips(failed: Sequence[Values]) -> list[str]:
@@ -83,13 +85,12 @@ def _hang_tips(failed: Sequence[Values]) -> list[str]:
     ]
 
 
-#: What depends on the settings of the trials that failed; an ending itself says the rest.
-_BY_SETTINGS: dict[str, Callable[[Sequence[Values]], list[str]]] = {
-    "oom": _memory_tips,
-    "predicted_oom": _memory_tips,
-    "diverged": _divergence_tips,
-    "timed_out": _timeout_tips,
-    "hang": _hang_tips,
+#: What depends on the settings of the trials that failed; an ending itself says what it lacks, and the rest.
+_MORE_OF: dict[Lack, Callable[[Sequence[Values]], list[str]]] = {
+    Lack.MEMORY: _memory_tips,
+    Lack.STABILITY: _divergence_tips,
+    Lack.TIME: _timeout_tips,
+    Lack.PATIENCE: _hang_tips,
 }
 
 

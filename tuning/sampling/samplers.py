@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import optuna
-from optuna.samplers import NSGAIISampler, TPESampler
+from optuna.samplers import CmaEsSampler, NSGAIISampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
 from tuning.spec.sampler_choice import find_sampler, population
@@ -57,6 +58,20 @@ class Evolution(NSGAIISampler):
         return self._elite_population_selection_strategy(study, self.get_population(study, generation))
 
 
+class Cmaes(CmaEsSampler):
+    """Optuna's CMA-ES warns of every trial with constraints that it does not look at them. A study that names some is
+    refused; what is left are failures, which it is not told of.
+    """
+
+    def after_trial(
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """As Optuna has it, without a word."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            super().after_trial(study, trial, state, values)
+
+
 def _completed_trials(study: Study) -> list[FrozenTrial]:
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
@@ -98,7 +113,7 @@ def gaussian_process(seed: int, startup_trials: int, trials: int) -> BaseSampler
 
 def cmaes(seed: int, startup_trials: int, trials: int) -> BaseSampler:
     """CMA-ES."""
-    return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=startup_trials)
+    return Cmaes(seed=seed, n_startup_trials=startup_trials)
 
 
 def uniform(seed: int, startup_trials: int, trials: int) -> BaseSampler:

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from engine.config.knobs.catalogue import facts_of
-from engine.run.outcome import Ending
+from engine.run.outcome import NO_MEMORY
 from tuning.analysis import leaderboard
 from tuning.search import budgets
 from tuning.space.knobs import Knob
@@ -23,8 +23,6 @@ from tuning.storage import effective_config
 from tuning.storage.effective_config import Mask
 from tuning.storage.state import StudyState
 
-#: Endings that say that memory was too small.
-NO_MEMORY = (Ending.OOM.value, Ending.PREDICTED_OOM.value)
 #: Shares of the budget, in the order in which groups are turned.
 SHARES = {"layout": 4, "learning": 3, "memory and overlap": 2, "lossy": 1.5}
 #: The share of the end, when everything is open: what was held in one phase may suit what was found in a later one.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from engine.config.knobs.catalogue import facts_of, loses_as_much
 from engine.config.knobs.facts import AUTO
-from engine.run.outcome import Ending
+from engine.run.outcome import NO_MEMORY, Ending
 from tuning.analysis import confirmation, leaderboard, live_comparison
 from tuning.analysis.scoring import is_lossy
 from tuning.search import phases
@@ -229,7 +229,7 @@ def _usual_tries(state: StudyState, file: StudyFile) -> Tries:
     """Once plain data parallel ran out of memory: what needs less, until something runs."""
     space = file.search_space
     if not any(
-        trial.outcome in phases.NO_MEMORY and leaderboard.is_baseline(state, trial) for trial in state.trials
+        trial.outcome in NO_MEMORY and leaderboard.is_baseline(state, trial) for trial in state.trials
     ):
         return space.once("first tries", file.trials, first_tries)
     return (

@@ -36,7 +36,9 @@ class Proposer:
         prior: PredictionPrior | None = None,
         place: int = 0,
     ) -> None:
-        sampler_choice.check(given.sampler, given.search_space)
+        sampler_choice.check(
+            given.sampler, given.search_space, len(given.aims), given.constraints is not None
+        )
         self._given, self._journal, self._encoding, self._prior = given, journal, encoding, prior
         self._place, self._told = place, set[int]()
         self._sampler = self._choice()

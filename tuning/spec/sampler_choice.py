@@ -15,20 +15,31 @@ class Sampler:
     """One of the samplers that a study can ask for.
 
     ``build`` names what makes it, as ``module:function`` of a seed, the trials that explore first and the budget:
-    Optuna is loaded only then. ``package`` is what Optuna imports beside itself for it.
+    Optuna is loaded only then. ``package`` is what Optuna imports beside itself for it. What it cannot do is said, too:
+    a study that asks for that is refused before it starts. Not all draw categories, or from fewer than two parameters
+    (``only_ordered_numbers``), take ``several_objectives``, or learn from broken ``constraints``.
     """
 
     name: str
     build: str
     package: str | None = None
     only_ordered_numbers: bool = False
+    several_objectives: bool = True
+    constraints: bool = True
 
 
 _HERE = "tuning.sampling.samplers"
 SAMPLERS: tuple[Sampler, ...] = (
     Sampler("tpe", f"{_HERE}:tpe"),
     Sampler("gp", f"{_HERE}:gaussian_process"),
-    Sampler("cmaes", f"{_HERE}:cmaes", package="cmaes", only_ordered_numbers=True),
+    Sampler(
+        "cmaes",
+        f"{_HERE}:cmaes",
+        package="cmaes",
+        only_ordered_numbers=True,
+        several_objectives=False,
+        constraints=False,
+    ),
     Sampler("random", f"{_HERE}:uniform"),
     Sampler("nsga2", f"{_HERE}:nsga2"),
 )
@@ -111,15 +122,23 @@ def _automatic(space: Space, trials: int) -> Choice:
     return Choice("gp", f"{numbers}, which a Gaussian process uses best")
 
 
-def check(asked: str, space: Space) -> None:
-    """Raise where the sampler that was asked for cannot draw from the space.
+def check(asked: str, space: Space, objectives: int = 1, constrained: bool = False) -> None:
+    """Raise where the sampler that was asked for cannot draw from the space for so many ``objectives``, of a study that
+    names constraints where it is ``constrained``.
 
     Raises:
-        InputError: a sampler of ordered numbers with categories in the space, or a sampler without its package.
+        InputError: a sampler of ordered numbers with categories in the space, one that takes no several objectives or
+            no constraints with those, or a sampler without its package.
     """
     sampler = find_sampler(asked)
     if sampler is not None and sampler.only_ordered_numbers:
         _check_numbers(asked, space)
+    if sampler is not None and objectives > 1 and not sampler.several_objectives:
+        raise InputError(
+            "sampler", asked, f"takes one objective, and there are {objectives}; take tpe or nsga2"
+        )
+    if sampler is not None and constrained and not sampler.constraints:
+        raise InputError("sampler", asked, "would not keep away from what breaks constraints; take tpe")
     if lack := lacks(asked):
         raise InputError("sampler", asked, lack)
 

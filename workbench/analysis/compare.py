@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from engine.config.errors import InputError
-from engine.config.knobs.batch_ramp import BATCH
+from engine.config.formulas.batch_ramp import BATCH
 from engine.run import run_folder
 from profilers.model.run_summary import RunSummary
 from profilers.records.schema import PHASES

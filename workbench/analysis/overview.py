@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from engine.run import progress, run_folder
-from engine.run.outcome import GOOD
+from engine.run.outcome import ORDERLY
 from tuning.report.study_result import Gain, StudyResult
 from tuning.report.summary_line import gain_text
 from tuning.storage.controllers import HELD
@@ -223,12 +223,9 @@ def _ended_badly(rows: Sequence[RunRow], now: float) -> list[Problem]:
         for row in rows
         if row.study is None
         and row.outcome is not None
-        and row.outcome not in _NOTHING_WRONG
+        and row.outcome not in ORDERLY
         and now - (row.ended_unix or row.created_unix) < RECENT_SECONDS
     ]
-
-
-_NOTHING_WRONG = {*GOOD, "stopped"}
 
 
 def overview(home: Path, run_rows: Sequence[RunRow], study_rows: Sequence[StudyRow], load: Load) -> Overview:

@@ -10,7 +10,7 @@ import typer
 from workbench.commands.options import Json
 
 if TYPE_CHECKING:
-    from engine.config.network import Shape
+    from engine.config.formulas.network import Shape
     from engine.launch.lab.lab import Lab
 
 app = typer.Typer(
@@ -192,7 +192,7 @@ def _tell(labs: list[Lab], json: bool) -> None:
 
 
 def _link_words(row: dict[str, Any]) -> str:
-    from engine.config.network import rate_words
+    from engine.config.formulas.network import rate_words
 
     parts = [rate_words(round((row["rate_mbit"] or 0) * 1000)) if row["up"] else "down"]
     if row["measured_sent_mbit"] is not None:
@@ -207,7 +207,7 @@ def _link_words(row: dict[str, Any]) -> str:
 def _shape(options: dict[str, Any]) -> Shape:
     """What the options describe, checked as a configuration's ``lab`` is."""
     from engine.config.errors import InputError
-    from engine.config.network import shape_of
+    from engine.config.formulas.network import shape_of
     from engine.config.run_config import parse
 
     try:

@@ -315,13 +315,13 @@ def _partial(whole: Plan, share: float, planned: bool) -> Plan:
 
 
 def _plan(kind: str, ranks: int, chunks: int | None, micro_batches: int) -> Plan:
-    """With two chunks where the kind allows more than one, and nothing else was asked for."""
+    """With as many chunks as its entry shows it with, where nothing else was asked for."""
     from engine.config.errors import InputError
     from engine.schedules.registry import KINDS, plan
 
     if kind not in KINDS:
         raise InputError("schedule.kind", kind, f"choose one of {', '.join(KINDS)}")
-    chunks = chunks or (2 if 2 in KINDS[kind].chunks else 1)
+    chunks = chunks or KINDS[kind].shown_chunks
     if problem := KINDS[kind].chunks_problem(chunks):
         raise InputError("schedule.chunks", chunks, problem)
     return plan(kind, ranks, chunks, micro_batches)

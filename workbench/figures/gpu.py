@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from profilers.analysis import machine
 from profilers.gpu import rank_gpus
-from profilers.records.schema import Event
+from profilers.records.schema import Event, live_panels
 from workbench.figures.base import (
     LINE_COLORS,
     NEUTRAL,
@@ -38,37 +38,16 @@ _PCIE = {"PCIe sent": "pcie_tx_bytes_per_second", "PCIe received": "pcie_rx_byte
 _LINKS = {"sent": "nvlink_tx_bytes", "received": "nvlink_rx_bytes"}
 
 
-class Quantity(NamedTuple):
-    """A panel of the page Live: a field of ``GpuSample``, how it is scaled and written, and from where to where its
-    axis goes: from 0 to the largest reading unless it says so.
-    """
-
-    field: str
-    factor: float
-    title: str
-    unit: str
-    hover: str
-    axis: tuple[float, float] | None = None
-
-
-#: The panels of the page Live, from the left.
-LIVE = (
-    Quantity("utilization_fraction", 100, "utilisation", "%", "%{y:.0f} %", axis=(0, 105)),
-    Quantity("memory_used_bytes", 1 / GIB, "memory", "GiB", "%{y:,.1f} GiB"),
-    Quantity("power_watts", 1, "power", "W", "%{y:,.0f} W"),
-)
-
-
 def live_label() -> str:
     """What the panels show, for readers of the screen."""
-    *first, last = (quantity.title for quantity in LIVE)
+    *first, last = (panel.title for panel in live_panels().values())
     text = f"{', '.join(first)} and {last} of each GPU"
     return text[0].upper() + text[1:]
 
 
 def live_series(columns: Columns, start_unix: float) -> list[list[Line]]:
-    """For each of ``LIVE`` one line per GPU, over the seconds since ``start_unix``: of what was read, for some readings
-    are taken less often than others. No lines without samples.
+    """For each panel of the page Live one line per GPU, over the seconds since ``start_unix``: of what was read, for
+    some readings are taken less often than others. No lines without samples.
     """
     numbers = columns.get("gpu", np.empty(0, dtype=int)).astype(int)
     rows_of_gpu = {gpu: numbers == gpu for gpu in np.unique(numbers)}
@@ -77,23 +56,24 @@ def live_series(columns: Columns, start_unix: float) -> list[list[Line]]:
             _line(
                 f"GPU {gpu}",
                 (columns["time_unix"] - start_unix)[rows],
-                columns[quantity.field][rows] * quantity.factor,
+                columns[field][rows] * panel.factor,
             )
             for gpu, rows in rows_of_gpu.items()
         ]
-        for quantity in LIVE
+        for field, panel in live_panels().items()
     ]
 
 
 def live(series: Sequence[Sequence[Line]], revision: str = "") -> go.Figure:
-    """A panel for each of ``LIVE``, with a line for each GPU."""
-    labels = [(SINCE_START, f"{quantity.title}, {quantity.unit}") for quantity in LIVE]
+    """The panels of the page Live, with a line for each GPU."""
+    looks = live_panels().values()
+    labels = [(SINCE_START, f"{panel.title}, {panel.unit}") for panel in looks]
     drawing = panels("GPUs", labels, revision, 250).update_yaxes(rangemode="tozero")
     drawing.update_xaxes(rangemode="nonnegative")
-    for number, (quantity, lines) in enumerate(zip(LIVE, series, strict=True)):
-        draw_lines(drawing, lines, quantity.hover, panel=number)
-        if quantity.axis is not None:
-            drawing.update_yaxes(range=quantity.axis, **panel_place(number))
+    for number, (panel, lines) in enumerate(zip(looks, series, strict=True)):
+        draw_lines(drawing, lines, f"%{{y:{panel.digits}}} {panel.unit}", panel=number)
+        if panel.axis is not None:
+            drawing.update_yaxes(range=panel.axis, **panel_place(number))
     return drawing
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from engine.config.errors import InputError
-from engine.config.network import DATA, INSIDE, Shape, shape_of
+from engine.config.formulas.network import DATA, INSIDE, Shape, shape_of
 from engine.config.run_config import parse
 from profilers.analysis.memory import peak_index
 from workbench.figures.base import (

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.run import progress, run_folder
+from engine.run.outcome import ending_of
 from profilers.records.codec import FormatError, Header, decode_header, known_fields
 from profilers.records.reader import Tail
 from profilers.records.schema import STREAMS
@@ -152,7 +153,8 @@ def _same(mine: Table, theirs: Table, name: str) -> bool:
 
 def writers_live(view: runs.RunView) -> bool:
     """Whether a rank that may still write is there, for instance of a run whose owner was killed."""
-    if view.outcome != "lost":
+    ending = ending_of(view.outcome)
+    if ending is None or not ending.facts.unseen:
         return False
     return any(psutil.pid_exists(rank.pid) for rank in progress.read(view.folder))
 

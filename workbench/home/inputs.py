@@ -339,7 +339,7 @@ def _check_startable(file: StudyFile) -> None:
     from tuning.spec import sampler_choice, terms
 
     terms.check_idle(file.search_space)
-    sampler_choice.check(file.sampler, file.search_space)
+    sampler_choice.check(file.sampler, file.search_space, len(file.aims), file.constraints is not None)
     _check_comparable(file)
     if file.simulate is not None:
         _check_cluster(file, file.simulate.cluster)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.config.knobs.batch_ramp import BATCH
+from engine.config.formulas.batch_ramp import BATCH
 from engine.config.run_config import tokens_per_step_of
 from engine.config.validation import live_changes
 from engine.run import run_folder

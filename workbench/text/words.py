@@ -19,7 +19,7 @@ _SHOWN_RANKS = 8
 
 #: Ending or state -> colour of its badge and an icon of Streamlit's own font.
 LOOKS: dict[str, tuple[str, str]] = {
-    **{ending.value: (ending.color, f":material/{ending.icon}:") for ending in Ending},
+    **{ending.value: (ending.facts.color, f":material/{ending.facts.icon}:") for ending in Ending},
     "running": ("blue", ":material/play_circle:"),
     "starting": ("blue", ":material/hourglass_top:"),
     "paused": ("yellow", ":material/pause_circle:"),
@@ -28,7 +28,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "ended": ("green", ":material/check_circle:"),
     "continued": ("violet", ":material/fork_right:"),
 }
-_SPOKEN = {ending.value: ending.spoken for ending in Ending} | {
+_SPOKEN = {ending.value: ending.facts.spoken for ending in Ending} | {
     "communication_exposed": "exposed communication"
 }
 #: By the value of train.adapt, the name that its authors gave it.

@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.compression.interface import Message, Method, MethodInput, MethodState, Part, Reduction, matrices
 from engine.compression.randomness import Draws, fixed_generator, sum_of_squares
 from engine.config.compression import Settings
-from engine.config.compression_methods import Value
+from engine.config.methods.compression_methods import Value
 
 #: More columns than asked for, and rounds, of the randomised range finder (arXiv 0909.4061, sections 4.2 and 4.5).
 _OVERSAMPLING, _ROUNDS = 8, 2

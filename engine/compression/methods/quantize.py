@@ -16,7 +16,7 @@ from engine.compression.interface import Message, Method, MethodInput, MethodSta
 from engine.compression.methods.row_codec import Integers, RowCodec, Signs
 from engine.compression.randomness import BLOCK_VALUES, Draws, fixed_generator, sum_of_squares
 from engine.config.compression import Settings
-from engine.config.compression_methods import Value
+from engine.config.methods.compression_methods import Value
 
 #: How values of so many bits are written.
 Codecs = Callable[[Value], RowCodec]

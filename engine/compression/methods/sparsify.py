@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.compression.interface import Message, Method, MethodInput, Reduction
 from engine.compression.randomness import Draws, ranges_of, sum_of_squares
 from engine.config.compression import Settings
-from engine.config.compression_methods import Value
+from engine.config.methods.compression_methods import Value
 
 #: Values whose distribution stands for a longer tensor's.
 SAMPLE = 1 << 16

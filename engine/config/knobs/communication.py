@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.config.compression_methods import METHODS
 from engine.config.knobs import facts as rules
 from engine.config.knobs.facts import GRADIENTS, PRODUCTS, ROUNDS, UNSAID, UPDATES, Change, KnobFacts, Values
-from engine.config.outer_methods import OUTER_METHODS
+from engine.config.methods.compression_methods import METHODS
+from engine.config.methods.outer_methods import OUTER_METHODS
 
 #: The word for no value of what a method sets by itself.
 BY_METHOD = "as the method has it"

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from engine.config.compression_methods import METHODS, CompressionMethod
 from engine.config.environment import ineffective_reason
-from engine.config.knobs.learning import SCALINGS
-from engine.config.network import DATA, shape_of
-from engine.config.outer_methods import OUTER_METHODS, OuterMethod
+from engine.config.formulas.learning import SCALINGS
+from engine.config.formulas.network import DATA, shape_of
+from engine.config.methods.compression_methods import METHODS, CompressionMethod
+from engine.config.methods.outer_methods import OUTER_METHODS, OuterMethod
 from engine.config.presets import blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import SEQUENCE_DEGREES

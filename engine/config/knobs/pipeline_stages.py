@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from engine.config.knobs import facts as rules
-from engine.config.knobs.facts import AUTO, SCHEDULE, KnobFacts
+from engine.config.knobs.facts import AUTO, SCHEDULE, KnobFacts, Search
 from engine.schedules.registry import KINDS
+
+
+def _stages_per_rank(search: Search) -> list[int] | None:
+    """One and two, and what schedules are shown with that studies offer and that leave a choice."""
+    open_ones = [kind for kind in KINDS.values() if kind.offered and len(kind.chunks) > 1]
+    return sorted({1, 2, *(kind.shown_chunks for kind in open_ones)}) if search.ranks > 1 else None
+
 
 PIPELINE_STAGES: dict[str, KnobFacts] = {
     "schedule.kind": KnobFacts(
@@ -26,7 +33,7 @@ PIPELINE_STAGES: dict[str, KnobFacts] = {
         "Stages per rank",
         "stages per rank",
         acts=lambda now: rules.pipelines(now) and len(KINDS[now["schedule.kind"]].chunks) > 1,
-        offered=rules.offer_several_ranks(1, 2),
+        offered=_stages_per_rank,
         at_start="layers would change ranks; it would take moving weights and state",
         changes=("speed", "memory"),
         trade="more, smaller stages: shorter waits, more messages and activations",

@@ -5,9 +5,9 @@ A part of the catalogue.
 
 from __future__ import annotations
 
+from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.knobs import facts as rules
 from engine.config.knobs.facts import ACTIVATIONS, SCHEDULE, KnobFacts, Search, Values
-from engine.config.knobs.learning import OPTIMIZERS
 
 #: Why none of the batch and the learning rate turns while a run goes.
 _LEARNED_OTHERWISE = (

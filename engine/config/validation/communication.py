@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.config.compression_methods import METHODS, RANK, one_way, planned_methods
 from engine.config.errors import LayoutError
-from engine.config.knobs.expert_rows import format_share, is_bucketed
+from engine.config.formulas.expert_rows import format_share, is_bucketed
+from engine.config.formulas.network import DATA, INSIDE
 from engine.config.layout import layout_of
-from engine.config.network import DATA, INSIDE
-from engine.config.outer_methods import OUTER_METHODS
+from engine.config.methods.compression_methods import METHODS, RANK, one_way, planned_methods
+from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, is_decoder, resolve
 from engine.config.run_config import RunConfig
 

@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from engine.config import environment, network
+from engine.config import environment
 from engine.config.errors import LayoutError
-from engine.config.knobs.learning import OPTIMIZERS
+from engine.config.formulas import network
+from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.layout import Layout, layout_of
 from engine.config.presets import ModelShape, blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
@@ -20,13 +21,13 @@ from engine.config.validation.communication import (
     outer_problems,
     overlap_problems,
 )
-from engine.config.validation.expert_slots import slot_problems
-from engine.config.validation.frozen_model import adapting_problems
-from engine.config.validation.multi_task import task_problems
-from engine.config.validation.own_model import workload_problems
+from engine.config.validation.model.expert_slots import slot_problems
+from engine.config.validation.model.frozen_model import adapting_problems
+from engine.config.validation.model.multi_task import task_problems
+from engine.config.validation.model.own_model import workload_problems
+from engine.config.validation.model.shared_parameters import sharing_problems
 from engine.config.validation.partial_pipeline import register_problems, skip_problems
 from engine.config.validation.partial_products import thinning_problems
-from engine.config.validation.shared_parameters import sharing_problems
 from engine.config.validation.whole_documents import document_problems
 from engine.schedules.registry import KINDS
 

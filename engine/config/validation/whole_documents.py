@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError
-from engine.config.knobs.expert_rows import is_bucketed
+from engine.config.formulas.expert_rows import is_bucketed
 from engine.config.layout import group_document_tokens
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig

@@ -156,7 +156,7 @@ class _JobMonitor:
         lines = last_lines(self._folder / run_folder.LOGS / "stderr.log")
         told = self._ranks.outcome(code, lines)
         hang = run_folder.RunStatus.from_folder(self._folder).hang
-        if hang is not None and (told is None or told.ending.consequence):
+        if hang is not None and (told is None or told.ending.facts.consequence):
             return hang.outcome()
         if told is not None:
             return told

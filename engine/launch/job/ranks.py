@@ -14,8 +14,8 @@ from engine.launch import ending
 from engine.launch.ending import Death, decide
 from engine.run import progress
 from engine.run.messages import RankReport
-from engine.run.outcome import Ending, RunOutcome
-from engine.run.processes import is_running, names_a_lost_connection, names_want_of_memory
+from engine.run.outcome import Ending, RunOutcome, ending_named_in
+from engine.run.processes import is_running
 from engine.run.run_folder import read_json
 from profilers.rank.job_rank import SEATS
 
@@ -88,8 +88,8 @@ class JobRanks:
 
     def outcome(self, code: int, last_lines: tuple[str, ...]) -> RunOutcome | None:
         """Why the job ended with this exit code, as far as ranks tell; None if none of them does."""
-        reports = [_report(seat) for seat in self.seats.values() if seat.get("failed")]
-        only_consequences = all(report.ending.consequence for report in reports)
+        reports = [report_of(seat) for seat in self.seats.values() if seat.get("failed")]
+        only_consequences = all(report.ending.facts.consequence for report in reports)
         if self.silent and only_consequences and code != 0:
             rank = self.silent[0]
             killed = ending.was_killed(int(self.seats[rank]["pid"]), self._kills_before)
@@ -118,13 +118,14 @@ class JobRanks:
         return [int(seat["pid"]) for seat in self.seats.values() if is_running(int(seat["pid"]))]
 
 
-def _report(seat: dict[str, Any]) -> RankReport:
+def report_of(seat: dict[str, Any]) -> RankReport:
+    """What a rank that failed recorded of itself, as a report."""
     failed = seat["failed"]
     text = f"{failed['kind']}: {failed['reason']}"
-    end = Ending.CRASHED
-    if failed["out_of_memory"] or names_want_of_memory(text):
+    end = ending_named_in(text, runtime=failed["kind"] == "RuntimeError") or Ending.CRASHED
+    if failed["out_of_memory"]:
         end = Ending.OOM
-    elif failed["distributed"] or (failed["kind"] == "RuntimeError" and names_a_lost_connection(text)):
+    elif failed["distributed"] and end is not Ending.OOM:
         end = Ending.COMM_ERROR
     return RankReport(int(seat["rank"]), end, text, None, tuple(failed["last_lines"]))
 

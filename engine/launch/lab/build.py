@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from engine.config.errors import WorkbenchError
-from engine.config.network import DATA, INSIDE, Shape
+from engine.config.formulas.network import DATA, INSIDE, Shape
 from engine.launch.lab.links import Link, Rates
 from engine.run.netns import CONTROL
 

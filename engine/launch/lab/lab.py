@@ -21,7 +21,7 @@ from pathlib import Path
 
 from engine.config import sections
 from engine.config.errors import InputError
-from engine.config.network import DATA, INSIDE, Shape, decode
+from engine.config.formulas.network import DATA, INSIDE, Shape, decode
 from engine.launch.lab import build, probe
 from engine.launch.lab.links import Link, down_links
 from engine.run import netns

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.config.network import rate_words
+from engine.config.formulas.network import rate_words
 from engine.launch.lab.build import LabError
 from engine.launch.lab.links import End, Link, Rates
 from engine.run import netns

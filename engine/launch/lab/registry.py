@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.config.network import Shape
+from engine.config.formulas.network import Shape
 from engine.launch.lab import lab
 from engine.launch.lab.build import LabError
 from engine.launch.lab.lab import Lab

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from engine.config.errors import InputError, RankError
-from engine.config.network import shape_of
+from engine.config.formulas.network import shape_of
 from engine.config.sections import Lab
 from engine.launch.lab import lab as labs
 from engine.launch.measure.calibrate import Progress

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.compression.randomness import Draws
-from engine.config.knobs.expert_rows import bucket_count
+from engine.config.formulas.expert_rows import bucket_count
 from engine.model.linear import apply
 
 #: Hashes that tell rows apart at most, the coordinates that each one looks at, and the bits of what it says.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from engine.config.errors import InputError
-from engine.config.knobs.tied_parameters import Sharing, sharing_among
+from engine.config.formulas.tied_parameters import Sharing, sharing_among
 from engine.config.presets import FIELD
 from engine.config.run_config import RunConfig
 from engine.model.activation_memory import Activations, activations_of

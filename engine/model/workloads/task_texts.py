@@ -10,7 +10,7 @@ from itertools import accumulate, groupby
 import numpy as np
 
 from engine.config.errors import InputError
-from engine.config.knobs.task_ranks import task_batches
+from engine.config.formulas.task_ranks import task_batches
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
 from engine.model.data import Corpus, Tokens, check_path, open_corpus, open_documents

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.config.knobs.tied_parameters import Sharing, sharing_of
+from engine.config.formulas.tied_parameters import Sharing, sharing_of
 from engine.config.layout import longest_document
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig

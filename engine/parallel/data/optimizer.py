@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.comm import host_values
 from engine.comm.channel import all_reduce_scalar
 from engine.comm.context import Groups
-from engine.config.knobs.learning import OPTIMIZERS, rate_plan
+from engine.config.formulas.learning import OPTIMIZERS, rate_plan
 from engine.config.run_config import RunConfig
 from engine.config.sections import Train
 from engine.model.activation_memory import HostGradients

@@ -16,7 +16,7 @@ from torch import nn
 
 from engine.comm.channel import Channel
 from engine.comm.context import RankContext
-from engine.config.knobs.tied_parameters import Holders
+from engine.config.formulas.tied_parameters import Holders
 from engine.parallel.data.averaging import SharedParameters
 from profilers.analysis.events import NETWORKS_EVENT
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.channel import Channel
-from engine.config.knobs.learning import OPTIMIZERS
+from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.sections import Train
 from engine.parallel.data.replica import Piece
 

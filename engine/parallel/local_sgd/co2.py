@@ -34,7 +34,7 @@ from torch import Tensor
 
 from engine.comm import host_values
 from engine.comm.channel import all_reduce_scalar
-from engine.config.outer_methods import Gap
+from engine.config.methods.outer_methods import Gap
 from engine.parallel.local_sgd.rounds import (
     AppliedAverage,
     FlatVector,

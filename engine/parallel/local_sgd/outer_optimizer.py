@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
-from engine.config.outer_methods import OUTER_METHODS
+from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.data.replica import Extent, Replica
 from engine.parallel.local_sgd.replica_comm import Link

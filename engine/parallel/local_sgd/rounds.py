@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.comm.context import RankContext
 from engine.config.layout import layout_of
-from engine.config.outer_methods import OUTER_METHODS, Gap, Variant
+from engine.config.methods.outer_methods import OUTER_METHODS, Gap, Variant
 from engine.config.run_config import RunConfig
 from engine.parallel.data.replica import Extent, Piece
 from engine.parallel.local_sgd.replica_comm import BackgroundWorker, Link, Waits, Work

@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Any, Protocol
 
 from engine.config.errors import InputError
-from engine.config.network import shape_of
+from engine.config.formulas.network import shape_of
 from engine.config.run_config import RunConfig
 from engine.run.devices import torch_gpus
 from engine.run.devices.torch_gpus import TorchGpus

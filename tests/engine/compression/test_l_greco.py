@@ -19,7 +19,7 @@ from engine.compression.methods.sparsify import largest
 from engine.compression.plan_table import choose_values, share_of
 from engine.compression.randomness import Draws
 from engine.config.compression import Plan, Settings, candidates, settings_with
-from engine.config.compression_methods import Value
+from engine.config.methods.compression_methods import Value
 from engine.config.sections import Compression
 
 CPU = torch.device("cpu")

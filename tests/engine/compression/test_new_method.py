@@ -16,9 +16,9 @@ from engine.compression.compressor import errors_of
 from engine.compression.interface import Message, Method, MethodInput, MethodState, Reduction
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings, candidates, keeps_errors, settings_of, usual_value
-from engine.config.compression_methods import BITS, METHODS, CompressionMethod, Parameter, Value
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import acts
+from engine.config.methods.compression_methods import BITS, METHODS, CompressionMethod, Parameter, Value
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
 from engine.footprint.footprint import largest

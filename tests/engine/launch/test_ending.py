@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,8 @@ from engine.launch.ending import Death, decide, find_culprit, hanging_rank, over
 from engine.launch.job.ranks import JobRanks
 from engine.rank.loop import DivergedError
 from engine.rank.worker import classify, failure
-from engine.run import processes
 from engine.run.messages import RankReport
-from engine.run.outcome import Ending, RecordedOutcome, RunOutcome
+from engine.run.outcome import Ending, ErrorWords, RecordedOutcome, RunOutcome
 from engine.run.progress import Progress, RankProgress
 
 
@@ -152,7 +152,8 @@ def test_a_lost_connection_is_known_by_the_same_words_in_ranks_of_ours_and_of_a_
     assert of_a_job(tmp_path, "the pigeon is late") == RunOutcome(
         Ending.CRASHED, "RuntimeError: the pigeon is late", 0
     )
-    monkeypatch.setattr(processes, "_CONNECTION_WORDS", ("pigeon",))
+    lost = replace(Ending.COMM_ERROR.facts, words=ErrorWords(runtime=("pigeon",)))
+    monkeypatch.setattr(Ending.COMM_ERROR, "facts", lost)
     found = of_a_job(tmp_path, "the Pigeon is late")
     assert found is not None
     assert found.ending is classify(RuntimeError("the Pigeon is late")) is Ending.COMM_ERROR

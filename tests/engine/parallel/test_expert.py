@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.channel import Channel
-from engine.config.knobs.expert_rows import Format, bucket_count
+from engine.config.formulas.expert_rows import Format, bucket_count
 from engine.config.layout import Layout
 from engine.model.axes import LocalExperts
 from engine.model.experts.mixture import Mixture, MixtureShape

@@ -29,8 +29,8 @@ def test_its_many_names(error: BaseException) -> None:
 
 def test_what_a_linker_says_before_it_gives_up() -> None:
     words = "python: error while loading shared libraries: libm.so.6: failed to map segment: Cannot allocate memory"
-    assert processes.names_want_of_memory(words)
-    assert not processes.names_want_of_memory("RuntimeError: shape mismatch")
+    assert Ending.OOM.is_named_in(words)
+    assert not Ending.OOM.is_named_in("RuntimeError: shape mismatch")
 
 
 def test_a_thread_without_room_is_one_only_under_a_limit(

@@ -14,7 +14,7 @@ from benchmarks import _plain as plain
 from benchmarks._ranks import whole_weights
 from engine.checkpoint.checkpoint_folder import Manifest
 from engine.checkpoint.resume import ResumePoint, first_batch
-from engine.config.knobs.batch_ramp import batch_of
+from engine.config.formulas.batch_ramp import batch_of
 from engine.config.presets import resolve
 from engine.config.validation.rules import problems
 from engine.model.data import open_corpus

@@ -26,7 +26,7 @@ def layouts() -> list[dict[str, Any]]:
         for stage, kind in itertools.product((0, 1, 2, 3), KINDS):
             values = {"parallel__dp": dp, "parallel__tp": tp, "parallel__pp": pp}
             values |= {"parallel__zero_stage": stage, "schedule__kind": kind}
-            values |= {"schedule__chunks": 2} if 2 in KINDS[kind].chunks else {}
+            values |= {"schedule__chunks": chunks} if (chunks := KINDS[kind].shown_chunks) > 1 else {}
             wanted = dp * tp * pp == RANKS and (pp > 1 or kind == "1f1b") and (dp > 1 or stage in (0, 3))
             if wanted and not list(problems(small(**DEEP | values))):
                 found.append(values)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.config.network import DATA, INSIDE
+from engine.config.formulas.network import DATA, INSIDE
 from engine.launch.pool import LocalPool, RankHosts
 from engine.session import Session
 from profilers.model.run_summary import RunSummary

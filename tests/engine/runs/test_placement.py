@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine.config.errors import LayoutError
+from engine.config.formulas.network import Shape
 from engine.config.layout import devices_of
-from engine.config.network import Shape
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import check
 from engine.launch.lab import lab

@@ -1,9 +1,10 @@
-"""A schedule is one entry: a made-up one is legal, offered, compared, simulated, counted, told from the others,
-chosen on the page and trained.
+"""A schedule is one entry and its generator, in any file: a made-up one is legal, offered, compared, simulated,
+counted, told from the others, chosen on the page, shown, checked and trained, with any number of stages a rank.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,19 +24,25 @@ from engine.schedules.registry import KINDS, ONE, Kind, plan
 from engine.schedules.simulate import simulate
 from profilers.records.reader import RunRecords
 from profilers.records.schema import StepSample
+from tests import reference
 from tests.support.approximate import about
 from tests.support.engine.schedule_checker import problems as problems_of_plan
 from tests.support.ranks import on_ranks
 from tests.support.runs import small
 from tuning.predict import target
 from tuning.predict.forecast import list_neighbours
+from tuning.predict.placement.automatic import choose_values
 from tuning.predict.plan import plans
-from tuning.space.knobs import offered_space
+from tuning.space.knobs import offered_space, parse_space
 from tuning.space.points import best_known
+from tuning.space.space import Space
+from workbench.cli import run
 from workbench.pages.widgets.forms import field
+from workbench.selftest.bench import Bench
+from workbench.selftest.checks import layouts
 from workbench.text.plan import layout_columns
 
-NAME = "last_first"
+NAME, THREE = "last_first", "in_threes"
 LAST = list(KINDS)[-1]
 
 
@@ -48,6 +55,19 @@ def last_first(rank: int, size: Size) -> list[Action]:
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KINDS, NAME, Kind(last_first, "0000.00000", ONE, offered=True))
+
+
+def in_threes(rank: int, size: Size) -> list[Action]:
+    """A rank's three chunks one after the other, with all micro-batches each, and then all the way back."""
+    turns = [
+        (m, rank + chunk * size.ranks) for chunk in range(size.chunks) for m in range(size.micro_batches)
+    ]
+    return [forward(*turn) for turn in turns] + [backward(*turn) for turn in reversed(turns)]
+
+
+@pytest.fixture
+def with_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, THREE, Kind(in_threes, "0000.00000", range(3, 4), offered=True))
 
 
 def config(**values: object) -> RunConfig:
@@ -73,6 +93,36 @@ def test_it_is_legal_offered_and_on_the_form() -> None:
     assert next(problems(config(schedule__chunks=2))).field == "schedule.chunks"
     assert NAME in offered_space(config(), 4)["schedule.kind"]
     assert NAME in field(RunConfig, "schedule.kind").options
+
+
+@pytest.mark.usefixtures("with_three")
+def test_what_shows_and_checks_every_schedule_asks_how_many_stages_a_rank_has(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert problems_of_plan(plan(THREE, 2, 3, 4)) == []
+    assert run(["schedule", THREE, "--ranks", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chunks"] == 3
+    assert reference.picture(THREE)
+    asked = [Bench("cpu", ranks, tmp_path).config(layouts.SIZES | values)
+             for ranks in (2, 8) for values in layouts.pipeline(ranks).values()]  # fmt: skip
+    assert {one.schedule.chunks for one in asked if one.schedule.kind == THREE} == {3}
+    assert [str(problem) for one in asked for problem in problems(one)] == []
+    base = config(schedule__kind="1f1b", model__layers=8)
+    turned = parse_space({"schedule.kind": [THREE, "1f1b"], "schedule.chunks": [1, 2]}, base)
+    space = Space(base, 2, turned, choose_values, False)
+    point = space.point({"schedule.kind": THREE})
+    assert (point["schedule.chunks"], space.problem(point), space.why_outside(point)) == (3, None, None)
+
+
+@pytest.mark.parametrize(("legal", "shown", "words", "problem"), [
+    (range(2, 5), 2, "2 to 4", "must be at least 2 and at most 4 with this schedule; nearest legal: 4"),
+    (range(3, 4), 3, "3", "must be exactly 3 with this schedule; nearest legal: 3"),
+])  # fmt: skip
+def test_an_entry_says_how_many_stages_a_rank_can_have(
+    legal: range, shown: int, words: str, problem: str
+) -> None:
+    kind = Kind(in_threes, "0000.00000", legal)
+    assert (kind.shown_chunks, kind.chunks_words, kind.chunks_problem(9)) == (shown, words, problem)
 
 
 def early(rank: int, size: Size) -> list[Action]:

@@ -1,13 +1,16 @@
 """What the readings of GPUs amount to."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from profilers.analysis.machine import driver_failures, gpu_notes, gpu_rows, gpus_of
 from profilers.gpu.rank_gpus import RankGpus
 from profilers.model.rows import GpuRow
 from profilers.records.reader import RunRecords
-from profilers.records.schema import Event
+from profilers.records.schema import GROWS, Event, GpuSample, gpu_row_fields, in_row
 from profilers.records.writer import RecordWriter
 from tests.support.approximate import about
 from tests.support.samples import gpu_sample
@@ -104,3 +107,28 @@ def test_a_gpu_that_did_not_answer_for_a_while_is_a_note_with_its_duration(tmp_p
         with RecordWriter(tmp_path, host) as writer:
             writer.event("gpu_error", gpu=2, **lost)
     assert f"GPU 2 on two {what}; it has not answered since" in gpu_notes(RunRecords(tmp_path))
+
+
+def declare(monkeypatch: pytest.MonkeyPatch, name: str, facts: dict[str, Any]) -> None:
+    """As if the field had been declared with these facts."""
+    monkeypatch.setattr(GpuSample.__dataclass_fields__[name], "metadata", facts)
+
+
+def test_what_a_summary_says_of_a_quantity_is_said_at_its_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its field's metadata and, as documents have fixed keys, a field of ``GpuRow``: one that stands in for another."""
+    declare(monkeypatch, "memory_clock_mhz", in_row(mean="sm_clock_mhz", largest="sm_clock_max_mhz"))
+    declare(monkeypatch, "processes", GROWS | in_row(added="ecc_corrected"))
+    for name in ("sm_clock_mhz", "sm_clock_max_mhz", "ecc_corrected"):
+        declare(monkeypatch, name, {})
+    seen = [{"memory_clock_mhz": 1000.0, "processes": 2}, {"memory_clock_mhz": 3000.0, "processes": 7}]
+    (row,) = rows(tmp_path, [{"second": second} | readings for second, readings in enumerate(seen)])
+    assert (row.sm_clock_mhz, row.sm_clock_max_mhz, row.ecc_corrected) == (2000.0, 3000.0, 5)
+
+
+def test_every_field_of_a_summary_that_samples_name_is_there() -> None:
+    known = {one.name for one in fields(GpuRow)}
+    missing = {name for _, _, name in gpu_row_fields()} - known
+    assert not missing, "add a field of this name, with its unit, to GpuRow in profilers/model/rows.py"
+    assert len(gpu_row_fields()) == len({name for _, _, name in gpu_row_fields()})

@@ -5,7 +5,7 @@ nvidia-smi -q printed on three hosts, and two values of GPM) and which are compo
 """
 
 import sys
-from dataclasses import fields, make_dataclass
+from dataclasses import MISSING, fields, make_dataclass
 from pathlib import Path
 from typing import get_type_hints
 
@@ -253,10 +253,9 @@ def test_handles_do_not_outlive_the_driver() -> None:
 
 
 def test_a_file_of_a_version_that_knew_less_is_read(tmp_path: Path) -> None:
-    """Its records have the first twelve fields only; the later ones are None."""
-    old = make_dataclass(
-        "GpuSample", [(f.name, get_type_hints(GpuSample)[f.name]) for f in fields(GpuSample)[:12]]
-    )
+    """Its records lack the fields that have a default, which came later; those are None."""
+    first = [one.name for one in fields(GpuSample) if one.default is MISSING]
+    old = make_dataclass("GpuSample", [(name, get_type_hints(GpuSample)[name]) for name in first])
     layout = fields_of(old)
     header = Header("gpu", "launcher", 1, "host", 0.0, record_struct(layout).size, layout)
     values = {field.name: None for field in layout} | {"time_unix": 5.0, "gpu": 1, "power_watts": 300.0}

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from engine.comm.channel import Channel
+from engine.config.errors import InputError
 from engine.launch.measure.plan import Machine, plan
 from engine.launch.measure.rank import CALLS, Cell, prepare, seconds_of
 from profilers.analysis.communication import message_seconds_reason
@@ -30,6 +31,8 @@ from profilers.steps.clock import CpuClock
 from profilers.steps.timer import StepTimer
 from tests.support.profilers.uniform_records import named, summary, write
 from tests.support.ranks import on_ranks
+from tuning.predict.model.hardware import Link
+from tuning.predict.simulation.machine import transfer
 from workbench.text import words
 
 #: In place of the operation whose operator of torch it takes.
@@ -100,6 +103,18 @@ def test_waiting_for_it_is_a_verdict_with_a_name_for_people(tmp_path: Path) -> N
     assert found.share == pytest.approx(0.5)
     assert (found.knob, found.knobs) == ("shout less with compression.method", ["compression.method"])
     assert words.bottleneck(found.name, "dp") == "exposed shout (dp)"
+
+
+def test_a_simulation_prices_it_by_its_passes_or_says_that_it_is_not_modelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = Link(alpha_seconds=0.5, bytes_per_second=100.0)
+    monkeypatch.setattr(operations, "OPERATIONS", WITH_IT)
+    assert transfer("shout", 4, 400.0, link) == (3.0, 1.5)
+    monkeypatch.setattr(operations, "OPERATIONS", (*OPERATIONS, replace(MADE_UP, passes=None)))
+    with pytest.raises(InputError, match=r"shout: not modelled.*has no passes"):
+        transfer("shout", 4, 400.0, link)
+    assert transfer("send", 2, 400.0, link) == (4.0, 0.5)
 
 
 def measured(rank: int) -> list[tuple[str, int]]:

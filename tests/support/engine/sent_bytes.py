@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engine.config.knobs.expert_rows import Format
+from engine.config.formulas.expert_rows import Format
 
 _COUNT_BYTES, _SCALE_BYTES = 8, 4
 

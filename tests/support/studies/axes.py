@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from engine.config.compression import usual_value
-from engine.config.knobs.task_ranks import deal
+from engine.config.formulas.task_ranks import deal
 from engine.config.layout import accumulation, layout_of
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems

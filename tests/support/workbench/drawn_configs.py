@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from engine.config.compression_methods import METHODS, one_way
+from engine.config.methods.compression_methods import METHODS, one_way
 from engine.config.run_config import RunConfig, flatten, parse
 from engine.config.validation import rules
 from engine.schedules.registry import KINDS

@@ -27,7 +27,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     dice = Sampler("dice", f"{__name__}:build")
     exact = Sampler("slide_rule", f"{__name__}:build", only_ordered_numbers=True)
     absent = Sampler("oracle", f"{__name__}:build", package="delphi")
-    monkeypatch.setattr(sampler_choice, "SAMPLERS", (*SAMPLERS, dice, exact, absent))
+    narrow = Sampler("one_track", f"{__name__}:build", several_objectives=False, constraints=False)
+    monkeypatch.setattr(sampler_choice, "SAMPLERS", (*SAMPLERS, dice, exact, absent, narrow))
 
 
 def test_without_its_entry_it_is_refused_with_the_names_there_are() -> None:
@@ -51,4 +52,11 @@ def test_what_it_needs_is_checked() -> None:
         sampler_choice.check("slide_rule", space)
     with pytest.raises(InputError, match="delphi"):
         sampler_choice.check("oracle", space)
-    sampler_choice.check("dice", space)
+    with pytest.raises(InputError, match=r"sampler='one_track': takes one objective, and there are 2; take"):
+        sampler_choice.check("one_track", space, objectives=2)
+    with pytest.raises(
+        InputError, match=r"sampler='one_track': would not keep away from what breaks constraints"
+    ):
+        sampler_choice.check("one_track", space, constrained=True)
+    sampler_choice.check("one_track", space)
+    sampler_choice.check("dice", space, objectives=2, constrained=True)

@@ -1,6 +1,7 @@
 """Which sampler is taken and why, what each of them draws, and what earlier studies are worth."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,41 @@ def test_every_sampler_draws_legal_new_points(name: Any) -> None:
         visited.add(point_key(draw.point))
         value = 1 / seconds(space.config(draw.point))
         index.tell(Trial(number, draw.point, "sampler", draw.params, outcome="completed", value=value))
+
+
+SPACES: dict[str, dict[str, Any]] = {
+    "numbers": {"space": RATIO, "base": TOPK},
+    "categories": {"space": {"memory.recompute": ["none", "full"], "batch.micro_batch": [1, 2, 4],
+                             "overlap.bucket_mb": {"low": 1.0, "high": 64.0}}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("objectives", [1, 2])
+@pytest.mark.parametrize("name", [sampler.name for sampler in sampler_choice.SAMPLERS])
+def test_a_sampler_draws_what_its_entry_does_not_refuse(name: str, objectives: int, space: str) -> None:
+    """With trials that fail and trials that break a constraint among those it is told; a warning is an error here."""
+    several = {"objectives": SEVERAL} if objectives > 1 else {}
+    file = study(**SPACES[space], **several, sampler=name, trials=8)
+    try:
+        sampler_choice.check(name, file.search_space, len(file.aims))
+    except InputError as refusal:
+        assert name == "cmaes" and (objectives, space) != (1, "numbers"), refusal
+        return
+    aims = file.aims if several else ()
+    index, visited = Index(Encoding(file.search_space), 1, 3, 8, name, aims), set[str]()
+    for number in range(8):
+        draw = index.ask(visited)
+        assert draw is not None
+        visited.add(point_key(draw.point))
+        speed = 1 / seconds(file.search_space.config(draw.point))
+        trial = Trial(number, draw.point, "sampler", draw.params, outcome="oom", constraints={"oom": 1.0})
+        if number % 4 != 1:
+            kept = {"power": -1.0 if number % 3 else 2.0}
+            measures = {SEVERAL[0]: {"value": speed}, SEVERAL[1]: {"value": 100 * speed + number}}
+            trial = replace(trial, outcome="completed", value=speed, constraints=kept, measures=measures)
+        index.tell(trial)
+    assert len(visited) == 8
 
 
 def test_a_trial_that_another_controller_withdrew_is_forgotten() -> None:

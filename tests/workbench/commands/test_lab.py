@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from engine.config.network import Shape
+from engine.config.formulas.network import Shape
 from engine.launch.lab import lab, registry
 from engine.run import netns
 from tests.support.engine.lab import needs_lab, on_the_wire

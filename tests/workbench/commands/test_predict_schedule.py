@@ -24,11 +24,6 @@ from workbench.figures.anatomy.schedule import (
 )
 
 
-def shown(kind: str) -> int:
-    """Chunks with which a kind is drawn when nothing is asked for."""
-    return 2 if 2 in KINDS[kind].chunks else 1
-
-
 @pytest.mark.parametrize("kind", [*KINDS, reference.PARTIAL])
 def test_the_pictures_in_the_documents_are_the_lists_that_ranks_execute(kind: str) -> None:
     kept = (reference.PICTURES / f"{kind}.svg").read_text("utf-8")
@@ -37,8 +32,8 @@ def test_the_pictures_in_the_documents_are_the_lists_that_ranks_execute(kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_action_is_one_bar_in_both_drawings(kind: str) -> None:
-    series = schedule_series(kind, 3, shown(kind), 5)
-    actions = sum(map(len, plan(kind, 3, shown(kind), 5).actions))
+    series = schedule_series(kind, 3, KINDS[kind].shown_chunks, 5)
+    actions = sum(map(len, plan(kind, 3, KINDS[kind].shown_chunks, 5).actions))
     assert len(series.bars) == sum(len(trace.x) for trace in schedule(series).data) == actions
     rectangles = [one for one in ElementTree.fromstring(schedule_svg(series)).iter() if one.get("rx")]
     assert len(rectangles) == actions

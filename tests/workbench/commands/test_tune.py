@@ -135,10 +135,21 @@ def test_a_simulated_study_in_which_nothing_can_run_says_so_and_ends(
     assert "note: nothing runs: all" in found.err
 
 
+#: Ordered numbers alone.
+NUMBERS = {"overlap.bucket_mb": {"low": 1.0, "high": 64.0}, "batch.micro_batch": [1, 2, 4]}
 UNFIT = {
     "a sampler": (
         SIMULATED | {"sampler": "cmaes", "space": {"memory.recompute": ["none", "full"]}},
         "sampler='cmaes'",
+    ),
+    "a sampler of one objective": (
+        SIMULATED
+        | {"sampler": "cmaes", "objectives": ["tokens_per_second", "peak_memory_bytes"], "space": NUMBERS},
+        "sampler='cmaes': takes one objective, and there are 2; take tpe or nsga2",
+    ),
+    "a sampler without constraints": (
+        SIMULATED | {"sampler": "cmaes", "constraints": {"peak_memory_bytes": 1e12}, "space": NUMBERS},
+        "sampler='cmaes': would not keep away from what breaks constraints; take tpe",
     ),
     "no such study": ({"inherit": ["nobody"]}, "inherit='nobody'"),
     "itself": ({"inherit": ["first"]}, "inherit='first': is this study itself"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from profilers.model.rows import ChangeRow
-from profilers.records.schema import PHASES
+from profilers.records.schema import PHASES, live_panels
 from workbench.figures import base, gpu, study
 from workbench.figures.steps import (
     CollectiveSeries,
@@ -34,7 +34,7 @@ FULL: dict[str, Callable[[], Any]] = {
         CollectiveSeries(["all_reduce · dp"], [3.0], [1.0], [2.0], [4.0], [None])
     ),
     "host": lambda: base.host(HostSeries(LINES[0], LINES[1], 24.0)),
-    "gpu": lambda: gpu.live([LINES] * len(gpu.LIVE)),
+    "gpu": lambda: gpu.live([LINES] * len(live_panels())),
     "trials": lambda: study.trials(
         TrialSeries(
             exact=[TrialPoint(0, 10.0, 1.0, 1.0, "dp=4")],

@@ -104,9 +104,7 @@ def test_each_gpu_has_its_own_lines() -> None:
     seen = columns(
         utilization_fraction=[0.1, 0.3, 0.2, 0.3, 0.5], power_watts=[100.0, 300.0, np.nan, 400.0, 500.0]
     )
-    lines_of_field = dict(
-        zip((quantity.field for quantity in gpu.LIVE), gpu.live_series(seen, 100.0), strict=True)
-    )
+    lines_of_field = dict(zip(schema.live_panels(), gpu.live_series(seen, 100.0), strict=True))
     busy, power = lines_of_field["utilization_fraction"], lines_of_field["power_watts"]
     assert [line.name for line in busy] == ["GPU 0", "GPU 1"]
     assert busy[0].y == pytest.approx([20.0])
@@ -115,11 +113,17 @@ def test_each_gpu_has_its_own_lines() -> None:
     assert not any(gpu.live_series({}, 0.0))
 
 
-def test_a_new_quantity_of_the_live_page_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    hot = gpu.Quantity("temperature_celsius", 1, "temperature", "°C", "%{y:.0f} °C", axis=(0, 120))
-    monkeypatch.setattr(gpu, "LIVE", (*gpu.LIVE[:3], hot))
+def say_of(monkeypatch: pytest.MonkeyPatch, name: str, facts: dict[str, Any]) -> None:
+    """As if the field had been declared with these facts as well."""
+    declared = GpuSample.__dataclass_fields__[name]
+    monkeypatch.setattr(declared, "metadata", {**declared.metadata, **facts})
+
+
+def test_a_new_quantity_of_the_live_page_is_said_at_its_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = schema.live_panel("temperature", "°C", axis=(0, 120))
+    say_of(monkeypatch, "temperature_celsius", look)
     drawn = gpu.live(gpu.live_series(columns(temperature_celsius=[40, 50, 70, 60, 60]), 100.0))
-    last = [trace for trace in drawn.data if trace.hovertemplate.startswith(hot.hover)]
+    last = [trace for trace in drawn.data if trace.hovertemplate.startswith("%{y:,.0f} °C")]
     assert [list(trace.y) for trace in last] == [[70], [40, 50, 60, 60]]
     seldom = columns(temperature_celsius=[40, np.nan, 70, np.nan, 60])
     assert gpu.live_series(seldom, 100.0)[-1][1] == Line("GPU 1", [0.0, 3.0], [40.0, 60.0]), (
@@ -136,9 +140,8 @@ def test_what_the_live_page_draws_keeps_its_spikes_in_a_long_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new quantity's field is marked where it is declared, and named nowhere else."""
-    assert {quantity.field for quantity in gpu.LIVE} <= set(schema.drawn("gpu"))
-    hottest = GpuSample.__dataclass_fields__["temperature_celsius"]
-    monkeypatch.setattr(hottest, "metadata", {**hottest.metadata, **DRAWN})
+    assert schema.live_panels().keys() <= set(schema.drawn("gpu"))
+    say_of(monkeypatch, "temperature_celsius", DRAWN)
     monkeypatch.setattr(live_records, "NEWEST", 20)
     monkeypatch.setattr(live_records, "STRETCHES", 4)
     with RecordWriter(tmp_path, "launcher") as writer:

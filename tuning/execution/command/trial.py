@@ -21,7 +21,7 @@ from engine.rank.foreign import FOLDER_VARIABLE, VALUES
 from engine.run import run_folder
 from engine.run.commands import stop_commanded
 from engine.run.devices.selection import Devices
-from engine.run.outcome import EarlyEnd, Ending, RunOutcome, StopAnswer
+from engine.run.outcome import EarlyEnd, Ending, Lack, RunOutcome, StopAnswer
 from engine.run.progress import Progress
 from profilers.records.schema import PHASES, StepSample
 from profilers.records.writer import RecordWriter
@@ -101,14 +101,15 @@ class CommandTrials:
         """A command that cannot do what it is asked as it stands is a mistake to mend, not a trial that failed."""
         if trial.no_room is not None:
             raise trial.no_room
-        if outcome.good or trial.steps or outcome.ending in (Ending.OOM, Ending.STOPPED):
+        facts = outcome.ending.facts
+        if trial.steps or facts.orderly or facts.lack is Lack.MEMORY:
             return
         where = f"what it printed is in {folder.name}/{run_folder.LOGS}/{LOG}"
         raise InputError(FIELD, self._command.today.text, f"{outcome.reason}; {_remedy(outcome)}; {where}")
 
 
 def _remedy(outcome: RunOutcome) -> str:
-    if "told of no step" in outcome.reason or outcome.ending is Ending.HANG:
+    if verdict.heard_nothing(outcome):
         return r"say how it tells of steps: --set 'trainer.steps.pattern=step (?P<step>\d+)', .file or .tensorboard"
     return "mend the command first: it is the baseline, as it stands"
 

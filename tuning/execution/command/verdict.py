@@ -9,18 +9,12 @@ import re
 import signal
 from collections.abc import Callable, Sequence
 
-from engine.run.outcome import Ending, RunOutcome
+from engine.launch.ending import SENT_FROM_OUTSIDE
+from engine.run.outcome import Ending, RunOutcome, ending_named_in
 from tuning.execution.command.process import Exit
 
 #: So many last lines are kept.
 KEPT_LINES = 40
-_OUT_OF_MEMORY = re.compile(
-    r"OutOfMemoryError|out of memory|can't allocate memory|Cannot allocate memory|^MemoryError|std::bad_alloc|"
-    r"CUBLAS_STATUS_ALLOC_FAILED"
-)
-_LOST_CONNECTION = re.compile(
-    r"DistBackendError|NCCL error|Connection (?:closed by peer|reset by peer|refused)|Broken pipe"
-)
 #: ``error: unrecognized arguments: --x`` of argparse, what Hugging Face's parser says, and what others raise.
 _REFUSED = re.compile(
     r"(?:^|\s)error: (?P<argparse>.+)|(?P<hf>Some specified arguments are not used by .+)|"
@@ -31,7 +25,7 @@ _ERROR = re.compile(r"^(?:\[[^\]]*\]:\s*)?(?P<words>(?:[A-Za-z_][\w.]*)?(?:Error
 _SAID_NO = ("ValueError", "AssertionError", "TypeError", "NotImplementedError")
 _FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)")
 _KERNEL = "the kernel killed the trainer's process for want of memory"
-_SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+_NO_STEP = "the trainer ended well, and told of no step that could be read"
 _OF_A_LAUNCHER = ("ChildFailedError", "CalledProcessError", "SignalException")
 
 
@@ -45,7 +39,7 @@ def classify_exit(
     if end.code == 0:
         return _without_failure(end, last, steps)
     rank, code, pid = _failed_rank(lines, end.code)
-    cause = next((line.strip() for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
+    cause = _want_of_memory(lines)
     if cause or (code == -signal.SIGKILL and killed_for_memory(pid)):
         words = f"the trainer ran out of memory: {cause}" if cause else _KERNEL
         return RunOutcome(Ending.OOM, _shorten(words), rank, None, last)
@@ -56,10 +50,10 @@ def classify_exit(
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         who = "the trainer" if rank is None else f"rank {rank}"
-        outside = -code in _SENT_FROM_OUTSIDE
+        outside = -code in SENT_FROM_OUTSIDE
         return RunOutcome(Ending.CRASHED, f"{who} was killed by {name}{where}", rank, None, last, outside)
     error = said or last_error(lines) or ("" if steps else next((one.strip() for one in reversed(lines)), ""))
-    ending = Ending.COMM_ERROR if _LOST_CONNECTION.search(error) else Ending.CRASHED
+    ending = ending_named_in(error, printed=True) or Ending.CRASHED
     if code is None:
         return RunOutcome(
             Ending.CRASHED,
@@ -78,10 +72,15 @@ def stands_still(words: str, lines: Sequence[str], rank: int | None) -> RunOutco
     longer to notice it.
     """
     last = tuple(lines[-KEPT_LINES:])
-    cause = next((line.strip() for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
+    cause = _want_of_memory(lines)
     if cause:
         return RunOutcome(Ending.OOM, _shorten(f"the trainer ran out of memory: {cause}"), rank, None, last)
     return RunOutcome(Ending.HANG, words, rank, None, last)
+
+
+def heard_nothing(outcome: RunOutcome) -> bool:
+    """Whether that ended a trainer of which no step was heard, though nothing else is known to be wrong with it."""
+    return outcome.ending is Ending.HANG or outcome.reason == _NO_STEP
 
 
 def refusal(lines: Sequence[str]) -> str:
@@ -98,7 +97,7 @@ def last_error(lines: Sequence[str]) -> str:
     """The last error of a trainer's own; its launcher tells of the same one again."""
     found = [error["words"] for line in lines if (error := _ERROR.match(line.strip()))]
     own = [words for words in found if _kind(words) not in _OF_A_LAUNCHER]
-    first_of_all = [words for words in own if not _LOST_CONNECTION.search(words)]
+    first_of_all = [words for words in own if not _is_consequence(words)]
     return next(iter([*first_of_all[-1:], *own[-1:]]), "")
 
 
@@ -108,12 +107,22 @@ def _without_failure(end: Exit, last: tuple[str, ...], steps: int) -> RunOutcome
         words = f"the command came back at once and went on in the background ({others}); it was ended"
         return RunOutcome(Ending.CRASHED, f"{words}: start the trainer in the foreground", None, None, last)
     if not steps:
-        words = "the trainer ended well, and told of no step that could be read"
-        return RunOutcome(Ending.ILLEGAL, words, None, None, last)
+        return RunOutcome(Ending.ILLEGAL, _NO_STEP, None, None, last)
     words = f"the trainer ended well after {steps} steps, fewer than are measured"
     if end.left:
         words += f", and left {', '.join(dict.fromkeys(end.left))} running: start it in the foreground"
     return RunOutcome(Ending.ILLEGAL, words, None, None, last)
+
+
+def _want_of_memory(lines: Sequence[str]) -> str:
+    """The last line that speaks of it; empty if none does."""
+    return next((line.strip() for line in reversed(lines) if Ending.OOM.is_named_in(line, printed=True)), "")
+
+
+def _is_consequence(error: str) -> bool:
+    """Whether an error speaks of what follows when another rank ended."""
+    ending = ending_named_in(error, printed=True)
+    return ending is not None and ending.facts.consequence
 
 
 def _failed_rank(lines: Sequence[str], code: int | None) -> tuple[int | None, int | None, int | None]:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.config.compression import usual_value
-from engine.config.compression_methods import METHODS, Traffic
-from engine.config.knobs.tied_parameters import sharing_of
+from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.layout import accumulation, layers_of_stages
-from engine.config.outer_methods import OUTER_METHODS
+from engine.config.methods.compression_methods import METHODS, Traffic
+from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import BlockAction, TensorPart

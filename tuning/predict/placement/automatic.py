@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from engine.config.formulas.network import Shape
 from engine.config.layout import Layout, layers_of_stages, layout_of
-from engine.config.network import Shape
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from engine.config.knobs.tied_parameters import sharing_of
+from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.layout import accumulation, layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.config.errors import InputError
-from engine.config.network import DATA, Shape, shape_of
+from engine.config.formulas.network import DATA, Shape, shape_of
 from engine.config.run_config import RunConfig
 from engine.run.calibration.host_links import HostLinks
 from tuning.predict.model.hardware import Cluster, Link

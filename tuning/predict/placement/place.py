@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from engine.config.formulas.network import shape_of
 from engine.config.layout import layout_of
-from engine.config.network import shape_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from engine.config.errors import InputError
 from profilers.records.operations import operation_of
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placement.links import Links
@@ -229,13 +230,19 @@ def transfer(operation: str, ranks: int, bytes_: float, link: Link) -> tuple[flo
 
     A pass sends (n - 1) / n S from each rank in n - 1 messages (nccl-tests, doc/PERFORMANCE.md); an all-reduce is two
     passes. As a double tree it sends as much with 2 log2 n messages one after the other (NCCL 2.4), where that is
-    sooner. Anything else is one message of S bytes; a receive is its sender's.
+    sooner. A send is one message of S bytes; a receive is its sender's.
+
+    Raises:
+        InputError: nobody has said how many passes the operation is.
     """
     if operation == "recv" or ranks == 1:
         return 0.0, 0.0
     known = operation_of(operation)
-    if known is None or known.passes is None:
+    if known is not None and known.point_to_point:
         return bytes_ / link.bytes_per_second, link.alpha_seconds
+    if known is None or known.passes is None:
+        remedy = "its entry in profilers/records/operations.py has no passes, so no step with it is simulated"
+        raise InputError("config", f"{operation}: not modelled", remedy)
     passes, others = known.passes, ranks - 1
     steps = passes * others
     if operation == "all_reduce":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from engine.config.knobs.expert_rows import format_of, row_bytes, rows_sent
+from engine.config.formulas.expert_rows import format_of, row_bytes, rows_sent
 from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Sizes, sizes_of

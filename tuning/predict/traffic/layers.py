@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from engine.config.knobs.tied_parameters import sharing_of
+from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from engine.config.knobs.learning import OPTIMIZERS
-from engine.config.knobs.tied_parameters import Holders, sharing_of
+from engine.config.formulas.learning import OPTIMIZERS
+from engine.config.formulas.tied_parameters import Holders, sharing_of
 from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from engine.config.knobs.tied_parameters import Holders
+from engine.config.formulas.tied_parameters import Holders
 from engine.footprint.activations import Part
 from engine.schedules.actions import Action, Work
 from tuning.predict.traffic.calls import BFLOAT16, BYTES, FLOAT32, Call, GradientCompletion, Item, Join, Wire

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from engine.config.errors import InputError
-from tuning.spec.trainers.any_trainer import BAR, EVERY_STEP, NUMBER, THREADS
-from tuning.spec.trainers.deepspeed import DEEPSPEED
 from tuning.spec.trainers.facts import TrainerKind, line
-from tuning.spec.trainers.hugging_face import ACCELERATE, HUGGING_FACE
 from tuning.spec.trainers.invocation import Invocation
-from tuning.spec.trainers.megatron import MEGATRON
-from tuning.spec.trainers.titan.torchtitan import TORCHTITAN
+from tuning.spec.trainers.kinds.any_trainer import BAR, EVERY_STEP, NUMBER, THREADS
+from tuning.spec.trainers.kinds.deepspeed import DEEPSPEED
+from tuning.spec.trainers.kinds.hugging_face import ACCELERATE, HUGGING_FACE
+from tuning.spec.trainers.kinds.megatron import MEGATRON
+from tuning.spec.trainers.kinds.titan.torchtitan import TORCHTITAN
 
 _GENERIC = TrainerKind(
     "generic",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.config.compression_methods import METHODS
+from engine.config.methods.compression_methods import METHODS
 from engine.config.run_config import RunConfig
 from engine.config.sections import Compression
 from workbench.export.mapping.losses import GRADIENT_HOOK, OUTER_HOOK

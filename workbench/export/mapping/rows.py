@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from engine.config.errors import InputError
+from engine.config.formulas.learning import SOMETIMES, acts_with, rate_plan
 from engine.config.knobs.catalogue import acts
-from engine.config.knobs.learning import SOMETIMES, acts_with, rate_plan
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from workbench.export.mapping.launch import Launch

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import streamlit as st
 
-from engine.config.knobs.batch_ramp import BATCH
+from engine.config.formulas.batch_ramp import BATCH
 from engine.config.layout import Layout
 from engine.config.run_config import tokens_per_step_of
 from profilers.analysis.rounds import recent_steps

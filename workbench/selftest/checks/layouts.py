@@ -67,15 +67,19 @@ def expert(ranks: int) -> Layouts:
 
 
 def pipeline(ranks: int) -> Layouts:
-    """Every kind of schedule, with two stages a rank where it can have them."""
+    """Every kind of schedule, with as many stages a rank as its entry shows it with."""
+    deep = _deep(ranks)
     return {
-        f"pp_{kind}": {
-            "parallel.pp": ranks,
-            "schedule.kind": kind,
-            "schedule.chunks": 2 if 2 in facts.chunks else 1,
-        }
+        f"pp_{kind}": deep
+        | {"parallel.pp": ranks, "schedule.kind": kind, "schedule.chunks": facts.shown_chunks}
         for kind, facts in KINDS.items()
     }
+
+
+def _deep(ranks: int) -> dict[str, Any]:
+    """Layers enough for a stage each of the schedule that has most; nothing where the usual ones are."""
+    stages = ranks * max(kind.shown_chunks for kind in KINDS.values())
+    return {"model.layers": stages} if stages > SIZES["model.layers"] else {}
 
 
 def exact_data(bench: Bench) -> Verdict:
@@ -100,7 +104,7 @@ def exact_expert(bench: Bench) -> Verdict:
 
 def exact_pipeline(bench: Bench) -> Verdict:
     """All schedules."""
-    return exact(bench, pipeline(bench.ranks), {})
+    return exact(bench, pipeline(bench.ranks), _deep(bench.ranks))
 
 
 def exact(bench: Bench, layouts: Layouts, alone: dict[str, Any]) -> Verdict:

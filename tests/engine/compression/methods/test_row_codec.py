@@ -12,7 +12,7 @@ from engine.compression.methods.row_codec import Integers, RowCodec, Rows, Signs
 from engine.compression.methods.sparsify import SAMPLE, largest, sent_count
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings
-from engine.config.compression_methods import Value
+from engine.config.methods.compression_methods import Value
 
 CPU = torch.device("cpu")
 CODINGS: dict[str, Rows] = {"int8": Integers(8), "int4": Integers(4), "sign": Signs(CPU)}

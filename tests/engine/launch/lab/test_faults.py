@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.config.network import Shape
+from engine.config.formulas.network import Shape
 from engine.launch.ending import NetworkWatch
 from engine.launch.lab import lab, registry
 from engine.run.outcome import Ending, RunOutcome

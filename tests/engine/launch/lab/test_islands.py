@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from engine.comm.channel import Channel
-from engine.config.network import Shape, even
+from engine.config.formulas.network import Shape, even
 from engine.config.sections import Lab
 from engine.launch.lab import build, lab, registry
 from engine.launch.lab.build import LabError, read_rates

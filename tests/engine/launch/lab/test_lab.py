@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from engine.config.errors import InputError, LayoutError
-from engine.config.network import even
+from engine.config.formulas.network import even
 from engine.config.run_config import parse
 from engine.config.sections import Lab
 from engine.config.validation import rules
@@ -118,7 +118,7 @@ def test_a_command_that_fails_leaves_nothing() -> None:
 @needs_lab
 def test_what_a_killed_owner_left_is_swept() -> None:
     script = (
-        "import time; from engine.launch.lab import lab; from engine.config.network import Shape;"
+        "import time; from engine.launch.lab import lab; from engine.config.formulas.network import Shape;"
         "made = lab.make_process_lab(Shape((1, 2), (50_000, 0), 20_000)); made.set_up();"
         "print(made.switch, flush=True); time.sleep(60)"
     )

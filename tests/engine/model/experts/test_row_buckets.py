@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.config.knobs.expert_rows import bucket_count, row_share, rows_sent
+from engine.config.formulas.expert_rows import bucket_count, row_share, rows_sent
 from engine.config.run_config import parse
 from engine.model.experts.row_buckets import HASHES, WIDTH, Buckets, RowBuckets, bucket_rows, directions
 from tests.support.engine.mixtures import activations, mixture

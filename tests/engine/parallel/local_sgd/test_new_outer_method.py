@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import acts
-from engine.config.outer_methods import OUTER_METHODS, OuterMethod
+from engine.config.methods.outer_methods import OUTER_METHODS, OuterMethod
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
 from engine.footprint.footprint import largest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.config.errors import InputError
-from engine.config.network import Shape, even
+from engine.config.formulas.network import Shape, even
 from engine.config.run_config import parse
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placement.links import cluster_links, lab_links, lab_of, links_from_rates

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from engine.config.errors import InputError
+from engine.config.formulas.network import shape_of
 from engine.config.layout import layout_of
-from engine.config.network import shape_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules

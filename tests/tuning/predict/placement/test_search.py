@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.published.pipette import Grid
 from engine.config.errors import InputError
+from engine.config.formulas.network import Shape
 from engine.config.layout import Layout
-from engine.config.network import Shape
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placement.cost import Costs, Stream, Volumes, Work
 from tuning.predict.placement.links import Links, cluster_links, lab_links, links_from_rates

@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
+from engine.config.formulas.network import Shape, shape_of
 from engine.config.layout import Layout
-from engine.config.network import Shape, shape_of
 from engine.config.run_config import parse
 from engine.schedules.actions import Costs
 from engine.schedules.registry import plan

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config.compression_methods import METHODS
+from engine.config.methods.compression_methods import METHODS
 from engine.config.run_config import RunConfig
 from workbench.export.mapping import hooks
 from workbench.export.targets import find_target

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from engine.comm.signatures import BROADCAST, PARTIAL, Signature
-from engine.config.knobs.tied_parameters import sharing_of
+from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.layout import accumulation, layers_of_stages, layout_of
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig

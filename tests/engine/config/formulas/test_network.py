@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError, LayoutError
-from engine.config.network import MAX_ISLANDS, Shape, even, shape_of
+from engine.config.formulas.network import MAX_ISLANDS, Shape, even, shape_of
 from engine.config.run_config import parse
 from engine.config.validation import rules
 from engine.launch.lab import lab

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tuning.spec.trainers.any_trainer import EVERY_STEP, THREADS
 from tuning.spec.trainers.facts import Argument, TrainerKind, Value, count, divisors, line, nearest_values
 from tuning.spec.trainers.invocation import Invocation
+from tuning.spec.trainers.kinds.any_trainer import EVERY_STEP, THREADS
 
 
 def zero_file(command: Invocation) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.config.knobs.batch_ramp import batch_of, grows, sequences, steps_for
+from engine.config.formulas.batch_ramp import batch_of, grows, sequences, steps_for
 from engine.config.run_config import RunConfig, parse
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from engine.config.errors import InputError
 from tuning.spec.study_file import parse
-from tuning.spec.trainers.titan.config_file import settings
+from tuning.spec.trainers.kinds.titan.config_file import settings
 from tuning.spec.trainers.tuned_command import TunedCommand
 
 TOML = """

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from engine.config.knobs.batch_ramp import sequences
-from engine.config.knobs.time_budget import OverheadSeconds, longest
+from engine.config.formulas.batch_ramp import sequences
+from engine.config.formulas.time_budget import OverheadSeconds, longest
 from engine.config.run_config import RunConfig, parse
 
 

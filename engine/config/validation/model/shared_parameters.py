@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError
-from engine.config.knobs.tied_parameters import Holders, sharing_among
+from engine.config.formulas.tied_parameters import Holders, sharing_among
 from engine.config.layout import layers_of_stages
 from engine.config.run_config import RunConfig
 

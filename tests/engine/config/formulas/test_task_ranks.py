@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.config.errors import LayoutError
-from engine.config.knobs.task_ranks import deal, task_batches, tasks_of
+from engine.config.formulas.task_ranks import deal, task_batches, tasks_of
 from engine.config.layout import accumulation, mean_accumulation
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError
-from engine.config.knobs.task_ranks import task_batches
+from engine.config.formulas.task_ranks import task_batches
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
 

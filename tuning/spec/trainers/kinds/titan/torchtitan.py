@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tuning.spec.trainers.any_trainer import NUMBER
 from tuning.spec.trainers.facts import (
     Argument,
     Tokens,
@@ -18,7 +17,8 @@ from tuning.spec.trainers.facts import (
     nearest_values,
 )
 from tuning.spec.trainers.invocation import Invocation, read
-from tuning.spec.trainers.titan import config_file
+from tuning.spec.trainers.kinds.any_trainer import NUMBER
+from tuning.spec.trainers.kinds.titan import config_file
 
 _LOCAL, _WHOLE = "--training.local_batch_size", "--training.global_batch_size"
 _TITAN_TP = "--parallelism.tensor_parallel_degree"

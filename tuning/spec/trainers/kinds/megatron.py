@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tuning.spec.trainers.any_trainer import NUMBER
 from tuning.spec.trainers.facts import (
     Argument,
     Tokens,
@@ -19,6 +18,7 @@ from tuning.spec.trainers.facts import (
     switch,
 )
 from tuning.spec.trainers.invocation import Invocation
+from tuning.spec.trainers.kinds.any_trainer import NUMBER
 
 
 def _megatron_batch(today: Invocation, values: Mapping[str, Value]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from engine.config.knobs.batch_ramp import steps_for
+from engine.config.formulas.batch_ramp import steps_for
 from engine.config.run_config import RunConfig
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tuning.spec.trainers.any_trainer import BAR, EVERY_STEP, THREADS
-from tuning.spec.trainers.deepspeed import DS_SIZE, DS_TIMES, ZERO, zero_file
 from tuning.spec.trainers.facts import (
     Argument,
     Tokens,
@@ -22,6 +20,8 @@ from tuning.spec.trainers.facts import (
     nearest_values,
 )
 from tuning.spec.trainers.invocation import FOLDER, Invocation
+from tuning.spec.trainers.kinds.any_trainer import BAR, EVERY_STEP, THREADS
+from tuning.spec.trainers.kinds.deepspeed import DS_SIZE, DS_TIMES, ZERO, zero_file
 
 #: Of the settings of accelerate's launcher: what shards instead of the Trainer's own FSDP.
 _SHARDED = ("DEEPSPEED", "FSDP", "MEGATRON_LM")

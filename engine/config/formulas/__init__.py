@@ -1,0 +1,1 @@
+"""Formulas: what settings come to, from the batch of each step to the network of a lab. Pure."""

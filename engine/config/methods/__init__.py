@@ -1,0 +1,1 @@
+"""Methods by the names that configurations use: of compression, and of outer loops."""

@@ -1,0 +1,1 @@
+"""Commands of trainers that are not this project's."""
