@@ -231,8 +231,9 @@ def data_share(config: RunConfig) -> float:
     gathers = scatters = 1.0
     if layout.zero_stage == 3:
         gathers = 2.0 * (1 if gathers_once(config) else accumulation(config))
-    if layout.zero_stage >= 2:
+    if layout.zero_stage >= 2 or (layout.zero_stage and config.memory.parameters == "bf16"):
         gathers *= sizes_of(config).element / FP32_BYTES
+    if layout.zero_stage >= 2:
         scatters *= accumulation(config) if config.parallel.reduce_every_micro_batch else 1
     return (gathers + scatters) / 2
 

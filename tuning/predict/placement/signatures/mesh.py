@@ -128,7 +128,6 @@ def unknown(config: RunConfig) -> str:
         "slices of matrices are sent (train.slice_keep)": config.train.slice_keep < 1,
         "the embedding's columns lie on data ranks": config.parallel.embedding != "replicated",
         "parameters are sharded over part of the data ranks": config.parallel.shard_ranks is not None,
-        "bf16 parameters are gathered": config.memory.parameters != "fp32",
         "micro-batches skip stages": config.schedule.skip_share > 0,
         "tasks are dealt to data ranks": bool(config.data.tasks),
         "documents have lengths of their own": config.data.documents == "whole",

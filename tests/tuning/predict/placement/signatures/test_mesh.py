@@ -63,6 +63,16 @@ def test_bytes_are_those_that_calls_say(length: int, dp: int, tp: int, whole: li
     assert compared(asked).now.bytes_ + left_out(asked) == sent(asked)
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("parameters", ["fp32", "bf16"])
+@pytest.mark.parametrize("whole", [None, ["gate_up", "down"]], ids=str)
+def test_bytes_of_bf16_are_those_that_calls_say(stage: int, parameters: str, whole: list[str] | None) -> None:
+    """Within 0.4 %: slices of sharded parameters are padded, and gradients of norms left out."""
+    values = {"precision": "bf16", "memory.parameters": parameters, KEY: whole}
+    asked = config(128, dp=2, tp=2, zero_stage=stage).with_values(values)
+    assert compared(asked).now.bytes_ == pytest.approx(sent(asked), rel=4e-3)
+
+
 @pytest.mark.parametrize("length", [32, 128, 512])
 @pytest.mark.parametrize("stage", [0, 1, 3])
 def test_what_can_be_run_is_what_calls_say_is_least(length: int, stage: int) -> None:
@@ -172,7 +182,7 @@ UNKNOWN: list[dict[str, Any]] = [
     {"model.experts": 4}, {"model.workload": "vision"}, {"parallel.cp": 2}, {"outer.method": "diloco"},
     {"train.adapt": "lora"}, {"compression.method": "int8"}, {"train.slice_keep": 0.5},
     {"parallel.embedding": "columns"}, {"parallel.zero_stage": 3, "parallel.shard_ranks": 1},
-    {"parallel.zero_stage": 1, "memory.parameters": "bf16"}, {"parallel.pp": 2, "model.tied_embeddings": True},
+    {"parallel.pp": 2, "model.tied_embeddings": True},
     {"parallel.placement": [1, 0]}, {"lab.hosts": 2},
 ]  # fmt: skip
 
