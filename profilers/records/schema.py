@@ -118,14 +118,14 @@ class MemorySample:
     cuda_allocation_retries: int | None = field(default=None, metadata=GROWS)
 
 
+#: A field's metadata says what a run's summary and the page Live make of its readings.
 @dataclass(frozen=True, slots=True)
 class GpuSample:
     """One reading of one GPU by NVML or AMD SMI, whose xGMI links are in NVLink's fields.
 
-    A field's metadata says what a run's summary and the page Live make of its readings. The limits, NVLink's counters,
-    ECC and processes are read once a second, and are None in the samples between; so is PCIe traffic on GPUs without
-    performance monitoring. NVLink and ECC are counters; the ``active`` fractions and NVLink's rates are means since the
-    sample before.
+    The limits, NVLink's counters, ECC and processes are read once a second, and are None in the samples between; so
+    is PCIe traffic on GPUs without performance monitoring. NVLink and ECC are counters; the ``active`` fractions and
+    NVLink's rates are means since the sample before.
     """
 
     time_unix: float
