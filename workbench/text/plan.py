@@ -36,7 +36,7 @@ AXES = {
     "recompute": "recompute",
 }
 RANGE = "Holds 9 of 10 measurements, as far as those that were held out tell."
-#: What letters say, in a table and below it.
+#: What letters and columns of such a table say.
 LIES = (
     "How matrices lie on each axis: S(0) split by rows, S(1) by columns, B whole on every rank. Sent is what all ranks "
     "of these axes send in a step, messages what that takes one after the other, with nothing hidden. Memory and "
@@ -194,7 +194,7 @@ def mesh_columns(found: Comparison) -> list[Column]:
     return [
         Column("dp", [row.axes.get("dp", 1) for row in rows], COUNT),
         Column("tp", [row.axes.get("tp", 1) for row in rows], COUNT),
-        Column("matrices", [_lies(row) for row in rows], note=LIES),
+        Column("matrices", [_lies(row) for row in rows]),
         Column("sent", [row.bytes_ for row in rows], MEGABYTES),
         Column("messages", [row.seconds for row in rows], milliseconds(row.seconds for row in rows)),
         Column("runs", [_how_run(row, found) for row in rows]),

@@ -36,11 +36,38 @@ class Reach(NamedTuple):
     ranks: Array
     nodes: Array
 
+    @property
+    def members(self) -> Array:
+        """Of its ranks those on one node."""
+        return self.ranks / self.nodes
+
 
 def reach(cases: Cases, ranks: Array, inner: Array) -> Reach:
     """Of groups of ``ranks`` that lie ``inner`` ranks apart."""
-    together = np.clip(cases.devices_per_node / inner, 1.0, ranks)
-    return Reach(ranks, ranks / together)
+    return reach_on_nodes(cases.devices_per_node, ranks, inner)
+
+
+def reach_on_nodes(devices: Array, ranks: Array, inner: Array) -> Reach:
+    """The same on nodes of so many devices."""
+    return Reach(ranks, ranks / np.clip(devices / inner, 1.0, ranks))
+
+
+def ring_rate(group: Reach, links: Links, constants: Constants) -> Array:
+    """Bytes/s of each rank in a ring: each of a node's members brings its own link to other nodes."""
+    inside = links.inside * constants.inside_share
+    between = links.between * constants.between_share * group.members
+    return np.where(group.nodes > 1, np.minimum(inside, between), inside)
+
+
+def tree_start(group: Reach, constants: Constants) -> Array:
+    """Seconds that a message takes to start through a tree, inside of nodes and between them."""
+    between: Array = constants.between_seconds * np.log2(np.maximum(group.nodes, 1))
+    return _inside_start(group, constants) + between
+
+
+def _inside_start(group: Reach, constants: Constants) -> Array:
+    found: Array = constants.inside_seconds * np.log2(np.maximum(group.members, 1))
+    return found
 
 
 def ring(
@@ -57,14 +84,9 @@ def ring(
     call passes all ranks one after the other (NCCL 2.4 and later). Of ``calls`` in a row each waits for hops from node
     to node alone: inside a node one begins while the one before it ends.
     """
-    inside = links.inside * constants.inside_share
-    members = group.ranks / group.nodes
-    between = links.between * constants.between_share * members
-    rate = np.where(group.nodes > 1, np.minimum(inside, between), inside)
-    start = constants.inside_seconds * np.log2(np.maximum(members, 1))
-    tree = start + constants.between_seconds * np.log2(np.maximum(group.nodes, 1))
+    rate, tree = ring_rate(group, links, constants), tree_start(group, constants)
     hops = np.maximum(group.ranks if calls is None else group.nodes, 1) - 1
-    passed = np.where(group.nodes > 1, constants.hop_seconds * hops, start)
+    passed = np.where(group.nodes > 1, constants.hop_seconds * hops, _inside_start(group, constants))
     start = (1.0 if calls is None else calls) * (tree if turns > 1 else passed)
     moved = turns * (group.ranks - 1) / group.ranks * bytes_ / rate
     return np.where(group.ranks > 1, moved + turns * start, 0.0)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from math import log2
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from engine.comm.signatures import BROADCAST, Signature
 from engine.config.layout import accumulation, layout_of
@@ -19,6 +20,7 @@ from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart
 from engine.config.validation.rules import problems
 from tuning.predict.model.hardware import Link
+from tuning.predict.model.network import reach_on_nodes, ring_rate, tree_start
 from tuning.predict.placement.signatures.boxing import Axis
 from tuning.predict.placement.signatures.decoder import (
     DATA,
@@ -207,20 +209,14 @@ def _solved(config: RunConfig, target: Target, uses: Uses, choose: bool) -> Mesh
 
 
 def _links(config: RunConfig, target: Target) -> dict[str, Link]:
-    """What a ring over an axis has, as in ``tuning.predict.model.network``: of ``together`` ranks on a node each brings
-    its own link to other nodes. Stages of a pipeline send at the same time, so each has a share of a model's starts.
-    """
-    layout, devices = layout_of(config), target.devices_per_node
-    rates, constants = target.machine(config.precision).links, target.calibrated.constants
+    """What a ring over an axis has. Stages of a pipeline send at the same time, so each has a share of the starts."""
+    layout, constants = layout_of(config), target.calibrated.constants
+    links, devices = target.machine(config.precision).links, np.asarray(float(target.devices_per_node))
     found = {}
     for name, ranks, apart in (("tp", layout.tp, 1), ("dp", layout.inner, layout.tp)):
-        together = min(ranks, max(1, devices // apart))
-        nodes = -(-ranks // together)
-        inside = float(rates.inside) * constants.inside_share
-        between = float(rates.between) * constants.between_share * together
-        start = constants.inside_seconds * log2(together) + constants.between_seconds * log2(nodes)
-        rate = inside if nodes == 1 else min(inside, between)
-        found[name] = Link(start / layout.pp, rate)
+        group = reach_on_nodes(devices, np.asarray(float(ranks)), np.asarray(float(apart)))
+        start = float(tree_start(group, constants)) / layout.pp
+        found[name] = Link(start, float(ring_rate(group, links, constants)))
     return found
 
 

@@ -98,8 +98,6 @@ ROW = Way((WIDTH,), PARTIAL, ROWS)
 ALIKE = Way((BROADCAST,), BROADCAST, BROADCAST)
 PUT_OFF = Way((PARTIAL,), PARTIAL, BROADCAST)
 PRODUCT = (DATA, COLUMN, ROW, ALIKE, PUT_OFF)
-#: Samples are divided, as on the data ranks.
-SAMPLES = Way((BATCH,), BATCH, BROADCAST)
 
 
 def same(inputs: int, *signatures: Signature) -> tuple[Way, ...]:
