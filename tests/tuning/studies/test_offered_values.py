@@ -79,7 +79,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield warm
 
 
-LAYOUTS, MESSAGES = ("parallel", "schedule"), ("compression", "outer", "overlap")
+LAYOUTS, GRADIENTS, ROUNDS = ("parallel", "schedule"), ("compression",), ("outer", "overlap")
 
 
 def in_sections(*sections: str) -> list[tuple[str, Any]]:
@@ -88,7 +88,7 @@ def in_sections(*sections: str) -> list[tuple[str, Any]]:
 
 def test_no_value_is_left_out() -> None:
     sections = {key.partition(".")[0] for key, _ in values()}
-    assert {*LAYOUTS, *MESSAGES} < sections
+    assert {*LAYOUTS, *GRADIENTS, *ROUNDS} < sections
 
 
 @pytest.mark.drawn(1)
@@ -98,12 +98,18 @@ def test_values_of_layouts_run(session: Session, key: str, value: Any) -> None:
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize(("key", "value"), in_sections(*MESSAGES), ids=str)
-def test_values_of_messages_run(session: Session, key: str, value: Any) -> None:
+@pytest.mark.parametrize(("key", "value"), in_sections(*GRADIENTS), ids=str)
+def test_values_of_compression_run(session: Session, key: str, value: Any) -> None:
     check_run(session, key, value)
 
 
-OTHERS = [one for one in values() if one not in in_sections(*LAYOUTS, *MESSAGES)]
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize(("key", "value"), in_sections(*ROUNDS), ids=str)
+def test_values_of_outer_loops_and_overlap_run(session: Session, key: str, value: Any) -> None:
+    check_run(session, key, value)
+
+
+OTHERS = [one for one in values() if one not in in_sections(*LAYOUTS, *GRADIENTS, *ROUNDS)]
 
 
 @pytest.mark.drawn(1)
