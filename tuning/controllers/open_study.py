@@ -16,6 +16,7 @@ from tuning.controllers import status, successor, warm_start
 from tuning.controllers.status import write
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
+from tuning.spec.terms import as_written
 from tuning.storage import controllers, study_folder
 from tuning.storage.controllers import Member, StudyControllers, StudyStatus
 from tuning.storage.journal import Journal, JournalReader, UnreachableError
@@ -74,11 +75,15 @@ def prepare_folder(reader: JournalReader, file: StudyFile) -> None:
 def restore_choices(reader: JournalReader, file: StudyFile) -> StudyFile:
     """The file to go on with: where it leaves the space or the confirmation to us, what was chosen when its study began
     stays chosen.
+
+    Raises:
+        InputError: it asks another question, for which that could not be chosen.
     """
     known, given = reader.look().file, reader.path.with_name(study_folder.STUDY_GIVEN)
     file = file.with_confirmation_of(known) if known else file
     if file.space is not None or known is None or _named_space(given):
         return file
+    check_same(known, file, with_space=False)
     return file.with_chosen(known["space"])
 
 
@@ -90,13 +95,16 @@ def _named_space(given: Path) -> bool:
         return True
 
 
-def check_same(known: dict[str, Any] | None, file: StudyFile) -> None:
-    """Refuse to go on with a study whose question has changed."""
+def check_same(known: dict[str, Any] | None, file: StudyFile, with_space: bool = True) -> None:
+    """Refuse to go on with a study whose question has changed; without its space, the rest of the question."""
     if known is None:
         return
-    before, now = study_file.parse(known).identity(), file.identity()
+    before, now = as_written(study_file.parse(known).identity()), as_written(file.identity())
     different = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    if not with_space:
+        different = [key for key in different if not key.startswith("space.")]
     if different:
+        different.sort(key=lambda key: key != "objective")
         what = ", ".join(
             f"{key} ({_words(before.get(key))} before, now {_words(now.get(key))})" for key in different[:2]
         )

@@ -233,6 +233,24 @@ def _target(objective: Any) -> Any:
     )
 
 
+def as_written(identity: dict[str, Any]) -> dict[str, Any]:
+    """What a study is about by keys that somebody writes: its objective, with the loss or the seconds that it is given,
+    in place of the keys that follow from it.
+    """
+    names = identity.get("objectives") or [identity["objective"]]
+    given = {
+        name: key
+        for name, key in (("time_to_loss", "target_loss"), (_BUDGET, "base.train.seconds"))
+        if name in names and key in identity
+    }
+    numbers = {name: str(identity[key]).removesuffix(".0") for name, key in given.items()}
+    texts = [f"{{{name}: {numbers[name]}}}" if name in given else name for name in names]
+    decides = "" if identity["objective"] == names[0] else f", prefer {identity['objective']}"
+    objective = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]{decides}"
+    others = {key: value for key, value in identity.items() if key not in ("objectives", *given.values())}
+    return {"objective": objective} | {key: value for key, value in others.items() if key != "objective"}
+
+
 def check_objectives(objective: str, objectives: Sequence[str] | None, prefer: str | None) -> None:
     """Refuse an objective that is named twice, and a preference for none of them."""
     twice = next((name for name in objectives or () if list(objectives or ()).count(name) > 1), None)

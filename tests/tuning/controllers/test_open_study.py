@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine.config.errors import InputError
 from tests.support.studies.fake import Machine, run_study, study
 from tuning.controllers import open_study
+from tuning.spec import study_file
+from tuning.spec.terms import as_written
 from tuning.storage import journal
 from tuning.storage.journal import Journal, JournalReader
 from tuning.storage.study_folder import JOURNAL
 
 FILE = study(trials=4, confirm_repeats=1)
+BASE = {"train": {"steps": 20, "validate_every": 5}}
 
 
 @pytest.fixture
@@ -48,6 +53,42 @@ def test_a_study_that_goes_on_is_read_once(folder: Path, parsed: list[int]) -> N
     assert sum(parsed) == known > 20
     assert kept.journal.state.trials == journal.load(folder / JOURNAL).trials
     kept.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ("tokens_per_second", {"loss_at_seconds": 10}, "tokens_per_second before, now {loss_at_seconds: 10}"),
+        ({"loss_at_seconds": 10}, {"loss_at_seconds": 2.5}, "{loss_at_seconds: 10} before, now {loss_at_seconds: 2.5}"),
+        ({"time_to_loss": 3}, "tokens_per_second", "{time_to_loss: 3} before, now tokens_per_second"),
+        ("mfu", ["mfu", {"time_to_loss": 2.123456789}], "mfu before, now [mfu, {time_to_loss: 2.123456789}]"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_another_objective_is_told_as_somebody_wrote_it(
+    folder: Path, before: Any, now: Any, said: str
+) -> None:
+    """Not by base.train.seconds, which follows from it, nor by a setting that was searched because of it."""
+    first, second = (
+        study_file.parse({"name": FILE.name, "ranks": 2, "base": BASE, "objective": one})
+        for one in (before, now)
+    )
+    folder.mkdir(parents=True)
+    opened = Journal(folder / JOURNAL)
+    open_study.begin_journal(opened, folder, first)
+    opened.close()
+    assert open_study.begin(folder, first, None).file.identity() == first.identity()
+    with pytest.raises(InputError) as refused:
+        open_study.begin(folder, second, None)
+    words = f"a study with this name asks another question: objective ({said}); choose another name"
+    assert str(refused.value) == f"name={FILE.name!r}: {words}"
+
+
+def test_objectives_with_another_one_that_decides_are_another_question() -> None:
+    both = ["tokens_per_second", "peak_memory_bytes"]
+    one, other = (as_written(study(objective=both, prefer=name).identity())["objective"] for name in both)
+    assert one == "[tokens_per_second, peak_memory_bytes]"
+    assert other == f"{one}, prefer peak_memory_bytes"
 
 
 def test_what_came_between_two_looks_is_read_alone(folder: Path, parsed: list[int]) -> None:
