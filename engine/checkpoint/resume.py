@@ -18,7 +18,7 @@ from engine.checkpoint.checkpoint_folder import (
     sweep,
 )
 from engine.config.compression import keeps_errors
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.formulas.batch_ramp import batch_of, grows
 from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.presets import is_decoder, resolve
@@ -94,7 +94,7 @@ def find(config: RunConfig) -> ResumePoint | None:
         _check_optimizer(config, point)
     _check_outer(config, point)
     if config.train.seconds is None and point.manifest.step >= config.train.steps:
-        remedy = f"{point.folder} has {point.manifest.step} steps behind it already; give more"
+        remedy = f"{point.folder} has {several(point.manifest.step, 'steps')} behind it already; give more"
         raise InputError("train.steps", config.train.steps, remedy)
     return point
 

@@ -1,4 +1,4 @@
-"""The tree of errors that a person's input or a run can cause."""
+"""The tree of errors that a person's input or a run can cause, and how they count things."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ class LayoutError(InputError):
 
 class RankError(WorkbenchError):
     """A rank ended badly; carries an ending and the rank that caused it."""
+
+
+def several(number: int, things: str) -> str:
+    """A count of things that have a plural in s: 1 rank, 2 ranks."""
+    return f"{number:,} {things[:-1] if number == 1 else things}"
 
 
 _KINDS = {
@@ -53,7 +58,7 @@ def remedy_of(problem: Mapping[str, Any]) -> str:
         return "must be " + _ENDS[kind].format_map(problem["ctx"])
     if kind == "too_short":
         least = problem["ctx"]["min_length"]
-        return f"must have at least {least} item{'s' * (least != 1)}"
+        return f"must have at least {several(least, 'items')}"
     known = next((words for begin, words in _KINDS.items() if _is(kind, begin)), None)
     if known:
         return f"must be {known}"

@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from engine.checkpoint import resume
 from engine.config import environment, layout
-from engine.config.errors import InputError, WorkbenchError
+from engine.config.errors import InputError, WorkbenchError, several
 from engine.config.run_config import RunConfig, load
 from engine.config.validation import rules
 from engine.footprint.budget import check_budget
@@ -147,7 +147,9 @@ def _load_config(path: Path) -> RunConfig:
     resume.find(config)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks != where.world_size:
-        remedy = f"this configuration is for {where.world_size} ranks; start torchrun with that many"
+        remedy = (
+            f"this configuration is for {several(where.world_size, 'ranks')}; start torchrun with that many"
+        )
         raise InputError("WORLD_SIZE", ranks, remedy)
     return config
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.sections import Data
 
 Bytes = npt.NDArray[np.uint8]
@@ -51,7 +51,9 @@ def _text_files(path: Path) -> tuple[list[Path], int]:
     files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
     usable = [file for file in files if _problem(file) is None]
     if not usable:
-        raise InputError("data.path", str(path), f"none of its {len(files)} files is non-empty UTF-8 text")
+        raise InputError(
+            "data.path", str(path), f"none of its {several(len(files), 'files')} is non-empty UTF-8 text"
+        )
     return usable, len(files) - len(usable)
 
 

@@ -19,7 +19,7 @@ from engine.checkpoint.state import Part, Snapshot, State, state_of
 from engine.comm.context import RankContext
 from engine.comm.store import RankStore
 from engine.config.compression import Plan
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.parallel.data.optimizer import LocalOptimizer
@@ -119,7 +119,7 @@ class RollbackPoint:
         lost, kept = time.monotonic() - kept.since, replace(kept, since=time.monotonic())
         self._kept = kept
         self._reconfiguration.go_on_from(kept.step, step, lost, order)
-        words = f"back to step {kept.step:,}; {step - kept.step:,} steps are done again"
+        words = f"back to step {kept.step:,}; {several(step - kept.step, 'steps')} to do again"
         return CommandResult(
             f"{words}; {self._apply_order(order, kept.step)}", kept.step, hold=_hold(order, kept.step)
         )

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.config.errors import several
 from engine.run import commands, progress, run_folder
 from engine.run.ownership import alive
 from profilers.records.reader import RunRecords
@@ -204,4 +205,6 @@ def result_of_order(folder: Path, found: list[Answer], ranks: int) -> tuple[bool
         return True, "; ".join(notes)
     size = sum(path.stat().st_size for path in files if path.is_file())
     where = sorted({str(path.parent) for path in files})
-    return True, "; ".join([f"{len(files)} files, {size / 2**20:,.1f} MiB, in {', '.join(where)}", *notes])
+    return True, "; ".join(
+        [f"{several(len(files), 'files')}, {size / 2**20:,.1f} MiB, in {', '.join(where)}", *notes]
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from engine.config.errors import several
 from profilers.model.run_summary import MemoryRow, RunSummary
 from tuning.spec.objectives import KNOWN, Aim
 
@@ -176,8 +177,8 @@ def _reason_of_time(summary: RunSummary) -> str:
     if summary.budget_stopped:
         return f"it was stopped after {used:.3g} s of {given:g}"
     if not is_on_time(summary):
-        steps = len(summary.losses)
-        return f"its {steps} steps took {used:.3g} s instead of {given:g}: give trials more time or smaller steps"
+        steps = several(len(summary.losses), "steps")
+        return f"its {steps} took {used:.3g} s instead of {given:g}: give trials more time or smaller steps"
     return "it took no loss on held-out text"
 
 

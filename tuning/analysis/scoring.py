@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from engine.config.errors import several
 from engine.config.knobs.catalogue import is_lossy
 from engine.run.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
 from profilers.model.run_summary import RunSummary
@@ -57,15 +58,16 @@ def judge(
     the baseline counts where that makes more of a difference in the end than there is now.
     """
     if steps < guard.min_steps:
-        return GuardResult(
-            "undecided", f"{steps} steps are too few to tell; the guard asks for {guard.min_steps}"
-        )
+        few = "1 step is" if steps == 1 else f"{steps} steps are"
+        return GuardResult("undecided", f"{few} too few to tell; the guard asks for {guard.min_steps}")
     if loss is None or not math.isfinite(loss):
         return GuardResult("undecided", "its validation loss was not measured")
     if not baseline_loss or not math.isfinite(baseline_loss):
         return GuardResult("undecided", "the baseline's validation loss was not measured")
     difference = loss / baseline_loss - 1
-    words = f"validation loss {100 * difference:+.1f} % against the baseline's after {steps:,} steps"
+    words = (
+        f"validation loss {100 * difference:+.1f} % against the baseline's after {several(steps, 'steps')}"
+    )
     words += f", {100 * guard.threshold:g} % allowed"
     if learned is not None:
         words += f"; it learned {max(0.0, learned.share):.2f} of what the baseline did in the same steps"
@@ -82,7 +84,7 @@ def reaches_target(summary: RunSummary, target: float) -> GuardResult:
     if not summary.quality:
         return GuardResult("undecided", "its validation loss was not measured")
     best = min(row.loss for row in summary.quality)
-    after = f"after {summary.quality[-1].step:,} steps"
+    after = f"after {several(summary.quality[-1].step, 'steps')}"
     words = f"held-out loss {best:.4f} at the least {after}, {target:g} wanted"
     return GuardResult("satisfied" if best <= target else "violated", words, best / target - 1)
 

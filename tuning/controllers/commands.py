@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from tuning.analysis import confirmation, leaderboard
 from tuning.controllers import successor
 from tuning.search import policy
@@ -330,7 +330,8 @@ class Control:
         waiting = len(policy.enqueued_points(state)) + len(state.under_way)
         wanted = leaderboard.trials_wanted(state, self._file)
         if len(leaderboard.counted_trials(state)) + waiting >= wanted:
-            remedy = f"all {wanted} trials are used up; ask for more with budget trials=.."
+            used = "the only trial is" if wanted == 1 else f"all {wanted} trials are"
+            remedy = f"{used} used up; ask for more with budget trials=.."
             raise InputError("enqueue", space.label(point), remedy)
         silent = [key for key in arguments if key in point and not space.is_active(key, point)]
         note = f"; {', '.join(silent)} without effect there" if silent else ""
@@ -350,10 +351,13 @@ class Control:
         if leader is None or not leaderboard.changes_result(file.search_space, leader.config):
             raise InputError("check", None, "what leads loses nothing: there is nothing to check")
         changes = {"checks": leader.number, "steps": steps}
-        return f"next: the loss of trial {leader.number} over {steps:,} steps, beside the baseline's", {
-            "point": leader.config,
-            "changes": changes,
-        }
+        return (
+            f"next: the loss of trial {leader.number} over {several(steps, 'steps')}, beside the baseline's",
+            {
+                "point": leader.config,
+                "changes": changes,
+            },
+        )
 
     def _check_new(self, point: Point, state: StudyState) -> None:
         label = self._file.search_space.label(point)

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.run import run_folder
 from tuning.controllers import status
 from tuning.space.knobs import Knob
@@ -170,5 +170,7 @@ def _check_reachable(file: StudyFile, key: str, given: Any) -> None:
         left = effective_config.narrow_space(space, effective_config.Mask((Knob(key, (value,)),)))
         if left.random_point(Random(0), ()) is None:
             raise InputError(
-                key, value, f"no legal point of {file.ranks} ranks has it; the space stays as it is"
+                key,
+                value,
+                f"no legal point of {several(file.ranks, 'ranks')} has it; the space stays as it is",
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from profilers.gpu import detection
@@ -94,7 +94,7 @@ def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = Fa
         raise InputError(FIELD, controllers, "parts of GPUs (MIG) cannot be dealt; leave it out")
     if controllers * ranks > len(whole):
         there, most = f"{len(whole)} {found.what}", found.most(ranks)
-        remedy = f"times {ranks} rank{'s' * (ranks > 1)} is more than this host's {there}; at most {most}"
+        remedy = f"times {several(ranks, 'ranks')} is more than this host's {there}; at most {most}"
         raise InputError(FIELD, controllers, remedy)
     if found.what == "GPUs":
         return [Slice(gpus=part) for part in _parts(whole, ranks, controllers)]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
@@ -274,10 +274,11 @@ def _flatten(groups: Groups) -> list[Run]:
 
 def _too_few(told: Experience) -> str:
     more = max(LEAST_CONFIGURATIONS - told.configurations, 0), max(LEAST_LAYOUTS - told.layouts, 0)
-    kinds = zip(more, ("configuration", "layout"), strict=True)
-    missing = " and ".join(f"{count} more {name}{'s' if count > 1 else ''}" for count, name in kinds if count)
+    kinds = zip(more, ("configurations", "layouts"), strict=True)
+    missing = " and ".join(several(count, f"more {name}") for count, name in kinds if count)
+    known = f"{several(told.configurations, 'configurations')} in {several(told.layouts, 'layouts')}"
     return (
-        f"finished runs that count here: {told.configurations} configurations in {told.layouts} layouts; "
+        f"finished runs that count here: {known}; "
         f"with {missing} constants are fitted to them ({LEAST_CONFIGURATIONS} in {LEAST_LAYOUTS}: each layout has to "
         "be predicted from others, to tell how wrong they are)"
     )
@@ -289,10 +290,11 @@ def _of_left_out(told: Experience, contradictions: Sequence[Contradiction]) -> I
     reasons = Counter(one.reason for one in told.left_out if one.run not in both)
     rest = len(contradictions) - _TOLD
     if rest > 0:
-        yield f"{rest} more pairs of runs contradict each other; none of these runs counts"
+        pairs = "pair of runs contradicts itself" if rest == 1 else "pairs of runs contradict each other"
+        yield f"{rest} more {pairs}; none of these runs counts"
     if reasons:
         said = "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common(_TOLD))
-        more = f"; {len(reasons) - _TOLD} more reasons" if len(reasons) > _TOLD else ""
+        more = f"; {several(len(reasons) - _TOLD, 'more reasons')}" if len(reasons) > _TOLD else ""
         yield f"{sum(reasons.values()):,} other finished runs do not count ({said}{more})"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.run_config import RunConfig
 from engine.run.calibration.host_links import HostLinks
 from engine.run.calibration.table import Calibration
@@ -199,7 +199,9 @@ class Target:
         """
         size = max(self.cluster.size, self.sharing.most if self.sharing else 0)
         if ranks > size or (self.exact and ranks != size):
-            rule = f"has {size:,} devices" if self.exact else f"has at most {size:,} devices"
+            rule = (
+                f"has {several(size, 'devices')}" if self.exact else f"has at most {several(size, 'devices')}"
+            )
             raise InputError(
                 "world size", ranks, f"{self.cluster.name} {rule}; dp x tp x pp x cp must be that number"
             )
@@ -295,6 +297,6 @@ def _of_catalogue(text: str, nodes: int | None, ranks: int | None) -> Target:
         raise InputError(
             "world size",
             ranks,
-            f"nodes of {text} have {size} devices: give a multiple of {size}, or at most {size}",
+            f"nodes of {text} have {several(size, 'devices')}: give a multiple of {size}, or at most {size}",
         )
     return cluster_target(catalogue.cluster(text, ranks // size))

@@ -196,7 +196,7 @@ def _outlook(document: StudyResult) -> str:
     if rounds.over:
         return f"; {rounds.over}"
     if outlook is None:
-        return f"; {len(rounds.order)} windows were too few to tell: raise confirm_repeats"
+        return f"; too few windows to tell ({len(rounds.order)}): raise confirm_repeats"
     raised = _limits_to_raise(document, outlook, rounds)
     how = ", ".join(raised) or (
         "the same command goes on" if interrupted else f"confirm_repeats: {outlook.confirm_repeats}"

@@ -17,6 +17,7 @@ import optuna
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial
 
+from engine.config.errors import several
 from tuning.sampling.optuna_export_storage import OptunaStorage, SqliteFile
 from tuning.sampling.optuna_study import directions, to_frozen_trial
 from tuning.space.encoding import Encoding
@@ -170,7 +171,10 @@ class Mirror:
 
 def lag(name: str, missing: int) -> str:
     """What a database waits for that lacks so many trials."""
-    return f"{name} lacks {missing:,} trials: they are added while the study runs, or by `workbench reindex`"
+    added = "it is added" if missing == 1 else "they are added"
+    return (
+        f"{name} lacks {several(missing, 'trials')}: {added} while the study runs, or by `workbench reindex`"
+    )
 
 
 def _short(error: Exception) -> str:
@@ -204,7 +208,8 @@ def drain(
     while mirror.missing and troubles < _MOST_TROUBLES and not stopped():
         if mirror.slow and time.monotonic() - said >= APART_SECONDS:
             said = time.monotonic()
-            tell(f"{mirror.name} lacks {mirror.missing:,} trials; adding them (Ctrl-C leaves them for later)")
+            lacks, them = several(mirror.missing, "trials"), "it" if mirror.missing == 1 else "them"
+            tell(f"{mirror.name} lacks {lacks}; adding {them} (Ctrl-C leaves {them} for later)")
         troubles += bool(lot())
         time.sleep(BREATH_SECONDS)
 

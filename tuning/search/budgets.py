@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 
+from engine.config.errors import several
 from engine.run.outcome import GOOD
 from tuning.analysis import confirmation, leaderboard
 from tuning.search import reserve
@@ -59,7 +60,7 @@ def infeasible_by_trials(state: StudyState) -> InfeasibleSpace | None:
     counts = Counter(str(trial.outcome) for trial in found)
     words = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     last = next((f"; the last: {trial.reason}" for trial in reversed(found) if trial.reason), "")
-    return InfeasibleSpace(f"{SO_FAR} in {len(found)} trials: {words}{last}", ends=False)
+    return InfeasibleSpace(f"{SO_FAR} in {several(len(found), 'trials')}: {words}{last}", ends=False)
 
 
 def infeasible_note(state: StudyState) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from engine.config.errors import several
 from engine.run.outcome import GOOD
 from tuning.analysis import leaderboard
 from tuning.space.knobs import Knob
@@ -71,7 +72,7 @@ def move_point(space: Space, point: Point, key: str, value: Any) -> tuple[Point 
     """
     values = {name: now for name, now in point.items() if name != "parallel.dp"} | {key: value}
     if not space.fits(values):
-        return None, f"its degrees do not divide {space.ranks} ranks"
+        return None, f"its degrees do not divide {several(space.ranks, 'ranks')}"
     made = space.point(values)
     if made.get(key) != value or made == point:
         return None, ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.config.environment import SECTION, VARIABLES, ineffective_reason
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.knobs.catalogue import KNOBS, facts_of
 from engine.config.knobs.facts import AUTO, GIVEN, UNSAID, Search
 from engine.config.run_config import RunConfig
@@ -240,7 +240,8 @@ def space_note(ranks: int, given: bool) -> str:
         return f"one device: there is no layout to choose{turned}"
     if given:
         return ""
-    return f"the usual space: the study turns layout, batch, memory and communication knobs for {ranks} ranks"
+    turned = "layout, batch, memory and communication knobs"
+    return f"the usual space: the study turns {turned} for {several(ranks, 'ranks')}"
 
 
 def offered_environment(kind: str, ranks: int, cores: int) -> dict[str, list[Any]]:

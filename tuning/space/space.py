@@ -13,7 +13,7 @@ from math import prod
 from random import Random
 from typing import Any, TypeVar
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.knobs.catalogue import acts, facts_of, plain_values
 from tuning.space.knobs import STUDY_KEYS, Knob
 from tuning.space.labels import label
@@ -219,7 +219,7 @@ class Space(Points):
         dp = given.get("parallel.dp", self.data_parallel(values))
         if dp != self.data_parallel(values) or not self.fits(values):
             degrees = " x ".join(str(degree) for degree in (dp, *(values[key] for key in WORLD_DEGREES)))
-            remedy = f"dp x tp x pp x cp must be the study's {self.ranks_of(values)} ranks"
+            remedy = f"dp x tp x pp x cp must be the study's {several(self.ranks_of(values), 'ranks')}"
             raise InputError("parallel", degrees, remedy)
 
     def less_lossy(self, point: Point, least: bool = False) -> Iterator[Point]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from tuning.space.encoding import EXPONENT, Encoding
 from tuning.space.space import Space
 
@@ -90,7 +90,7 @@ def population(trials: int) -> int:
 
 
 def _of_several(objectives: int, trials: int, told: int) -> Choice:
-    what = f"{objectives} objectives and a budget of {trials} trials"
+    what = f"{objectives} objectives and a budget of {several(trials, 'trials')}"
     if trials < AUTO_NSGA2_TRIALS:
         return Choice("tpe", f"{what}, in which TPE finds as much of their front as NSGA-II or more")
     if told < AUTO_NSGA2_AFTER:
@@ -118,7 +118,7 @@ def _automatic(space: Space, trials: int) -> Choice:
         )
     if not parameters:
         return Choice("tpe", "there is nothing to draw")
-    numbers = f"{len(parameters)} ordered numbers and a budget of {trials} trials"
+    numbers = f"{len(parameters)} ordered numbers and a budget of {several(trials, 'trials')}"
     return Choice("gp", f"{numbers}, which a Gaussian process uses best")
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from engine.config import presets
 from engine.config import run_config as runconfig
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.knobs.catalogue import facts_of, is_lossy, live_parts
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
@@ -451,7 +451,7 @@ def _check_live(file: StudyFile) -> None:
     window = file.config.train.steps
     if file.live.trainer is None and file.live.steps <= window:
         remedy = f"the run is over before a second window of base.train.steps={window}; "
-        remedy += f"give more, for {file.trials} trials {2 * file.trials * window:,} or so"
+        remedy += f"give more, for {several(file.trials, 'trials')} {2 * file.trials * window:,} or so"
         raise InputError("live.steps", file.live.steps, remedy)
     if file.turns_lossy and not file.config.train.validation_batches:
         remedy = "what loses something is judged by its loss on held-out text; give some, or leave out what is lossy"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from engine.config import run_config
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.knobs.catalogue import live_parts
 from engine.run import run_folder
 from engine.run.run_folder import RunStatus
@@ -479,7 +479,7 @@ def since_words(since: RecentGain) -> str:
     around = f" ({ends[0]:,.1f} to {ends[1]:,.1f})" if ends else ""
     return (
         f"since step {since.first:,}, with the values that it has now: {sign * since.seconds:,.1f} s{around} {verb} in "
-        f"{since.end - since.first:,} steps"
+        f"{several(since.end - since.first, 'steps')}"
     )
 
 
@@ -489,7 +489,7 @@ def lines(report: LiveReport) -> list[str]:
     if report.saved_seconds is not None:
         even = "not yet" if report.break_even_step is None else f"at step {report.break_even_step:,}"
         found.append(
-            f"tuning: {_seconds(report.invested_seconds)} invested in {len(report.windows)} windows, "
+            f"tuning: {_seconds(report.invested_seconds)} invested in {several(len(report.windows), 'windows')}, "
             f"{_seconds(report.saved_seconds)} saved so far; break-even {even}"
         )
     if report.over:

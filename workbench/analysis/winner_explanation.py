@@ -206,7 +206,7 @@ def _parts(summary: Summary) -> dict[str, float]:
 
 def _busiest(summary: Summary) -> LinkUse | None:
     rows = [
-        LinkUse(f"{row['interface']} of ranks {', '.join(map(str, row['ranks']))}", share)
+        LinkUse(f"{row['interface']} of {words.named_ranks(row['ranks'])}", share)
         for row in summary.get("interfaces") or []
         if (share := max(row.get("sent_utilization") or 0.0, row.get("received_utilization") or 0.0))
     ]

@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from engine.config.errors import several
 from workbench.commands.options import Home, Id, Json, More, Sets
 
 
@@ -90,7 +91,9 @@ def import_file(
     if out is None:
         print(text, end="")
     else:
-        print(f"{file} ({found.format}, {found.ranks} ranks) is in {out}; try it with: workbench train {out}")
+        print(
+            f"{file} ({found.format}, {several(found.ranks, 'ranks')}) is in {out}; try it with: workbench train {out}"
+        )
     return 0
 
 
@@ -235,7 +238,8 @@ def export_study(
         return 0
     for line in packed.left_out:
         say(f"left out: {line}")
-    print(f"{packed.study}, {packed.trials} trials and {packed.runs} runs, is in {out} ({size_words(size)})")
+    trials, runs = several(packed.trials, "trials"), several(packed.runs, "runs")
+    print(f"{packed.study}, {trials} and {runs}, is in {out} ({size_words(size)})")
     print(f"elsewhere: workbench study import {out.name}")
     return 0
 
@@ -262,6 +266,8 @@ def import_study(
     for line in done.notes:
         say(f"note: {line}")
     here = f" ({done.runs_here_before} of them were here already)" if done.runs_here_before else ""
-    print(f"{done.study}, {done.trials} trials and {done.runs} runs{here}, is in {home}")
+    print(
+        f"{done.study}, {several(done.trials, 'trials')} and {several(done.runs, 'runs')}{here}, is in {home}"
+    )
     print(f"continue it with: workbench tune {Path(done.folder) / STUDY_GIVEN}")
     return 0

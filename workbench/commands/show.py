@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from engine.config.errors import several
 from workbench.commands.options import Home, Id, Json
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ def reindex(home: Home, json: Json = False) -> int:
     if json:
         emit_json({"home": str(home)} | asdict(done))
     else:
-        print(f"{done.runs} runs and {done.studies} studies in {home}")
+        studies = "1 study" if done.studies == 1 else f"{done.studies:,} studies"
+        print(f"{several(done.runs, 'runs')} and {studies} in {home}")
     return 0
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from workbench.export import targets
@@ -58,7 +58,7 @@ def read_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any
     count = ranks or said or 1
     values = form.settings(document, count)
     if ranks and said and ranks != said:
-        raise InputError("--ranks", ranks, f"the file is for {said} ranks; leave it out")
+        raise InputError("--ranks", ranks, f"the file is for {several(said, 'ranks')}; leave it out")
     values = {key: one for key, one in values.items() if one is not None or USUAL[key] is not None} | dict(
         sets
     )

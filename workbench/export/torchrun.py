@@ -12,7 +12,7 @@ from typing import Any
 from engine.checkpoint.checkpoint_folder import CHECKPOINTS
 from engine.checkpoint.resume import locate
 from engine.config import environment
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.layout import layout_of
 from engine.config.presets import DECODER, SHIPPED
 from engine.config.run_config import RunConfig
@@ -46,7 +46,7 @@ def note(config: RunConfig, own_trainer: bool = False) -> str | None:
 
 _SCRIPT = """\
 #!/usr/bin/env bash
-# Trains config.json again on {ranks} ranks: {layout}.
+# Trains config.json again on {on_ranks}: {layout}.
 #   ./run.sh [--out FOLDER]      where the run folder goes; default ./runs beside this script
 # On several machines, start it on each with the same values but for NODE_RANK:
 #   NNODES=2 NODE_RANK=0 MASTER_ADDR=first.machine MASTER_PORT=29500 ./run.sh
@@ -88,7 +88,7 @@ The configuration that run `{run}` trained{of_study}, ready for `torchrun`.
 | `run.sh` | trains it again: `./run.sh`; several machines: see its first lines |
 | `provenance.json` | run, study, measured numbers with their intervals, machine, versions, checksum |
 
-- Layout: {layout} on {ranks} ranks{placed}
+- Layout: {layout} on {on_ranks}{placed}
 - This run measured: {measured}{chosen_for}
 {model}- {data}
 - Starts: {starts}
@@ -140,6 +140,7 @@ def _words(found: Source) -> dict[str, Any]:
         "run": view.id,
         "of_study": f" (study `{study}`, trial {view.labels.get('trial')})" if study else "",
         "ranks": where.world_size,
+        "on_ranks": several(where.world_size, "ranks"),
         "layout": f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
         "placed": f"\n- Placement: {placed}" if (placed := note(config, own_trainer=True)) else "",
         "measured": throughput_text(view),
@@ -286,7 +287,7 @@ def _saved_in(checkpoint: Path) -> ParentRun:
 
 
 def _words_of(saved: ParentRun) -> str:
-    return f"`{saved.run}`" + ("" if saved.step is None else f" after {saved.step:,} steps")
+    return f"`{saved.run}`" + ("" if saved.step is None else f" after {several(saved.step, 'steps')}")
 
 
 def throughput_text(view: RunView) -> str:
@@ -296,4 +297,5 @@ def throughput_text(view: RunView) -> str:
     bounds = summary.tokens_per_second_interval
     interval = f" (95 %: {bounds.low:,.0f} to {bounds.high:,.0f})" if bounds else ""
     backend = view.status.backend
-    return f"{summary.tokens_per_second:,.0f} tokens/s{interval} over {summary.measured_steps} steps on {backend}"
+    steps = several(summary.measured_steps, "steps")
+    return f"{summary.tokens_per_second:,.0f} tokens/s{interval} over {steps} on {backend}"

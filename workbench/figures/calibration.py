@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
+from engine.config.errors import several
 from engine.run.calibration.table import Calibration, Curve
 from profilers.collectives.bandwidth import bus_bandwidth
 from profilers.model.links import expected_seconds
@@ -106,7 +107,7 @@ def _fit_sizes(sizes: Sequence[int]) -> list[float]:
 
 
 def _line(curve: Curve, scale: float) -> RateLine:
-    name = f"{curve.name}, {curve.ranks:,} rank{'s' if curve.ranks > 1 else ''}"
+    name = f"{curve.name}, {several(curve.ranks, 'ranks')}"
     if curve.device != "cpu":
         name += f", {curve.device}"
     rates = [(curve.rate(point) or 0.0) / scale for point in curve.points]

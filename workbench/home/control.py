@@ -204,7 +204,8 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
     if (refusal := _nobody_takes_orders(view)) is not None:
         return Reply(None, target.id, action, arguments, False, refusal)
     if action == traces.COMMAND and (busy := traces.running_trace(target.folder)) is not None:
-        text = f"a trace of {busy.steps} steps is already being recorded (order {busy.id}); wait for its end"
+        steps = words.several(busy.steps, "steps")
+        text = f"a trace of {steps} is already being recorded (order {busy.id}); wait for its end"
         return Reply(None, target.id, action, arguments, False, text)
     sent = study_commands.send(target.folder, action, arguments, by)
     if action in commands.KINDS:
@@ -246,7 +247,7 @@ def _with_merged_trace(target: Target, reply: Reply) -> Reply:
     except traces.MergeError as error:
         return replace(reply, accepted=False, text=str(error))
     size = words.gib(path.stat().st_size)
-    text = f"{words.steps(made.first or 0, made.done)} of {len(made.files)} ranks in {path} ({size})"
+    text = f"{words.steps(made.first or 0, made.done)} of {words.several(len(made.files), 'ranks')} in {path} ({size})"
     hint = f"open it at https://ui.perfetto.dev; for Holistic Trace Analysis: {path.with_name(traces.EACH)}"
     return replace(reply, accepted=True, text="; ".join([text, *made.problems, hint]), file=str(path))
 

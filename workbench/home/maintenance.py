@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.checkpoint.checkpoint_folder import CHECKPOINTS
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.run import run_folder
 from workbench.home import compaction, runs
 
@@ -96,7 +96,7 @@ def prune(home: Path, given: Limits, apply: bool, now: float | None = None) -> P
 def result_line(done: PruneResult) -> str:
     """One line for people."""
     verb = "were freed" if done.applied else "would be freed"
-    line = f"{done.freed_bytes / 1e6:,.1f} MB of {len(done.runs)} runs {verb}"
+    line = f"{done.freed_bytes / 1e6:,.1f} MB of {several(len(done.runs), 'runs')} {verb}"
     if done.compacted_files:
         after = done.compacted_parquet_bytes
         became = "" if after is None else f", now {after / 1e6:,.1f} MB"

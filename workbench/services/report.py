@@ -152,7 +152,9 @@ def _study_parts(home: Path, target: Target, place: Place) -> Iterator[str]:
     found = document(target.folder)
     result = found.result
     yield f"<h1>{escape(target.id)}</h1>"
-    yield _quiet(f"{words.ending_words(result.state)}: {result.trials_done} of {result.trials_total} trials")
+    yield _quiet(
+        f"{words.ending_words(result.state)}: {result.trials_done} of {words.several(result.trials_total, 'trials')}"
+    )
     for line in result.result_lines or [result.result_line or "nothing was measured yet"]:
         yield _line(line)
     if found.why is not None:

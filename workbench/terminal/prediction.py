@@ -132,7 +132,7 @@ def _outside_row(found: Forecast) -> dict[str, str]:
     if not beside.likely:
         return {}
     count = len(beside.communicators)
-    buffers = f" and buffers of {count} NCCL communicator{'s' if count > 1 else ''}" if count else ""
+    buffers = f" and buffers of {words.several(count, 'NCCL communicators')}" if count else ""
     sizes = f"{words.gib(beside.likely)} ({words.gib(beside.low)} to {words.gib(beside.high)})"
     return {"": f"of that {sizes} outside torch's allocator: CUDA context{buffers}, believed"}
 

@@ -22,7 +22,8 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     if row is None:
         return [f"{found['baseline']} is the exact baseline, but no step has a held-out loss of both"]
     told = [
-        f"after {row['step']:,} steps ({row['tokens']:,} tokens) the held-out loss is {words.loss(row['loss'])}, "
+        f"after {words.several(row['step'], 'steps')} ({row['tokens']:,} tokens) the held-out loss is "
+        f"{words.loss(row['loss'])}, "
         f"and {words.loss(row['baseline_loss'])} for {found['baseline']}: {100 * row['increase']:+.2f} %"
     ]
     if row["times_fewer_bytes"] is not None:

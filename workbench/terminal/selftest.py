@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
+from engine.config.errors import several
 from workbench.terminal.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -50,8 +51,10 @@ def print_selftest(console: Console, found: Selftest, kept: Path) -> None:
         table.add_row(outcome, row.title, f"{row.seconds:.0f} s", escape(row.reason))
     console.print(table)
     counts = found.outcomes
-    words = f"{counts['pass']} passed, {counts['fail']} failed, {counts['not_possible']} not possible here"
-    console.print(f"\n{words}, in {found.seconds:.0f} s on {found.ranks} ranks, device {found.device}")
+    ended = f"{counts['pass']} passed, {counts['fail']} failed, {counts['not_possible']} not possible here"
+    console.print(
+        f"\n{ended}, in {found.seconds:.0f} s on {several(found.ranks, 'ranks')}, device {found.device}"
+    )
     if found.interrupted:
         missing = len(found.asked) - len(found.checks)
         console.print(f"interrupted in {found.interrupted}: {missing} checks have no result")

@@ -122,7 +122,7 @@ def print_study(
     more = len(result.trials) - len(shown)
     _print_lines(console, _reasons(shown if more else result.trials))
     if more:
-        console.print(f"... and {more:,} more trials; --all shows them")
+        console.print(f"... and {words.several(more, 'more trials')}; --all shows them")
     _print_lines(console, _course(result))
     if columns := study.confirmation_columns(result):
         _print_columns(console, columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.config.errors import several
 from tuning.execution.command.allowance import Allowance
 from tuning.spec.study_file import StudyFile
 from tuning.spec.trainers.command_input import PREFIX
@@ -38,9 +39,10 @@ def plan_lines(file: StudyFile) -> list[str]:
     ranks = command.today.ranks
     turned = [f"  {knob.key} = {knob}{_today(file, knob.key)}" for knob in file.knobs]
     return [
-        f"study {file.name}: {command.kind.title} on {ranks} rank{'s' * (ranks > 1)}, aims at {file.objective}",
+        f"study {file.name}: {command.kind.title} on {several(ranks, 'ranks')}, aims at {file.objective}",
         f"trial 0, the command as it is: {readable_command(command.trial_invocation(file.config.trainer).text)}",
-        f"then at most {file.trials - 1} others, {train.steps} steps each, {train.warmup} of them warm-up, which turn:",
+        f"then at most {several(file.trials - 1, 'others')}, {several(train.steps, 'steps')} each, "
+        f"{train.warmup} of them warm-up, which turn:",
         *_time(file),
         *turned,
         "another space: --set 'space.trainer.NAME=[..]'; steps: --set base.train.steps=N; "
@@ -57,7 +59,9 @@ def _time(file: StudyFile) -> list[str]:
     if file.budget_seconds is None:
         return []
     each = Allowance.from_file(file)
-    return [f"  in {each.whole:g} s: each ends after {each.share:.0f} s, but not before {each.least} steps"]
+    return [
+        f"  in {each.whole:g} s: each ends after {each.share:.0f} s, but not before {several(each.least, 'steps')}"
+    ]
 
 
 def _command(file: StudyFile) -> TunedCommand:

@@ -50,7 +50,7 @@ def lines(summary: RunSummary) -> Iterator[Line]:
         held_out = summary.validation_loss
         tail = "" if held_out is None else f"; validation {words.loss(held_out)}"
         tail += f", {found}" if (found := metric(summary)) else ""
-        tail = f" over {len(summary.losses)} steps{tail}"
+        tail = f" over {words.several(len(summary.losses), 'steps')}{tail}"
         yield "loss", f"{words.loss(losses[0])} -> {words.loss(losses[-1])}{tail}"
     yield from checkpoint_lines(summary)
     yield from _step_lines(summary)
@@ -333,14 +333,13 @@ def _host(row: HostRow) -> str:
         sent, received = row.network_sent_bytes_per_second / 1e6, row.network_received_bytes_per_second / 1e6
         parts.append(f"network {sent:,.1f} MB/s sent, {received:,.1f} MB/s received")
     if row.ranks:
-        parts.append(f"ranks {words.first_ranks(row.ranks)}")
+        parts.append(words.named_ranks(row.ranks))
     return "; ".join(parts) or "no reading"
 
 
 def _interface(row: InterfaceRow) -> str:
-    ranks = f"rank{'s' if len(row.ranks) > 1 else ''} {words.first_ranks(row.ranks)}"
     sent, received = row.sent_bytes_per_second / 1e6, row.received_bytes_per_second / 1e6
-    text = f"{row.interface} of {ranks}: {sent:,.2f} MB/s sent, {received:,.2f} MB/s received"
+    text = f"{row.interface} of {words.named_ranks(row.ranks)}: {sent:,.2f} MB/s sent, {received:,.2f} MB/s received"
     if row.rate_mbit is None:
         return text
     used = f"{words.percent(row.sent_utilization)} and {words.percent(row.received_utilization)}"
@@ -393,8 +392,8 @@ def _throttle_text(row: GpuRow) -> str:
 def outer(row: OuterRow) -> str:
     """What replicas took over from each other."""
     least, most = row.least_staleness, row.most_staleness
-    old = f"{least} round{'s' * (least != 1)} old" if least == most else f"{least} to {most} rounds old"
-    text = f"{row.averages:,} averages over replicas in {row.rounds:,} rounds, each {old}"
+    old = words.several(most, "rounds") if least == most else f"{least} to {most} rounds"
+    text = f"{row.averages:,} averages over replicas in {words.several(row.rounds, 'rounds')}, each {old} old"
     sent = f"sent {row.delay_steps:,.3g} steps before"
     waited = f"waited {words.seconds(row.wait_seconds)} for one (mean)"
     if row.end_wait_seconds is not None:
@@ -489,7 +488,8 @@ def so_far(summary: RunSummary) -> str:
     if not summary.measured_steps:
         return "No step was measured: the first ones warm up."
     last = summary.first_step + len(summary.losses) - 1
-    return f"Still running: numbers are of the {summary.measured_steps:,} steps measured so far, up to step {last:,}."
+    measured = words.several(summary.measured_steps, "steps")
+    return f"Still running: numbers are of {measured}, measured so far up to step {last:,}."
 
 
 def minor_findings_text(findings: Sequence[Verdict]) -> str:

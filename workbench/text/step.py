@@ -251,7 +251,7 @@ def networks(rows: Sequence[NetworkRow]) -> str:
     """What groups were given to send over, by where their members are."""
     return "; ".join(
         f"{row.axis} over {row.network or 'what its backend chose'}"
-        f"{_ISLANDS[row.inside]} (ranks {words.first_ranks(row.ranks)})"
+        f"{_ISLANDS[row.inside]} ({words.named_ranks(row.ranks)})"
         for row in rows
     )
 
@@ -346,7 +346,7 @@ def _warmup(left_out: int, by_times: int | None) -> str:
     shown = (
         "the step times do not show how long it lasts" if by_times is None else f"{by_times:,} by their times"
     )
-    return f"Warm-up: {left_out:,} step{'s' * (left_out != 1)} left out, {shown}."
+    return f"Warm-up: {words.several(left_out, 'steps')} left out, {shown}."
 
 
 def _clocks(rows: Sequence[ClockRow]) -> str:

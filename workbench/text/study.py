@@ -76,7 +76,7 @@ def fixed_knob_lines(result: StudyResult) -> list[str]:
 def _budget_text(name: str, row: BudgetRow, result: StudyResult) -> str:
     used, limit, kept = row.used, row.limit or 0, row.kept_for_confirmation
     if name == "trials":
-        return f"{used} of {limit} trials"
+        return f"{used} of {words.several(int(limit), 'trials')}"
     if name == "wall_seconds":
         words_used = f"{words.rough_duration(used)} of {words.rough_duration(limit)}"
     else:
@@ -167,7 +167,7 @@ def confirmation_progress(rounds: ConfirmationRounds) -> str:
     """How far a confirmation is that goes on."""
     done = max(len(arm.rounds) for arm in rounds.arms)
     used, allowed = text(rounds.used), text(rounds.allowed)
-    return f"measuring the leaders again: {done} rounds, {used} of at most {allowed} trial lengths"
+    return f"measuring the leaders again: {words.several(done, 'rounds')}, {used} of at most {allowed} trial lengths"
 
 
 def caption(result: StudyResult) -> str:
@@ -182,7 +182,8 @@ def caption(result: StudyResult) -> str:
     by_value = confirmed.decided_by == SPEED and not _is_speed(result.aim)
     rule = "its value" if by_value else rule_title(confirmed.decided_by)
     lines = [
-        f"measured again in {windows} windows over {rounds} rounds" + (f", {spent}" if spent else ""),
+        f"measured again in {words.several(windows, 'windows')} over {words.several(rounds, 'rounds')}"
+        + (f", {spent}" if spent else ""),
         f"trial {confirmed.recommended} is recommended by {rule}: {confirmed.why}",
     ]
     if confirmed.spared:

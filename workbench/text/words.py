@@ -7,10 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engine.config import errors
 from engine.config.layout import RANKS
 from engine.run.outcome import Ending
 from profilers.records import operations
 from tuning.spec.objectives import text
+
+#: A count of things: 1 rank, 2 ranks.
+several = errors.several
 
 GIB = 2**30
 NOTHING = "—"
@@ -111,11 +115,6 @@ def count(value: float | None) -> str:
         if value >= limit:
             return f"{value / limit:,.1f} {letter}"
     return f"{value:,.0f}"
-
-
-def several(number: int, things: str) -> str:
-    """A count of things that have a plural in s: 1 rank, 2 ranks."""
-    return f"{number:,} {things[:-1] if number == 1 else things}"
 
 
 def ranks(numbers: Sequence[int]) -> str:
@@ -249,6 +248,11 @@ def escape(text: str) -> str:
 def sharing_words(parameters: int) -> str:
     """How many parameters sharing saves, to be said behind their number; empty where nothing is shared."""
     return f", {count(parameters)} fewer by sharing" if parameters else ""
+
+
+def named_ranks(ranks: Sequence[int]) -> str:
+    """Ranks by their numbers, with a word for what these are: rank 2; ranks 0, 1."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {first_ranks(ranks)}"
 
 
 def first_ranks(ranks: Sequence[int]) -> str:

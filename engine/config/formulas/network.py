@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.config.errors import LayoutError
+from engine.config.errors import LayoutError, several
 from engine.config.sections import Lab
 
 #: What a namespace's name has room for: one tells the whole shape, within the 255 bytes of a file's name.
@@ -78,14 +78,14 @@ class Shape:
 
     def __str__(self) -> str:
         """In words: 4 hosts in islands of 2 and 2, links of 1,000 Mbit/s, 100 Mbit/s between islands."""
-        several = len(self.islands) > 1
-        islands = f" in islands of {_join_words(map(str, self.islands))}" if several else ""
+        apart = len(self.islands) > 1
+        islands = f" in islands of {_join_words(map(str, self.islands))}" if apart else ""
         rates = list(dict.fromkeys(self.rates_kbit))
         links = rate_words(rates[0]) if len(rates) == 1 else _join_words(map(rate_words, self.rates_kbit))
-        between = f", {rate_words(self.between_kbit)} between islands" if several else ""
+        between = f", {rate_words(self.between_kbit)} between islands" if apart else ""
         inside = f", second cards of {rate_words(self.inside_kbit)} inside of islands"
         of = "links" if links == rate_words(0) else "links of"
-        return f"{self.hosts:,} hosts{islands}, {of} {links}{between}{inside if self.inside_kbit else ''}"
+        return f"{several(self.hosts, 'hosts')}{islands}, {of} {links}{between}{inside if self.inside_kbit else ''}"
 
     def _by_host(self) -> list[int]:
         return [island for island, hosts in enumerate(self.islands) for _ in range(hosts)]
@@ -151,7 +151,9 @@ def _island_problems(asked: Lab) -> Iterator[LayoutError]:
         total = sum(islands)
         if hosts is not None and hosts != total:
             yield LayoutError(
-                "lab.islands", islands, f"these are {total} hosts, lab.hosts is {hosts}; set one of them"
+                "lab.islands",
+                islands,
+                f"these are {several(total, 'hosts')}, lab.hosts is {hosts}; set one of them",
             )
         if total > _MAX_HOSTS:
             yield LayoutError("lab.islands", islands, f"these are {total} hosts; {_MAX_HOSTS} are the most")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.config.errors import LayoutError
+from engine.config.errors import LayoutError, several
 from engine.config.run_config import RunConfig
 from engine.schedules.registry import KINDS
 
@@ -16,8 +16,8 @@ def block_action_problems(config: RunConfig, blocks: int | None) -> Iterator[Lay
     memory = config.memory
     actions, budget = memory.block_actions, memory.budget_gib
     if actions is not None and blocks is not None and len(actions) != blocks:
-        remedy = f"the model has {blocks} blocks; give one action for each of them"
-        yield LayoutError(_ACTIONS, f"{len(actions)} actions", remedy)
+        remedy = f"the model has {several(blocks, 'blocks')}; give one action for each of them"
+        yield LayoutError(_ACTIONS, several(len(actions), "actions"), remedy)
     if budget is not None and actions is not None:
         yield LayoutError(
             _BUDGET, budget, "memory.block_actions says already what becomes of each block; leave one out"

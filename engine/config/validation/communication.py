@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.config.errors import LayoutError
+from engine.config.errors import LayoutError, several
 from engine.config.formulas.expert_rows import format_share, is_bucketed
 from engine.config.formulas.network import DATA, INSIDE
 from engine.config.layout import layout_of
@@ -159,7 +159,7 @@ def _chunk_rules(config: RunConfig) -> Iterator[LayoutError]:
         yield LayoutError(
             "overlap.tp_chunks",
             chunks,
-            f"must divide a rank's part of the sequence, {own:,} tokens; nearest legal: {nearest}",
+            f"must divide a rank's part of the sequence, {several(own, 'tokens')}; nearest legal: {nearest}",
         )
 
 
@@ -229,7 +229,7 @@ def _fragment_problems(config: RunConfig, layers: int | None) -> Iterator[Layout
     outer = config.outer
     most = outer.period if layers is None else min(layers, outer.period)
     if outer.fragments > most:
-        what = f"layers={layers} in rounds of {outer.period} steps"
+        what = f"layers={layers} in rounds of {several(outer.period, 'steps')}"
         yield LayoutError(
             "outer.fragments",
             outer.fragments,
@@ -241,7 +241,7 @@ def _fragment_problems(config: RunConfig, layers: int | None) -> Iterator[Layout
         yield LayoutError(
             "outer.overlap",
             outer.overlap,
-            f"the next fragment is sent {between} steps later, and one is under way at a time; "
+            f"the next fragment is sent {several(between, 'steps')} later, and one is under way at a time; "
             f"nearest legal: {between - 1}",
         )
 
@@ -278,9 +278,10 @@ def _lab_network_problems(config: RunConfig) -> Iterator[LayoutError]:
 def _island_problems(told: int | list[int], ranks: int) -> Iterator[LayoutError]:
     if isinstance(told, list):
         if sum(told) != ranks:
-            remedy = f"these are {sum(told)} devices, and this layout has {ranks} ranks; give as many"
+            these = several(sum(told), "devices")
+            remedy = f"these are {these}, and this layout has {several(ranks, 'ranks')}; give as many"
             yield LayoutError("network.island_devices", told, remedy)
     elif ranks % told:
         near = [size for size in range(1, ranks + 1) if ranks % size == 0]
-        remedy = f"must divide the {ranks} ranks; legal: {', '.join(map(str, near))}, or a list"
+        remedy = f"must divide the {several(ranks, 'ranks')}; legal: {', '.join(map(str, near))}, or a list"
         yield LayoutError("network.island_devices", told, remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.config.errors import LayoutError
+from engine.config.errors import LayoutError, several
 from engine.config.layout import accumulation
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
@@ -35,7 +35,7 @@ def _share_problems(stages: int, micro_batches: int, config: RunConfig) -> Itera
     """There is something to leave out, and every stage is trained enough."""
     share, most = config.schedule.skip_share, most_skips(stages, micro_batches)
     if config.parallel.pp == 1 or not most:
-        what = f"pp={config.parallel.pp}, {stages} stages and {micro_batches} micro-batches"
+        what = f"pp={config.parallel.pp}, {several(stages, 'stages')} and {several(micro_batches, 'micro-batches')}"
         remedy = f"with {what} nothing can be left out: that takes pp of 2, 3 stages and 2 micro-batches; set it to 0"
         yield LayoutError(_FIELD, share, remedy)
         return

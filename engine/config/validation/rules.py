@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from engine.config import environment
-from engine.config.errors import LayoutError
+from engine.config.errors import LayoutError, several
 from engine.config.formulas import network
 from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.layout import Layout, layout_of
@@ -91,8 +91,8 @@ def _world_rules(config: RunConfig) -> Iterator[LayoutError]:
         yield LayoutError(
             "parallel.world_size",
             parallel.world_size,
-            f"dp={parallel.dp} x tp={parallel.tp} x pp={parallel.pp} x cp={parallel.cp} = {layout.world_size} ranks; "
-            "the degrees must multiply to the world size",
+            f"dp={parallel.dp} x tp={parallel.tp} x pp={parallel.pp} x cp={parallel.cp} = "
+            f"{several(layout.world_size, 'ranks')}; the degrees must multiply to the world size",
         )
 
 
@@ -102,7 +102,7 @@ def _placement_rules(config: RunConfig) -> Iterator[LayoutError]:
         return
     twice = next((device for device, times in Counter(given).items() if times > 1), None)
     if len(given) != ranks:
-        problem = f"places {len(given):,} ranks, and this layout has {ranks:,}"
+        problem = f"places {several(len(given), 'ranks')}, and this layout has {ranks:,}"
     elif twice is not None:
         problem = f"device {twice} is given to more than one rank"
     else:
@@ -322,7 +322,8 @@ def _stage_rules(config: RunConfig, layers: int | None) -> Iterator[LayoutError]
         yield LayoutError(
             "schedule.stage_layers",
             given,
-            f"{len(given)} stages with {sum(given)} layers; give {stages} numbers that add up to {layers}",
+            f"{several(len(given), 'stages')} with {several(sum(given), 'layers')}; "
+            f"give {several(stages, 'numbers')} with a sum of {layers}",
         )
 
 
@@ -360,7 +361,7 @@ def _memory_rules(config: RunConfig, blocks: int | None) -> Iterator[LayoutError
         yield LayoutError(
             "memory.recompute_layers",
             layers,
-            f"the largest stage has {most} layers; nearest legal: {most}, or leave it out for all of them",
+            f"the largest stage has {several(most, 'layers')}; nearest legal: {most}, or leave it out for all of them",
         )
     if memory.parameters == "bf16" and config.precision != "bf16":
         yield LayoutError(
@@ -394,9 +395,8 @@ def _rate_rules(train: Train) -> Iterator[LayoutError]:
         )
         yield LayoutError("train.learning_rate_warmup", rise, remedy)
     elif schedule != "constant" and train.steps <= rise and train.seconds is None:
-        remedy = (
-            f"all {train.steps} steps are warm-up, and nothing falls after it; lower learning_rate_warmup"
-        )
+        whole = "the only step is" if train.steps == 1 else f"all {train.steps} steps are"
+        remedy = f"{whole} warm-up, and nothing falls after it; lower learning_rate_warmup"
         yield LayoutError("train.learning_rate_schedule", schedule, remedy)
     if train.learning_rate_scaling != "none" and train.learning_rate_batch is None:
         remedy = "say in train.learning_rate_batch for which global batch train.learning_rate was chosen, or take none"
@@ -421,7 +421,7 @@ def _lab_rules(config: RunConfig) -> Iterator[LayoutError]:
     shape = network.shape_of(config.lab)
     if shape is not None and ranks % shape.hosts:
         field = "lab.islands" if config.lab.hosts is None else "lab.hosts"
-        yield _not_divisible(field, shape.hosts, f"the {ranks} ranks", ranks)
+        yield _not_divisible(field, shape.hosts, f"the {several(ranks, 'ranks')}", ranks)
     if config.device == "cuda":
         yield LayoutError("device", "cuda", "ranks of the lab run on the CPU; set device to auto or cpu")
 

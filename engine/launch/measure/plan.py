@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from engine.config.errors import several
 from engine.run.calibration.table import ARRAYS, Kind, Point
 from profilers.records.operations import calibrated_operations, is_message
 
@@ -45,7 +46,7 @@ class CurvePlan:
         """What is measured, in words for people."""
         words = {"gemm": f"{self.name} matrix products", "memory": f"memory {self.name}"}
         what = words.get(self.kind, self.name.replace("_", " "))
-        return f"{what}, {self.ranks:,} rank{'s' if self.ranks > 1 else ''}"
+        return f"{what}, {several(self.ranks, 'ranks')}"
 
 
 @dataclass(frozen=True, slots=True)

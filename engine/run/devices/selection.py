@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Protocol
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.formulas.network import shape_of
 from engine.config.run_config import RunConfig
 from engine.run.devices import torch_gpus
@@ -95,7 +95,7 @@ def choose(
             missing = answer.why_not(world_size)
     if missing is None:
         gpus = [_PART] if _PART in gpus else gpus
-        reason = f"{len(gpus):,} GPUs for {world_size:,} ranks, one each"
+        reason = f"{several(len(gpus), 'GPUs')} for {several(world_size, 'ranks')}, one each"
         return Devices("cuda", "nccl", reason, tuple(gpus[:world_size]))
     if config.device == "cuda":
         one_can = bool(gpus) if answer is None else answer.why_not(1) is None
@@ -111,9 +111,8 @@ def _too_few(driver: GpuSource, gpus: list[str], world_size: int) -> str | None:
     if gpus and len(gpus) >= world_size:
         return None
     library = "RCCL" if isinstance(driver, AmdSmi) else "NCCL"
-    return (
-        f"{len(gpus):,} GPUs{describe_hidden_gpus(driver)} for {world_size:,} ranks; {library} needs one each"
-    )
+    found, ranks = several(len(gpus), "GPUs"), several(world_size, "ranks")
+    return f"{found}{describe_hidden_gpus(driver)} for {ranks}; {library} needs one each"
 
 
 def visible(driver: GpuSource) -> list[int | None]:

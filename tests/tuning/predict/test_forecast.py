@@ -243,7 +243,7 @@ def test_this_machine_by_its_calibration() -> None:
     assert found.peak_flops == pytest.approx(1e11)
     assert found.target.calibrated.constants.gemm_share == 1.0
     assert any("this machine's" in note for note in found.notes)
-    with pytest.raises(InputError, match="at most 1 devices"):
+    with pytest.raises(InputError, match="at most 1 device"):
         forecast(parse({"parallel": {"dp": 2}}), here)
 
 

@@ -27,9 +27,9 @@ def summary(exposed: float = 0.0, tokens: int = 2048, **more: Any) -> dict[str, 
     }
 
 
-def uplink(share: float) -> list[dict[str, Any]]:
+def uplink(share: float, *ranks: int) -> list[dict[str, Any]]:
     """A host's interface and an island's, the latter used so much."""
-    rows = [("data", [0], 0.1), ("uplink", [0, 1], share)]
+    rows = [("data", [0], 0.1), ("uplink", list(ranks), share)]
     return [
         {"interface": name, "ranks": ranks, "sent_utilization": used, "received_utilization": None}
         for name, ranks, used in rows
@@ -38,9 +38,9 @@ def uplink(share: float) -> list[dict[str, Any]]:
 
 def test_what_is_saved_and_paid_is_told_in_the_order_of_its_size() -> None:
     fast = summary(
-        0.05, phases={"bubble": 0.1}, wire=1e6, interfaces=uplink(0.4), axes={"dp": 0.01, "pp": 0.04}
+        0.05, phases={"bubble": 0.1}, wire=1e6, interfaces=uplink(0.4, 2), axes={"dp": 0.01, "pp": 0.04}
     )
-    slow = summary(2.0, wire=12e6, interfaces=uplink(0.95))
+    slow = summary(2.0, wire=12e6, interfaces=uplink(0.95, 0, 1))
     found = winner_explanation.compare(fast, slow, "pp=2", "dp=4", "baseline")
     assert [part.name for part in found.parts[:3]] == ["waiting for dp", "pipeline bubble", "waiting for pp"]
     assert [round(part.saved, 6) for part in found.parts[:3]] == [1.99, -0.1, -0.04]
@@ -49,7 +49,7 @@ def test_what_is_saved_and_paid_is_told_in_the_order_of_its_size() -> None:
     assert said == (
         "Compared with the baseline (dp=4), a step of 2,048 tokens takes 461.0 ms instead of 2.31 s; "
         "saved: waiting for dp 1.99 s (2.00 s to 10.0 ms); paid: pipeline bubble 100.0 ms (0.0 ms to 100.0 ms); "
-        "a rank sends 1 MB a step instead of 12 MB; its busiest link (uplink of ranks 0, 1) is 40 % used, the other's "
+        "a rank sends 1 MB a step instead of 12 MB; its busiest link (uplink of rank 2) is 40 % used, the other's "
         "(uplink of ranks 0, 1) 95 % and so full."
     )
 

@@ -78,6 +78,11 @@ def test_one_of_several_things_has_no_plural() -> None:
     ]
 
 
+def test_ranks_that_are_named_are_one_or_several() -> None:
+    assert [words.named_ranks(ranks) for ranks in ([2], [0, 1])] == ["rank 2", "ranks 0, 1"]
+    assert words.named_ranks(range(10)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+
+
 def test_a_point_reads_as_layout_and_knobs() -> None:
     values = {"parallel.dp": 4, "parallel.tp": 1, "batch.micro_batch": 8, "compression.ratio": 0.0123456789}
     assert words.point(values) == "dp4, micro-batch 8, ratio 0.01235"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from tuning.spec.study_file import StudyFile
 
 FIELD = "budget.wall_seconds"
@@ -44,7 +44,7 @@ class Allowance:
         """Why a trial with so many steps after so many seconds is through; empty if it is not."""
         if steps < self.least or seconds < self.share:
             return ""
-        return f"ended after {steps} steps: {self.share:.0f} s of {FIELD}={self.whole:g} are its share"
+        return f"ended after {several(steps, 'steps')}: {self.share:.0f} s of {FIELD}={self.whole:g} are its share"
 
     def no_room(self, seconds: float, steps: int, first: float | None) -> InputError | None:
         """What is said once a baseline has taken so long that no other trial fits in beside it, with what it would
@@ -56,7 +56,7 @@ class Allowance:
             took, length = f"told of no step for {seconds:.0f} s", seconds
         else:
             length = first + (self.least - 1) * (seconds - first) / steps
-            took = f"takes about {length:.0f} s for {self.least} steps, {first:.0f} of them to the first"
+            took = f"takes about {length:.0f} s for {several(self.least, 'steps')}, {first:.0f} of them to the first"
         more = "more than" if first is None else "at least"
         remedy = (
             f"no trial fits in beside the command as it is, which {took}; give {more} {_to_tens(3 * length)}, "

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.run_config import RunConfig
 from engine.launch import ending as kernel
 from engine.lifecycle import finish, note_ranks, note_start, summary_of
@@ -237,7 +237,7 @@ class Trial:
         patience = train.step_timeout_seconds * (1.0 if self.steps else STARTING)
         last = tuple(self._tail)[-verdict.KEPT_LINES :]
         if now - heard > patience:
-            where = f"after {self.steps} steps" if self.steps else "and never one"
+            where = f"after {several(self.steps, 'steps')}" if self.steps else "and never one"
             stopped = ranks.stopped
             who = f"; rank {stopped} is stopped" if stopped is not None else ""
             words = f"the trainer told of no step for {patience:g} s, {where}{who}"
@@ -248,7 +248,7 @@ class Trial:
             if self.no_room is not None:
                 return RunOutcome(Ending.TIMED_OUT, str(self.no_room), None, None, last)
         if now - began > train.timeout_seconds:
-            words = f"longer than train.timeout_seconds={train.timeout_seconds:g}, after {self.steps} steps"
+            words = f"longer than train.timeout_seconds={train.timeout_seconds:g}, after {several(self.steps, 'steps')}"
             return RunOutcome(Ending.TIMED_OUT, words, None, None, last)
         return None
 
@@ -257,7 +257,9 @@ class Trial:
         train = self._config.train
         least = train.warmup + max(3, (train.steps - train.warmup) // 2)
         if end.code == 0 and self.steps >= least:
-            return RunOutcome(Ending.COMPLETED, f"the trainer ended by itself after {self.steps} steps")
+            return RunOutcome(
+                Ending.COMPLETED, f"the trainer ended by itself after {several(self.steps, 'steps')}"
+            )
 
         def was_killed_for_memory(pid: int | None) -> bool:
             return kernel.count() > killed_before if pid is None else kernel.was_killed(pid, killed_before)

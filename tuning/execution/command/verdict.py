@@ -9,6 +9,7 @@ import re
 import signal
 from collections.abc import Callable, Sequence
 
+from engine.config.errors import several
 from engine.launch.ending import SENT_FROM_OUTSIDE
 from engine.run.outcome import Ending, RunOutcome, ending_named_in
 from tuning.execution.command.process import Exit
@@ -43,7 +44,7 @@ def classify_exit(
     if cause or (code == -signal.SIGKILL and killed_for_memory(pid)):
         words = f"the trainer ran out of memory: {cause}" if cause else _KERNEL
         return RunOutcome(Ending.OOM, _shorten(words), rank, None, last)
-    where = f", after {steps} steps" if steps else ", before its first step"
+    where = f", after {several(steps, 'steps')}" if steps else ", before its first step"
     said = refusal(lines)
     if said and not steps:
         return RunOutcome(Ending.ILLEGAL, _shorten(f"the trainer refuses: {said}"), rank, None, last)
@@ -108,7 +109,7 @@ def _without_failure(end: Exit, last: tuple[str, ...], steps: int) -> RunOutcome
         return RunOutcome(Ending.CRASHED, f"{words}: start the trainer in the foreground", None, None, last)
     if not steps:
         return RunOutcome(Ending.ILLEGAL, _NO_STEP, None, None, last)
-    words = f"the trainer ended well after {steps} steps, fewer than are measured"
+    words = f"the trainer ended well after {several(steps, 'steps')}, fewer than are measured"
     if end.left:
         words += f", and left {', '.join(dict.fromkeys(end.left))} running: start it in the foreground"
     return RunOutcome(Ending.ILLEGAL, words, None, None, last)

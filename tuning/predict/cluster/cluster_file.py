@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from engine.config.errors import InputError, remedy_of
+from engine.config.errors import InputError, remedy_of, several
 from engine.run.calibration import host_links
 from profilers.records.operations import named_in_nccl
 from tuning.predict.cluster.csv_table import GIGA, read
@@ -162,7 +162,10 @@ def build(file: ClusterFile, find: Finder, folder: Path, nodes: int | None = Non
     links = host_links.read_links(folder / file.links) if file.links else None
     count = sum(group.nodes for group in groups)
     if links is not None and len(links.hosts) != count:
-        remedy = f"joins {len(links.hosts):,} hosts, and {file.name} has {count:,} nodes: measure all of them"
+        remedy = (
+            f"joins {several(len(links.hosts), 'hosts')}, and {file.name} has {several(count, 'nodes')}: "
+        )
+        remedy += "measure all of them"
         raise InputError("links", file.links, remedy)
     sources = dict(_sources(file, groups))
     return Cluster(file.name, groups, across, sources, measured, host_links=links)

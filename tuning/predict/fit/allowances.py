@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.config.errors import several
 from tuning.predict.fit.calibrate import small_sample_factor
 from tuning.predict.fit.least_squares import fit
 from tuning.predict.model.cases import Array
@@ -50,7 +51,7 @@ def learn_allowance(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
     """From at least ``LEAST`` configurations, of which there were so many runs."""
     held, error = fit_allowance(peaks, on_cpu), cross_validation_error(peaks, on_cpu)
     share = held.scale - 1
-    words = f"learned from {runs:,} runs, left-out error ±{100 * math.expm1(error):.0f} %"
+    words = f"learned from {several(runs, 'runs')}, left-out error ±{100 * math.expm1(error):.0f} %"
     error *= small_sample_factor(max(2, len(np.unique(peaks.groups))))
     context, ends = ON_GPU.context_bytes, (ON_GPU.least_context_bytes, ON_GPU.most_context_bytes)
     said = f"memory: counted bytes {100 * share:+.1f} % as the allocator's peak, {words}"

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.layout import Layout
 from tuning.predict.placement.links import Bools, Floats, Ints, Links
 from tuning.predict.placement.stage_layers import slowest_stage, split_layers
@@ -108,7 +108,7 @@ class Costs:
     def __post_init__(self) -> None:
         ranks = self.layout.world_size
         if ranks != self.links.devices:
-            remedy = f"the layout has {ranks} ranks; give a cluster of as many devices"
+            remedy = f"the layout has {several(ranks, 'ranks')}; give a cluster of as many devices"
             raise InputError("cluster", self.links.devices, remedy)
         if self.work is not None and len(self.work.layer_seconds) != ranks:
             raise InputError(

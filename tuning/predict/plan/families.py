@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.config.errors import several
 from tuning.predict.answer import WORDS, percent
 from tuning.predict.forecast import columns, terms
 from tuning.predict.model import headroom
@@ -142,7 +143,7 @@ def _illegal(space: Space, axis: str, value: int) -> str:
             if size % value:
                 return f"{size:,} {what} do not divide"
     if axis == "pp" and value > shape.layers:
-        return f"more stages than {shape.layers:,} layers"
+        return f"more stages than {several(shape.layers, 'layers')}"
     if axis == "dp" and batch % value:
         return f"{batch:,} sequences do not divide"
     if axis == "chunks":

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.run_config import RunConfig
 from tuning.predict import answer
 from tuning.predict.answer import Forecast
@@ -115,7 +115,7 @@ def look(space: Space, target: Target) -> LayoutTable:
     if not parts:
         batch = space.base.batch.global_batch
         remedy = "no legal layout of these ranks: change the global batch, the ranks or the model's sizes"
-        raise InputError("batch.global_batch", batch, f"{space.ranks:,} ranks: {remedy}")
+        raise InputError("batch.global_batch", batch, f"{several(space.ranks, 'ranks')}: {remedy}")
     return LayoutTable(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from engine.config import environment
+from engine.config.errors import several
 from engine.config.layout import layout_of
 from workbench.analysis.studies import StudyDocument
 from workbench.export import torchrun
@@ -19,7 +20,7 @@ from workbench.export.formats.slurm import nodes_of
 from workbench.home.runs import RunView
 
 _HEAD = """\
-# Trains config.json again on {ranks} ranks: kubectl create -f trainjob.yaml
+# Trains config.json again on {on_ranks}: kubectl create -f trainjob.yaml
 # Set image to one that has Python with the package training-workbench. The run folder is in /tmp/runs of the first pod:
 # mount a volume there to keep it. Needs Kubeflow Trainer 2 and its runtime torch-distributed.
 """
@@ -55,7 +56,9 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
         "metadata": {"name": _name(exported.name)},
         "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
     }
-    text = _HEAD.format(ranks=layout_of(config).world_size) + yaml.safe_dump(job, sort_keys=False)
+    text = _HEAD.format(on_ranks=several(layout_of(config).world_size, "ranks")) + yaml.safe_dump(
+        job, sort_keys=False
+    )
     return torchrun.replace_script(
         exported, "trainjob.yaml", text, "`kubectl create -f trainjob.yaml` trains it again"
     )

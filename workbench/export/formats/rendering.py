@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.config.presets import FIELD, is_decoder
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
@@ -21,7 +21,7 @@ _README = """\
 
 The configuration that run `{run}` trained{of_study}, for {title}.
 
-- `{file}`: the trainer's own file; `./run.sh {arguments}` starts it on {ranks} ranks
+- `{file}`: the trainer's own file; `./run.sh {arguments}` starts it on {on_ranks}
 - `provenance.json`: run, study, measured numbers with their intervals, versions, and what is lost below
 - Measured by this project's engine: {measured}. Measure again: another trainer has another speed.
 - Keys are those of {package}. *guarded*: this file passed this project's checks of names, values and divisibility.
@@ -58,7 +58,9 @@ def render_format(form: Format, view: RunView, study: StudyDocument | None = Non
         "run.sh": form.launch.script(form.file, ranks, view.id, exports_of(config)),
         **hooks.files(config, losses),
         "provenance.json": dumps(provenance(found).as_dict() | told) + "\n",
-        "README.md": _README.format(**_words(form, view, losses), name=name, ranks=ranks),
+        "README.md": _README.format(
+            **_words(form, view, losses), name=name, on_ranks=several(ranks, "ranks")
+        ),
     }
     return Bundle(name, files, frozenset({"run.sh"}), losses)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.config.errors import several
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from workbench.analysis.studies import StudyDocument
@@ -13,7 +14,7 @@ from workbench.home.runs import RunView
 MOST_RANKS_A_NODE = 8
 _JOB = """\
 #!/usr/bin/env bash
-# Trains config.json again on {ranks} ranks: {layout}.
+# Trains config.json again on {on_ranks}: {layout}.
 #   sbatch job.sbatch [--out FOLDER]      where the run folder goes; default ./runs where it was submitted
 # Another number of nodes: sbatch --nodes=N job.sbatch, if it divides the ranks. Partition and account are the site's.
 # PYTHON names an interpreter that has the package training-workbench on every node; default: python3.
@@ -59,6 +60,7 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     where, (nodes, each) = layout_of(config), nodes_of(config)
     job = _JOB.format(
         ranks=where.world_size,
+        on_ranks=several(where.world_size, "ranks"),
         layout=f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
         name="".join(letter for letter in exported.name if letter.isalnum() or letter in "-_."),
         nodes=nodes,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.config.errors import several
+
 #: Starts ranks on this host; ``where`` says which hosts there are.
 _WHERE = """\
 if (( NNODES == 1 )); then
@@ -16,7 +18,7 @@ fi
 """
 _HEAD = """\
 #!/usr/bin/env bash
-# Starts {what} on {ranks} ranks with {file}, from run {run}.
+# Starts {what} on {on_ranks} with {file}, from run {run}.
 #   ./run.sh {arguments}
 # On several machines, start it on each with the same values but for NODE_RANK:
 #   NNODES=2 NODE_RANK=0 MASTER_ADDR=first.machine MASTER_PORT=29500 ./run.sh ...
@@ -53,6 +55,7 @@ class Launch:
         """The text of ``run.sh``; ``exports`` are its lines that set variables."""
         needed = _NEEDED.format(needs=self.needs) if self.needs else ""
         words = {"what": self.what, "arguments": self.arguments, "file": file, "ranks": ranks, "run": run}
+        words["on_ranks"] = several(ranks, "ranks")
         return _HEAD.format(needed=needed, exports=exports, **words) + self.end + "\n"
 
 

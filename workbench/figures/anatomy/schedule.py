@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
+from engine.config.errors import several
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of, skips_of
 from engine.schedules.actions import Costs, Plan, Work
@@ -69,12 +70,12 @@ class ScheduleSeries(NamedTuple):
     @property
     def title(self) -> str:
         """What is drawn, with its two figures of merit."""
-        sizes = f"{self.ranks} ranks x {self.chunks} chunk{'s' * (self.chunks > 1)}"
+        sizes = f"{several(self.ranks, 'ranks')} x {several(self.chunks, 'chunks')}"
         peak = max(self.in_flight)
         visits = self.ranks * self.chunks * self.micro_batches
         gone = f", {self.left_out} of {visits} visits of stages left out" if self.paths else ""
         return (
-            f"{self.kind}: {sizes}, {self.micro_batches} micro-batches{gone}; "
+            f"{self.kind}: {sizes}, {several(self.micro_batches, 'micro-batches')}{gone}; "
             f"bubble {100 * self.bubble_fraction:.0f} %, at most {peak:g} stage activations on a rank"
         )
 

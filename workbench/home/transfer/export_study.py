@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from engine.checkpoint.checkpoint_folder import CHECKPOINTS
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
 from engine.run import run_folder
 from engine.run.calibration import fingerprint
 from tuning.storage import study_folder
@@ -53,7 +53,8 @@ def lines(
     here = set(runs)
     gone = [run for run in dict.fromkeys(trial.run for trial in state.trials if trial.run) if run not in here]
     if gone:
-        found.append(f"{len(gone)} runs whose folders are not in this home, such as {gone[0]}")
+        runs_gone = "1 run whose folder is" if len(gone) == 1 else f"{len(gone):,} runs whose folders are"
+        found.append(f"{runs_gone} not in this home, such as {gone[0]}")
     missing = [name for name in state.continues if name not in studies]
     if missing:
         found.append(
@@ -63,7 +64,10 @@ def lines(
         f"study {one.study}: what this one inherited of it is in its journal" for one in state.inherited
     ]
     waiting = _count_unanswered(home / study_folder.STUDIES / studies[-1], state)
-    return (*found, *([f"{waiting} commands that nobody has answered yet"] if waiting else []))
+    return (
+        *found,
+        *([f"{several(waiting, 'commands')} that nobody has answered yet"] if waiting else []),
+    )
 
 
 def bytes_of_records(home: Path, runs: list[str]) -> int:

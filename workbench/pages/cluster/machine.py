@@ -198,7 +198,8 @@ def _selftest_state(last: Selftest) -> None:
             missing = len(last.asked) - len(last.checks)
             st.badge(f"{missing} without a result", icon=":material/stop_circle:", color="orange")
         when = f"Started {words.date_text(last.started_unix)}, {words.age_text(last.started_unix)}"
-        summary = f"{when}, took {words.seconds(last.seconds)}, {last.ranks} ranks, device {last.device}"
+        where = f"{words.several(last.ranks, 'ranks')}, device {last.device}"
+        summary = f"{when}, took {words.seconds(last.seconds)}, {where}"
         st.caption(summary, width="content")
 
 

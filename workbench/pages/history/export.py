@@ -143,7 +143,9 @@ def _losses(exported: Bundle, target: targets.Target) -> None:
         st.caption(f"Keys of {facts['checked_against']}. {checks}.")
     if not exported.losses:
         return
-    st.markdown(f"**{len(exported.losses)} settings are not in it**")
+    st.markdown(
+        f"**{'1 setting is' if len(exported.losses) == 1 else f'{len(exported.losses)} settings are'} not in it**"
+    )
     rows = {
         "setting": [loss.setting for loss in exported.losses],
         "value": [words.value(loss.value) for loss in exported.losses],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from engine.config.errors import several
 from engine.config.layout import RANKS
 from profilers.model.rows import PlanRow
 from profilers.model.run_summary import RunSummary
@@ -53,6 +54,6 @@ def draw_plans(plans: list[PlanRow]) -> None:
     st.caption(f":material/compress: {step.compression_plan(last)}.")
     number_table(step.compression_plan_columns(plans), "run-plan-table")
     if last.layers:
-        with st.expander(f"Values of {len(last.layers):,} layers"):
+        with st.expander(f"Values of {several(len(last.layers), 'layers')}"):
             values = [f"{value:.3g}" for value in last.layers.values()]
             table({"layer": list(last.layers), last.method: values}, "run-plan-layers", {})

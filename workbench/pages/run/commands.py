@@ -180,7 +180,7 @@ def _finished_trace(folder: Path, trace: Trace) -> None:
 
 
 def _files(folder: Path, trace: Trace, first: int) -> None:
-    ranks = f"{len(trace.files)} rank{'s' if len(trace.files) > 1 else ''}"
+    ranks = words.several(len(trace.files), "ranks")
     title, button = st.columns([3, 1], vertical_alignment="center")
     title.markdown(f"**{words.steps(first, trace.done).capitalize()}**, {ranks}")
     try:

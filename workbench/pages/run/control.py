@@ -78,7 +78,8 @@ def _check_config(chosen: str, text: str) -> tuple[RunConfig | None, str]:
 def _meaning(config: RunConfig) -> str:
     degrees = config.parallel.model_dump()
     ranks = words.layout({name: degrees[name] for name in ("dp", "tp", "pp", "cp", "ep", "zero_stage")})
-    return f"{ranks}, {config.train.steps:,} steps of {config.batch.global_batch:,} sequences"
+    steps = words.several(config.train.steps, "steps")
+    return f"{ranks}, {steps} of {words.several(config.batch.global_batch, 'sequences')}"
 
 
 def _start(config: RunConfig) -> None:

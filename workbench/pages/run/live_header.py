@@ -113,7 +113,7 @@ def _numbers(snapshot: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, t
     exposed = _exposed_share(recent) if count else None
     tokens = _tokens_per_step(snapshot, recent)
     left = (wanted - done) * step_seconds if step_seconds and goes_on else None
-    note = f"mean of the last {count} steps" if count else ""
+    note = f"mean of the last {words.several(count, 'steps')}" if count else ""
     return {
         "Step": (f"{done:,} of {wanted:,}" if wanted else f"{done:,}", _time_left(snapshot, left)),
         "Step time": (words.seconds(step_seconds), note),

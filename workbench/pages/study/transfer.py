@@ -78,7 +78,8 @@ def _import(data: bytes, name: str) -> None:
     if found is None:
         st.error(words.escape(jobs.last_error(job)), icon=":material/error:")
         return
-    said = f"{found['study']} is here with {found['trials']} trials and {found['runs']} runs"
+    trials, runs = words.several(found["trials"], "trials"), words.several(found["runs"], "runs")
+    said = f"{found['study']} is here with {trials} and {runs}"
     st.session_state["study-imported"] = [said, *found["notes"]]
     st.session_state["study-imports"] = st.session_state.get("study-imports", 0) + 1
     st.query_params["id"] = found["study"]

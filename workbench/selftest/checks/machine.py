@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from engine.config.errors import several
 from engine.config.run_config import RunConfig
 from engine.run.calibration import fingerprint
 from engine.run.devices import selection
@@ -46,7 +47,9 @@ def machine(bench: Bench) -> Verdict:
     shown = len(selection.visible(driver))
     usable = _usable(shown)
     if bench.device != "cpu" and shown and not usable:
-        wrong.append(f"the driver shows {shown} GPUs, and none can be used: {bench.why_not_cuda()}")
+        wrong.append(
+            f"the driver shows {several(shown, 'GPUs')}, and none can be used: {bench.why_not_cuda()}"
+        )
     measured: dict[str, Number] = {"gpus_shown_count": shown, "gpus_usable_count": usable}
     return verdict_of(wrong, _words(checks, usable, selection.describe_hidden_gpus(driver)), measured)
 
@@ -66,7 +69,10 @@ def nvml(bench: Bench) -> Verdict:
         time.sleep(_EVERY_SECONDS)
     missing, driver = library.missing, library.driver_version
     library.close()
-    bench.keep(TAPE, tape.recording(f"{len(shown)} GPUs, driver {driver}. Written by workbench selftest."))
+    bench.keep(
+        TAPE,
+        tape.recording(f"{several(len(shown), 'GPUs')}, driver {driver}. Written by workbench selftest."),
+    )
     bench.keep("missing.txt", "".join(f"{line}\n" for line in missing))
     wrong = [
         f"GPU {gpu} tells no {name}"
@@ -77,7 +83,9 @@ def nvml(bench: Bench) -> Verdict:
     slowest = max((wall for spans in tape.seconds.values() for wall, _ in spans), default=0.0)
     measured: dict[str, Number] = {"gpus_count": len(shown), "slowest_call_seconds": slowest}
     measured |= {f"gpu_{gpu}_fields_count": len(told) for gpu, told in fields.items()}
-    return verdict_of(wrong, f"{len(shown)} GPUs read; {len(missing)} functions not answered", measured)
+    return verdict_of(
+        wrong, f"{several(len(shown), 'GPUs')} read; {len(missing)} functions not answered", measured
+    )
 
 
 def versions() -> dict[str, Any]:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from engine.config.errors import several
 from engine.config.run_config import RunConfig
 from engine.run import progress, run_folder
 from engine.run.calibration.table import Calibration, Kind
@@ -47,7 +48,7 @@ def calibration(bench: Bench) -> Verdict:
     for curve in found.curves:
         points = [point.seconds for point in curve.points]
         if not points or not all(math.isfinite(seconds) and seconds > 0 for seconds in points):
-            wrong.append(f"{curve.name} on {curve.ranks} ranks has implausible times")
+            wrong.append(f"{curve.name} on {several(curve.ranks, 'ranks')} has implausible times")
     wanted: tuple[Kind, ...] = ("gemm", "memory", "collective", *(("transfer",) if device == "cuda" else ()))
     wrong += [f"no curve of kind {kind}" for kind in wanted if not found.select_curves(kind)]
     where = "GPUs" if device == "cuda" else "CPU ranks"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.config.errors import LayoutError
+from engine.config.errors import LayoutError, several
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 
@@ -28,7 +28,7 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
     experts = config.model.experts // config.parallel.ep * resolve(config.model).layers
     size, limit = slot_bytes(config), memory.limit_gib
     reasons = {
-        f"a model's ranks have no more than {experts} experts; choose fewer slots, or leave it out": slots
+        f"a model's ranks have no more than {several(experts, 'experts')}; choose fewer slots, or leave it out": slots
         > experts,
         f"take {slots * size / 2**30:.3g} GiB, and memory.limit_gib is {limit}; {_limit_remedy(limit, size)}": limit
         is not None

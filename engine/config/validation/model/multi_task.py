@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from engine.config.errors import LayoutError
+from engine.config.errors import LayoutError, several
 from engine.config.formulas.task_ranks import task_batches
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
@@ -77,7 +77,9 @@ def _rank_problems(config: RunConfig) -> Iterator[LayoutError]:
         count = config.batch.global_batch // micro
         if count < dp:
             yield LayoutError(
-                "parallel.dp", dp, f"a batch has {count} micro-batches in all; choose at most {count}"
+                "parallel.dp",
+                dp,
+                f"a batch has {several(count, 'micro-batches')} in all; choose at most {count}",
             )
     elif dp % tasks and tasks % dp:
         remedy = (
@@ -87,7 +89,6 @@ def _rank_problems(config: RunConfig) -> Iterator[LayoutError]:
     else:
         least = min(task_batches(config)) // micro
         if least < dp // tasks:
-            remedy = (
-                f"the smallest task has {least} micro-batches for {dp // tasks} ranks; set it to proportional"
-            )
+            few, ranks = several(least, "micro-batches"), several(dp // tasks, "ranks")
+            remedy = f"the smallest task has {few} for {ranks}; set it to proportional"
             yield LayoutError(_RANKS, "even", remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.config.errors import LayoutError
+from engine.config.errors import LayoutError, several
 from engine.config.presets import FIELD, SHIPPED, facts_of
 from engine.config.run_config import RunConfig
 from engine.config.sections import Model
@@ -38,7 +38,9 @@ def workload_problems(config: RunConfig) -> Iterator[LayoutError]:
     if facts is not None and facts.own_step is not None:
         yield from _own_step_problems(config, facts.own_step)
         if facts.step_samples not in (None, config.batch.global_batch):
-            remedy = f"{model.workload} takes steps of {facts.step_samples} samples; set it to that"
+            remedy = (
+                f"{model.workload} takes steps of {several(facts.step_samples, 'samples')}; set it to that"
+            )
             yield LayoutError("batch.global_batch", config.batch.global_batch, remedy)
     if config.memory.recompute == "selective":
         remedy = "only the decoder knows its attention core; set it to full, or to none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from typing import Any
 
@@ -93,6 +94,11 @@ ROOMY = {
 #: Always turned: schedules are where a legal configuration could still go wrong.
 PIPELINE = ("parallel.pp", "schedule.kind", "schedule.chunks")
 LONGEST_LINE = 250
+#: One thing in the plural.
+WRONG_PLURAL = re.compile(
+    r"(?<![\w.,=/])1 (?:dp )?(actions|blocks|devices|experts|heads|hosts|layers|micro-batches|numbers|places|ranks|"
+    r"registers|samples|sequences|slots|stages|steps|tasks|tokens|values)\b"
+)
 #: Keys that are turned at once; with all of them next to nothing is legal.
 TURNED = (2, 4, 8, 16, len(CHOICES))
 
@@ -116,6 +122,7 @@ def judge(config: RunConfig) -> bool:
         assert chosen.micro_batches == accumulation(config)
         assert all(row.total_bytes > 0 for row in footprints(config))
     assert all(line and "\n" not in line and len(line) < LONGEST_LINE for line in found), found
+    assert not [line for line in found if WRONG_PLURAL.search(line)], found
     return not found
 
 
@@ -149,6 +156,14 @@ def test_what_is_illegal_still_has_a_summary() -> None:
     for island in (4, 5):
         sizes = {"model": {"experts": 12}, "parallel": {"dp": 6, "ep": 6, "ep_island": island}}
         summary_of_refused(parse(sizes), "none")
+
+
+def test_one_of_a_list_is_no_plural() -> None:
+    actions = parse({"model": {"layers": 2}, "memory": {"block_actions": ["keep"]}})
+    (line,) = map(str, problems(actions))
+    assert line == "memory.block_actions='1 action': the model has 2 blocks; give one action for each of them"
+    (line,) = map(str, problems(parse({"model": {"layers": 2}, "schedule": {"stage_layers": [1]}})))
+    assert line == "schedule.stage_layers=[1]: 1 stage with 1 layer; give 1 number with a sum of 2"
 
 
 @pytest.mark.parametrize("model", [{"tied_embeddings": True}, {"layer_groups": 1}])

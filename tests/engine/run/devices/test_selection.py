@@ -59,7 +59,7 @@ def test_a_run_states_the_gpus_that_it_gets(nvml: Nvml, monkeypatch: pytest.Monk
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", SECOND)
     few = selection.choose(auto, 2, nvml)
     assert (few.kind, few.names) == ("cpu", ())
-    assert few.reason == "1 GPUs (CUDA_VISIBLE_DEVICES hides 1 more) for 2 ranks; NCCL needs one each"
+    assert few.reason == "1 GPU (CUDA_VISIBLE_DEVICES hides 1 more) for 2 ranks; NCCL needs one each"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(InputError, match="CUDA_VISIBLE_DEVICES hides 2 more"):
         selection.choose(parse({}).with_values({"device": "cuda"}), 1, nvml)

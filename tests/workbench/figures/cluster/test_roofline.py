@@ -94,4 +94,4 @@ def test_more_ranks_than_were_calibrated_have_no_roof_and_it_is_said() -> None:
         RunConfig().with_values({"parallel.dp": 2}), SUMMARY, calibrations.calibration(), None
     )
     assert (series.peak, series.products) == (None, [])
-    assert "at most 1 devices" in roofline.roofline_note(series)
+    assert "at most 1 device" in roofline.roofline_note(series)

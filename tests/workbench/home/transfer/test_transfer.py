@@ -117,7 +117,7 @@ def test_a_study_that_goes_on_is_taken_as_far_as_it_is(own_home: Furnished, tmp_
         file.write(b'{"at_unix": 1.0, "kind": "propo')
     send(own_home.home / "studies" / NAME, "pause", by="test")
     packed = export_study.pack(own_home.home, NAME, tmp_path / "q.zip")
-    assert packed.left_out[-1] == "1 commands that nobody has answered yet"
+    assert packed.left_out[-1] == "1 command that nobody has answered yet"
     import_study.unpack(tmp_path / "b", tmp_path / "q.zip")
     assert (tmp_path / "b" / JOURNAL).read_bytes() == whole
     status = run_folder.read_json(tmp_path / "b" / "studies" / NAME / "status.json") or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engine.config.errors import several
 from tuning.spec.trainers.facts import Argument, TrainerKind, Value, count, divisors, line, nearest_values
 from tuning.spec.trainers.invocation import Invocation
 from tuning.spec.trainers.kinds.any_trainer import EVERY_STEP, THREADS
@@ -79,7 +80,11 @@ def _with_ds_micro_batch(command: Invocation, value: Value) -> Invocation:
 
 def _ds_whole(today: Invocation, values: Mapping[str, Value]) -> str:
     whole, size = _ds_sequences(today), count(values["micro_batch"])
-    return "" if whole % size == 0 else f"a step has {whole} sequences of each rank, no multiple of {size}"
+    return (
+        ""
+        if whole % size == 0
+        else f"a step has {several(whole, 'sequences')} of each rank, no multiple of {size}"
+    )
 
 
 def _ds_for_trials(command: Invocation) -> Invocation:

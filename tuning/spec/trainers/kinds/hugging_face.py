@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from engine.config.errors import several
 from tuning.spec.trainers.facts import (
     Argument,
     Tokens,
@@ -65,7 +66,11 @@ def _with_micro_batch(command: Invocation, value: Value) -> Invocation:
 
 def _whole_accumulation(today: Invocation, values: Mapping[str, Value]) -> str:
     whole, size = _sequences(today), count(values["micro_batch"])
-    return "" if whole % size == 0 else f"a step has {whole} sequences of each rank, no multiple of {size}"
+    return (
+        ""
+        if whole % size == 0
+        else f"a step has {several(whole, 'sequences')} of each rank, no multiple of {size}"
+    )
 
 
 def _uses_deepspeed(command: Invocation) -> bool:
