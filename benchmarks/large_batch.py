@@ -29,7 +29,7 @@ from benchmarks import _table as table
 from engine.config.run_config import RunConfig, parse
 from engine.run.outcome import Ending
 from engine.session import Session
-from profilers.analysis.events import LENGTH_EVENT, VALIDATION_EVENT, RunRecords
+from profilers.analysis.events import VALIDATION_EVENT, RunRecords
 from profilers.model.run_summary import RunSummary
 
 KEPT = table.RESULTS / "large_batch.json"
@@ -102,17 +102,7 @@ def _measured(config: RunConfig, name: str) -> dict[str, float]:
     if not held_out:
         return _told(summary)
     ends = {"first_loss": held_out[0], "last_loss": held_out[-1]}
-    announced = [one.data["step"] for one in events if one.kind == LENGTH_EVENT]
-    if announced:
-        ends["late"] = _beyond_pace(summary, announced[-1]) + held_out[-1] - held_out[0]
     return _told(summary) | ends
-
-
-def _beyond_pace(summary: RunSummary, announced: int) -> float:
-    """Seconds that the steps from the one at which a run's length was last told took beyond as many earlier ones."""
-    begin = announced - (summary.measured_from_step or 0)
-    early, late = summary.step_samples[:begin], summary.step_samples[begin:]
-    return sum(late) - len(late) * float(np.mean(early)) if early else 0.0
 
 
 def _told(summary: RunSummary) -> dict[str, float]:
@@ -241,12 +231,6 @@ def _ends(what: str, found: Sequence[tuple[dict[str, float], float]]) -> list[li
         alike = f"{sum(abs(one) <= 1 for one in moved)} of {len(moved)} within one step"
         told = "the loss at their end beside the one before their first step"
         rows.append([told, alike, _steps(moved), "what nobody can foretell"])
-    known = [(one["used"] - seconds - one["late"]) / one["step"] for one, seconds in found if "late" in one]
-    if known:
-        told = "without what that loss and the steps since the length was told took beyond what was foretold"
-        kept = sum(abs(one) <= 1 for one in known)
-        verdict = "kept" if kept == len(found) else "not kept by all"
-        rows.append([told, f"{kept} of {len(found)} within one step", _steps(known), verdict])
     return rows
 
 

@@ -19,7 +19,7 @@ from engine.comm.context import RankContext
 from engine.comm.store import RankStore
 from engine.config.errors import InputError, WorkbenchError
 from engine.config.formulas.task_ranks import deal
-from engine.config.formulas.time_budget import OverheadSeconds, longest
+from engine.config.formulas.time_budget import OverheadSeconds, nearest
 from engine.config.layout import mean_accumulation, round_steps
 from engine.config.run_config import RunConfig
 from engine.model.stage import Samples
@@ -413,11 +413,8 @@ class RunLength:
         a_step = pace * self._rank.step_config.batch.global_batch
         config, period = self._rank.config, round_steps(self._rank.config)
         due = OverheadSeconds(validation, a_step if save is None else save)
-        # To the nearest step, before or after its time.
-        fits = longest(config, step, left + a_step / 2, pace, due)
-        length = max(step, fits // period * period)
-        planned = config.train.steps
-        if abs(length - planned) > _LENGTH_SHARE * planned or fits - step <= _PACE_STEPS:
+        length, planned = max(step, nearest(config, step, left, pace, due, period)), config.train.steps
+        if abs(length - planned) > _LENGTH_SHARE * planned or length - step <= _PACE_STEPS:
             self._rank.control.plan(step, length, period)
 
     def _follow(self, steps: int) -> None:

@@ -35,6 +35,11 @@ def sequences(config: RunConfig, first: int, last: int) -> int:
     return config.batch.ramp_from * parts
 
 
+def sequences_of_run(config: RunConfig, first: int, steps: int) -> int:
+    """Of all steps from ``first`` on of a run that has so many steps in all."""
+    return sequences(_of_steps(config, steps), first, steps)
+
+
 def steps_for(config: RunConfig, first: int, count: float) -> int:
     """How many steps in all a run has that from step ``first`` on takes at most ``count`` sequences more; its batch
     grows as that of a run of so many steps.
@@ -44,9 +49,7 @@ def steps_for(config: RunConfig, first: int, count: float) -> int:
     low, high = first, first + int(count) + 1  # a step takes one sequence or more
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (
-            (middle, high) if sequences(_of_steps(config, middle), first, middle) <= count else (low, middle)
-        )
+        low, high = (middle, high) if sequences_of_run(config, first, middle) <= count else (low, middle)
     return low
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from engine.config.formulas.batch_ramp import steps_for
+from engine.config.formulas.batch_ramp import sequences_of_run, steps_for
 from engine.config.run_config import RunConfig
 
 
@@ -36,3 +36,19 @@ def longest(config: RunConfig, step: int, left: float, pace: float, due: Overhea
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def nearest(
+    config: RunConfig, step: int, left: float, pace: float, due: OverheadSeconds, period: int = 1
+) -> int:
+    """The steps, whole rounds of ``period``, of the run that ends nearest to the seconds ``left`` from ``step`` on, and
+    at most one step after them: what is due with one round more can take longer than the round.
+    """
+
+    def beyond(length: int) -> float:
+        return pace * sequences_of_run(config, step, length) + due.seconds(config, step, length) - left
+
+    before = longest(config, step, left, pace, due) // period * period
+    after = before + period
+    over = beyond(after)
+    return after if over <= pace * config.batch.global_batch and over < -beyond(before) else before
