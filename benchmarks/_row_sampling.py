@@ -90,7 +90,7 @@ def scatter(steps: int) -> dict[str, dict[str, float]]:
     optimizer = torch.optim.AdamW(decoder.parameters(), lr=2e-3)
     for step in range(steps):
         inputs, targets = samples.training(8 * step, 8)
-        decoder.meet(step, 0, inputs, targets)
+        decoder.begin_micro_batch(step, 0, inputs, targets)
         decoder.loss(decoder(inputs), targets).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -99,7 +99,7 @@ def scatter(steps: int) -> dict[str, dict[str, float]]:
 
 def _recorded(decoder: Decoder, inputs: Tensor, targets: Tensor) -> dict[str, dict[str, float]]:
     """Of one micro-batch that goes through exactly, with the norms that training left."""
-    decoder.meet(0, 0, inputs, targets)
+    decoder.begin_micro_batch(0, 0, inputs, targets)
     assert decoder.sampler is not None and decoder.sampler.slots is not None
     slots, groups = decoder.sampler.slots.flatten(), _groups(decoder)
     decoder.keep(Activations())

@@ -33,8 +33,8 @@ import numpy as np
 from benchmarks import _frontier as frontier
 from benchmarks import _table as table
 from tuning.predict import target
-from tuning.predict.answer import Forecast
 from tuning.predict.forecast import forecasts
+from tuning.predict.forecast_document import Forecast
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks import _table
 from benchmarks._made_up import step_seconds
-from tuning.sampling.optuna_study import Index
+from tuning.sampling.optuna_study import OptunaStudy
 from tuning.search import policy
 from tuning.space.encoding import Encoding
 from tuning.space.first_tries import first_tries
@@ -73,7 +73,7 @@ def search(space: Space, name: str, seed: int, trials: int) -> Found:
     best = min(_seconds(space, point) for point in space.legal_points)
     random, visited, found = np.random.default_rng(seed), set[str](), list[float]()
     startup = policy.startup_trials(trials)
-    index, took = Index(Encoding(space), seed, startup, trials, name), list[float]()
+    index, took = OptunaStudy(Encoding(space), seed, startup, trials, name), list[float]()
     first = [space.baseline[0], *(point for point, _ in first_tries(space, trials))]
     for number in range(trials):
         began, params = time.process_time(), dict[str, Any]()

@@ -24,7 +24,7 @@ from optuna.samplers import NSGAIISampler
 from benchmarks import _several, _table
 from benchmarks._several import Problem
 from benchmarks._several_scores import AHEAD, SCORES, Kept, ahead, key, scores
-from tuning.sampling.optuna_study import Index
+from tuning.sampling.optuna_study import OptunaStudy
 from tuning.sampling.samplers import Evolution
 from tuning.search import policy
 from tuning.space.encoding import Encoding
@@ -79,7 +79,7 @@ class Search:
         self._problem, self._method, self._seed, self._budget = problem, method, seed, budget
         start = policy.startup_trials(budget)
         name: Any = RANDOM if method == RANDOM else TPE
-        self._index = Index(Encoding(problem.space), seed, start, budget, name, problem.aims)
+        self._index = OptunaStudy(Encoding(problem.space), seed, start, budget, name, problem.aims)
         if method in PARTS:
             self._evolve(PARTS[method])
         elif method == OPTUNA:

@@ -25,7 +25,7 @@ from tests.workbench.pages.conftest import (
     start_server,
 )
 from tests.workbench.pages.homes import full_home
-from workbench.home.remarks import change_remarks
+from workbench.home.notes import change_annotations
 
 WIDTHS = (1440, 800)
 #: Of a run's views those that the others do not show.
@@ -39,7 +39,7 @@ OPENED = {"tune-live": ("Changes", "Windows")}
 def pages(home: Path) -> dict[str, str]:
     """Name -> address of each page and view of a home that is written."""
     live, study = full_home(home), write_live(home)
-    change_remarks(
+    change_annotations(
         home / "studies" / study,
         "The run of the paper's table 3: int8 stays, topk forgets too much.",
         ["paper", "int8"],

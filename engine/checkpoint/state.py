@@ -21,7 +21,7 @@ from engine.parallel.data.replica import Extent
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class ShardSlice:
     """A box of the whole parameter, and the element of the piece at which its values begin; they are consecutive."""
 
     offsets: tuple[int, ...]
@@ -34,12 +34,12 @@ class Box:
         return math.prod(self.sizes)
 
 
-def boxes_of(extent: Extent, count: int) -> list[Box]:
+def shard_slices(extent: Extent, count: int) -> list[ShardSlice]:
     """The boxes of a piece of ``count`` elements, at most 2 n - 1 of them for n dimensions, in the piece's order."""
     boxes, first = [], 0
     for offsets, sizes in _boxes_of_range(extent.sizes, extent.start, extent.start + count):
         shifted = tuple(a + b for a, b in zip(extent.offsets, offsets, strict=True))
-        boxes.append(Box(shifted, sizes, first))
+        boxes.append(ShardSlice(shifted, sizes, first))
         first += math.prod(sizes)
     return boxes
 
@@ -86,7 +86,7 @@ class Part:
 
     def __init__(self, extent: Extent, flat: Tensor) -> None:
         self.extent, self.flat = extent, flat
-        self._boxes = {torch.Size(box.offsets): box for box in boxes_of(extent, flat.numel())}
+        self._boxes = {torch.Size(box.offsets): box for box in shard_slices(extent, flat.numel())}
 
     def size(self) -> torch.Size:
         """Shape of the whole."""
@@ -168,5 +168,5 @@ def box_values(value: Part | Tensor, index: MetadataIndex) -> Tensor:
     return value.box_values(index) if isinstance(value, Part) else value
 
 
-def _chunk(box: Box) -> ChunkStorageMetadata:
+def _chunk(box: ShardSlice) -> ChunkStorageMetadata:
     return ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))

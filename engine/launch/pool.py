@@ -21,7 +21,7 @@ from engine.launch.lab import lab, registry
 from engine.launch.lab.build import LabError
 from engine.launch.lab.links import LinkStates, describe_down_links
 from engine.launch.supervisor import Launch, Watch
-from engine.launch.workers import Servers, Worker
+from engine.launch.workers import ForkServers, Worker
 from engine.rank.worker import serve
 from engine.run import netns
 from engine.run.messages import CountedInterface, LabPlacement, RankTask
@@ -163,7 +163,7 @@ class LocalPool:
 
     def __init__(self, fresh_on_cpu: bool = False) -> None:
         self._fresh_on_cpu, self._most_runs = fresh_on_cpu, _RUNS_PER_WORKER
-        self._servers = Servers()
+        self._servers = ForkServers()
         self._workers: list[Worker] = []
         self._place: RankHosts | None = None
 

@@ -23,12 +23,12 @@ from typing import Any, Self, TypeVar
 import psutil
 import torch.distributed as dist
 
-from engine.comm.relay import Follower, RelayedProgress
+from engine.comm.progress_relay import Follower, RelayedProgress
 from engine.config.run_config import RunConfig
 from engine.launch.hang import HangWatch
-from engine.rank.environment_report import boot
+from engine.rank.environment_report import kernel_boot_id
 from engine.run import child_process, ownership, run_folder
-from engine.run.commands import OrderBook, stop_commanded
+from engine.run.commands import OrderQueue, stop_commanded
 from engine.run.progress import PAGE_OF_HOST, Progress
 from profilers.records.reader import HOST_PREFIX
 from profilers.records.writer import RecordWriter
@@ -124,7 +124,7 @@ class OrderTaker:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._progress = Progress(folder)
-        self._book = OrderBook(folder, self._progress)
+        self._book = OrderQueue(folder, self._progress)
 
     def pass_on(self) -> None:
         """Look for new ones."""
@@ -178,7 +178,7 @@ def own_location() -> ProcessLocation:
         numbers = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         numbers = ""
-    return ProcessLocation(os.getpid(), socket.gethostname(), f"{boot()} {numbers}")
+    return ProcessLocation(os.getpid(), socket.gethostname(), f"{kernel_boot_id()} {numbers}")
 
 
 def hosts_of(ranks: Sequence[ProcessLocation]) -> list[Host]:

@@ -18,7 +18,7 @@ from engine.launch import ending
 from engine.launch.ending import Death, NetworkWatch, decide, find_culprit, hanging_rank, overdue_outcome
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.workers import Worker
-from engine.run.commands import OrderBook
+from engine.run.commands import OrderQueue
 from engine.run.devices.selection import Devices
 from engine.run.messages import RankReport
 from engine.run.outcome import EarlyEnd, Ending, RunOutcome, StopAnswer
@@ -67,7 +67,7 @@ class Watch:
     ) -> None:
         self._launch, self._workers, self._deadline = launch, workers, deadline
         self._progress = Progress(launch.folder)
-        self._orders = OrderBook(launch.folder, self._progress)
+        self._orders = OrderQueue(launch.folder, self._progress)
         self._reports: dict[int, RankReport] = {}
         self._deaths: dict[int, Death] = {}
         self._oom_kills = ending.count()

@@ -66,7 +66,7 @@ _SWITCHING = threading.Lock()
 Variables = tuple[tuple[str, str], ...]
 
 
-class Servers:
+class ForkServers:
     """Starts processes with variables that were there when their program began, as the C library's allocator needs.
 
     A server loads torch once, in seconds; each process after that is a fork, in milliseconds.

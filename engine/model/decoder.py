@@ -313,9 +313,9 @@ class Decoder(Stage):
                 assert mixture.report is not None
                 if mixture.text is None or mixture.text.tokens:
                     mixture.load.add(mixture.report)
-        return self.turn(x)
+        return self.output_logits(x)
 
-    def turn(self, x: Tensor) -> Tensor:
+    def output_logits(self, x: Tensor) -> Tensor:
         """Logits of what the last block gives; what other stages give stays as it is."""
         if self.norm is not None and self.head is not None:
             (x,) = self.tp.select_axis("head").column_products(self.norm(x), (self.head,))
@@ -375,12 +375,12 @@ class Decoder(Stage):
         self.offload = activations.offload_of(self.numbers, self.offload)
         self._sample(activations)
 
-    def meet(self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor) -> None:
+    def begin_micro_batch(self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor) -> None:
         """Rows are told apart by the token that follows; slices are the same in all of a step."""
         if step != self._sliced_at and self._keep < 1:
             self._slice(step)
         if self.sampler is not None:
-            self.sampler.meet(step, micro_batch, targets)
+            self.sampler.begin_micro_batch(step, micro_batch, targets)
 
     def _sample(self, activations: Activations) -> None:
         """What blocks keep; norms of gradients are remembered anew."""

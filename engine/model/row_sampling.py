@@ -74,7 +74,7 @@ class RowSampler:
         #: Of the token that follows each one, [sequence / cp, batch]; None before the first micro-batch.
         self.slots: Tensor | None = None
 
-    def meet(self, step: int, micro_batch: int, following: Tensor) -> None:
+    def begin_micro_batch(self, step: int, micro_batch: int, following: Tensor) -> None:
         """The next forward is of tokens that these follow, [batch, sequence / cp]."""
         self._step, self._micro_batch = step, micro_batch
         self.slots = (following % SLOTS).transpose(0, 1)

@@ -84,7 +84,7 @@ class Stage(nn.Module):
         """What blocks forget, and where they keep the rest, from the next forward on."""
         raise NotImplementedError
 
-    def meet(self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor) -> None:
+    def begin_micro_batch(self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor) -> None:
         """The next forward of training is of this micro-batch; every stage of a pipeline is told the same."""
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     With ``on_meta`` parameters have sizes but neither values nor memory.
     """
     config, at = rank.config, rank.groups.at
-    if config.compile and compiler_cache.mend():
+    if config.compile and compiler_cache.remove_broken_entries():
         rank.note(_MENDED)
     chosen, blueprint = plan_of(config, at.dp), open_blueprint(config, single_rank_axes())
     layers = layers_of_stages(blueprint.blocks, chosen.stages, config.schedule.stage_layers)
@@ -83,7 +83,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
         for model in models.values():
             model.keep(planned)
     set_micro_batches(models, config, chosen, rank.folder)
-    training, whole = courses_of(rank, chosen, blueprint)
+    training, whole = rank_schedules(rank, chosen, blueprint)
     whole.messages.connect()
     if training is not whole:
         training.messages.connect()
@@ -308,7 +308,7 @@ def _meshes(rank: RankContext) -> Meshes:
     return Meshes(dense, mesh_of(groups.edp, None, [], rank.device.type), layout.ep)
 
 
-def courses_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> tuple[RankPlan, RankPlan]:
+def rank_schedules(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> tuple[RankPlan, RankPlan]:
     """Of training, and of what goes through the whole pipeline: the same where nothing leaves out stages."""
     training = RankPlan(chosen, _messages_of(rank, chosen, blueprint))
     if not chosen.paths:

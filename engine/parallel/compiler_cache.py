@@ -21,7 +21,7 @@ _PRODUCTS = (".so", ".o", ".gch")
 _LOCK_SECONDS = 600.0
 
 
-def mend() -> int:
+def remove_broken_entries() -> int:
     """Remove what is not whole, so that it is compiled again; returns how many files that were.
 
     A file is removed under the lock under which its compiler runs: what another process is writing stays. Ranks may

@@ -31,10 +31,10 @@ _LEVELS = 127
 class Route(Protocol):
     """How rows go from rank to rank; what comes arrives in the order of the ranks that it is from."""
 
-    def there(self, rows: Tensor) -> Tensor:
+    def dispatch(self, rows: Tensor) -> Tensor:
         """Rows in the order of the ranks that they are for -> what comes from all ranks."""
 
-    def back(self, rows: Tensor) -> Tensor:
+    def combine(self, rows: Tensor) -> Tensor:
         """The same the other way, where as many rows return."""
 
 
@@ -46,10 +46,10 @@ class DirectRoute:
     send: list[int] | None = None
     receive: list[int] | None = None
 
-    def there(self, rows: Tensor) -> Tensor:
+    def dispatch(self, rows: Tensor) -> Tensor:
         return self.channel.all_to_all(rows, self.send, self.receive)
 
-    def back(self, rows: Tensor) -> Tensor:
+    def combine(self, rows: Tensor) -> Tensor:
         return self.channel.all_to_all(rows, self.receive, self.send)
 
 
@@ -60,11 +60,11 @@ class SortedRoute:
     order: Tensor | None
     hop: DirectRoute
 
-    def there(self, rows: Tensor) -> Tensor:
-        return self.hop.there(rows if self.order is None else rows.index_select(0, self.order))
+    def dispatch(self, rows: Tensor) -> Tensor:
+        return self.hop.dispatch(rows if self.order is None else rows.index_select(0, self.order))
 
-    def back(self, rows: Tensor) -> Tensor:
-        arrived = self.hop.back(rows)
+    def combine(self, rows: Tensor) -> Tensor:
+        arrived = self.hop.combine(rows)
         return (
             arrived if self.order is None else torch.empty_like(arrived).index_copy_(0, self.order, arrived)
         )
@@ -77,11 +77,11 @@ class TwoStageRoute:
     inside: SortedRoute
     between: SortedRoute
 
-    def there(self, rows: Tensor) -> Tensor:
-        return self.between.there(self.inside.there(rows))
+    def dispatch(self, rows: Tensor) -> Tensor:
+        return self.between.dispatch(self.inside.dispatch(rows))
 
-    def back(self, rows: Tensor) -> Tensor:
-        return self.inside.back(self.between.back(rows))
+    def combine(self, rows: Tensor) -> Tensor:
+        return self.inside.combine(self.between.combine(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Islands:
     inside: Channel
     between: Channel
 
-    def meet(self, counts: Tensor) -> tuple[Tensor, TwoStageRoute, int]:
+    def exchange_counts(self, counts: Tensor) -> tuple[Tensor, TwoStageRoute, int]:
         """Rows for each expert [experts] -> those that come [ep, experts / ep], their way, and how many they are.
 
         What is told on the way is what the next message has to be as long as: of each island's rank with this place.
@@ -165,7 +165,7 @@ class ExpertParallel(GroupAxis):
     def _meet(self, counts: Tensor) -> tuple[Tensor, Route, int]:
         """Rows for each expert [experts] -> those that come [ep, experts / ep], their way, and how many they are."""
         if self.islands is not None:
-            return self.islands.meet(counts)
+            return self.islands.exchange_counts(counts)
         received = self.channel.all_to_all(counts).view(self.size, -1)
         sizes = host_values.numbers(torch.stack((counts.view(self.size, -1).sum(dim=1), received.sum(dim=1))))
         send, receive = sizes
@@ -184,12 +184,12 @@ class _SendRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, route: Route, sends: Format) -> Tensor:
         ctx.route, ctx.sends = route, sends
-        return _carry_rows(rows, route.there, sends)
+        return _carry_rows(rows, route.dispatch, sends)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _carry_rows(gradient, ctx.route.back, ctx.sends), None, None
+        return _carry_rows(gradient, ctx.route.combine, ctx.sends), None, None
 
 
 class _ReturnRows(torch.autograd.Function):
@@ -198,12 +198,12 @@ class _ReturnRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, route: Route, sends: Format) -> Tensor:
         ctx.route, ctx.sends = route, sends
-        return _carry_rows(rows, route.back, sends)
+        return _carry_rows(rows, route.combine, sends)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _carry_rows(gradient, ctx.route.there, ctx.sends), None, None
+        return _carry_rows(gradient, ctx.route.dispatch, ctx.sends), None, None
 
 
 def _carry_rows(rows: Tensor, way: Callable[[Tensor], Tensor], sends: Format) -> Tensor:

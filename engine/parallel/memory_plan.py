@@ -307,7 +307,7 @@ class BlockBenchmark:
         return out
 
     def _loss(self, x: Tensor, targets: Tensor) -> Tensor:
-        return self._stage.loss(self._stage.turn(self._run(x, None)), targets)
+        return self._stage.loss(self._stage.output_logits(self._run(x, None)), targets)
 
     def _keep(self, action: BlockAction) -> None:
         block: nn.Module = self._block

@@ -180,7 +180,9 @@ class PipelineExecutor:
         x = inputs if wanted is None else self._wait_for(wanted)
         with self._span(action, "forward"):
             if torch.is_grad_enabled():
-                self.stages[stage].model.meet(self._timer.step, action.micro_batch, inputs, targets)
+                self.stages[stage].model.begin_micro_batch(
+                    self._timer.step, action.micro_batch, inputs, targets
+                )
                 x = x.detach().requires_grad_(True) if stage else x
             out = self.stages[stage].forward(x)
             if stage == self._last:

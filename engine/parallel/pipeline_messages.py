@@ -18,7 +18,7 @@ from engine.comm import host_values
 from engine.comm.channel import Channel, Message
 from engine.model.stage import MessageKind
 from engine.schedules.actions import Action, Plan, Work, result_of, results_by_route
-from engine.schedules.credits import Way, credits_of
+from engine.schedules.credits import Edge, credits_of
 
 
 class _Arrival(NamedTuple):
@@ -41,19 +41,19 @@ class MessageRegisters:
     """
 
     def __init__(self, registers: int | None) -> None:
-        self.registers, self._now = registers, Counter[Way]()
+        self.registers, self._now = registers, Counter[Edge]()
         self.most = 0
 
-    def may_come(self, way: Way | None) -> bool:
+    def may_come(self, way: Edge | None) -> bool:
         """Whether a register is free; a credit (None) needs none."""
         return way is None or self.registers is None or self._now[way] < self.registers
 
-    def come(self, way: Way) -> None:
+    def come(self, way: Edge) -> None:
         """One more, expected from now on."""
         self._now[way] += 1
         self.most = max(self.most, self._now[way])
 
-    def leave(self, way: Way) -> None:
+    def leave(self, way: Edge) -> None:
         """One is used up."""
         self._now[way] -= 1
 
@@ -91,7 +91,7 @@ class PipelineMessages:
         #: Of each way: what was sent and not let go of. With registers that is until whoever reads it has said that it
         #: is used up; without, until it has left by what the backend says, which gloo does not, or by what comes later
         #: from who reads it; or until the step ends.
-        self._kept: dict[Way, deque[_SentMessage]] = {}
+        self._kept: dict[Edge, deque[_SentMessage]] = {}
         self._used_at, self._made_at = _places(plan, rank)
         self.held = MessageRegisters(registers)
 
@@ -208,7 +208,7 @@ class PipelineMessages:
             buffer = torch.empty(shape, dtype=dtype, device=self._device)
         self._under_way[source] = (arrival, self._end(source, self._rank).receive(buffer, source))
 
-    def _way_of(self, arrival: _Arrival) -> Way | None:
+    def _way_of(self, arrival: _Arrival) -> Edge | None:
         """Of a message; None of a credit."""
         action, plan = arrival.action, self._plan
         if arrival.is_credit:

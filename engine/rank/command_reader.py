@@ -18,7 +18,7 @@ from engine.run.commands import Order, OrderControl, most_steps_apart
 from profilers.rank.orders.current_task import Tasks
 
 
-class Hold(NamedTuple):
+class PausePoint(NamedTuple):
     """Before this step all ranks wait, so many seconds at the most: steps from there on would probably be undone."""
 
     step: int
@@ -33,7 +33,7 @@ class CommandResult(NamedTuple):
     note: str | None
     step: int | None = None
     loss: float | None = None
-    hold: Hold | None = None
+    hold: PausePoint | None = None
 
 
 #: A rank that waits looks so often; one that hears nothing of rank 0 waits so many times as long.
@@ -55,7 +55,7 @@ class CommandReader:
         self._store = RankStore(rank, "orders")
         self._control = OrderControl(rank.progress, rank.rank)
         self._tasks = Tasks(rank, rank.writer.event)
-        self._hold: Hold | None = None
+        self._hold: PausePoint | None = None
         self._step = first
         self._widen()
 
@@ -107,7 +107,7 @@ class CommandReader:
         number = self._wait_for_order(hold)
         return None if number is None else self._read(number)
 
-    def _wait_for_order(self, hold: Hold) -> int | None:
+    def _wait_for_order(self, hold: PausePoint) -> int | None:
         """The number of the order that ends it; None where none came in time. Rank 0 has the clock of all, others go on
         by themselves only where nothing is heard of it any more.
         """

@@ -41,7 +41,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 Now = Callable[[], float]
 
 
-def boot() -> str:
+def kernel_boot_id() -> str:
     """Names the running kernel, whose clock all its processes share; in containers and in the lab, too."""
     try:
         return _BOOT.read_text().strip()
@@ -59,10 +59,10 @@ class HostClocks:
     def __init__(self, device: torch.device, kernel: str | None = None, now: Now = time.time) -> None:
         self._device, self._now = device, now
         self._rank, size = dist.get_rank(), dist.get_world_size()
-        self._kernels: list[str] = [kernel or boot()] * size
+        self._kernels: list[str] = [kernel or kernel_boot_id()] * size
         if size > 1:
             with pause_recording():
-                dist.all_gather_object(self._kernels, kernel or boot())
+                dist.all_gather_object(self._kernels, kernel or kernel_boot_id())
 
     @property
     def several(self) -> bool:

@@ -14,7 +14,7 @@ from engine.config.validation import live_changes
 from engine.config.validation.live_changes import Change
 from engine.footprint.footprint import plan_of
 from engine.model.activation_memory import activations_of
-from engine.parallel.build import courses_of, set_micro_batches
+from engine.parallel.build import rank_schedules, set_micro_batches
 from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.pipeline import PipelineExecutor
 from engine.parallel.tensor import TensorParallel
@@ -175,7 +175,7 @@ def _schedule(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) ->
     """Another number of micro-batches is another schedule, with messages of another size; other paths may lead to ranks
     that had no messages from each other before.
     """
-    training, whole = courses_of(rank, _tell_micro_batches(rank, stages), stages.blueprint)
+    training, whole = rank_schedules(rank, _tell_micro_batches(rank, stages), stages.blueprint)
     training.messages.connect()
     stages.follow(training, whole)
 

@@ -23,7 +23,7 @@ from engine.config.errors import InputError, several
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.parallel.data.optimizer import LocalOptimizer
-from engine.rank.command_reader import CommandResult, Hold
+from engine.rank.command_reader import CommandResult, PausePoint
 from engine.rank.compression_plan import Planner
 from engine.rank.reconfigure import Reconfiguration
 from engine.run.commands import BACK, Order
@@ -160,9 +160,9 @@ class RollbackPoint:
         self._optimizer.publish_weights()
 
 
-def _hold(order: Order, first: int) -> Hold | None:
+def _hold(order: Order, first: int) -> PausePoint | None:
     """Where ranks wait once they did the steps of an order."""
-    return Hold(first + order.steps, order.wait) if order.wait else None
+    return PausePoint(first + order.steps, order.wait) if order.wait else None
 
 
 def _flat(value: Part | Tensor) -> Tensor:

@@ -17,7 +17,7 @@ _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RankReply:
     """What one rank did for one order; ``files`` are relative to the run's folder."""
 
     id: str
@@ -104,7 +104,7 @@ def how_far(folder: Path, key: str, command: str, steps: int) -> tuple[str, int 
     return ("writing" if done >= steps else "recording"), first, min(done, steps)
 
 
-def answers(records: RunRecords) -> list[Answer]:
+def answers(records: RunRecords) -> list[RankReply]:
     """All of a run, by order and rank."""
     found = []
     for rank in records.ranks():
@@ -114,8 +114,8 @@ def answers(records: RunRecords) -> list[Answer]:
     return sorted(found, key=lambda answer: (answer.id, answer.rank))
 
 
-def _answer(rank: int, told: dict[str, Any]) -> Answer:
-    return Answer(
+def _answer(rank: int, told: dict[str, Any]) -> RankReply:
+    return RankReply(
         id=str(told.get("id")),
         rank=rank,
         command=str(told.get("command")),
@@ -129,26 +129,26 @@ def _answer(rank: int, told: dict[str, Any]) -> Answer:
     )
 
 
-def report_files(found: list[Answer]) -> list[Answer]:
+def report_files(found: list[RankReply]) -> list[RankReply]:
     """Answers about files; what was changed is told by itself, and once for all ranks."""
     return [answer for answer in found if answer.command not in commands.BETWEEN]
 
 
-def refusals(found: list[Answer]) -> list[str]:
+def refusals(found: list[RankReply]) -> list[str]:
     """What was asked for between two steps and refused, each once."""
     turned = [answer for answer in found if answer.command in commands.BETWEEN and answer.problem]
     first = {answer.id: answer for answer in reversed(turned)}
     return [f"before step {one.step:,}: {one.problem}" for one in reversed(first.values())]
 
 
-def run_answers(folder: Path) -> list[Answer]:
+def run_answers(folder: Path) -> list[RankReply]:
     """As :func:`answers`; none without any order."""
     if not (folder / run_folder.ORDERS).is_dir():
         return []
     return answers(RunRecords(folder / run_folder.RECORDS))
 
 
-def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Answer]:
+def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[RankReply]:
     """The answers to one order, once all ``ranks`` gave theirs, the run is over or the process that ran it is gone, or
     after ``patience`` seconds without any change.
     """
@@ -189,7 +189,7 @@ def _has_begun(folder: Path, order: str) -> bool:
     return any(one is not None and one.id == order for one in known)
 
 
-def result_of_order(folder: Path, found: list[Answer], ranks: int) -> tuple[bool | None, str]:
+def result_of_order(folder: Path, found: list[RankReply], ranks: int) -> tuple[bool | None, str]:
     """Whether an order was carried out (None while some ranks have not answered), and a line that says so."""
     problems = [f"rank {answer.rank}: {answer.problem}" for answer in found if answer.problem]
     if problems:

@@ -68,7 +68,7 @@ def arguments_of(command: str, values: list[str]) -> dict[str, int]:
     return arguments
 
 
-class OrderBook:
+class OrderQueue:
     """The launcher's side: numbers the orders among a run's commands, oldest first."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:

@@ -65,7 +65,7 @@ def yield_to_running_threads() -> None:
 _BEHIND = 10
 
 
-def stand_behind() -> None:
+def lower_thread_priority() -> None:
     """The calling thread leaves cores to whoever computes on them; Linux only, where a thread has a priority."""
     if sys.platform != "linux":
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.run.run_folder import PROGRESS
-from profilers.steps.page import DUMP_WORD, STATES, Page
+from profilers.steps.shared_status import DUMP_WORD, STATES, SharedStatus
 
 #: The page of a host of the run other than rank 0's: memory is shared within one host only.
 PAGE_OF_HOST = f"{PROGRESS}-{{}}"
@@ -44,7 +44,7 @@ class RankProgress:
     age_seconds: float
 
 
-class Progress(Page):
+class Progress(SharedStatus):
     """The page of one run, open for reading and writing. The launcher creates it, ranks write their own slot."""
 
     def __init__(self, folder: Path, world_size: int | None = None, name: str = PROGRESS) -> None:

@@ -12,14 +12,14 @@ from functools import lru_cache
 from engine.schedules.actions import Action, Plan, order_actions
 
 #: From a stage, to a stage: activations go ahead, gradients come back.
-Way = tuple[int, int]
+Edge = tuple[int, int]
 #: The event with which a rank tells what it held between stages.
 REGISTERS = "registers"
 
 
-def ways(plan: Plan) -> dict[Way, list[tuple[Action, Action]]]:
+def ways(plan: Plan) -> dict[Edge, list[tuple[Action, Action]]]:
     """The actions that make each way's messages and those that use them up, both in the order of their ranks' lists."""
-    made, used = dict[Way, list[Action]](), dict[Way, list[Action]]()
+    made, used = dict[Edge, list[Action]](), dict[Edge, list[Action]]()
     for rank, actions in enumerate(plan.actions):
         for action in actions:
             given, wanted = plan.find_output(action), plan.find_input(action)

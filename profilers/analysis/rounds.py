@@ -38,7 +38,7 @@ def mean_gap_seconds(steps: JoinedSteps) -> float:
     return float(steps.values["between_seconds"].filled(0.0).mean())
 
 
-class Stretch(NamedTuple):
+class StepRange(NamedTuple):
     """Steps one after the other: Unix times of the first one's begin and the last one's end, and how many they are."""
 
     begin: float
@@ -46,7 +46,7 @@ class Stretch(NamedTuple):
     steps: int
 
 
-def stretches(measured: JoinedSteps) -> list[Stretch]:
+def stretches(measured: JoinedSteps) -> list[StepRange]:
     """The measured steps without what is no part of training: cut where evaluation, a checkpoint or an order took
     longer than ``LEAST_ASIDE``, and where steps lie between that do not count.
     """
@@ -56,7 +56,7 @@ def stretches(measured: JoinedSteps) -> list[Stretch]:
     aside = np.asarray((idle - between[:, 1:]).mean(axis=0).filled(0.0))
     cuts = np.flatnonzero((aside > LEAST_ASIDE) | (np.diff(measured.steps) != 1)) + 1
     parts = (measured.select(places) for places in np.split(np.arange(len(measured.steps)), cuts))
-    return [Stretch(*part.span, len(part.steps)) for part in parts if len(part.steps)]
+    return [StepRange(*part.span, len(part.steps)) for part in parts if len(part.steps)]
 
 
 class Rounds(NamedTuple):

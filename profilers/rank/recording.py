@@ -25,9 +25,9 @@ from profilers.rank.waits import BackwardPhase, JobRecorder, TensorWaits, axis_o
 from profilers.records.schema import PHASES
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import clock_for
-from profilers.steps.page import CODES, shared_page
 from profilers.steps.resolve import SpanChoice
 from profilers.steps.sampling_budget import DetailChoice
+from profilers.steps.shared_status import CODES, shared_page
 from profilers.steps.wait_sampler import WaitSampler
 from profilers.system import memory
 from profilers.system.memory_timeline import MemoryTimeline

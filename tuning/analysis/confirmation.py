@@ -135,7 +135,7 @@ def _drop_violations(
     stands: leaderboard.Leaderboard, state: StudyState, file: StudyFile
 ) -> leaderboard.Leaderboard:
     """Without those whose re-measurements broke a constraint."""
-    ranked = tuple(trial for trial in stands.ranked if leaderboard.keeps(state, trial, file))
+    ranked = tuple(trial for trial in stands.ranked if leaderboard.satisfies_constraints(state, trial, file))
     return replace(stands, ranked=ranked, best=ranked[0] if ranked else None)
 
 
@@ -268,7 +268,11 @@ def confirmation_of(state: StudyState, file: StudyFile) -> ConfirmationResult | 
     ):
         return None
     left = [found[trial.number] for trial in contenders if trial.number in found]
-    able = [arm for arm in left if number - 1 in arm.windows and leaderboard.keeps(state, arm.trial, file)]
+    able = [
+        arm
+        for arm in left
+        if number - 1 in arm.windows and leaderboard.satisfies_constraints(state, arm.trial, file)
+    ]
     fastest = max(able or found.values(), key=lambda arm: arm.speed)
     return ConfirmationResult(
         arms=tuple(found.values()),
@@ -345,7 +349,7 @@ def _in_question(
     """
     yardstick = arms(state, file)[0].number
     valued = [trial for trial in contenders if course.has_value(trial.number, last)]
-    able = {trial.number for trial in valued if leaderboard.keeps(state, trial, file)}
+    able = {trial.number for trial in valued if leaderboard.satisfies_constraints(state, trial, file)}
     if not able:
         return ()
     compared = {trial.number for trial in valued if trial.number in able or trial.number == yardstick}

@@ -322,7 +322,7 @@ def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[ConstraintC
     return check_runs(file.constraints, [run.measures for run in runs])
 
 
-def keeps(state: StudyState, trial: Trial, file: StudyFile) -> bool:
+def satisfies_constraints(state: StudyState, trial: Trial, file: StudyFile) -> bool:
     """Whether a trial and its re-measurements keep every constraint of the study."""
     known = state.cache("keeps", file.constraints)
     if trial.number not in known:
@@ -335,7 +335,7 @@ def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: Stud
     known = state.cache("may win", file)
     if trial.number not in known:
         lossy = _lossy(trial, file)
-        known[trial.number] = keeps(state, trial, file) and (lossy or _feasible(trial)), lossy
+        known[trial.number] = satisfies_constraints(state, trial, file) and (lossy or _feasible(trial)), lossy
     may, lossy = known[trial.number]
     return may and (not lossy or loss_verdict(state, trial, baseline, file).state == "satisfied")
 

@@ -26,8 +26,8 @@ from profilers.records.schema import PHASES, MemorySample, StepSample
 from profilers.records.writer import RecordWriter
 from tuning.execution.executor import OnStart, Ran, ShouldStop
 from tuning.predict import target
-from tuning.predict.answer import Forecast
 from tuning.predict.forecast import forecasts
+from tuning.predict.forecast_document import Forecast
 from tuning.predict.simulation.run_folder import SIMULATED, note_start
 from tuning.predict.target import Target
 

@@ -25,9 +25,9 @@ from engine.footprint.device_overhead import DeviceOverhead
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import Footprint
 from engine.schedules.registry import compared
-from tuning.predict import answer
-from tuning.predict.answer import Change, Forecast, Range
+from tuning.predict import forecast_document
 from tuning.predict.cluster.this_machine import seats_of
+from tuning.predict.forecast_document import Change, Forecast, Range
 from tuning.predict.model import headroom, step_time
 from tuning.predict.model.cases import Array, Cases, cases_of
 from tuning.predict.model.headroom import MemoryPrediction, OutsideAllocator
@@ -235,7 +235,7 @@ def _notes(config: RunConfig, target: Target, row: _Row) -> list[str]:
     )
     return [
         *([unseen] if beyond else []),
-        *answer.notes(config, target.in_lab),
+        *forecast_document.notes(config, target.in_lab),
         *target.notes,
         target.allowance.said,
         *([] if target.on_cpu else [headroom.OUTSIDE_SAID]),

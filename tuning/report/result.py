@@ -150,7 +150,7 @@ def display_value(value: float | None, low: float | None, high: float | None, ai
 
 def is_kept(state: StudyState, trial: Trial | None, file: StudyFile) -> bool:
     """Whether a trial meets every constraint."""
-    return trial is None or leaderboard.keeps(state, trial, file)
+    return trial is None or leaderboard.satisfies_constraints(state, trial, file)
 
 
 def front(state: StudyState, stands: Leaderboard, file: StudyFile) -> list[ParetoPoint] | None:
@@ -286,7 +286,11 @@ _COPIED = (
 
 
 def _make_decision(found: ConfirmationResult, state: StudyState, file: StudyFile) -> Decision:
-    ruled_out = {arm.trial.number for arm in found.arms if not leaderboard.keeps(state, arm.trial, file)}
+    ruled_out = {
+        arm.trial.number
+        for arm in found.arms
+        if not leaderboard.satisfies_constraints(state, arm.trial, file)
+    }
     return decide(found, file, ruled_out)
 
 

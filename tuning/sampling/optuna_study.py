@@ -49,7 +49,7 @@ class Draw:
     turned: str = ""
 
 
-class Index:
+class OptunaStudy:
     """Ask and tell over the trials of one study, in memory; of ``several`` aims where it has more than one."""
 
     def __init__(

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from engine.config.errors import several
 from engine.run.outcome import GOOD
 from tuning.analysis import confirmation, leaderboard
-from tuning.search import reserve
+from tuning.search import confirmation_cost
 from tuning.search.acquisition import FORETOLD, MOST_FAILURES
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
@@ -151,10 +151,11 @@ def _confirmation_use(state: StudyState, file: StudyFile, name: str, rate: float
     known = confirmation.arms(state, file)
     if known:
         return sum(
-            _trial_use(name, rate, file, arm, reserve.whole_seconds(state, file, arm)) for arm in known
+            _trial_use(name, rate, file, arm, confirmation_cost.whole_seconds(state, file, arm))
+            for arm in known
         )
     ended = [trial for trial in state.trials if trial.outcome is not None]
-    usual = reserve.usual_seconds(state)
+    usual = confirmation_cost.usual_seconds(state)
     return 2 * median([_trial_use(name, rate, file, trial, usual) for trial in ended] or [0.0])
 
 
@@ -180,7 +181,7 @@ def is_spent(state: StudyState, file: StudyFile) -> bool:
 def no_room_again(state: StudyState, file: StudyFile, trials: Sequence[Trial]) -> bool:
     """Whether one more window of each of these would exceed a limit, so that nothing more is measured again."""
     uses, rates = budgets(state, file), _kinds(file)
-    length = {trial.number: reserve.window_seconds(state, file, trial) for trial in trials}
+    length = {trial.number: confirmation_cost.window_seconds(state, file, trial) for trial in trials}
     for name, rate in rates.items():
         row = uses[name].row
         wanted = sum(_trial_use(name, rate, file, trial, length[trial.number]) for trial in trials)

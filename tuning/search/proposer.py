@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tuning.analysis import leaderboard
-from tuning.sampling.optuna_study import Draw, Index
+from tuning.sampling.optuna_study import Draw, OptunaStudy
 from tuning.search import budgets, phases, policy
 from tuning.search.budgets import LEFT_OUT, SPACE_IS_MEASURED
 from tuning.search.prediction_prior import PredictionPrior
@@ -43,7 +43,7 @@ class Proposer:
         self._place, self._told = place, set[int]()
         self._sampler = self._choice()
         several = given.aims if given.objectives else ()
-        self._index = Index(encoding, *self._plan(), self._sampler, several)
+        self._index = OptunaStudy(encoding, *self._plan(), self._sampler, several)
         self._exhausted: Mask | None = None
         self._narrowed: tuple[Mask, Space] | None = None
 

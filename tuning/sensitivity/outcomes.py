@@ -184,7 +184,7 @@ def parse_kept(kind: type[Found_co], data: dict[str, Any]) -> StoredOutcome[Foun
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[Found_co]):
+class AnalysisResult(Generic[Found_co]):
     """The newest outcome of a method with what makes it old, or why there is none."""
 
     kept: StoredOutcome[Found_co] | None = None

@@ -10,7 +10,7 @@ from tuning.analysis import confirmation
 from tuning.sensitivity import data, job, outcomes
 from tuning.sensitivity.effects import KnobRow, Neighbour, dependence, neighbours
 from tuning.sensitivity.job import NAMES, missing_package
-from tuning.sensitivity.outcomes import Answer, Fanova, Importance, PredictedNeighbour, Shap
+from tuning.sensitivity.outcomes import AnalysisResult, Fanova, Importance, PredictedNeighbour, Shap
 from tuning.space.points import Point
 from tuning.spec.objectives import Aim, find_aim
 from tuning.spec.study_file import StudyFile
@@ -47,8 +47,8 @@ class Sensitivity:
     measured: int = 0
     failed: int = 0
     importance: Importance = field(default_factory=Importance)
-    fanova: Answer[Fanova] = field(default_factory=Answer)
-    shap: Answer[Shap] = field(default_factory=Answer)
+    fanova: AnalysisResult[Fanova] = field(default_factory=AnalysisResult)
+    shap: AnalysisResult[Shap] = field(default_factory=AnalysisResult)
     dependence: list[KnobRow] = field(default_factory=list)
     winner: Winner | None = None
     neighbours: list[Neighbour] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Sensitivity:
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, numbers and None, ready for JSON."""
         answers = {"fanova": self.fanova.as_dict(), "shap": self.shap.as_dict()}
-        return outcomes.plain(replace(self, fanova=Answer(), shap=Answer())) | answers
+        return outcomes.plain(replace(self, fanova=AnalysisResult(), shap=AnalysisResult())) | answers
 
 
 def document(view: StudyView, importance: Importance | None = None) -> Sensitivity:
@@ -93,22 +93,22 @@ def document(view: StudyView, importance: Importance | None = None) -> Sensitivi
 _LATER = Importance(None, "PED-ANOVA is worked out when a trial ends")
 
 
-def _newest(folder: Path, kind: type[Found], trials: int) -> Answer[Found]:
+def _newest(folder: Path, kind: type[Found], trials: int) -> AnalysisResult[Found]:
     """The newest outcome with what makes it old, if anything; without one, how to get it."""
     kept = job.newest(folder, kind, trials)
     if kept is None:
         method = kind.method
         ask = f"is worked out when asked for: workbench sensitivity {folder.name} --method {method}"
-        return Answer(reason=f"{NAMES[method]} {missing_package(method) or ask}")
+        return AnalysisResult(reason=f"{NAMES[method]} {missing_package(method) or ask}")
     notes = []
     if kept.of_trials < trials:
         notes.append(f"of the first {kept.of_trials} of {trials} trials")
     if isinstance(kept.found, Fanova) and not kept.found.complete:
         notes.append(f"stopped after {kept.found.trees} trees")
-    return Answer(kept, note="; ".join(notes))
+    return AnalysisResult(kept, note="; ".join(notes))
 
 
-def _dependence(state: StudyState, file: StudyFile, shap: Answer[Shap]) -> list[KnobRow]:
+def _dependence(state: StudyState, file: StudyFile, shap: AnalysisResult[Shap]) -> list[KnobRow]:
     """What was measured at each value, and beside it what the model predicts for the same trials moved there."""
     predicted = {
         (row.key, str(at.value)): at.mean
@@ -131,7 +131,7 @@ def _winner(state: StudyState, file: StudyFile) -> Winner | None:
     return Winner(best.number, file.search_space.label(best.config), best.value, best.config)
 
 
-def _neighbours(state: StudyState, file: StudyFile, shap: Answer[Shap]) -> list[Neighbour]:
+def _neighbours(state: StudyState, file: StudyFile, shap: AnalysisResult[Shap]) -> list[Neighbour]:
     """Neighbours that were not measured take the model's word, where its winner is still the winner."""
     best, found = _winner(state, file), shap.found
     holds = found is not None and best is not None and found.winner == best.trial
@@ -141,7 +141,7 @@ def _neighbours(state: StudyState, file: StudyFile, shap: Answer[Shap]) -> list[
     return sorted(rows, key=lambda one: one.place)
 
 
-def _with_word(one: Neighbour, word: PredictedNeighbour | None, shap: Answer[Shap]) -> Neighbour:
+def _with_word(one: Neighbour, word: PredictedNeighbour | None, shap: AnalysisResult[Shap]) -> Neighbour:
     if one.stands != "unknown":
         return one
     if word is None:

@@ -78,7 +78,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandReply:
     """What became of a command. ``point``: what an accepted ``enqueue`` or ``check`` will measure. ``changes``: what an
     accepted one changes from there on: ``limits`` of knobs, keys of the file that are ``turned``, or the ``successor``;
     of a ``check`` the trial that it ``checks`` over so many ``steps``.
@@ -120,7 +120,7 @@ class StudyState:
     file: dict[str, Any] | None = None
     fingerprint: str | None = None
     trials: tuple[Trial, ...] = ()
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, CommandReply] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     #: Why nothing more can be measured, whatever is asked for; empty while more could be.
     over: str = ""
@@ -279,10 +279,10 @@ class StudyState:
         self._open.discard(line["number"])
 
     def _take_command(self, line: Line) -> None:
-        known = {name: line[name] for name in Answer.__dataclass_fields__ if name in line}
+        known = {name: line[name] for name in CommandReply.__dataclass_fields__ if name in line}
         if line["id"] in self.answers:
             return
-        answer = self.answers[line["id"]] = Answer(**known)
+        answer = self.answers[line["id"]] = CommandReply(**known)
         changes = answer.changes or {}
         for key, limit in changes.get("limits", {}).items():
             self.limits.pop(key, None)

@@ -25,7 +25,7 @@ from tuning.spec.objectives import Aim
 from tuning.storage.study_folder import STUDIES
 from workbench.analysis.quality import values_of
 from workbench.analysis.studies import best_run, document
-from workbench.home.remarks import remarks_of
+from workbench.home.notes import annotations_of
 from workbench.home.resolve import Target, resolve
 from workbench.home.runs import RunView
 from workbench.records import archive
@@ -202,7 +202,7 @@ def _side(view: RunView, first: RunView) -> Side:
     )
     wanted = first.summary.tokens_per_step if first.summary else None
     losses = [loss for loss in summary.losses if loss is not None] if summary else []
-    said = remarks_of(view.folder)
+    said = annotations_of(view.folder)
     return Side(
         id=view.id,
         study=view.labels.get("study"),

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from engine.config.errors import InputError
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyReader, StudyView
-from workbench.analysis import command_report, live_report, picks, winner_explanation
+from workbench.analysis import automatic_choices, command_report, live_report, winner_explanation
+from workbench.analysis.automatic_choices import AutomaticChoice
 from workbench.analysis.command_report import CommandReport
 from workbench.analysis.live_report import LiveReport
-from workbench.analysis.picks import Pick
 from workbench.analysis.winner_explanation import WinnerExplanation
 from workbench.home import runs
 from workbench.home.resolve import Target
@@ -43,7 +43,7 @@ class StudyDocument:
     written: Mapping[str, Any] | None = None
     live: LiveReport | None = None
     command: CommandReport | None = None
-    picks: Sequence[Pick] = ()
+    picks: Sequence[AutomaticChoice] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of a study, as ``tune`` and ``show`` print it."""
@@ -90,7 +90,7 @@ def view_document(view: StudyView) -> StudyDocument:
         stored_document,
         live_report.report_live_study(view.folder, result),
         command_report.report_command(view.file, result),
-        picks.explain_picks(result, view.file, home),
+        automatic_choices.explain_choices(result, view.file, home),
     )
 
 

@@ -120,7 +120,7 @@ def report(
     return 0
 
 
-class Form(StrEnum):
+class RecordFormat(StrEnum):
     """What records can be written as."""
 
     PARQUET = "parquet"
@@ -130,7 +130,7 @@ def records(
     identity: Id,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
     home: Home,
-    to: Annotated[Form, typer.Option("--to", help="File format.")] = Form.PARQUET,
+    to: Annotated[RecordFormat, typer.Option("--to", help="File format.")] = RecordFormat.PARQUET,
     json: Json = False,
 ) -> int:
     """Write all records of a run as tables, one file per stream; for a study, those of its best run."""

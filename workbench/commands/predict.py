@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.config.run_config import RunConfig
     from engine.dry_run.check import DryRun
     from engine.schedules.actions import Plan
-    from tuning.predict.answer import Forecast
+    from tuning.predict.forecast_document import Forecast
     from tuning.predict.placement.place import PlacementReport
     from tuning.predict.plan.plans import PlanResult
     from tuning.predict.plan.why_not import LayoutExplanation

@@ -57,7 +57,7 @@ def status(home: Home, json: Json = False) -> int:
     from tuning.storage.study_folder import STUDIES, StudyView, load_study
     from workbench.analysis.overview import overview
     from workbench.analysis.studies import StudyDocument, view_document
-    from workbench.home.remarks import saved_views
+    from workbench.home.notes import saved_views
     from workbench.home.store import Store
     from workbench.terminal.overview import print_overview
     from workbench.text.output import emit_json, result_console
@@ -136,14 +136,18 @@ def note(
     json: Json = False,
 ) -> int:
     """Write a note on a run or a study, and tag it; without either, show what stands there."""
-    from workbench.home.remarks import change_remarks, remarks_of
+    from workbench.home.notes import annotations_of, change_annotations
     from workbench.home.resolve import resolve
     from workbench.terminal.run import remark_lines
     from workbench.text.output import emit_json
 
     target = resolve(home, identity)
     asked = text is not None or tag or untag
-    said = change_remarks(target.folder, text, tag or (), untag or ()) if asked else remarks_of(target.folder)
+    said = (
+        change_annotations(target.folder, text, tag or (), untag or ())
+        if asked
+        else annotations_of(target.folder)
+    )
     if json:
         emit_json({"id": target.id, "kind": target.kind} | said.as_dict())
     else:
@@ -183,17 +187,19 @@ def _print_lists(runs: list[Any], studies: list[Any], shown: int) -> None:
 
 def _show_step(target: Target, step: int | None, rank: int | None, call: str | None, json: bool) -> int:
     from engine.config.errors import InputError
-    from workbench.records import drill
-    from workbench.terminal.drill import print_step
+    from workbench.records import step_view
+    from workbench.terminal.step_view import print_step
     from workbench.text.output import emit_json, result_console
 
     if target.kind == "study":
-        raise InputError(drill.STEP, step, "only a run has steps; give one of the study's runs")
+        raise InputError(step_view.STEP, step, "only a run has steps; give one of the study's runs")
     if step is None:
-        raise InputError(drill.STEP, None, f"{drill.RANK} and {drill.CALL} are of one step: say which")
+        raise InputError(
+            step_view.STEP, None, f"{step_view.RANK} and {step_view.CALL} are of one step: say which"
+        )
     if rank is None and call is not None:
-        raise InputError(drill.RANK, None, f"{drill.CALL} is a call of one rank: say which")
-    view = drill.step_view(target.folder, step, rank, call)
+        raise InputError(step_view.RANK, None, f"{step_view.CALL} is a call of one rank: say which")
+    view = step_view.step_view(target.folder, step, rank, call)
     if json:
         emit_json(view.as_dict())
     else:
@@ -206,7 +212,7 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
     from workbench.analysis.verdicts import rejudge
     from workbench.figures.cluster.roofline import roofline_note, roofline_of
     from workbench.home import runs
-    from workbench.home.remarks import remarks_of
+    from workbench.home.notes import annotations_of
     from workbench.home.runs import add_numbers_so_far
     from workbench.terminal.run import print_run
     from workbench.text.output import emit_json, result_console
@@ -216,7 +222,7 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
         view = rejudge(view, thresholds, run_folder.read_json(folder / run_folder.CONFIG))
     reached = roofline_of(view.folder, view.summary)
     if json:
-        said = remarks_of(folder).as_dict()
+        said = annotations_of(folder).as_dict()
         emit_json(runs.document(view) | said | {"roofline": reached and reached.as_dict()})
     else:
         print_run(result_console(), view)
@@ -230,11 +236,11 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
 
 def _show_study(folder: Path, json: bool, most: int | None) -> int:
     from workbench.analysis.studies import document
-    from workbench.home.remarks import remarks_of
+    from workbench.home.notes import annotations_of
     from workbench.terminal.study import print_study
     from workbench.text.output import emit_json, result_console
 
-    study, said = document(folder), remarks_of(folder)
+    study, said = document(folder), annotations_of(folder)
     if json:
         emit_json(study.as_dict() | said.as_dict())
     else:

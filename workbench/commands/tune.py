@@ -208,7 +208,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
     from tuning.spec import terms
     from tuning.storage.journal import TURN, FileLock
     from tuning.storage.study_folder import STUDIES
-    from workbench.analysis import command_report, live_report, picks, winner_explanation
+    from workbench.analysis import automatic_choices, command_report, live_report, winner_explanation
     from workbench.analysis.studies import StudyDocument
     from workbench.home.compaction import compact_at_end
     from workbench.home.store import Store
@@ -225,7 +225,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
         say(f"interrupted; the same command continues study {file.name}")
     report = live_report.report_live_study(home / STUDIES / file.name, result)
     told = command_report.report_command(file, result)
-    picked = picks.explain_picks(result, file, home)
+    picked = automatic_choices.explain_choices(result, file, home)
     return StudyDocument(
         result, None, winner_explanation.explain_winner(result, home), live=report, command=told, picks=picked
     )

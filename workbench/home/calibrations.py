@@ -160,11 +160,11 @@ def target_of(
 
 
 def _with_runs(home: Path, here: Target, machine: Fingerprint) -> Target:
-    from tuning.predict import learn
+    from tuning.predict import correction
     from tuning.predict.fit import finished_runs
     from workbench.home.runs import run_folders
 
-    return learn.learn_target(
+    return correction.learn_target(
         here, finished_runs.read_finished_runs(run_folders(home), home / finished_runs.KEPT), machine
     )
 

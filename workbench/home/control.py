@@ -257,16 +257,16 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
     before = reader.view()
     if action == "stop" and not before.alive:
         text = f"{target.id} is not running; it is {before.state}"
-        if listens(before):
+        if has_active_controller(before):
             text = (
                 f"{target.id} has ended its search; stop the run that trains on: {runs_of(target.folder)[-1]}"
             )
         return Reply(None, target.id, action, arguments, None, text)
     sent = study_commands.send(target.folder, action, arguments, by)
-    _wait(lambda: sent in (now := reader.view()).journal.answers or not listens(now), patience)
+    _wait(lambda: sent in (now := reader.view()).journal.answers or not has_active_controller(now), patience)
     now = reader.view()
     found = now.journal.answers.get(sent)
-    if found is None and not listens(now):
+    if found is None and not has_active_controller(now):
         text = f"no process runs {target.id} {_now(target.folder)}; it is applied once the study is started again"
         return Reply(sent, target.id, action, arguments, None, text)
     if found is None:
@@ -276,7 +276,7 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
     return Reply(sent, target.id, action, arguments, found.accepted, text)
 
 
-def listens(view: StudyView) -> bool:
+def has_active_controller(view: StudyView) -> bool:
     """Whether a process carries out what is asked of a study: it runs it, or lets the run of a live one train on after
     the search.
     """

@@ -62,7 +62,7 @@ class RunView:
         return list(self.status.outcome.last_lines) if self.status.outcome else []
 
     @property
-    def orders(self) -> list[orders.Answer]:
+    def orders(self) -> list[orders.RankReply]:
         """What ranks did when they were asked to, each with its files."""
         return orders.run_answers(self.folder)
 

@@ -23,7 +23,7 @@ from engine.run.run_folder import RunStatus
 from tuning.storage import controllers
 from tuning.storage.controllers import StudyStatus
 from tuning.storage.study_folder import RESULT, history, list_studies, parts
-from workbench.home import remarks, runs
+from workbench.home import notes, runs
 from workbench.home.runs import run_folders
 from workbench.home.settings import INDEX
 from workbench.home.transfer import atomic_import
@@ -78,7 +78,7 @@ def run_row(folder: Path) -> RunRow:
     summary = parts(folder / run_folder.SUMMARY, ("tokens_per_second", "step_seconds"))
     step = summary.get("step_seconds") or {}
     outcome, labels = status.outcome or RecordedOutcome(), status.labels
-    said = remarks.remarks_of(folder)
+    said = notes.annotations_of(folder)
     return RunRow(
         id=folder.name,
         created_unix=float(status.created_unix or 0.0),
@@ -105,7 +105,7 @@ def study_row(folder: Path) -> StudyRow:
     """The row of a study folder."""
     status = StudyStatus.from_folder(folder)
     result = parts(folder / RESULT, ("objective", "best", "gain", "result_line"))
-    said = remarks.remarks_of(folder)
+    said = notes.annotations_of(folder)
     return StudyRow(
         name=folder.name,
         updated_unix=float(status.updated_unix or folder.stat().st_mtime),
@@ -169,8 +169,8 @@ class Table(Generic[Row]):
         return [field.name for field in fields(self.row)]
 
 
-RUNS = Table("runs", "id", RunRow, run_row, (run_folder.STATUS, run_folder.SUMMARY, remarks.FILE))
-STUDIES = Table("studies", "name", StudyRow, study_row, (run_folder.STATUS, RESULT, remarks.FILE))
+RUNS = Table("runs", "id", RunRow, run_row, (run_folder.STATUS, run_folder.SUMMARY, notes.FILE))
+STUDIES = Table("studies", "name", StudyRow, study_row, (run_folder.STATUS, RESULT, notes.FILE))
 
 
 @dataclass(frozen=True, slots=True)

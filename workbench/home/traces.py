@@ -16,7 +16,7 @@ from engine.config.errors import WorkbenchError
 from engine.config.layout import Layout
 from engine.run import answers as run_orders
 from engine.run import run_folder
-from engine.run.answers import Answer
+from engine.run.answers import RankReply
 from profilers.analysis.anatomy import clocks_of
 from profilers.records.reader import RunRecords
 from profilers.steps.clock_offset import ClockOffset, Offset
@@ -247,7 +247,7 @@ def list_traces(folder: Path) -> list[Trace]:
     ]
 
 
-def _trace(view: runs.RunView, key: str, wanted: int, given: list[Answer]) -> Trace:
+def _trace(view: runs.RunView, key: str, wanted: int, given: list[RankReply]) -> Trace:
     files = [view.folder / name for answer in given for name in answer.files]
     problems = [f"rank {answer.rank}: {answer.problem}" for answer in given if answer.problem]
     ranks = view.status.answering

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from workbench.pages.study import new, watch
+from workbench.pages.study import new, progress
 from workbench.pages.widgets.common import draw_guarded, restore_choice, save_choice, study_rows
 from workbench.pages.widgets.forms import keep_typed
 from workbench.pages.widgets.heading import heading
@@ -32,7 +32,7 @@ def page() -> None:
     save_choice("view", view or WATCH)
     if view != NEW:
         keep_typed()
-    draw_guarded(new.form if view == NEW else watch.watch)
+    draw_guarded(new.form if view == NEW else progress.watch)
 
 
 def _follow_a_started_study() -> None:

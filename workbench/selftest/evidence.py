@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engine.run import run_folder
-from workbench.selftest.bench import HOME, KEPT, LABEL
+from workbench.selftest.check_context import HOME, KEPT, LABEL
 from workbench.selftest.isolation import OUTPUT
 from workbench.selftest.redaction import Redactor
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workbench.selftest.bench import Bench
+from workbench.selftest.check_context import CheckContext
 from workbench.selftest.checks import faults, layouts, machine, measurements, one_rank, shared_gpu, warm_ranks
 from workbench.selftest.results import Verdict
 
 
-def anywhere(bench: Bench) -> str | None:
+def anywhere(bench: CheckContext) -> str | None:
     """Nothing but what the machine check looks at."""
     return None
 
 
-def driver(bench: Bench) -> str | None:
+def driver(bench: CheckContext) -> str | None:
     """A driver that shows a GPU."""
     from profilers.gpu.nvml import Nvml
 
@@ -23,17 +23,17 @@ def driver(bench: Bench) -> str | None:
     return library.reason or (None if library.device_count else "the driver shows no GPU")
 
 
-def one_gpu(bench: Bench) -> str | None:
+def one_gpu(bench: CheckContext) -> str | None:
     """A GPU that torch can use."""
     return bench.why_not_cuda()
 
 
-def two_devices(bench: Bench) -> str | None:
+def two_devices(bench: CheckContext) -> str | None:
     """Two GPUs, or CPU ranks in their place unless GPUs were asked for."""
     return bench.why_not_cuda(2) if bench.device == "cuda" else None
 
 
-def all_devices(bench: Bench) -> str | None:
+def all_devices(bench: CheckContext) -> str | None:
     """As many GPUs as ranks were asked for, or CPU ranks in their place."""
     return bench.why_not_cuda(bench.ranks) if bench.device == "cuda" else None
 
@@ -47,8 +47,8 @@ class Check:
     name: str
     title: str
     proves: str
-    function: Callable[[Bench], Verdict]
-    needs: Callable[[Bench], str | None] = anywhere
+    function: Callable[[CheckContext], Verdict]
+    needs: Callable[[CheckContext], str | None] = anywhere
     limit_seconds: float = 240.0
 
 

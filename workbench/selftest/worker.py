@@ -13,7 +13,7 @@ from typing import Any
 from engine.config.errors import WorkbenchError
 from engine.run import run_folder
 from engine.run.processes import die_with
-from workbench.selftest.bench import Bench
+from workbench.selftest.check_context import CheckContext
 from workbench.selftest.results import Verdict, make_failure, not_possible
 
 REQUEST, ANSWER = "request.json", "answer.json"
@@ -35,7 +35,7 @@ def main(scratch: Path) -> None:
 
 def judge(asked: dict[str, Any], scratch: Path) -> Verdict:
     """Whether it is possible, and what it finds."""
-    bench = Bench(asked["device"], asked["ranks"], scratch)
+    bench = CheckContext(asked["device"], asked["ranks"], scratch)
     missing = import_function(asked["needs"])(bench)
     if missing is not None:
         return not_possible(missing)

@@ -123,10 +123,10 @@ def _work(home: Path, file: StudyFile) -> None:
 
 def _load() -> None:
     """Load torch here and in the server of warm ranks, which else comes with the first trial."""
-    from engine.launch.workers import Servers
+    from engine.launch.workers import ForkServers
 
     importlib.import_module("engine.launch.pool")
-    process = Servers().start(int, (), {})
+    process = ForkServers().start(int, (), {})
     process.join()
 
 

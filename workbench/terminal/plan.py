@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tuning.predict.answer import Forecast
+from tuning.predict.forecast_document import Forecast
 from tuning.predict.plan.plans import PlanResult
 from tuning.predict.plan.track_record import Record
 from workbench.terminal.prediction import layout, probability

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from engine.footprint.flops import parameters, shared_parameters, workload_of
-from tuning.predict.answer import WORDS, Change, Forecast
+from tuning.predict.forecast_document import WORDS, Change, Forecast
 from tuning.predict.placement.place import PlacementReport
 from tuning.predict.placement.signatures.mesh import compare, unknown
 from tuning.predict.placement.traffic_map import TrafficMap

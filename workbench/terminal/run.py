@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.config.layout import RANKS
 from engine.run.answers import refusals, report_files
 from workbench.analysis.verdicts import minor_verdicts
-from workbench.home.remarks import Remarks, remarks_of
+from workbench.home.notes import Annotations, annotations_of
 from workbench.home.runs import RunView, placement
 from workbench.text import run as run_text
 from workbench.text import step, words
@@ -45,7 +45,7 @@ def print_run(console: Console, view: RunView) -> None:
         console.print(f"  | {line}", markup=False, soft_wrap=True, style="dim")
 
 
-def remark_lines(said: Remarks) -> Iterator[tuple[str, str]]:
+def remark_lines(said: Annotations) -> Iterator[tuple[str, str]]:
     """What people say of a run or a study, with labels; the lines of a note stand below each other."""
     if said.tags:
         yield "tags", ", ".join(said.tags)
@@ -64,7 +64,7 @@ def _ending(view: RunView) -> str:
 
 def _lines(view: RunView) -> Iterator[tuple[str, str]]:
     labels, summary = view.labels, view.summary
-    yield from remark_lines(remarks_of(view.folder))
+    yield from remark_lines(annotations_of(view.folder))
     if "study" in labels:
         yield "study", f"{labels['study']}, trial {labels.get('trial', '?')}"
     if view.job is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tuning.sensitivity.effects import KnobRow
-from tuning.sensitivity.outcomes import Answer, Fanova, Importance, Shap
+from tuning.sensitivity.outcomes import AnalysisResult, Fanova, Importance, Shap
 from tuning.sensitivity.report import Sensitivity
 from tuning.spec.objectives import Aim
 from workbench.figures.sensitivity import pairs_that_count
@@ -40,7 +40,7 @@ def _shares(console: Console, title: str, found: Importance) -> None:
     _stands_on(console, found.trials or 0)
 
 
-def _fanova(console: Console, title: str, answer: Answer[Fanova]) -> None:
+def _fanova(console: Console, title: str, answer: AnalysisResult[Fanova]) -> None:
     found = answer.found
     if found is None or not found.values:
         _say(console, title, found.reason if found else answer.reason)
@@ -72,7 +72,7 @@ def _share(value: float) -> str:
     return f"{value:.1%}".replace("%", " %")
 
 
-def _shap(console: Console, answer: Answer[Shap]) -> None:
+def _shap(console: Console, answer: AnalysisResult[Shap]) -> None:
     found = answer.found
     if found is None:
         _say(console, "SHAP", answer.reason)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuning.spec.objectives import KNOWN, find_aim, text
-from workbench.analysis import command_report, live_report, picks, winner_explanation
+from workbench.analysis import automatic_choices, command_report, live_report, winner_explanation
 from workbench.home.store import RunRow, StudyRow
 from workbench.terminal.run import remark_lines
 from workbench.text import study, words
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tuning.report.failures import EndingRow
     from tuning.report.study_result import StudyResult, TrialRow
     from workbench.analysis.studies import StudyDocument
-    from workbench.home.remarks import Remarks
+    from workbench.home.notes import Annotations
 
 
 def print_failures(console: Console, result: StudyResult) -> None:
@@ -95,7 +95,7 @@ def _remark_cell(row: RunRow | StudyRow) -> str:
 
 
 def print_study(
-    console: Console, document: StudyDocument, most: int | None = None, said: Remarks | None = None
+    console: Console, document: StudyDocument, most: int | None = None, said: Annotations | None = None
 ) -> None:
     """The result of a study, then its trials from the fastest to the slowest, then those that failed; ``most`` of
     them.
@@ -179,7 +179,7 @@ def print_result(console: Console, document: StudyDocument) -> None:
         _print_lines(console, [command_report.line(document.command)])
     if document.why:
         _print_lines(console, [f"why: {winner_explanation.line(document.why)}"])
-    _print_lines(console, [f"picked: {picks.line(pick)}" for pick in document.picks])
+    _print_lines(console, [f"picked: {automatic_choices.line(pick)}" for pick in document.picks])
 
 
 def _print_lines(console: Console, lines: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.config.run_config import RunConfig
 from engine.schedules.registry import compared
-from tuning.predict.answer import Forecast
+from tuning.predict.forecast_document import Forecast
 from tuning.predict.model.hardware import Cluster
 from tuning.predict.placement.place import Alternative, PlacementReport
 from tuning.predict.placement.signatures.mesh import REPLICATED, Comparison, MeshSignatures

@@ -25,7 +25,7 @@ from engine.launch.job import command as commands
 from engine.launch.job.ranks import JobRanks, last_lines
 from engine.lifecycle import finish_job, note_job_start
 from engine.run import child_process, run_folder
-from engine.run.commands import OrderBook, stop_commanded
+from engine.run.commands import OrderQueue, stop_commanded
 from engine.run.outcome import Ending, RunOutcome
 from engine.run.progress import Progress
 from profilers.rank.job_rank import NOT_RECORDED, TORCH_SEEN
@@ -91,7 +91,7 @@ class _JobMonitor:
         self._writer = RecordWriter(folder / run_folder.RECORDS, LAUNCHER)
         self._sampler = Sampler(self._writer, _INTERVAL_SECONDS)
         self._hangs: HangWatch | None = None
-        self._orders: OrderBook | None = None
+        self._orders: OrderQueue | None = None
         self._page: Progress | None = None
         self._look_at, self._notes = 0.0, list[str]()
         self._stopped = ""
@@ -205,7 +205,7 @@ class _JobMonitor:
         if self._orders is None and (self._folder / run_folder.PROGRESS).exists():
             with contextlib.suppress(OSError, ValueError):
                 self._page = Progress(self._folder)
-                self._orders = OrderBook(self._folder, self._page)
+                self._orders = OrderQueue(self._folder, self._page)
         if self._orders is not None:
             self._orders.pass_on()
 

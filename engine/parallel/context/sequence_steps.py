@@ -38,7 +38,7 @@ from engine.parallel.context.sequence_planner import (
     program_solver,
 )
 from engine.parallel.data.replica import Replica
-from engine.run.processes import stand_behind
+from engine.run.processes import lower_thread_priority
 from profilers.analysis.events import SEQUENCE_GROUPS_EVENT
 
 #: The first step makes what the others find, and the second plan comes after it: nothing is learned of it.
@@ -112,7 +112,7 @@ class DocumentSteps:
         self._ranks = GroupRanks(config.parallel.dp, usable, rank_tokens(config))
         self._store = RankStore(rank, "sequences") if self._plans else None
         self._thread = (
-            ThreadPoolExecutor(1, "sequence-planner", stand_behind)
+            ThreadPoolExecutor(1, "sequence-planner", lower_thread_priority)
             if self._plans and rank.rank == 0
             else None
         )

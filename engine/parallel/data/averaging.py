@@ -92,7 +92,7 @@ def delayed_averages(pieces: list[Piece], owner: MemoryOwner) -> list[ReplicaMem
     ]
 
 
-class Masters:
+class MasterWeights:
     """Makes the weights that are updated, and brings them back into the parameters."""
 
     def __init__(self, memory: Memory) -> None:
@@ -168,7 +168,7 @@ class AveragedParameters:
     def __init__(self, shared: SharedParameters, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
         self.shared, self._timer, self._tp_size = shared, timer, tp_size
         self._config = config
-        self._masters, self._pieces = Masters(config.memory), list[Piece]()
+        self._masters, self._pieces = MasterWeights(config.memory), list[Piece]()
         self._values = self._masters.narrow(shared.named.values())
         self.compressor: GradientCompressor | None = None
         #: Sees each bucket's gradient before it is compressed.
@@ -259,7 +259,7 @@ class AveragedParameters:
         before, self._config = self._config, config
         if config.overlap.bucket_mb != before.overlap.bucket_mb:
             old = self.contents
-            self.buckets.deal_again(config.overlap.bucket_mb * 2**20)
+            self.buckets.rebuild(config.overlap.bucket_mb * 2**20)
             self.contents = self._contents()
             if self.compressor is not None:
                 self.compressor.move(old, self.contents)

@@ -64,7 +64,7 @@ class GradientBuckets:
         self._handles = list[Any]()
         self._fill(parameters[::-1], bucket_bytes)
 
-    def deal_again(self, bucket_bytes: float) -> None:
+    def rebuild(self, bucket_bytes: float) -> None:
         """Buckets of another size; the gradients that are summed up so far move over as they are."""
         self.drain()
         for handle in filter(None, self._handles):

@@ -16,7 +16,7 @@ from engine.comm.channel import Group
 from engine.config.run_config import RunConfig
 from engine.model.experts.mixture import ExpertLinear
 from engine.model.stage import Stage
-from engine.parallel.data.averaging import Masters
+from engine.parallel.data.averaging import MasterWeights
 from engine.parallel.data.ddp import DataParallel
 from engine.parallel.data.fsdp_comm import Reductions
 from engine.parallel.data.fsdp_units import CoarseGradients, Unit, prefetch
@@ -63,7 +63,7 @@ class FullyShardedReplica:
         self._whole = {parameter for part in rest.parts for parameter in part.shared.named.values()}
         self._always = self._kept = config.parallel.zero_stage == 2
         self._tp_size, self._pieces = tp_size, list[Piece]()
-        self._masters = Masters(config.memory)
+        self._masters = MasterWeights(config.memory)
         # Sharding makes other parameters of them.
         named = model.model_parameters()
         self._partial = {name for name, one in named.items() if partial_over_tp(one)}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from engine.comm.channel import Channel, Group, Waitable, all_gather_single
 from engine.compression.interface import Reduction
 from engine.config.run_config import RunConfig
-from engine.parallel.data.averaging import AveragedParameters, Masters, SharedParameters
+from engine.parallel.data.averaging import AveragedParameters, MasterWeights, SharedParameters
 from engine.parallel.data.buckets import Bucket
 from engine.parallel.data.replica import Piece, UpdateGroup
 from profilers.collectives import recorder
@@ -42,7 +42,7 @@ class SlicedParameters(AveragedParameters):
         super().__init__(shared, config, timer, tp_size)
         self.arrives_later = self._gathers_beside(config)
         self._weights = [_together(bucket) for bucket in self.buckets.buckets]
-        self._masters_of = [Masters(config.memory) for _ in self._weights]
+        self._masters_of = [MasterWeights(config.memory) for _ in self._weights]
         self._arriving = dict[int, _PendingGather]()
         self._bucket_of = {one: bucket.index for bucket in self.buckets.buckets for one in bucket.parameters}
 

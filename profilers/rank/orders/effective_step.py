@@ -6,7 +6,7 @@ reads the order's file when it gets there. What a rank did is an event in its ow
 
 from __future__ import annotations
 
-from profilers.steps.page import Page
+from profilers.steps.shared_status import SharedStatus
 
 #: The kind of the event in which a rank tells what it did.
 EVENT = "order"
@@ -17,7 +17,9 @@ WARM_UP = {"snapshot": 0, "trace": 1}
 AHEAD = 2
 
 
-def due_order(page: Page, leads: bool, done: int, step: int, busy: bool, apart: int = 0) -> int | None:
+def due_order(
+    page: SharedStatus, leads: bool, done: int, step: int, busy: bool, apart: int = 0
+) -> int | None:
     """The number of the order that holds from ``step`` on, of which ``done`` is the last that this rank did.
 
     The rank that ``leads`` announces one after the other, none while one before it keeps it ``busy``. Ranks may be so

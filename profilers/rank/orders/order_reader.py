@@ -14,8 +14,8 @@ from profilers.rank.job_rank import ORDERS, RankRegistration
 from profilers.rank.orders.current_task import Tasks
 from profilers.rank.orders.effective_step import due_order
 from profilers.rank.orders.tasks import TASKS
-from profilers.steps.page import CODES, Page
 from profilers.steps.rank_status import RankStatus
+from profilers.steps.shared_status import CODES, SharedStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class JobOrders:
     """``before(step)`` between any two steps of a job's rank. The first rank of a host leads: a run is of one host."""
 
     def __init__(
-        self, seat: RankRegistration, device: torch.device, page: Page, tell: Callable[..., None]
+        self, seat: RankRegistration, device: torch.device, page: SharedStatus, tell: Callable[..., None]
     ) -> None:
         self._folder, self._page = seat.folder, page
         self._leads = seat.rank == 0 or os.environ.get("LOCAL_RANK") == "0"

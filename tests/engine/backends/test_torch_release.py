@@ -28,14 +28,14 @@ print(json.dumps(dist.Backend._plugins["NCCL"].creator_fn.__name__))
 FORKED = """
 import json
 import torch
-from engine.launch.workers import Servers
+from engine.launch.workers import ForkServers
 
 def child(answers):
     cuda = torch.cuda
     answers.send([cuda._is_in_bad_fork(), cuda.is_initialized(), cuda._is_compiled()])
 
 if __name__ == "__main__":
-    servers = Servers()
+    servers = ForkServers()
     reader, writer = servers.pipe(duplex=False)
     process = servers.start(child, (writer,), {})
     print(json.dumps(reader.recv() if reader.poll(60) else None))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.checkpoint.state import boxes_of
+from engine.checkpoint.state import shard_slices
 from engine.parallel.data.replica import Extent, extent_of
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)
@@ -34,7 +34,7 @@ def test_boxes_hold_exactly_the_elements_of_the_range_in_its_order(drawn: tuple[
     whole = np.full(extent.shape, -1)
     local = np.arange(math.prod(extent.sizes)).reshape(extent.sizes)
     whole[tuple(slice(at, at + size) for at, size in zip(extent.offsets, extent.sizes, strict=True))] = local
-    boxes = boxes_of(extent, count)
+    boxes = shard_slices(extent, count)
     found: list[int] = []
     for box in boxes:
         assert box.first == len(found)
@@ -52,7 +52,7 @@ def test_ranges_that_partition_a_tensor_become_boxes_that_do(sizes: tuple[int, .
     times_held = np.zeros(sizes, dtype=int)
     places = []
     for start, stop in itertools.pairwise(ends):
-        for box in boxes_of(Extent(sizes, (0,) * len(sizes), sizes, start), stop - start):
+        for box in shard_slices(Extent(sizes, (0,) * len(sizes), sizes, start), stop - start):
             place = tuple(slice(at, at + size) for at, size in zip(box.offsets, box.sizes, strict=True))
             times_held[place] += 1
             places.append(box.offsets)

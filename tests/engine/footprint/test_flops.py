@@ -126,7 +126,7 @@ def test_what_a_step_leaves_out_is_not_counted(part: dict[str, Any], values: dic
     blueprint = DecoderBlueprint(config)
     decoder = blueprint.stage(range(4), single_rank_axes())
     inputs, targets = blueprint.samples(decoder).training(0, 2)
-    decoder.meet(0, 0, inputs, targets)
+    decoder.begin_micro_batch(0, 0, inputs, targets)
     counts = FlopCounterMode(display=False, custom_mapping={aten.addmm_: added})
     with sdpa_kernel(SDPBackend.MATH), counts as counter:
         decoder.loss(decoder(inputs), targets).backward()

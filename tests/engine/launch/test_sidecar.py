@@ -16,8 +16,8 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from engine.comm import relay
-from engine.comm.relay import Follower, RelayedProgress
+from engine.comm import progress_relay
+from engine.comm.progress_relay import Follower, RelayedProgress
 from engine.launch.sidecar import Host, HostProcess, ProcessLocation, hosts_of
 from engine.run import commands, run_folder
 from engine.run.commands import Order, OrderControl, StopControl
@@ -172,7 +172,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 def test_a_host_that_does_not_answer_is_waited_for_once(
     tmp_path: Path, server: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "_PATIENCE", timedelta(seconds=0.2))
+    monkeypatch.setattr(progress_relay, "_PATIENCE", timedelta(seconds=0.2))
     first, other, _ = pages(tmp_path, server)
     first.announce_order(1, 6)
     assert 0.15 < seconds_of(first.settle) < 5

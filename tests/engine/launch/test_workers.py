@@ -6,9 +6,9 @@ from pathlib import Path
 
 PROGRAM = """
 import importlib
-from engine.launch.workers import Servers
+from engine.launch.workers import ForkServers
 if __name__ == "__main__":
-    process = Servers().start(importlib.import_module, ("torch",), {})
+    process = ForkServers().start(importlib.import_module, ("torch",), {})
     process.join()
     raise SystemExit(process.exitcode)
 """

@@ -97,7 +97,7 @@ def gradients_of(share: float, passes: int = 1, deferred: DeferredGradients | No
         x = x.detach().requires_grad_(True)
         for matrix in matrices:
             matrix.weight.grad = None
-        sampled.sampler.meet(step, 0, tokens)
+        sampled.sampler.begin_micro_batch(step, 0, tokens)
         first, second = sampled.products(x, matrices, sampled.sampler.slots)
         (first.flatten(0, 1) * wanted).sum().add(0.1 * second.sum()).backward()
     assert x.grad is not None
@@ -138,7 +138,7 @@ def test_all_tokens_are_the_exact_product_and_evaluation_draws_nothing() -> None
     for share in (1.0, 0.25):
         decoder = Decoder(SHAPE, range(4), axes, sequence_length=32, activations=Activations(sampled=share))
         initialize(decoder, 0)
-        decoder.meet(0, 0, tokens, tokens)
+        decoder.begin_micro_batch(0, 0, tokens, tokens)
         with torch.no_grad():
             silent = decoder(tokens)
         assert torch.equal(decoder(tokens), silent)
@@ -197,7 +197,7 @@ def test_norms_that_are_remembered_count_in_memory_and_in_what_is_spared(values:
     blueprint = DecoderBlueprint(config)
     decoder = blueprint.stage(range(4), single_rank_axes())
     inputs, targets = blueprint.samples(decoder).training(0, 2)
-    decoder.meet(0, 0, inputs, targets)
+    decoder.begin_micro_batch(0, 0, inputs, targets)
     decoder.loss(decoder(inputs), targets).backward()
     sampled = [
         one

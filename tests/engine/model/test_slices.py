@@ -45,7 +45,7 @@ def matrices(decoder: Decoder) -> dict[str, Linear]:
 def test_loss_and_gradients_are_those_of_a_masked_model(recompute: Any) -> None:
     """Rows and columns that are not in the slice are zero there, and what goes on is divided by the share."""
     sliced, masked = build(sliced=0.5, recompute=recompute), build()
-    sliced.meet(3, 0, TOKENS, TOKENS)
+    sliced.begin_micro_batch(3, 0, TOKENS, TOKENS)
     masks = {}
     for (name, one), other in zip(matrices(sliced).items(), matrices(masked).values(), strict=True):
         if one.part is not None:
@@ -114,7 +114,7 @@ def test_slices_follow_steps_and_evaluation_sees_all() -> None:
     decoder, whole = build(sliced=0.5), build()
     seen = set()
     for step in range(12):
-        decoder.meet(step, 1, TOKENS, TOKENS)
+        decoder.begin_micro_batch(step, 1, TOKENS, TOKENS)
         block = decoder.blocks["0"]
         assert isinstance(block, Block) and isinstance(block.feed_forward, FeedForward)
         parts = block.attention.query.part, block.attention.key.part, block.feed_forward.gate.part

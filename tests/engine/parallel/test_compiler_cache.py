@@ -50,10 +50,10 @@ def test_a_library_that_is_not_whole_is_removed(cache: Path, library: bytes, end
     path = cache / "ab" / (KEY + end)
     for contents in (b"", library[:40], library[: len(library) // 2], library[:-1], bytes(len(library))):
         path.write_bytes(contents)
-        assert compiler_cache.mend() == 1
+        assert compiler_cache.remove_broken_entries() == 1
         assert not path.exists()
     path.write_bytes(library)
-    assert compiler_cache.mend() == 0
+    assert compiler_cache.remove_broken_entries() == 0
     assert path.read_bytes() == library
 
 
@@ -67,10 +67,10 @@ def test_what_a_compiler_was_working_on_is_removed(cache: Path, library: bytes) 
         for path in (folder / name, source, other):
             path.write_bytes(library)
         (folder / f"{Path(name).stem}_CxxBuild").mkdir()
-        assert compiler_cache.mend() == 1
+        assert compiler_cache.remove_broken_entries() == 1
         assert sorted(folder.glob("*.*")) == sorted([source, other])
         assert not list(folder.glob("*_CxxBuild"))
-        assert compiler_cache.mend() == 0
+        assert compiler_cache.remove_broken_entries() == 0
 
 
 @needs_compiler
@@ -79,7 +79,7 @@ def test_what_is_being_written_stays(cache: Path, library: bytes) -> None:
     lock.parent.mkdir()
     path.write_bytes(library[:100])
     removed: list[int] = []
-    other = threading.Thread(target=lambda: removed.append(compiler_cache.mend()))
+    other = threading.Thread(target=lambda: removed.append(compiler_cache.remove_broken_entries()))
     with FileLock(str(lock)):
         other.start()
         other.join(0.5)

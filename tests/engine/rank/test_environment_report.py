@@ -17,7 +17,7 @@ from engine.config.environment import VARIABLES, Environment
 from engine.config.errors import InputError, LayoutError
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import check
-from engine.launch.workers import Servers
+from engine.launch.workers import ForkServers
 from engine.rank import environment_report
 from engine.run import run_folder
 from engine.session import Session
@@ -161,7 +161,7 @@ def test_malloc_has_what_it_reads_at_its_start(session: Session) -> None:
 
 
 def test_servers_with_variables_of_their_own_end_with_the_pool() -> None:
-    servers, begun = Servers(), time.monotonic()
+    servers, begun = ForkServers(), time.monotonic()
     process = servers.start(time.sleep, (60.0,), {"MALLOC_ARENA_MAX": "2"})
     assert process.pid is not None
     parent = psutil.Process(process.pid).parent()

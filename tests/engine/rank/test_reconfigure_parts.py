@@ -28,7 +28,7 @@ def test_gradients_summed_so_far_move_to_the_new_buckets_and_go_on_there() -> No
     for bucket_bytes in (4 * 256 * 2, 1e9, 4.0, 4 * 256 * 3):
         _backward([*weights, narrow], exact)
         before = {one: view.clone() for one, view in buckets.gradients.items()}
-        buckets.deal_again(bucket_bytes)
+        buckets.rebuild(bucket_bytes)
         assert all(torch.equal(before[one], view) for one, view in buckets.gradients.items())
         size = bucket_bytes // (4 * 256)
         assert len(buckets.buckets) == (6 if size < 2 else -(-6 // min(6, int(size))))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.run import commands, run_folder
-from engine.run.commands import Order, OrderBook, OrderControl, StopControl
+from engine.run.commands import Order, OrderControl, OrderQueue, StopControl
 from engine.run.outcome import Ending
 from engine.run.progress import End, Progress
 from engine.session import Session
@@ -29,7 +29,7 @@ def ask(folder: Path, name: str, command: str, **arguments: Any) -> None:
 
 def test_orders_are_numbered_by_age_and_all_else_is_left_alone(tmp_path: Path) -> None:
     page = Progress(tmp_path, 1)
-    book = OrderBook(tmp_path, page)
+    book = OrderQueue(tmp_path, page)
     book.pass_on()
     assert page.requested_order() == 0
     ask(tmp_path, "3", "snapshot")
@@ -102,7 +102,7 @@ def test_a_rank_that_waits_goes_on_where_the_run_is_stopped_or_rank_0_is_gone(tm
 
 def test_an_order_says_how_long_ranks_wait_after_its_steps(tmp_path: Path) -> None:
     page = Progress(tmp_path, 1)
-    book = OrderBook(tmp_path, page)
+    book = OrderQueue(tmp_path, page)
     ask(tmp_path, "1", "try", steps=3, wait=1.5)
     ask(tmp_path, "2", "try", wait=1.5)
     book.pass_on()

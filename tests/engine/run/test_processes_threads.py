@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from engine.run.processes import stand_behind
+from engine.run.processes import lower_thread_priority
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own here")
@@ -18,6 +18,6 @@ def test_only_the_thread_itself_stands_behind() -> None:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     usual = niceness()
-    with ThreadPoolExecutor(1, initializer=stand_behind) as threads:
+    with ThreadPoolExecutor(1, initializer=lower_thread_priority) as threads:
         assert threads.submit(niceness).result() == min(19, usual + 10)
     assert niceness() == usual

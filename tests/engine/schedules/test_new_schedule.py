@@ -38,7 +38,7 @@ from tuning.space.points import best_known
 from tuning.space.space import Space
 from workbench.cli import run
 from workbench.pages.widgets.forms import field
-from workbench.selftest.bench import Bench
+from workbench.selftest.check_context import Bench
 from workbench.selftest.checks import layouts
 from workbench.text.plan import layout_columns
 

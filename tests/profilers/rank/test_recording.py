@@ -20,7 +20,7 @@ from profilers.rank.waits import TensorWaits, axis_of
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table
 from profilers.steps.clock import CpuClock
-from profilers.steps.page import Page
+from profilers.steps.shared_status import SharedStatus
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_after_it_torch_is_as_it_was(recording: RankRecording) -> None:
 
 
 def test_the_page_says_where_the_rank_stands(recording: RankRecording, tmp_path: Path) -> None:
-    page = Page(tmp_path / seats.PROGRESS)
+    page = SharedStatus(tmp_path / seats.PROGRESS)
     assert page.world_size == 1
     page.close()
     model = nn.Linear(4, 4)

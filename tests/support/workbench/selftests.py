@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from engine.run import run_folder
-from workbench.selftest.bench import Bench
+from workbench.selftest.check_context import Bench
 from workbench.selftest.registry import Check
 from workbench.selftest.results import (
     FOLDER,

@@ -25,7 +25,7 @@ from tuning.execution.executor import (
 )
 from tuning.execution.live.windows import CONFIRM
 from tuning.report.study_result import StudyResult
-from tuning.sampling.optuna_study import Index
+from tuning.sampling.optuna_study import OptunaStudy
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import Trial
 from tuning.storage.study_folder import STUDIES
@@ -100,12 +100,12 @@ def test_samplers_learn_what_windows_are_worth_beside_each_other(
     """Or all that was measured while the machine was slow would be bad for them."""
     learned: dict[int, float | None] = {}
 
-    def tell(index: Index, trial: Trial) -> None:
+    def tell(index: OptunaStudy, trial: Trial) -> None:
         learned[trial.number] = trial.value
         told_before(index, trial)
 
-    told_before = Index.tell
-    monkeypatch.setattr(Index, "tell", tell)
+    told_before = OptunaStudy.tell
+    monkeypatch.setattr(OptunaStudy, "tell", tell)
     told = [(1.0, {}), (0.8, beside(0, 1.25, 1.0)), (1.28, beside(1, 1.25, 2.0)), (1.42, beside(2, 0.9, 2.0))]
     found = searched(exact(), tmp_path, told)
     values = [row.value or 0.0 for row in found.trials]

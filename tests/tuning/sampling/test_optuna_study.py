@@ -8,7 +8,7 @@ import pytest
 from optuna.trial import TrialState
 
 from tests.support.studies.fake import seconds, study
-from tuning.sampling.optuna_study import Index, to_frozen_trial
+from tuning.sampling.optuna_study import OptunaStudy, to_frozen_trial
 from tuning.sensitivity.importance import importance
 from tuning.sensitivity.outcomes import Importance
 from tuning.space.encoding import Encoding
@@ -43,7 +43,7 @@ def worth(point: Point) -> float:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_draws_are_legal_and_new_and_find_the_winner(seed: int) -> None:
-    index, visited, found = Index(ENCODING, seed, startup_trials=5), set[str](), list[float]()
+    index, visited, found = OptunaStudy(ENCODING, seed, startup_trials=5), set[str](), list[float]()
     for number in range(32):
         draw = index.ask(visited)
         assert draw is not None
@@ -58,7 +58,7 @@ def test_draws_are_legal_and_new_and_find_the_winner(seed: int) -> None:
 
 def test_unwanted_points_come_last_and_then_none() -> None:
     space = study(space={"parallel.tp": [1, 2], "batch.micro_batch": [1, 2]}).search_space
-    index, visited, drawn = Index(Encoding(space), 0, 3), set[str](), list[Point]()
+    index, visited, drawn = OptunaStudy(Encoding(space), 0, 3), set[str](), list[Point]()
     while (draw := index.ask(visited, lambda point: point["parallel.tp"] == 2)) is not None:
         visited.add(point_key(draw.point))
         drawn.append(draw.point)

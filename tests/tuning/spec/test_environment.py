@@ -12,7 +12,7 @@ from engine.config.errors import InputError
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.environment import NO, YES, EnvironmentRow
 from tests.support.studies.fake import Machine, run_study, study
-from tuning.predict.answer import notes
+from tuning.predict.forecast_document import notes
 from tuning.space.encoding import Encoding
 from tuning.spec import terms
 from tuning.spec.study_file import StudyFile

@@ -11,8 +11,8 @@ from tests.support.workbench.synthetic import write_home
 from tests.workbench.pages.conftest import Visit
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
-from workbench.home import remarks
-from workbench.home.remarks import Remarks, change_remarks, remarks_of
+from workbench.home import notes
+from workbench.home.notes import Annotations, annotations_of, change_annotations
 
 EVIL = "<img src=x onerror=alert(1)> **bold** [a](javascript:1)"
 
@@ -25,7 +25,7 @@ def _run(home: Path) -> Path:
 
 def test_a_note_and_tags_stand_as_they_were_typed(home: Path) -> None:
     run = _run(home)
-    change_remarks(run, f"{EVIL}\nsecond line", ["a:red[b]"])
+    change_annotations(run, f"{EVIL}\nsecond line", ["a:red[b]"])
     app = visit("runs", id=run.name)
     assert not app.exception
     assert EVIL in texts(app) and "second line" in texts(app)
@@ -42,8 +42,8 @@ def test_lists_of_runs_without_notes_have_no_column_for_them(home: Path) -> None
 
 def test_a_tag_in_the_address_filters(home: Path) -> None:
     run = _run(home)
-    change_remarks(run, None, ["keep"])
-    change_remarks(home / "studies" / "quickstart", None, ["keep", "show"])
+    change_annotations(run, None, ["keep"])
+    change_annotations(home / "studies" / "quickstart", None, ["keep", "show"])
     app = visit("runs")
     app.pills(key="tags").set_value(["keep"]).run()
     assert set(app.dataframe[0].value["id"]) == {run.name, "quickstart"}
@@ -57,7 +57,7 @@ def test_a_refused_name_of_a_view_stays_on_the_page(home: Path) -> None:
     app.text_input(key="view-name").set_value("   ").run()
     app.button(key="view-save").click().run()
     assert "1 to 40 printable characters" in texts(app)
-    assert remarks.saved_views(home) == []
+    assert notes.saved_views(home) == []
 
 
 @pytest.mark.browser
@@ -78,7 +78,7 @@ def test_from_a_note_to_a_saved_view_and_back_in_clicks(
     page.keyboard.press("Control+Enter")
     page.get_by_role("button", name="Save", exact=True).click()
     page.get_by_text("Saved.").wait_for()
-    assert remarks_of(run) == Remarks("why is rank 3 late?", ("slow link",))
+    assert annotations_of(run) == Annotations("why is rank 3 late?", ("slow link",))
     tab.screenshot(screenshots, "note")
 
     page.locator(".st-key-runs-list").get_by_text("All runs and studies").click()
@@ -90,7 +90,7 @@ def test_from_a_note_to_a_saved_view_and_back_in_clicks(
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Save this view").click()
     page.get_by_text("Saved as to look at.").wait_for()
-    [view] = remarks.saved_views(home)
+    [view] = notes.saved_views(home)
     assert (view.page, view.query["id"], "slow link" in view.query["tags"]) == ("Runs", run.name, True)
 
     tab.open(f"{server}/machine")
@@ -102,4 +102,4 @@ def test_from_a_note_to_a_saved_view_and_back_in_clicks(
     page.get_by_role("button", name="Views").click()
     page.get_by_role("button", name="Forget").click()
     page.get_by_text("A view is a place").wait_for()
-    assert remarks.saved_views(home) == []
+    assert notes.saved_views(home) == []

@@ -21,7 +21,7 @@ from tests.support.workbench import selftests
 from tests.support.workbench.selftests import PIDS, made_up, no_room
 from tests.workbench.conftest import Run
 from workbench.selftest import registry, runner
-from workbench.selftest.bench import Bench
+from workbench.selftest.check_context import CheckContext
 from workbench.selftest.checks import layouts, measurements, warm_ranks
 from workbench.selftest.checks.layouts import largest_difference
 from workbench.selftest.isolation import SelftestRequest
@@ -153,7 +153,7 @@ def test_every_check_is_told_in_the_documentation() -> None:
 def test_every_axis_and_schedule_of_the_engine_is_there_and_legal(ranks: int, tmp_path: Path) -> None:
     from engine.config.validation.rules import problems
 
-    bench = Bench("cpu", ranks, tmp_path)
+    bench = CheckContext("cpu", ranks, tmp_path)
     kinds = (layouts.data, layouts.tensor, layouts.context, layouts.expert, layouts.pipeline)
     configs = [bench.config(layouts.SIZES | values) for kind in kinds for values in kind(ranks).values()]
     assert [str(problem) for config in configs for problem in problems(config)] == []
@@ -170,7 +170,7 @@ def test_gradients_of_data_parallelism_take_many_buckets(ranks: int, tmp_path: P
     from engine.footprint.weights import parameters_by_stage
     from engine.parallel.data.buckets import GradientBuckets
 
-    bench = Bench("cpu", ranks, tmp_path)
+    bench = CheckContext("cpu", ranks, tmp_path)
     for values in (layouts.data(ranks) | layouts.expert(ranks)).values():
         config = bench.config(layouts.SIZES | values)
         weights = parameters_by_stage(config, [Part(layouts.SIZES["model.layers"], True, True)])[0].weights

@@ -109,7 +109,7 @@ class CommandTrials:
 
 
 def _remedy(outcome: RunOutcome) -> str:
-    if verdict.heard_nothing(outcome):
+    if verdict.printed_no_step(outcome):
         return r"say how it tells of steps: --set 'trainer.steps.pattern=step (?P<step>\d+)', .file or .tensorboard"
     return "mend the command first: it is the baseline, as it stands"
 

@@ -79,7 +79,7 @@ def stands_still(words: str, lines: Sequence[str], rank: int | None) -> RunOutco
     return RunOutcome(Ending.HANG, words, rank, None, last)
 
 
-def heard_nothing(outcome: RunOutcome) -> bool:
+def printed_no_step(outcome: RunOutcome) -> bool:
     """Whether that ended a trainer of which no step was heard, though nothing else is known to be wrong with it."""
     return outcome.ending is Ending.HANG or outcome.reason == _NO_STEP
 

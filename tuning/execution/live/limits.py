@@ -11,7 +11,7 @@ from engine.footprint.footprint import largest
 from engine.run.outcome import EarlyEnd, Ending
 from profilers.model.run_summary import RunSummary
 from tuning.analysis.measures import free_bytes
-from tuning.execution.live.ongoing_run import Stretch
+from tuning.execution.live.ongoing_run import StepRange
 from tuning.spec.terms import Live
 
 _MIB = 2**20
@@ -26,15 +26,15 @@ class SlowdownBudget:
         self._live, self._baseline = live, baseline
         #: What a step takes now over what it took when the baseline was measured: a machine becomes slower and faster.
         self.level = 1.0
-        self._windows: list[tuple[Stretch, bool, float]] = []
+        self._windows: list[tuple[StepRange, bool, float]] = []
 
-    def note(self, stretch: Stretch, undone: bool = False) -> None:
+    def note(self, stretch: StepRange, undone: bool = False) -> None:
         """A window is over; it may be ``undone``, and is lost as a whole then."""
         if self._baseline is None and stretch.steps:
             self._baseline = stretch.seconds / stretch.steps
         self._windows.append((stretch, undone, self.level))
 
-    def too_dear(self, stretch: Stretch, undone: bool = False) -> EarlyEnd | None:
+    def too_dear(self, stretch: StepRange, undone: bool = False) -> EarlyEnd | None:
         """How a window ends that makes the last ``over_steps`` slower than ``max_slowdown`` allows; None: it may go on.
 
         What earlier windows of these steps lost counts; what others gained does not.
@@ -53,7 +53,7 @@ class SlowdownBudget:
             f"{allowed:.2f} s are allowed",
         )
 
-    def _lost_seconds(self, stretch: Stretch, undone: bool, level: float) -> float:
+    def _lost_seconds(self, stretch: StepRange, undone: bool, level: float) -> float:
         return stretch.seconds - (0 if undone else stretch.steps) * level * (self._baseline or 0.0)
 
 

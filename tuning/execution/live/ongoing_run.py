@@ -16,7 +16,7 @@ from engine.config.layout import round_steps
 from engine.config.run_config import RunConfig
 from engine.lifecycle import calibration_or_reason, summary_of
 from engine.run import answers, commands, progress, run_folder
-from engine.run.answers import Answer
+from engine.run.answers import RankReply
 from engine.run.outcome import Ending, RunOutcome
 from engine.run.ownership import alive, is_running
 from engine.run.run_folder import RunStatus
@@ -57,7 +57,7 @@ class ChangeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class StepRange:
     """So many ``steps`` from ``first`` on, ``measured`` of which count, in so many seconds of training. The first
     ``settling`` ones do not.
     """
@@ -158,7 +158,7 @@ class OngoingRun:
             if len(found) < self.status.answering:
                 raise UnansweredError(f"an earlier order was not answered by all ranks: {text}")
 
-    def _answers(self, order: str) -> tuple[list[Answer], tuple[bool | None, str]]:
+    def _answers(self, order: str) -> tuple[list[RankReply], tuple[bool | None, str]]:
         ranks = self.status.answering
         patience = self.config.train.step_timeout_seconds + PATIENCE_SECONDS
         found = answers.wait_for(self.folder, order, ranks, patience)
@@ -195,7 +195,7 @@ class OngoingRun:
         """Let what follows see what ranks recorded since."""
         self.records.refresh()
 
-    def stretch(self, since: int) -> Stretch:
+    def stretch(self, since: int) -> StepRange:
         """Its steps from ``since`` on, as far as every rank recorded them by the last :meth:`refresh`. Steps that
         settle after a turn are found and do not count.
         """
@@ -204,7 +204,7 @@ class OngoingRun:
         measured = len(whole.exclude_first(settling).select_measured().steps)
         # A run that went on has none of the steps before.
         first = int(whole.steps[0]) if len(whole.steps) else since
-        return Stretch(first, len(whole.steps), measured, float(wall_seconds(whole).sum()), settling)
+        return StepRange(first, len(whole.steps), measured, float(wall_seconds(whole).sum()), settling)
 
     def step_seconds(self, since: int) -> list[float]:
         """Wall seconds of each of those that count, by the last :meth:`refresh`."""

@@ -1,7 +1,7 @@
 """Fits the free constants to measured trials, and tells how far off the result is where it was not fitted.
 
 ``fit_constants`` is the fit itself, for whoever has trials: ``benchmarks/shipped_constants.py`` gives it published
-tables, and ``tuning.predict.learn`` the finished runs of this machine.
+tables, and ``tuning.predict.correction`` the finished runs of this machine.
 
 Errors are of held-out groups of trials: each group (a model, a kind of device, a day) is predicted by constants that
 were fitted to all others. A configuration outside of what was measured gets a wider interval, by how far outside it is.

@@ -30,7 +30,7 @@ class Links(NamedTuple):
         return Links(*(rate[rows] if isinstance(rate, np.ndarray) else rate for rate in self))
 
 
-class Reach(NamedTuple):
+class GroupTopology(NamedTuple):
     """How a group of ranks lies: its size, and how many nodes it spans."""
 
     ranks: Array
@@ -42,36 +42,36 @@ class Reach(NamedTuple):
         return self.ranks / self.nodes
 
 
-def reach(cases: Cases, ranks: Array, inner: Array) -> Reach:
+def reach(cases: Cases, ranks: Array, inner: Array) -> GroupTopology:
     """Of groups of ``ranks`` that lie ``inner`` ranks apart."""
     return reach_on_nodes(cases.devices_per_node, ranks, inner)
 
 
-def reach_on_nodes(devices: Array, ranks: Array, inner: Array) -> Reach:
+def reach_on_nodes(devices: Array, ranks: Array, inner: Array) -> GroupTopology:
     """The same on nodes of so many devices."""
-    return Reach(ranks, ranks / np.clip(devices / inner, 1.0, ranks))
+    return GroupTopology(ranks, ranks / np.clip(devices / inner, 1.0, ranks))
 
 
-def ring_rate(group: Reach, links: Links, constants: Constants) -> Array:
+def ring_rate(group: GroupTopology, links: Links, constants: Constants) -> Array:
     """Bytes/s of each rank in a ring: each of a node's members brings its own link to other nodes."""
     inside = links.inside * constants.inside_share
     between = links.between * constants.between_share * group.members
     return np.where(group.nodes > 1, np.minimum(inside, between), inside)
 
 
-def tree_start(group: Reach, constants: Constants) -> Array:
+def tree_start(group: GroupTopology, constants: Constants) -> Array:
     """Seconds that a message takes to start through a tree, inside of nodes and between them."""
     between: Array = constants.between_seconds * np.log2(np.maximum(group.nodes, 1))
     return _inside_start(group, constants) + between
 
 
-def _inside_start(group: Reach, constants: Constants) -> Array:
+def _inside_start(group: GroupTopology, constants: Constants) -> Array:
     found: Array = constants.inside_seconds * np.log2(np.maximum(group.members, 1))
     return found
 
 
 def ring(
-    group: Reach,
+    group: GroupTopology,
     bytes_: Array,
     links: Links,
     constants: Constants,

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.config.errors import several
-from tuning.predict.answer import WORDS, percent
 from tuning.predict.forecast import columns, terms
+from tuning.predict.forecast_document import WORDS, percent
 from tuning.predict.model import headroom
 from tuning.predict.model.cases import Array
 from tuning.predict.plan.layouts import (

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from engine.config.errors import InputError, several
 from engine.config.run_config import RunConfig
-from tuning.predict import answer
-from tuning.predict.answer import Forecast
+from tuning.predict import forecast_document
 from tuning.predict.cluster.this_machine import seats_of
 from tuning.predict.forecast import columns, forecasts, room_of
+from tuning.predict.forecast_document import Forecast
 from tuning.predict.model import headroom, memory
 from tuning.predict.model.cases import Array
 from tuning.predict.placement import place
@@ -72,13 +72,13 @@ class PlanResult:
     @property
     def notes(self) -> tuple[str, ...]:
         """What holds for all of them, and what they leave out."""
-        left_out = (answer.LAB_LEFT_OUT,) if self.lab_left_out else ()
+        left_out = (forecast_document.LAB_LEFT_OUT,) if self.lab_left_out else ()
         return (*left_out, *(self.best[0].notes if self.best else self.target.notes))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; rows of layouts with what was turned, without what holds for all of them."""
         return {
-            "cluster": answer.cluster(self.target),
+            "cluster": forecast_document.cluster(self.target),
             "model": self.config.model.model_dump(mode="json"),
             "global_batch": self.config.batch.global_batch,
             "sequence_length": self.config.data.sequence_length,
@@ -99,7 +99,7 @@ class PlanResult:
         }
 
 
-def look(space: Space, target: Target) -> LayoutTable:
+def predict_layouts(space: Space, target: Target) -> LayoutTable:
     """Predict every legal layout.
 
     Raises:
@@ -128,7 +128,7 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
     count = ranks or target.cluster.size
     target = target.adapt_to_seats(seats_of(config, count))
     space = Space.from_config(config, count, target.devices_per_node)
-    table = look(space, target)
+    table = predict_layouts(space, target)
     order = np.argsort(table.seconds, kind="stable")
     safe = order[table.safe[order]]
     chosen = _distinct(table, safe, top)
@@ -157,7 +157,7 @@ def best(config: RunConfig, target: Target, ranks: int) -> Forecast | None:
         InputError: nothing is legal, or the model's time is not modelled.
     """
     space = Space.from_config(config, ranks, target.devices_per_node)
-    table = look(space, target)
+    table = predict_layouts(space, target)
     seconds = np.where(table.safe, table.seconds, np.inf)
     fastest = int(np.argmin(seconds))
     if not np.isfinite(seconds[fastest]):

@@ -11,10 +11,10 @@ import msgspec
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.run.calibration.fingerprint import Fingerprint
-from tuning.predict import learn
-from tuning.predict.answer import Forecast
+from tuning.predict import correction
 from tuning.predict.fit.finished_runs import FinishedRun
 from tuning.predict.forecast import forecasts
+from tuning.predict.forecast_document import Forecast
 from tuning.predict.target import Target
 
 
@@ -52,7 +52,7 @@ class Record:
 
 def record_of(runs: Sequence[FinishedRun], target: Target, here: Fingerprint) -> Record:
     """Of the finished runs that count, as ``learn`` judges it; ``target`` is this machine by its calibration alone."""
-    counted = learn.select_runs(runs, target, here)
+    counted = correction.select_runs(runs, target, here)
     groups = [
         group for group in counted.groups if layout_of(group[0].trial.config).world_size <= _most(target)
     ]

@@ -9,8 +9,8 @@ from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
-from tuning.predict.answer import WORDS, Forecast, percent
 from tuning.predict.forecast import forecasts
+from tuning.predict.forecast_document import WORDS, Forecast, percent
 from tuning.predict.plan import plans
 from tuning.predict.plan.families import lost_terms
 from tuning.predict.target import Target

@@ -34,7 +34,7 @@ class Group(NamedTuple):
 
 
 @dataclass(slots=True)
-class Meeting:
+class CollectiveCall:
     """One collective: who has come and from which operation; what it has of its ports, once all have."""
 
     axis: str
@@ -55,12 +55,12 @@ class Meetings:
     def __init__(self, step: Step, ports: Ports) -> None:
         self._step, self._ports = step, ports
         self._counts: dict[tuple[int, str, CollectiveGroup], int] = {}
-        self._open: dict[tuple[int, str, int], Meeting] = {}
+        self._open: dict[tuple[int, str, int], CollectiveCall] = {}
         self._last: dict[tuple[int, str], PortUse] = {}
         self._groups: dict[tuple[tuple[int, ...], int], Group] = {}
         self.group = lru_cache(maxsize=None)(self._group)
 
-    def come(self, call: Collective, place: int, op: int, now: float) -> Meeting:
+    def come(self, call: Collective, place: int, op: int, now: float) -> CollectiveCall:
         """A place reaches a collective; the last one lets it begin."""
         counted = (place, call.axis, call.among)
         number = self._counts[counted] = self._counts.get(counted, 0) + 1
@@ -68,7 +68,7 @@ class Meetings:
         key = group.number, call.axis, number
         meeting = self._open.get(key)
         if meeting is None:
-            meeting = self._open[key] = Meeting(call.axis, group)
+            meeting = self._open[key] = CollectiveCall(call.axis, group)
         meeting.come.append((place, op))
         if len(meeting.come) == len(group.places):
             del self._open[key]
@@ -143,9 +143,9 @@ class EventLoop:
         self._waits = [_NOBODY] * step.places
         self._free: dict[tuple[int, int], deque[float]] = {}
         self._wanting: dict[tuple[int, int], int] = {}
-        self._started: dict[tuple[int, str], list[Meeting]] = {}
+        self._started: dict[tuple[int, str], list[CollectiveCall]] = {}
         self._joining: dict[int, float] = {}
-        self._met: list[Meeting] = []
+        self._met: list[CollectiveCall] = []
         self._heap = [(0.0, place) for place in range(step.places)]
 
     def run(self) -> None:

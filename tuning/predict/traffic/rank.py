@@ -35,7 +35,7 @@ from tuning.predict.traffic.layers import Parameter, parameters_of, splits
 from tuning.predict.traffic.stage import Stage, action_items, waits
 
 
-class Post:
+class PipelineEndpoint:
     """One rank of a pipeline: of each neighbour one receive is posted ahead, a send when there is something to send."""
 
     def __init__(self, plan: Plan, place: int, wire: Wire, due: Mapping[int, Sequence[Action]]) -> None:
@@ -127,7 +127,7 @@ class RankStep:
             stage: Stage(self._wire, part, data_rank, pipeline.holders, at_end if stage == max(own) else ())
             for stage, part in own.items()
         }
-        self._post = Post(self._plan, at.pp, self._wire, pipeline.arrivals.get(at.pp, {}))
+        self._post = PipelineEndpoint(self._plan, at.pp, self._wire, pipeline.arrivals.get(at.pp, {}))
         self._known: dict[tuple[int, Work, bool], list[Item]] = {}
 
     def sections(self) -> Iterator[Section]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from profilers.collectives.meeting import Meeting
+from profilers.collectives.collective_call import CollectiveCall
 from workbench.figures.base import NEUTRAL, PHASE_COLORS, empty, figure
 from workbench.figures.steps import MILLI
 
@@ -12,7 +12,7 @@ _ROW, _FRAME = 26, 150
 _MOST_PIXELS = 900
 
 
-def call(meeting: Meeting, revision: str = "") -> go.Figure:
+def call(meeting: CollectiveCall, revision: str = "") -> go.Figure:
     """One row a rank: a pale bar while it waited for the last one, a full one from then on."""
     title = f"{meeting.operation} · {meeting.axis}, call {meeting.number:,} of step {meeting.step:,}"
     height = min(_MOST_PIXELS, _FRAME + _ROW * max(2, len(meeting.ranks)))

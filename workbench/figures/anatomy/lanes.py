@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from engine.schedules.actions import Work
 from profilers.analysis.anatomy import clocks_of
-from profilers.collectives.meeting import CallKey
+from profilers.collectives.collective_call import CallKey
 from profilers.records.operations import is_message
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table

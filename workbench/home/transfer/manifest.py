@@ -10,7 +10,7 @@ from engine.config.errors import InputError
 from engine.run import run_folder
 from tuning.spec.study_file import NAME as STUDY_NAME
 from tuning.storage import study_folder
-from workbench.home import remarks
+from workbench.home import notes
 
 FORMAT = "workbench study"
 VERSION = 1
@@ -22,7 +22,7 @@ STUDY_FILES = (
     study_folder.STUDY,
     study_folder.RESULT,
     run_folder.STATUS,
-    remarks.FILE,
+    notes.FILE,
     study_folder.JOURNAL,
 )
 RUN_FILES = (
@@ -30,7 +30,7 @@ RUN_FILES = (
     run_folder.STARTED,
     run_folder.STATUS,
     run_folder.SUMMARY,
-    remarks.FILE,
+    notes.FILE,
 )
 RUN_FOLDERS = (run_folder.RECORDS, run_folder.LOGS)
 _RUN_NAME = re.compile(r"[0-9][A-Za-z0-9_-]*")

@@ -12,8 +12,8 @@ import streamlit as st
 
 from engine.config.layout import layout_of
 from engine.config.presets import PRESETS
-from tuning.predict.answer import Forecast
 from tuning.predict.cluster import catalogue
+from tuning.predict.forecast_document import Forecast
 from tuning.predict.placement.place import PlacementReport
 from tuning.predict.placement.signatures.mesh import compare, unknown
 from tuning.predict.placement.traffic_map import TrafficMap, traffic_of

@@ -80,7 +80,7 @@ def _snapshot_progress(order: PendingOrder) -> str:
     return f"{order.answered} of {order.ranks} ranks have written theirs."
 
 
-def _table(answers: list[run_commands.Answer]) -> None:
+def _table(answers: list[run_commands.RankReply]) -> None:
     st.markdown("**Files written on request**")
     table(
         {
@@ -319,7 +319,7 @@ def _send(folder: Path, key: str, text: str, order: str) -> None:
         st.session_state[_REFUSED] = folder.name, str(error)
 
 
-def _commands_table(folder: Path, answers: dict[str, run_orders.Answer]) -> None:
+def _commands_table(folder: Path, answers: dict[str, run_orders.RankReply]) -> None:
     """Every change that was asked for, the newest first, with what became of it."""
     rows = []
     for path in sorted((folder / run_folder.COMMANDS).glob("*.json"), reverse=True):
@@ -342,7 +342,7 @@ def _commands_table(folder: Path, answers: dict[str, run_orders.Answer]) -> None
         )
 
 
-def _result_words(answer: run_orders.Answer | None) -> str:
+def _result_words(answer: run_orders.RankReply | None) -> str:
     if answer is None:
         return "not reached by the ranks yet"
     return f"refused: {answer.problem}" if answer.problem else answer.told

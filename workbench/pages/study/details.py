@@ -16,8 +16,8 @@ from tuning.report.failures import EndingRow
 from tuning.report.study_result import Entry, StudyResult
 from tuning.report.summary_line import signed_percent
 from tuning.spec.objectives import text
+from workbench.analysis.automatic_choices import AutomaticChoice
 from workbench.analysis.command_report import CommandReport
-from workbench.analysis.picks import Pick
 from workbench.analysis.studies import StudySnapshot
 from workbench.analysis.winner_explanation import WinnerExplanation, line
 from workbench.figures import study as study_figures
@@ -229,7 +229,7 @@ def _why_it_wins(why: WinnerExplanation) -> None:
         )
 
 
-def _picks(found: Sequence[Pick], place: str) -> None:
+def _picks(found: Sequence[AutomaticChoice], place: str) -> None:
     """What was picked for the best trial, beside the baseline, and what speaks for it."""
     with st.expander("What it picked, and why", icon=":material/checklist:", key=f"{place}-picks"):
         table(

@@ -6,7 +6,7 @@ import streamlit as st
 
 from tuning.sensitivity import job
 from tuning.sensitivity.job import METHODS, NAMES, missing_package
-from tuning.sensitivity.outcomes import Answer, Fanova, Shap
+from tuning.sensitivity.outcomes import AnalysisResult, Fanova, Shap
 from tuning.sensitivity.report import Sensitivity, document
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyView
@@ -71,7 +71,7 @@ def _buttons(name: str, found: Sensitivity, was_moving: bool) -> None:
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center", key="mattered-ask"):
         for method in METHODS:
-            answer: Answer[Fanova | Shap] = found.fanova if method == "fanova" else found.shap
+            answer: AnalysisResult[Fanova | Shap] = found.fanova if method == "fanova" else found.shap
             done = answer.found is not None and not answer.note
             off = moving or done or bool(missing_package(method))
             label = f"{NAMES[method]}: {method_outcome(answer.found)}" if done else f"Compute {NAMES[method]}"

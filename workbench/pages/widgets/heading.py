@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from engine.config.errors import InputError
-from workbench.home import remarks
-from workbench.home.remarks import SavedView
+from workbench.home import notes
+from workbench.home.notes import SavedView
 from workbench.pages.navigation import PAGES
 from workbench.pages.widgets.common import answer_of_click, button_pressed, home, remember
 from workbench.services.access import PARAMETER
@@ -26,13 +26,13 @@ def heading(title: str, caption: str) -> None:
 def _saved_views(page: str) -> None:
     """Places with a name, each a link, and a field to name the one that is shown."""
     with st.popover("Views", icon=":material/bookmark:", type="tertiary", key="views"):
-        found = remarks.saved_views(home())
+        found = notes.saved_views(home())
         for view in found:
             _line(view)
         if not found:
             st.caption("A view is a place of these pages with its filters, under a name of your own.")
         query = {key: value for key, value in st.query_params.items() if key != PARAMETER}
-        name = st.text_input("Name of what is shown now", key="view-name", max_chars=remarks.LONGEST_TAG)
+        name = st.text_input("Name of what is shown now", key="view-name", max_chars=notes.LONGEST_TAG)
         if button_pressed(st.button, "Save this view", "view-save", icon=":material/bookmark_add:"):
             _keep(name, page, query)
             st.rerun()
@@ -48,13 +48,13 @@ def _line(view: SavedView) -> None:
         if button_pressed(
             st.button, "Forget", f"forget-{view.name}", icon=":material/close:", type="tertiary"
         ):
-            remarks.forget_view(home(), view.name)
+            notes.forget_view(home(), view.name)
             st.rerun()
 
 
 def _keep(name: str, page: str, query: dict[str, str]) -> None:
     try:
-        remarks.save_view(home(), name, page, query)
+        notes.save_view(home(), name, page, query)
     except InputError as error:
         remember("views", str(error), refused=True)
     else:

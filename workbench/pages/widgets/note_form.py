@@ -7,8 +7,8 @@ from pathlib import Path
 import streamlit as st
 
 from engine.config.errors import InputError
-from workbench.home import remarks
-from workbench.home.remarks import Remarks
+from workbench.home import notes
+from workbench.home.notes import Annotations
 from workbench.pages.widgets.common import (
     answer_of_click,
     button_pressed,
@@ -23,7 +23,7 @@ from workbench.text import words
 
 def tags_of(folder: Path) -> None:
     """In a row of badges: tags of a run or a study, and a form to change them and its note."""
-    said = remarks.remarks_of(folder)
+    said = notes.annotations_of(folder)
     for tag in said.tags:
         st.badge(words.escape_badge(tag), icon=":material/sell:", color="gray")
     with st.popover("Note and tags", icon=":material/edit_note:", type="tertiary"):
@@ -32,13 +32,13 @@ def tags_of(folder: Path) -> None:
 
 def note_of(folder: Path) -> None:
     """Below that row: the note, and what became of the last change."""
-    if note := remarks.remarks_of(folder).note:
+    if note := notes.annotations_of(folder).note:
         with st.container(border=True, key="remarks-note"):
             st.markdown("  \n".join(words.escape(line) for line in note.splitlines()))
     answer_of_click(f"remarks-{folder.name}")
 
 
-def _form(folder: Path, said: Remarks) -> None:
+def _form(folder: Path, said: Annotations) -> None:
     name = folder.name
     tags = st.multiselect(
         "Tags",
@@ -46,7 +46,7 @@ def _form(folder: Path, said: Remarks) -> None:
         default=list(said.tags),
         key=f"tags-{name}-{','.join(said.tags)}",
         accept_new_options=True,
-        max_selections=remarks.MOST_TAGS,
+        max_selections=notes.MOST_TAGS,
         placeholder="Choose or type one",
         disabled=not may_steer(),
     )
@@ -54,7 +54,7 @@ def _form(folder: Path, said: Remarks) -> None:
         "Note",
         said.note,
         key=f"note-{name}-{said.note}",
-        max_chars=remarks.LONGEST_NOTE,
+        max_chars=notes.LONGEST_NOTE,
         disabled=not may_steer(),
     )
     if button_pressed(st.button, "Save", f"remarks-save-{name}", icon=":material/save:"):
@@ -62,12 +62,12 @@ def _form(folder: Path, said: Remarks) -> None:
         st.rerun()
 
 
-def _save(folder: Path, said: Remarks, note: str, tags: set[str]) -> None:
+def _save(folder: Path, said: Annotations, note: str, tags: set[str]) -> None:
     """Only what was changed here is changed: a tag added elsewhere meanwhile stays."""
     place, before = f"remarks-{folder.name}", set(said.tags)
     try:
         changed_note = note if note != said.note else None
-        remarks.change_remarks(folder, changed_note, tags - before, before - tags)
+        notes.change_annotations(folder, changed_note, tags - before, before - tags)
     except InputError as error:
         remember(place, str(error), refused=True)
     else:

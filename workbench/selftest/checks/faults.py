@@ -16,7 +16,7 @@ from engine.run import progress, run_folder
 from engine.run.outcome import Ending, RunOutcome
 from engine.session import Session
 from profilers.gpu import detection
-from workbench.selftest.bench import STEP_PATIENCE_SECONDS, Bench
+from workbench.selftest.check_context import STEP_PATIENCE_SECONDS, CheckContext
 from workbench.selftest.results import Number, Verdict, not_possible, verdict_of
 
 #: The rank that is harmed.
@@ -41,7 +41,7 @@ class _FaultResult:
     seconds: float | None
 
 
-def out_of_memory(bench: Bench) -> Verdict:
+def out_of_memory(bench: CheckContext) -> Verdict:
     """The second of two stages does not fit; the first one does."""
     on_cpu = bench.why_not_cuda(2) is not None
     config = _too_large_for_a_cpu_rank(bench) if on_cpu else _too_large_for_a_gpu(bench)
@@ -61,7 +61,7 @@ def out_of_memory(bench: Bench) -> Verdict:
     return verdict_of(wrong, f"{good} ({bench.describe_backend(config)})", {"to_ending_seconds": seconds})
 
 
-def killed_rank(bench: Bench) -> Verdict:
+def killed_rank(bench: CheckContext) -> Verdict:
     """SIGKILL from outside."""
     with bench.session() as session:
         config = bench.config(_LONG)
@@ -74,7 +74,7 @@ def killed_rank(bench: Bench) -> Verdict:
     return verdict_of(wrong, good, {"to_ending_seconds": harmed.seconds})
 
 
-def hung_rank(bench: Bench) -> Verdict:
+def hung_rank(bench: CheckContext) -> Verdict:
     """SIGSTOP: the others wait in a collective, which has to be named."""
     with bench.session() as session:
         patience = {"train.step_timeout_seconds": _HANG_PATIENCE_SECONDS}
@@ -92,7 +92,7 @@ def hung_rank(bench: Bench) -> Verdict:
 
 
 def _harm(
-    bench: Bench, session: Session, config: RunConfig, label: str, number: signal.Signals
+    bench: CheckContext, session: Session, config: RunConfig, label: str, number: signal.Signals
 ) -> _FaultResult:
     """Run, and send the victim's process a signal once every rank has taken a few steps."""
     told: list[Path] = []
@@ -128,19 +128,19 @@ def _check_ending(outcome: RunOutcome, ending: Ending, rank: int) -> list[str]:
     return [] if outcome.rank == rank else [f"rank {outcome.rank} was named instead of rank {rank}"]
 
 
-def _next_run(bench: Bench, session: Session) -> list[str]:
+def _next_run(bench: CheckContext, session: Session) -> list[str]:
     """What is wrong with a small run on the same session."""
     outcome, _ = bench.run(session, bench.config({"parallel.dp": 2}), "afterwards")
     return [] if outcome.good else [f"the run after it ended {outcome.ending.value}: {outcome.reason}"]
 
 
-def _too_large_for_a_cpu_rank(bench: Bench) -> RunConfig:
+def _too_large_for_a_cpu_rank(bench: CheckContext) -> RunConfig:
     """Parameters alone take more than a rank may have; the first stage has one layer of twelve."""
     values = {"model.preset": "small", "schedule.stage_layers": [1, 11], "memory.limit_gib": _CPU_LIMIT_GIB}
     return bench.config(_UNEVEN | values)
 
 
-def _too_large_for_a_gpu(bench: Bench) -> RunConfig | None:
+def _too_large_for_a_gpu(bench: CheckContext) -> RunConfig | None:
     """Micro-batches that grow until one stage needs half as much again as a GPU has; None if the other does too."""
     total = detection.open_library().limits(0).memory_total_bytes or 0
     values = {"model.preset": "1b", "schedule.stage_layers": [1, 15], "data.sequence_length": 1024}

@@ -11,7 +11,7 @@ from engine.config.validation.rules import problems
 from engine.schedules.registry import KINDS
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
-from workbench.selftest.bench import Bench
+from workbench.selftest.check_context import CheckContext
 from workbench.selftest.results import Number, Verdict, make_failure, verdict_of
 
 #: Layers enough for two stages on each of eight ranks, heads enough to be split over them.
@@ -82,32 +82,32 @@ def _deep(ranks: int) -> dict[str, Any]:
     return {"model.layers": stages} if stages > SIZES["model.layers"] else {}
 
 
-def exact_data(bench: Bench) -> Verdict:
+def exact_data(bench: CheckContext) -> Verdict:
     """Plain, ZeRO 1, 2 and 3."""
     return exact(bench, data(bench.ranks), {})
 
 
-def exact_tensor(bench: Bench) -> Verdict:
+def exact_tensor(bench: CheckContext) -> Verdict:
     """Tensor parallelism."""
     return exact(bench, tensor(bench.ranks), {})
 
 
-def exact_context(bench: Bench) -> Verdict:
+def exact_context(bench: CheckContext) -> Verdict:
     """Ring and Ulysses."""
     return exact(bench, context(bench.ranks), {})
 
 
-def exact_expert(bench: Bench) -> Verdict:
+def exact_expert(bench: CheckContext) -> Verdict:
     """A mixture of experts."""
     return exact(bench, expert(bench.ranks), EXPERTS | {"batch.micro_batch": 8})
 
 
-def exact_pipeline(bench: Bench) -> Verdict:
+def exact_pipeline(bench: CheckContext) -> Verdict:
     """All schedules."""
     return exact(bench, pipeline(bench.ranks), _deep(bench.ranks))
 
 
-def exact(bench: Bench, layouts: Layouts, alone: dict[str, Any]) -> Verdict:
+def exact(bench: CheckContext, layouts: Layouts, alone: dict[str, Any]) -> Verdict:
     """Losses and gradient norms of three steps of each layout against those of one process on the same device."""
     wrong: list[str] = []
     measured: dict[str, Number] = {}
@@ -126,7 +126,7 @@ def exact(bench: Bench, layouts: Layouts, alone: dict[str, Any]) -> Verdict:
 
 
 def _compare(
-    bench: Bench, session: Session, name: str, values: dict[str, Any], reference: RunSummary
+    bench: CheckContext, session: Session, name: str, values: dict[str, Any], reference: RunSummary
 ) -> tuple[str | None, float | None]:
     config = bench.config(SIZES | values)
     illegal = next(iter(problems(config)), None)

@@ -19,7 +19,7 @@ from engine.run.devices import selection
 from profilers.gpu import detection
 from profilers.gpu.nvml import Nvml
 from profilers.gpu.nvml_tape import Tape
-from workbench.selftest.bench import Bench
+from workbench.selftest.check_context import CheckContext
 from workbench.selftest.redaction import CHECKED, VERSIONS, is_ours
 from workbench.selftest.results import Number, Verdict, verdict_of
 from workbench.services import doctor
@@ -32,7 +32,7 @@ _TOOLS = (("nvidia-smi", "-L"), ("nvidia-smi", "topo", "-m"))
 _TOOL_SECONDS = 20.0
 
 
-def machine(bench: Bench) -> Verdict:
+def machine(bench: CheckContext) -> Verdict:
     """What training needs is there, and torch can use the GPUs that the driver shows."""
     checks = doctor.examine(bench.home)
     bench.keep("doctor.json", [asdict(check) for check in checks])
@@ -54,7 +54,7 @@ def machine(bench: Bench) -> Verdict:
     return verdict_of(wrong, _words(checks, usable, selection.describe_hidden_gpus(driver)), measured)
 
 
-def nvml(bench: Bench) -> Verdict:
+def nvml(bench: CheckContext) -> Verdict:
     """Every reading of every GPU for some seconds, as the sampler takes it, recorded for a replay."""
     import pynvml
 

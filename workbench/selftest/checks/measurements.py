@@ -17,7 +17,7 @@ from engine.config.run_config import RunConfig
 from engine.run import progress, run_folder
 from engine.run.calibration.table import Calibration, Kind
 from engine.session import Session
-from workbench.selftest.bench import Bench
+from workbench.selftest.check_context import CheckContext
 from workbench.selftest.results import (
     Number,
     Outcome,
@@ -36,7 +36,7 @@ _TRACE_SECONDS = 90.0
 _SMALLEST = {"model.layers": 1, "model.hidden": 32, "model.ffn_hidden": 64, "batch.global_batch": 2}
 
 
-def calibration(bench: Bench) -> Verdict:
+def calibration(bench: CheckContext) -> Verdict:
     """Every curve of ``workbench calibrate --quick``; nothing of it is stored in the user's home."""
     from engine.launch.measure.calibrate import CalibrationRequest, calibrate
 
@@ -67,7 +67,7 @@ def _best(found: Calibration) -> dict[str, Number]:
     return measured
 
 
-def trace(bench: Bench) -> Verdict:
+def trace(bench: CheckContext) -> Verdict:
     """torch.profiler over one step of all ranks, ordered as ``workbench control ID trace`` does."""
     done = threading.Event()
     config = bench.config({"parallel.dp": 2, "train.steps": 100_000} | _SMALLEST)
@@ -131,7 +131,7 @@ class _UnusableError(Exception):
     """A run that gave no step time, with the reason."""
 
 
-def recording_cost(bench: Bench) -> Verdict:
+def recording_cost(bench: CheckContext) -> Verdict:
     """The ratio of step times, pair by pair, the order turned each time; what exceeds the bar is measured again."""
     usual, little = bench.config(_USUAL), bench.config(_USUAL | _LITTLE)
     try:
@@ -165,7 +165,9 @@ def judge(ratios: list[float]) -> Verdict:
     )
 
 
-def _ratios(bench: Bench, session: Session, usual: RunConfig, little: RunConfig, turn: str) -> list[float]:
+def _ratios(
+    bench: CheckContext, session: Session, usual: RunConfig, little: RunConfig, turn: str
+) -> list[float]:
     ratios = []
     for pair in range(1, _PAIRS + 1):
         found: dict[str, float] = {}
@@ -177,7 +179,7 @@ def _ratios(bench: Bench, session: Session, usual: RunConfig, little: RunConfig,
     return ratios
 
 
-def _step(bench: Bench, session: Session, config: RunConfig, label: str) -> float:
+def _step(bench: CheckContext, session: Session, config: RunConfig, label: str) -> float:
     """Median seconds of a measured step."""
     outcome, found = bench.run(session, config, label)
     if not outcome.good or found.step_seconds is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
-from workbench.selftest.bench import Bench
+from workbench.selftest.check_context import CheckContext
 from workbench.selftest.checks.layouts import EXPERTS, SIZES, TOLERANCE_NATS, largest_difference
 from workbench.selftest.results import Number, Verdict, make_failure, verdict_of
 
@@ -30,7 +30,7 @@ SAVINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def gpu_kernels(bench: Bench) -> Verdict:
+def gpu_kernels(bench: CheckContext) -> Verdict:
     """Three steps on a GPU and on the CPU; bf16 only within what rounding does."""
     wrong: list[str] = []
     measured: dict[str, Number] = {}
@@ -46,7 +46,7 @@ def gpu_kernels(bench: Bench) -> Verdict:
 
 
 def _beside_cpu(
-    bench: Bench, session: Session, name: str, values: dict[str, Any], tolerance: float
+    bench: CheckContext, session: Session, name: str, values: dict[str, Any], tolerance: float
 ) -> tuple[list[str], float | None]:
     found: dict[str, RunSummary] = {}
     for device in ("cpu", "cuda"):
@@ -60,7 +60,7 @@ def _beside_cpu(
     return [f"{name}: losses differ by {difference:.1e} from the CPU's"], difference
 
 
-def memory_savings(bench: Bench) -> Verdict:
+def memory_savings(bench: CheckContext) -> Verdict:
     """Each against the plain run, on the same device; peaks are told, and on a GPU compared."""
     wrong: list[str] = []
     with bench.session() as session:

@@ -19,7 +19,7 @@ from engine.config.validation.rules import check
 from engine.lifecycle import summary_of
 from engine.run import run_folder
 from profilers.records.reader import RunRecords
-from workbench.selftest.bench import LABEL, Bench
+from workbench.selftest.check_context import LABEL, CheckContext
 from workbench.selftest.checks import layouts
 from workbench.selftest.checks.layouts import EXPERTS, SIZES, TOLERANCE_NATS, largest_difference
 from workbench.selftest.results import Number, Verdict, not_possible, verdict_of
@@ -37,7 +37,7 @@ _REFUSED = "Duplicate GPU"
 Losses = list[float | None] | str
 
 
-def two_on_one_gpu(bench: Bench, backend: str = BACKEND, device: str = DEVICE) -> Verdict:
+def two_on_one_gpu(bench: CheckContext, backend: str = BACKEND, device: str = DEVICE) -> Verdict:
     """Every axis on two ranks of one GPU, pipelines last, against one rank on it."""
     kinds = (layouts.data, layouts.tensor, layouts.context, layouts.expert, layouts.pipeline)
     wrong: list[str] = []
@@ -61,7 +61,7 @@ def two_on_one_gpu(bench: Bench, backend: str = BACKEND, device: str = DEVICE) -
     )
 
 
-def _config(bench: Bench, values: dict[str, Any], device: str) -> RunConfig:
+def _config(bench: CheckContext, values: dict[str, Any], device: str) -> RunConfig:
     return bench.config(SIZES | values | {"device": device})
 
 

@@ -12,7 +12,7 @@ import psutil
 
 from engine.run import run_folder
 from profilers.model.environment import YES
-from workbench.selftest.bench import Bench
+from workbench.selftest.check_context import CheckContext
 from workbench.selftest.results import Number, Verdict, make_failure, verdict_of
 
 _TRIALS = 5
@@ -34,7 +34,7 @@ _ON_GPUS: dict[str, Any] = {
 }
 
 
-def equal_peaks(bench: Bench) -> Verdict:
+def equal_peaks(bench: CheckContext) -> Verdict:
     """Five equal trials on the same ranks, as a study runs them; what one leaves behind shows in the next."""
     # Left to itself, glibc moves tensors from mappings of their own into heaps as a process grows old.
     config = bench.config(
@@ -98,7 +98,7 @@ def usual_growth(rests: list[list[int]]) -> int | None:
     return max(round(median(steps)) if min(steps) > 0 else 0 for steps in grown)
 
 
-def variables(bench: Bench) -> Verdict:
+def variables(bench: CheckContext) -> Verdict:
     """Each variable's proof by the rank itself, in two runs of the same processes."""
     on_gpus = bench.why_not_cuda(2) is None
     asked = _VARIABLES | (_ON_GPUS if on_gpus else {})

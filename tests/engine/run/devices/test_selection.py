@@ -15,7 +15,7 @@ from engine.run.devices.selection import BACKEND_VARIABLE, load_backend
 from profilers.gpu.nvml import Nvml
 from tests.support.gpu.fake_nvml import FakeNvml
 from tests.support.gpu.torch_gpus import torch_can_use
-from workbench.selftest.bench import Bench
+from workbench.selftest.check_context import Bench
 from workbench.selftest.checks.machine import machine
 from workbench.services import doctor
 

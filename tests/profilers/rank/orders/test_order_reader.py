@@ -10,7 +10,7 @@ import torch
 from profilers.rank.job_rank import ORDERS, RankRegistration
 from profilers.rank.orders.effective_step import EVENT
 from profilers.rank.orders.order_reader import JobOrders
-from profilers.steps.page import Page, shared_page
+from profilers.steps.shared_status import SharedStatus, shared_page
 
 
 class Told(list[tuple[int, str, str | None]]):
@@ -21,14 +21,14 @@ class Told(list[tuple[int, str, str | None]]):
         self.append((int(str(what["step"])), str(what["id"]), what["problem"] and str(what["problem"])))  # type: ignore[arg-type]
 
 
-def _asked(folder: Path, page: Page, number: int, command: str) -> None:
+def _asked(folder: Path, page: SharedStatus, number: int, command: str) -> None:
     (folder / ORDERS).mkdir(exist_ok=True)
     order = {"number": number, "id": f"id-{number}", "command": command, "steps": 1}
     (folder / ORDERS / f"{number}.json").write_text(json.dumps(order))
     page.request_order(number)
 
 
-def _orders(folder: Path, page: Page, rank: int, told: Told, restarted: bool = False) -> JobOrders:
+def _orders(folder: Path, page: SharedStatus, rank: int, told: Told, restarted: bool = False) -> JobOrders:
     return JobOrders(RankRegistration(folder, rank, 2, {}, restarted), torch.device("cpu"), page, told)
 
 

@@ -85,7 +85,7 @@ def _library() -> ModuleType:
 def _create(options: Any, _: object) -> Any:
     store, rank, size = options.store, options.group_rank, options.group_size
     gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout=options.timeout)
-    return _library().create(dist.PrefixStore("meetings", store), rank, size, gloo, options.group_id)
+    return _library().create(dist.PrefixStore("collective_calls", store), rank, size, gloo, options.group_id)
 
 
 dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])

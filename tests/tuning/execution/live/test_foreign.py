@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 from tuning.execution.command.process import _GUARD, MARK
 from tuning.execution.executor import EndOfTrialsError
 from tuning.execution.live.bridge import FOLDER
-from tuning.execution.live.exploitation import rest
+from tuning.execution.live.exploitation import train_to_completion
 from tuning.execution.live.limits import SlowdownBudget
 from tuning.execution.live.ongoing_run import OngoingRun
 from tuning.execution.live.starter import Starter
@@ -130,7 +130,7 @@ def test_a_study_finds_the_planted_value_and_exports_it(tmp_path: Path) -> None:
     result = run_study(tuning.file, tuning.folder, tuning.windows)
     assert result.state == "ended" and result.best is not None
     assert result.best.config["trainer.accumulation"] == 2
-    outcome = rest(
+    outcome = train_to_completion(
         tuning.windows, tuning.file.search_space.config(result.best.config), "foreign", lambda: False
     )
     assert not isinstance(outcome, str) and outcome is not None and outcome.ending is Ending.COMPLETED

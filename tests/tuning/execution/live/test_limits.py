@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from engine.run.outcome import Ending
 from tuning.execution.live.limits import SlowdownBudget
-from tuning.execution.live.ongoing_run import Stretch
+from tuning.execution.live.ongoing_run import StepRange
 from tuning.spec.terms import Live
 
 TERMS = Live(steps=1000, max_slowdown=0.1, over_steps=100)  # 10 s of a baseline with 1 s a step
 
 
-def stretch(first: int, steps: int, seconds: float) -> Stretch:
-    return Stretch(first, steps, steps, seconds)
+def stretch(first: int, steps: int, seconds: float) -> StepRange:
+    return StepRange(first, steps, steps, seconds)
 
 
 def test_nothing_is_too_dear_before_the_baseline_is_known() -> None:
@@ -45,7 +45,7 @@ def test_what_others_gained_pays_for_nothing() -> None:
 def test_steps_that_do_not_count_yet_decide_nothing() -> None:
     slowdown = SlowdownBudget(TERMS)
     slowdown.note(stretch(0, 20, 20.0))
-    assert slowdown.too_dear(Stretch(20, 2, 0, 60.0)) is None
+    assert slowdown.too_dear(StepRange(20, 2, 0, 60.0)) is None
 
 
 def test_a_machine_that_became_slower_is_no_loss_of_the_search() -> None:

@@ -25,7 +25,7 @@ from profilers.analysis.steps import join_steps
 from profilers.records.reader import RunRecords
 from tests.support.waiting import wait_until
 from tuning.execution.executor import EndOfTrialsError
-from tuning.execution.live.exploitation import RunWatch, rest
+from tuning.execution.live.exploitation import RunWatch, train_to_completion
 from tuning.execution.live.limits import SlowdownBudget
 from tuning.execution.live.ongoing_run import RUNS
 from tuning.execution.live.starter import Starter
@@ -75,7 +75,7 @@ class Live:
 
     def to_the_end(self) -> Path:
         """The run trains on with the baseline; its folder."""
-        outcome = rest(self.windows, self.file.config, self.file.name, lambda: False)
+        outcome = train_to_completion(self.windows, self.file.config, self.file.name, lambda: False)
         assert outcome is not None and outcome.ending is Ending.COMPLETED, outcome
         return self.run
 
@@ -319,7 +319,7 @@ def test_what_is_set_by_hand_after_the_search_outlives_the_controller(tmp_path: 
         assert run is not None and run.turn({"batch.micro_batch": 4}, "somebody").changed
         again = Live(tmp_path / "home", file)
         since = time.monotonic()
-        stopped = rest(
+        stopped = train_to_completion(
             again.windows, usual, "live", lambda: time.monotonic() - since > 6, RunWatch(drift=0.01)
         )
         assert isinstance(stopped, RunOutcome), "no drift, whatever its steps take"

@@ -13,10 +13,10 @@ from engine.config.validation import rules
 from engine.run.calibration import fingerprint
 from engine.session import Session
 from tests.support.engine import calibrations
-from tuning.predict import learn, target
-from tuning.predict.answer import Range
+from tuning.predict import correction, target
 from tuning.predict.fit.finished_runs import FinishedRun, layout, read_finished_runs
 from tuning.predict.forecast import forecasts
+from tuning.predict.forecast_document import Range
 
 LAYOUTS = ({"dp": 2}, {"dp": 2, "zero_stage": 3}, {"tp": 2}, {"pp": 2}, {"cp": 2})
 SIZES: tuple[dict[str, Any], ...] = ({"hidden": 128}, {"hidden": 256, "layers": 6})
@@ -60,7 +60,9 @@ def test_each_layout_is_predicted_from_the_others(own_runs: list[FinishedRun]) -
     held = dict.fromkeys(("step", "memory"), 0)
     for trial in trials:
         others = [run for run in own_runs if run.trial and layout(run.trial.config) != layout(trial.config)]
-        found = forecasts([trial.config], learn.learn_target(base, others, fingerprint.this_machine()))[0]
+        found = forecasts([trial.config], correction.learn_target(base, others, fingerprint.this_machine()))[
+            0
+        ]
         assert trial.peak_bytes is not None
         held["step"] += _holds(found.step_seconds, trial.seconds, "s")
         held["memory"] += _holds(found.memory_bytes, trial.peak_bytes, "bytes")

@@ -217,13 +217,13 @@ def test_halves_of_an_all_reduce_over_nodes_pay_for_each_hop() -> None:
     """A ring passes all ranks one after the other; an all-reduce is a tree. Bytes aside, as none are sent here."""
     nothing = np.zeros(1)
     links, constants = Links(300e9, 25e9), Constants(hop_seconds=3e-5)
-    group = network.Reach(np.array([32.0]), np.array([4.0]))
+    group = network.GroupTopology(np.array([32.0]), np.array([4.0]))
     tree = 2 * (constants.inside_seconds * 3 + constants.between_seconds * 2)
     assert network.ring(group, nothing, links, constants) == pytest.approx([tree])
     assert network.ring(group, nothing, links, constants, 1.0) == pytest.approx([31 * 3e-5])
     many = network.ring(group, nothing, links, constants, 1.0, 10.0)
     assert many == pytest.approx([10 * 3 * 3e-5])  # of calls in a row each waits for hops from node to node
-    one_node = network.Reach(np.array([8.0]), np.array([1.0]))
+    one_node = network.GroupTopology(np.array([8.0]), np.array([1.0]))
     assert network.ring(one_node, nothing, links, constants, 1.0) == pytest.approx(
         [3 * constants.inside_seconds]
     )

@@ -12,7 +12,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules
 from tests.support.drawn import SEED
 from tests.support.studies.layouts import draw
-from tuning.predict import answer, target
+from tuning.predict import forecast_document, target
 from tuning.predict.forecast import forecasts
 from tuning.predict.model.cases import cases_of
 from tuning.predict.plan import plans, why_not
@@ -145,7 +145,7 @@ def test_a_lab_and_networks_of_its_cards_are_left_out_and_told() -> None:
     second = {"lab": {"islands": [2, 2], "inside_mbit": 400.0}, "network": {"inside": "data"}}
     told, other = (plans.plan(one, DGX, top=1) for one in (plain.with_values(second), plain))
     assert told.best[0].step_seconds == other.best[0].step_seconds
-    assert told.notes == (answer.LAB_LEFT_OUT, *other.notes)
+    assert told.notes == (forecast_document.LAB_LEFT_OUT, *other.notes)
     named = plain.with_values({"network": {"inside": "IB", "island_devices": [1, 3]}})
     assert plans.plan(named, DGX, top=1).notes == other.notes
 

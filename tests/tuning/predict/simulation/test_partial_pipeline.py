@@ -11,7 +11,7 @@ from engine.footprint.footprint import parts_of, plan_of
 from engine.schedules import simulate as timing
 from engine.schedules.actions import Costs
 from tests.support.runs import small
-from tuning.predict import answer
+from tuning.predict import forecast_document
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.machine import instant
 from tuning.predict.simulation.simulate import step_of
@@ -43,6 +43,6 @@ def test_as_many_messages_are_sent_as_paths_have_borders_between_ranks() -> None
 
 
 def test_the_closed_form_says_that_it_leaves_paths_out() -> None:
-    (line,) = [line for line in answer.notes(CONFIG) if "skip_share" in line]
+    (line,) = [line for line in forecast_document.notes(CONFIG) if "skip_share" in line]
     assert "--simulate plays the paths" in line
-    assert not [line for line in answer.notes(RunConfig()) if "skip_share" in line]
+    assert not [line for line in forecast_document.notes(RunConfig()) if "skip_share" in line]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from profilers.collectives.meeting import Attendance, Meeting
+from profilers.collectives.collective_call import CollectiveCall, RankParticipation
 from workbench.figures.anatomy.call import call
 
-MET = Meeting(
+MET = CollectiveCall(
     step=7,
     axis="dp",
     operation="all_reduce",
@@ -19,7 +19,7 @@ MET = Meeting(
     last_rank=1,
     late_seconds=0.030,
     clock_error_seconds=0.0,
-    ranks=[Attendance(0, 0.010, 0.059, 0.030, 0.02), Attendance(1, 0.040, 0.060, 0.0, 0.02)],
+    ranks=[RankParticipation(0, 0.010, 0.059, 0.030, 0.02), RankParticipation(1, 0.040, 0.060, 0.0, 0.02)],
 )
 
 

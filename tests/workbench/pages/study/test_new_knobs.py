@@ -14,7 +14,7 @@ from tests.support.gpu.torch_gpus import torch_can_use
 from tests.workbench.pages.test_pages import texts, visit
 from tests.workbench.pages.test_tune import draft
 from tuning.spec import study_file
-from workbench.pages.study import new_knobs, steer
+from workbench.pages.study import new_knobs, steering
 
 THREADS, ALGORITHM = "environment.OMP_NUM_THREADS", "environment.NCCL_ALGO"
 
@@ -110,7 +110,7 @@ def test_what_can_no_longer_act_stays_and_is_said(home: Path) -> None:
 
 def test_what_is_asked_of_a_variable_reads_as_the_form_has_it() -> None:
     arguments = {THREADS: [None, 1], "batch.micro_batch": "1,2"}
-    assert steer._command_text("narrow", arguments) == f"narrow {THREADS}=unset,1 batch.micro_batch=1,2"
+    assert steering._command_text("narrow", arguments) == f"narrow {THREADS}=unset,1 batch.micro_batch=1,2"
 
 
 @pytest.mark.usefixtures("cores")

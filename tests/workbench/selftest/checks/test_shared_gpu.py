@@ -11,7 +11,7 @@ import torch
 
 from engine.config.run_config import parse
 from tests.support.gpu import like_nccl
-from workbench.selftest.bench import SMALL, Bench
+from workbench.selftest.check_context import SMALL, CheckContext
 from workbench.selftest.checks import layouts, shared_gpu
 from workbench.selftest.results import Outcome
 
@@ -60,6 +60,6 @@ def test_a_number_that_is_off_is_told() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_whole_check(tmp_path: Path) -> None:
-    verdict = shared_gpu.two_on_one_gpu(Bench("cpu", 2, tmp_path), like_nccl.BACKEND, "cpu")
+    verdict = shared_gpu.two_on_one_gpu(CheckContext("cpu", 2, tmp_path), like_nccl.BACKEND, "cpu")
     assert verdict.outcome is Outcome.PASS, verdict
     assert len(verdict.measured) == len(LAYOUTS)

@@ -33,8 +33,8 @@ from tuning.predict.placement.signatures.operators import (
     Choice,
     Message,
     Operator,
+    OperatorSharding,
     Price,
-    Way,
     choices,
 )
 
@@ -52,7 +52,7 @@ class Sizes(NamedTuple):
     vocabulary: int
 
 
-class Again(NamedTuple):
+class RepeatedMessages(NamedTuple):
     """What backward sends again of forward's activations: ``block`` is the share of the layers that are computed anew,
     ``last`` that of their last message. With ``regathers`` what is gathered in front of matrices is gathered anew.
     """
@@ -69,7 +69,7 @@ class Again(NamedTuple):
 
 #: Those of a block's matrices that ``parallel.tp_regather`` is about.
 _GATHERED = ("query_key_value", "gate_up")
-_ONCE = Again()
+_ONCE = RepeatedMessages()
 
 
 class AxisUse(NamedTuple):
@@ -80,30 +80,30 @@ class AxisUse(NamedTuple):
     tokens: Signature
     matrices: bool = True
 
-    def plain(self, inputs: int) -> tuple[Way, ...]:
+    def plain(self, inputs: int) -> tuple[OperatorSharding, ...]:
         """Of what works on each token by itself, and needs its whole width."""
         return ways.same(inputs, self.tokens)
 
-    def pointwise(self) -> tuple[Way, ...]:
+    def pointwise(self) -> tuple[OperatorSharding, ...]:
         """Of what works on each value by itself."""
         return ways.same(1, self.tokens, *([WIDTH] if self.matrices else []))
 
-    def attention(self) -> tuple[Way, ...]:
+    def attention(self) -> tuple[OperatorSharding, ...]:
         """Over whole sequences, head by head."""
         samples = [BATCH] if self.tokens == BATCH else []
         return ways.same(1, *([WIDTH] if self.matrices else []), *samples)
 
-    def product(self, split: Way) -> tuple[Way, ...]:
+    def product(self, split: OperatorSharding) -> tuple[OperatorSharding, ...]:
         """With a matrix, ``split`` or whole on every rank."""
-        whole = Way((self.tokens,), self.tokens, BROADCAST)
+        whole = OperatorSharding((self.tokens,), self.tokens, BROADCAST)
         return (split, whole) if self.matrices else (whole,)
 
-    def words(self) -> tuple[Way, ...]:
+    def words(self) -> tuple[OperatorSharding, ...]:
         """Looking words up: a product with their one-hot rows."""
-        whole = Way((), self.tokens, BROADCAST)
-        return (Way((), PARTIAL, ways.ROWS), whole) if self.matrices else (whole,)
+        whole = OperatorSharding((), self.tokens, BROADCAST)
+        return (OperatorSharding((), PARTIAL, ways.ROWS), whole) if self.matrices else (whole,)
 
-    def head(self, tokens: int, ranks: int) -> tuple[Way, ...]:
+    def head(self, tokens: int, ranks: int) -> tuple[OperatorSharding, ...]:
         """Of a head in columns the loss gathers three fp32 numbers a token from each rank (its highest logit, its sum
         of exponentials, its target's logit); of a whole one the ranks of tp sum their means. Backward sends nothing
         for either.
@@ -119,7 +119,9 @@ TENSOR, DATA = AxisUse(SEQUENCE), AxisUse(BATCH, matrices=False)
 Uses = tuple[AxisUse, ...]
 
 
-def block(sizes: Sizes, weight: float = 1.0, again: Again = _ONCE, uses: Uses = (TENSOR,)) -> list[Operator]:
+def block(
+    sizes: Sizes, weight: float = 1.0, again: RepeatedMessages = _ONCE, uses: Uses = (TENSOR,)
+) -> list[Operator]:
     """One layer: attention and feed-forward, each with its norm, on a stream that lies alike between all layers."""
     hidden, wide, heads = sizes.hidden, sizes.ffn_hidden, sizes.hidden + 2 * sizes.key_value
     build = _Build(sizes.column, weight)
@@ -145,7 +147,7 @@ def ends(
     sizes: Sizes,
     ranks: Sequence[int],
     weight: float = 1.0,
-    again: Again = _ONCE,
+    again: RepeatedMessages = _ONCE,
     uses: Uses = (TENSOR,),
 ) -> list[Operator]:
     """Embedding, head and loss, with what is between them left out. The loss has no choice of its own: it reads logits
@@ -238,10 +240,12 @@ def data_share(config: RunConfig) -> float:
     return (gathers + scatters) / 2
 
 
-def sent_again(config: RunConfig) -> Again:
+def sent_again(config: RunConfig) -> RepeatedMessages:
     """What a configuration's backward sends again."""
     share = computed_again(config, "full")
-    return Again(share, share if config.overlap.tp_chunks > 1 else 0.0, config.parallel.tp_regather)
+    return RepeatedMessages(
+        share, share if config.overlap.tp_chunks > 1 else 0.0, config.parallel.tp_regather
+    )
 
 
 class SharedLayers(NamedTuple):
@@ -305,7 +309,7 @@ class Model(NamedTuple):
     ranks: tuple[int, ...]
     shared: SharedLayers
     weight: float = 1.0
-    again: Again = _ONCE
+    again: RepeatedMessages = _ONCE
 
     def graphs(self, uses: Uses) -> list[Graph]:
         """A layer, and both ends."""

@@ -29,7 +29,7 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class OperatorSharding:
     """How an operator works on one axis: how it reads its inputs and its matrix, how its output lies then, and what is
     sent because of it once in a micro-batch, beside those.
     """
@@ -50,7 +50,7 @@ class Way:
 class Choice:
     """One way to run an operator: a way for each axis, the outermost first."""
 
-    ways: tuple[Way, ...]
+    ways: tuple[OperatorSharding, ...]
 
     @property
     def inputs(self) -> tuple[Signatures, ...]:
@@ -69,7 +69,7 @@ class Choice:
         return lies or None
 
 
-def choices(*ways: Sequence[Way]) -> tuple[Choice, ...]:
+def choices(*ways: Sequence[OperatorSharding]) -> tuple[Choice, ...]:
     """All combinations of the ways on each axis."""
     return tuple(Choice(combined) for combined in product(*ways))
 
@@ -92,17 +92,17 @@ class Operator:
 
 #: Ways of a product with a matrix: rows of the input, columns of the matrix, both along what is summed; or on every
 #: rank alike, and with a sum that is put off.
-DATA = Way((SEQUENCE,), SEQUENCE, BROADCAST)
-COLUMN = Way((BROADCAST,), WIDTH, COLUMNS)
-ROW = Way((WIDTH,), PARTIAL, ROWS)
-ALIKE = Way((BROADCAST,), BROADCAST, BROADCAST)
-PUT_OFF = Way((PARTIAL,), PARTIAL, BROADCAST)
+DATA = OperatorSharding((SEQUENCE,), SEQUENCE, BROADCAST)
+COLUMN = OperatorSharding((BROADCAST,), WIDTH, COLUMNS)
+ROW = OperatorSharding((WIDTH,), PARTIAL, ROWS)
+ALIKE = OperatorSharding((BROADCAST,), BROADCAST, BROADCAST)
+PUT_OFF = OperatorSharding((PARTIAL,), PARTIAL, BROADCAST)
 PRODUCT = (DATA, COLUMN, ROW, ALIKE, PUT_OFF)
 
 
-def same(inputs: int, *signatures: Signature) -> tuple[Way, ...]:
+def same(inputs: int, *signatures: Signature) -> tuple[OperatorSharding, ...]:
     """Of an operator that reads all inputs, and gives its output, as one of these."""
-    return tuple(Way((one,) * inputs, one) for one in signatures)
+    return tuple(OperatorSharding((one,) * inputs, one) for one in signatures)
 
 
 #: Value by value; of what is linear a partial one will do.

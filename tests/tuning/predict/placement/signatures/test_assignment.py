@@ -23,8 +23,8 @@ from tuning.predict.placement.signatures.operators import (
     SUM,
     WIDTH,
     Operator,
+    OperatorSharding,
     Price,
-    Way,
     choices,
     total,
 )
@@ -42,7 +42,7 @@ def exhaustive(operators: list[Operator], price: Price) -> float:
 
 def drawn(numbers: random.Random, axes: int = 1) -> list[Operator]:
     """A graph in which an operator reads one or two of those before it."""
-    given = [Way((), one) for one in (split(0), BROADCAST, PARTIAL)]
+    given = [OperatorSharding((), one) for one in (split(0), BROADCAST, PARTIAL)]
     found = [Operator("input", choices(*[given] * axes), (), 64.0)]
     while len(found) < (MOST_OPERATORS if axes == 1 else MOST_ON_TWO):
         ways = numbers.choice([PRODUCT, POINTWISE, NORM, ATTENTION, SUM])
@@ -72,11 +72,11 @@ def feed_forward(tokens: float, ends: Signature) -> list[Operator]:
     """Two products and what is between them, on an activation that lies as ``ends`` in front of them and behind."""
     hidden, wide = 1024.0, 4096.0
     return [
-        Operator("input", choices([Way((), ends)]), (), tokens * hidden),
+        Operator("input", choices([OperatorSharding((), ends)]), (), tokens * hidden),
         Operator("first", choices(PRODUCT), (0,), tokens * wide, hidden * wide, tokens * hidden * wide),
         Operator("activation", choices(POINTWISE), (1,), tokens * wide),
         Operator("second", choices(PRODUCT), (2,), tokens * hidden, wide * hidden, tokens * hidden * wide),
-        Operator("output", choices([Way((ends,), ends)]), (3,), tokens * hidden),
+        Operator("output", choices([OperatorSharding((ends,), ends)]), (3,), tokens * hidden),
     ]
 
 
@@ -101,10 +101,10 @@ def test_a_sum_that_two_products_make_is_put_off() -> None:
     """U V W with U split by columns and V by rows: the sum over ranks may wait until behind W (arXiv 2110.15032)."""
     big, small = 1000.0, 1.0
     operators = [
-        Operator("u", choices([Way((), WIDTH)]), (), big),
+        Operator("u", choices([OperatorSharding((), WIDTH)]), (), big),
         Operator("v", choices(PRODUCT), (0,), big, 1.0),
         Operator("w", choices(PRODUCT), (1,), small, 1.0),
-        Operator("all", choices([Way((BROADCAST,), BROADCAST)]), (2,), small),
+        Operator("all", choices([OperatorSharding((BROADCAST,), BROADCAST)]), (2,), small),
     ]
     chosen = cheapest(operators, Price((Axis(4),))).chosen
     assert [operators[place].choices[chosen[place]].output for place in (1, 2)] == [(PARTIAL,), (PARTIAL,)]

@@ -15,7 +15,7 @@ from engine.footprint.footprint import largest
 from engine.run.calibration import fingerprint
 from engine.run.calibration.table import Calibration
 from tests.support.engine.calibrations import calibration, curve, point
-from tuning.predict import learn, target
+from tuning.predict import correction, target
 from tuning.predict.fit import allowances
 from tuning.predict.fit.allowances import Peaks
 from tuning.predict.fit.finished_runs import FinishedRun, Trial
@@ -85,7 +85,7 @@ def drawn(layouts: Sequence[dict[str, int]] = LAYOUTS, lab: dict[str, Any] | Non
 
 
 def learned(runs: Sequence[FinishedRun], base: Target = TARGET) -> Target:
-    return learn.learn_target(base, runs, HERE)
+    return correction.learn_target(base, runs, HERE)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,14 @@ from engine.lifecycle import setting_of
 from engine.run import run_folder
 from profilers.analysis.anatomy import clocks_of, hosts_of
 from profilers.analysis.steps import WORK
-from profilers.collectives.meeting import CallKey, Groups, Meeting, call_key, longest_call, meetings
+from profilers.collectives.collective_call import (
+    CallKey,
+    CollectiveCall,
+    Groups,
+    call_key,
+    collective_calls,
+    longest_call,
+)
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
 from profilers.steps.clock_offset import ClockOffset
@@ -48,7 +55,7 @@ class SlowestCall:
     """The call of a step that held a rank longest, its waiting for others included, and that rank."""
 
     rank: int
-    call: Meeting
+    call: CollectiveCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ class StepView:
     step: int
     ranks: list[RankStep]
     rank: int | None = None
-    calls: list[Meeting] = field(default_factory=list)
+    calls: list[CollectiveCall] = field(default_factory=list)
     slowest: SlowestCall | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -88,7 +95,7 @@ def step_view(folder: Path, step: int, rank: int | None = None, call: str | None
         raise InputError(
             RANK, rank, f"no such rank recorded step {step:,}; those that did: {first} to {last}"
         )
-    calls = meetings(records, step, rank, groups, clocks)
+    calls = collective_calls(records, step, rank, groups, clocks)
     if call is not None:
         calls = [_call(calls, call, step, rank)]
     return StepView(folder.name, step, ranks, rank, calls)
@@ -101,11 +108,11 @@ def _slowest(
     if found is None:
         return None
     rank, key = found
-    met = meetings(records, step, rank, groups, clocks)
+    met = collective_calls(records, step, rank, groups, clocks)
     return SlowestCall(rank, next(call for call in met if call.key == key))
 
 
-def _call(calls: Sequence[Meeting], text: str, step: int, rank: int) -> Meeting:
+def _call(calls: Sequence[CollectiveCall], text: str, step: int, rank: int) -> CollectiveCall:
     key = call_key(text)
     found = next((one for one in calls if one.key == key), None)
     if found is not None:

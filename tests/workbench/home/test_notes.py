@@ -11,8 +11,8 @@ import pytest
 
 from engine.config.errors import InputError
 from tests.support.workbench.synthetic import FakeRun, RunFolder, write_home
-from workbench.home import remarks
-from workbench.home.remarks import Remarks, change_remarks, remarks_of
+from workbench.home import notes
+from workbench.home.notes import Annotations, annotations_of, change_annotations
 from workbench.home.settings import INDEX
 from workbench.home.store import Store
 
@@ -26,12 +26,12 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_a_note_and_tags_are_added_changed_and_taken_away(run: Path) -> None:
-    assert remarks_of(run) == Remarks()
-    assert change_remarks(run, "first\nsecond", ["slow link", "keep"]) == Remarks(
+    assert annotations_of(run) == Annotations()
+    assert change_annotations(run, "first\nsecond", ["slow link", "keep"]) == Annotations(
         "first\nsecond", ("keep", "slow link")
     )
-    assert change_remarks(run, None, ["keep"], ["slow link"]) == Remarks("first\nsecond", ("keep",))
-    assert change_remarks(run, "") == remarks_of(run) == Remarks("", ("keep",))
+    assert change_annotations(run, None, ["keep"], ["slow link"]) == Annotations("first\nsecond", ("keep",))
+    assert change_annotations(run, "") == annotations_of(run) == Annotations("", ("keep",))
 
 
 @pytest.mark.parametrize(
@@ -50,22 +50,22 @@ def test_a_note_and_tags_are_added_changed_and_taken_away(run: Path) -> None:
 def test_what_is_refused_changes_nothing(
     run: Path, note: str | None, add: list[str], remove: list[str], said: str
 ) -> None:
-    before = change_remarks(run, "as it was", ["keep"])
+    before = change_annotations(run, "as it was", ["keep"])
     with pytest.raises(InputError, match=said):
-        change_remarks(run, note, add, remove)
-    assert remarks_of(run) == before
+        change_annotations(run, note, add, remove)
+    assert annotations_of(run) == before
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"note": 1, "tags": "x"}', '{"tags": [1, "keep"]}'])
 def test_a_damaged_file_says_as_much_as_it_can(run: Path, text: str) -> None:
-    (run / remarks.FILE).write_text(text)
-    assert set(remarks_of(run).tags) <= {"keep"}
-    assert remarks_of(run).note == ""
+    (run / notes.FILE).write_text(text)
+    assert set(annotations_of(run).tags) <= {"keep"}
+    assert annotations_of(run).note == ""
 
 
 def _tag(folder: Path, first: int) -> None:
     for number in range(first, first + 5):
-        change_remarks(folder, add=[f"t{number}"])
+        change_annotations(folder, add=[f"t{number}"])
 
 
 def test_tags_that_several_processes_add_at_once_are_all_kept(run: Path) -> None:
@@ -75,19 +75,19 @@ def test_tags_that_several_processes_add_at_once_are_all_kept(run: Path) -> None
         process.start()
     for process in several:
         process.join(60)
-    assert len(remarks_of(run).tags) == 20
+    assert len(annotations_of(run).tags) == 20
 
 
 def test_lists_know_them_as_soon_as_they_change(run: Path) -> None:
     store = Store(run.parent)
     assert (store.runs()[0].note, store.runs()[0].tags) == ("", [])
-    change_remarks(run, "look here", ["keep"])
+    change_annotations(run, "look here", ["keep"])
     assert (store.runs()[0].note, store.runs()[0].tags) == ("look here", ["keep"])
     assert Store(run.parent).runs()[0].tags == ["keep"]
 
 
 def test_an_index_of_the_version_before_is_made_anew(run: Path) -> None:
-    change_remarks(run, "look here")
+    change_annotations(run, "look here")
     store = Store(run.parent)
     store.lists()
     index = sqlite3.connect(run.parent / INDEX)
@@ -98,22 +98,22 @@ def test_an_index_of_the_version_before_is_made_anew(run: Path) -> None:
 
 
 def test_views_are_saved_replaced_and_forgotten(tmp_path: Path) -> None:
-    assert remarks.saved_views(tmp_path) == []
-    remarks.save_view(tmp_path, "failed", "Runs", {"outcomes": "oom"})
-    remarks.save_view(tmp_path, "Best two", "Compare", {"ids": "a,b"})
-    remarks.save_view(tmp_path, "failed", "Runs", {"outcomes": "oom,hang"})
-    assert [(view.name, view.page, view.query) for view in remarks.saved_views(tmp_path)] == [
+    assert notes.saved_views(tmp_path) == []
+    notes.save_view(tmp_path, "failed", "Runs", {"outcomes": "oom"})
+    notes.save_view(tmp_path, "Best two", "Compare", {"ids": "a,b"})
+    notes.save_view(tmp_path, "failed", "Runs", {"outcomes": "oom,hang"})
+    assert [(view.name, view.page, view.query) for view in notes.saved_views(tmp_path)] == [
         ("Best two", "Compare", {"ids": "a,b"}),
         ("failed", "Runs", {"outcomes": "oom,hang"}),
     ]
-    remarks.forget_view(tmp_path, "Best two")
-    remarks.forget_view(tmp_path, "never there")
-    assert [view.name for view in remarks.saved_views(tmp_path)] == ["failed"]
+    notes.forget_view(tmp_path, "Best two")
+    notes.forget_view(tmp_path, "never there")
+    assert [view.name for view in notes.saved_views(tmp_path)] == ["failed"]
     with pytest.raises(InputError, match="printable"):
-        remarks.save_view(tmp_path, "  ", "Runs", {})
+        notes.save_view(tmp_path, "  ", "Runs", {})
     broken = {"views": [{"name": "a"}, 3, {"name": "b", "page": "Runs", "query": {"n": 1}}]}
-    (tmp_path / remarks.SAVED_VIEWS).write_text(json.dumps(broken))
-    assert [(view.name, view.query) for view in remarks.saved_views(tmp_path)] == [("b", {"n": "1"})]
+    (tmp_path / notes.SAVED_VIEWS).write_text(json.dumps(broken))
+    assert [(view.name, view.query) for view in notes.saved_views(tmp_path)] == [("b", {"n": "1"})]
 
 
 def test_they_go_where_their_study_goes(tmp_path: Path) -> None:
@@ -122,10 +122,12 @@ def test_they_go_where_their_study_goes(tmp_path: Path) -> None:
 
     write_home(tmp_path / "here")
     study = tmp_path / "here" / "studies" / "quickstart"
-    change_remarks(study, "the one to show", ["keep"])
+    change_annotations(study, "the one to show", ["keep"])
     run = next(row for row in Store(tmp_path / "here").runs("quickstart") if row.state == "ended")
-    change_remarks(tmp_path / "here" / run.id, "why is it slow?", ["look"])
+    change_annotations(tmp_path / "here" / run.id, "why is it slow?", ["look"])
     pack(tmp_path / "here", "quickstart", tmp_path / "q.zip")
     unpack(tmp_path / "there", tmp_path / "q.zip")
-    assert remarks_of(tmp_path / "there" / "studies" / "quickstart") == Remarks("the one to show", ("keep",))
-    assert remarks_of(tmp_path / "there" / run.id) == Remarks("why is it slow?", ("look",))
+    assert annotations_of(tmp_path / "there" / "studies" / "quickstart") == Annotations(
+        "the one to show", ("keep",)
+    )
+    assert annotations_of(tmp_path / "there" / run.id) == Annotations("why is it slow?", ("look",))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from profilers.collectives.meeting import Meeting
+from profilers.collectives.collective_call import CollectiveCall
 from profilers.records.schema import PHASES
-from workbench.records.drill import RankStep
+from workbench.records.step_view import RankStep
 from workbench.text import words
 from workbench.text.quantities import COUNT, MEGABYTES, MILLISECONDS, Column
 
@@ -40,7 +40,7 @@ def step_columns(rows: Sequence[RankStep]) -> list[Column]:
     ]
 
 
-def call_columns(calls: Sequence[Meeting], rank: int) -> list[Column]:
+def call_columns(calls: Sequence[CollectiveCall], rank: int) -> list[Column]:
     """One line for each call of a rank."""
     own = [call.attendance(rank) for call in calls]
     return [
@@ -62,7 +62,7 @@ def call_columns(calls: Sequence[Meeting], rank: int) -> list[Column]:
     ]
 
 
-def meeting_columns(call: Meeting, hosts: Mapping[int, str | None]) -> list[Column]:
+def collective_call_columns(call: CollectiveCall, hosts: Mapping[int, str | None]) -> list[Column]:
     """One line for each rank of a call."""
     return [
         Column("rank", [one.rank for one in call.ranks], COUNT),
@@ -74,7 +74,7 @@ def meeting_columns(call: Meeting, hosts: Mapping[int, str | None]) -> list[Colu
     ]
 
 
-def meeting(call: Meeting, rank: int) -> str:
+def meeting(call: CollectiveCall, rank: int) -> str:
     """When a rank issued a call, for whom it waited, and when it ran."""
     own = call.attendance(rank)
     issued = f"Rank {rank:,} issued it {_ms(own.issued)} into the step"
@@ -99,7 +99,7 @@ def meeting(call: Meeting, rank: int) -> str:
     return f"{issued}, {waited}. From then on it ran for {_ms(ran)}, until {_ms(own.ended)}{still}."
 
 
-def slowest(call: Meeting, rank: int) -> str:
+def slowest(call: CollectiveCall, rank: int) -> str:
     """The call of a step that held a rank longest, and how much of that was waiting for another rank."""
     own = call.attendance(rank)
     held = f"The slowest collective: {call.operation} on {call.axis}, call {call.number:,}. Rank {rank:,} was in it"
@@ -111,7 +111,7 @@ def slowest(call: Meeting, rank: int) -> str:
     return f"{text}."
 
 
-def meeting_note(call: Meeting) -> str:
+def collective_call_note(call: CollectiveCall) -> str:
     """How far to trust the times, and who is missing."""
     clocks = (
         f"Clocks of these ranks are aligned within {_ms(call.clock_error_seconds)}."

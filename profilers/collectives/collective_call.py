@@ -43,7 +43,7 @@ def call_key(text: str) -> CallKey | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Attendance:
+class RankParticipation:
     """One rank in a call; times in seconds since the step began on the first rank, by the clock of rank 0.
 
     ``waited_seconds`` passed from when the rank issued the call until the last one did, or until its own call ended if
@@ -58,7 +58,7 @@ class Attendance:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class CollectiveCall:
     """One call. ``began`` is when its last rank issued it: from then on it could run; ``ended`` when the last one was
     through. ``last_rank`` is the one the others waited for, ``late_seconds`` how long the first of them did.
 
@@ -79,7 +79,7 @@ class Meeting:
     last_rank: int
     late_seconds: float
     clock_error_seconds: float
-    ranks: list[Attendance] = field(default_factory=list)
+    ranks: list[RankParticipation] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
 
     @property
@@ -87,7 +87,7 @@ class Meeting:
         """Its place in the step."""
         return CallKey(self.axis, self.operation, self.number)
 
-    def attendance(self, rank: int) -> Attendance:
+    def attendance(self, rank: int) -> RankParticipation:
         """What one of its ranks saw. KeyError if that is none of them."""
         for one in self.ranks:
             if one.rank == rank:
@@ -98,9 +98,9 @@ class Meeting:
 _Calls = dict[CallKey, tuple[CommSample, float]]
 
 
-def meetings(
+def collective_calls(
     records: RunRecords, step: int, rank: int, groups: Groups, clocks: Mapping[int, ClockOffset]
-) -> list[Meeting]:
+) -> list[CollectiveCall]:
     """The calls of a rank in a step, in the order in which it issued them; ``groups`` maps an axis to its ranks, and
     ``clocks`` say how far each rank's clock is from that of rank 0.
 
@@ -175,14 +175,14 @@ def _meeting(
     calls: Mapping[int, _Calls],
     clocks: Mapping[int, ClockOffset],
     origin: float,
-) -> Meeting:
+) -> CollectiveCall:
     came = {rank: calls[rank][key] for rank in group if key in calls[rank]}
     begins = {rank: begin for rank, (_, begin) in came.items()}
     last = max(begins, key=begins.__getitem__)
     ends = [begin + row.seconds for row, begin in came.values() if row.seconds is not None]
     errors = sorted(clocks.get(rank, ClockOffset()).estimate(begins[rank]).error_seconds for rank in came)
     row = next(iter(came.values()))[0]
-    return Meeting(
+    return CollectiveCall(
         step=step,
         axis=key.axis,
         operation=key.operation,
@@ -201,9 +201,9 @@ def _meeting(
     )
 
 
-def _attendance(rank: int, row: CommSample, begin: float, last: float, origin: float) -> Attendance:
+def _attendance(rank: int, row: CommSample, begin: float, last: float, origin: float) -> RankParticipation:
     end = None if row.seconds is None else begin + row.seconds
     waited = None if end is None else max(0.0, min(last, end) - begin)
-    return Attendance(
+    return RankParticipation(
         rank, begin - origin, None if end is None else end - origin, waited, row.exposed_seconds
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.records.drill import StepView
+from workbench.records.step_view import StepView
 from workbench.terminal.run import column_table
-from workbench.text import drill as drill_text
+from workbench.text import step_view as drill_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,8 +25,8 @@ def print_step(console: Console, view: StepView, one_call: bool) -> None:
         hosts = {row.rank: row.host for row in view.ranks}
         title = f"{call.key.link_text()} in step {view.step:,}"
         console.print(drill_text.meeting(call, view.rank), markup=False, soft_wrap=True)
-        console.print(column_table(title, drill_text.meeting_columns(call, hosts)))
-        console.print(drill_text.meeting_note(call), markup=False, soft_wrap=True, style="dim")
+        console.print(column_table(title, drill_text.collective_call_columns(call, hosts)))
+        console.print(drill_text.collective_call_note(call), markup=False, soft_wrap=True, style="dim")
     else:
         title = f"{view.run}, collectives of rank {view.rank:,} in step {view.step:,}"
         console.print(column_table(title, drill_text.call_columns(view.calls, view.rank)))

@@ -15,7 +15,7 @@ from workbench.figures import study as study_figures
 from workbench.figures.study import importance_series
 from workbench.home import control
 from workbench.pages.navigation import PAGES
-from workbench.pages.study import details, live, steer
+from workbench.pages.study import details, live, steering
 from workbench.pages.widgets import forms, trial_table
 from workbench.pages.widgets.common import (
     badge,
@@ -54,8 +54,8 @@ def watch() -> None:
     save_choice("study", name)
     st.fragment(_moving, run_every=REFRESH_SECONDS)(name)
     trial_table.download(name, "tune-trials-csv")
-    draw_guarded(lambda: steer.steer_form(study(name).view))
-    draw_guarded(lambda: steer.enqueue_form(study(name).view))
+    draw_guarded(lambda: steering.steer_form(study(name).view))
+    draw_guarded(lambda: steering.enqueue_form(study(name).view))
 
 
 def _go_on_with_the_latest(names: list[str]) -> None:
@@ -75,7 +75,7 @@ def _draw(name: str) -> None:
     _headline(found)
     _answers(found.view)
     result = found.result
-    steer.course(result)
+    steering.course(result)
     details.headline(found, "tune")
     live.section(found)
     left, right = st.columns([2.1, 1])
@@ -182,7 +182,7 @@ def _answer(view: StudyView, key: str, said: str, waited_seconds: float) -> None
 
 
 def _show_unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
-    if not control.listens(view):
+    if not control.has_active_controller(view):
         st.caption(
             f":material/schedule: {said}: no process runs this study; it is answered once the study is continued"
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.workbench.figures.anatomy.test_call import MET
-from workbench.text import drill
+from workbench.text import step_view
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from workbench.text import drill
     ],
 )
 def test_when_it_was_issued_for_whom_it_waited_and_when_it_ran(rank: int, said: str) -> None:
-    assert drill.meeting(MET, rank) == said
+    assert step_view.meeting(MET, rank) == said
 
 
 @pytest.mark.parametrize(
@@ -37,20 +37,24 @@ def test_when_it_was_issued_for_whom_it_waited_and_when_it_ran(rank: int, said: 
     ],
 )
 def test_the_slowest_call_says_for_whom_it_waited(rank: int, said: str) -> None:
-    assert drill.slowest(MET, rank).endswith(f"call {MET.number}. {said}")
+    assert step_view.slowest(MET, rank).endswith(f"call {MET.number}. {said}")
 
 
 def test_a_wait_within_the_clocks_error_is_none() -> None:
     unsure = replace(MET, clock_error_seconds=0.05)
-    assert "did not have to wait for another rank" in drill.meeting(unsure, 0)
-    assert drill.meeting_note(unsure) == "Clocks of these ranks are aligned within 50.000 ms."
+    assert "did not have to wait for another rank" in step_view.meeting(unsure, 0)
+    assert step_view.collective_call_note(unsure) == "Clocks of these ranks are aligned within 50.000 ms."
 
 
 def test_what_is_not_known_is_said() -> None:
     first, _ = MET.ranks
     alone = replace(MET, ranks=[first], last_rank=0)
-    assert "which ranks it met is not known" in drill.meeting(alone, 0)
-    assert "no other rank of its group recorded this call" in drill.meeting(replace(alone, missing=[1]), 0)
-    assert drill.meeting_note(replace(alone, missing=[1])).endswith("Ranks without a record of this call: 1.")
+    assert "which ranks it met is not known" in step_view.meeting(alone, 0)
+    assert "no other rank of its group recorded this call" in step_view.meeting(
+        replace(alone, missing=[1]), 0
+    )
+    assert step_view.collective_call_note(replace(alone, missing=[1])).endswith(
+        "Ranks without a record of this call: 1."
+    )
     going = replace(MET, ranks=[replace(first, ended=None)])
-    assert drill.meeting(going, 0).endswith("it had not ended when the step was written.")
+    assert step_view.meeting(going, 0).endswith("it had not ended when the step was written.")

@@ -28,7 +28,7 @@ BLOCK_ACTIONS = "memory.block_actions"
 
 
 @dataclass(frozen=True, slots=True)
-class PickPrediction:
+class ChoicePrediction:
     """A number that speaks for a pick, ``what`` it is of, and the same number ``instead``, with something else."""
 
     what: str
@@ -48,7 +48,7 @@ class PickPrediction:
 
 
 @dataclass(frozen=True, slots=True)
-class PickMeasurement:
+class ChoiceMeasurement:
     """What the search measured of the winner and of the best ``trial`` with another value, both as they are shown, one
     run each. ``alike``: that one differs in nothing else.
     """
@@ -69,15 +69,15 @@ class PickMeasurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class AutomaticChoice:
     """The value of one key in the winner, and in the baseline, in words."""
 
     key: str
     title: str
     picked: str
     baseline: str
-    foretold: PickPrediction | None = None
-    measured: PickMeasurement | None = None
+    foretold: ChoicePrediction | None = None
+    measured: ChoiceMeasurement | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, and the sentence."""
@@ -89,13 +89,13 @@ class Pick:
         return "; ".join(one.line for one in (self.foretold, self.measured) if one is not None)
 
 
-def line(pick: Pick) -> str:
+def line(pick: AutomaticChoice) -> str:
     """The pick and what speaks for it, in one sentence."""
     beside = "as in the baseline" if pick.picked == pick.baseline else f"the baseline: {pick.baseline}"
     return "; ".join(filter(None, (f"{pick.title}: {pick.picked} ({beside})", pick.reason)))
 
 
-def explain_picks(result: StudyResult, file: StudyFile | None, home: Path) -> list[Pick]:
+def explain_choices(result: StudyResult, file: StudyFile | None, home: Path) -> list[AutomaticChoice]:
     """Of each knob that acts in the best trial, and of the plan for its activations; none where nothing was worked
     out.
     """
@@ -114,10 +114,14 @@ def explain_picks(result: StudyResult, file: StudyFile | None, home: Path) -> li
     return found
 
 
-def _pick(key: str, result: StudyResult, best: Entry, space: Space, foretold: PickPrediction | None) -> Pick:
+def _pick(
+    key: str, result: StudyResult, best: Entry, space: Space, foretold: ChoicePrediction | None
+) -> AutomaticChoice:
     measured = None if key == BLOCK_ACTIONS else _compare_with_others(key, result, best, space)
     baseline = words.NOTHING if result.baseline is None else _value_text(key, result.baseline, space)
-    return Pick(key, facts_of(key).title, _value_text(key, best, space), baseline, foretold, measured)
+    return AutomaticChoice(
+        key, facts_of(key).title, _value_text(key, best, space), baseline, foretold, measured
+    )
 
 
 def _value(key: str, row: Entry | Measurement, space: Space) -> Any:
@@ -143,7 +147,9 @@ def actions(found: Sequence[str]) -> str:
     return ", ".join(f"{len(list(alike))} {action}" for action, alike in groupby(found))
 
 
-def _compare_with_others(key: str, result: StudyResult, best: Entry, space: Space) -> PickMeasurement | None:
+def _compare_with_others(
+    key: str, result: StudyResult, best: Entry, space: Space
+) -> ChoiceMeasurement | None:
     own = next((row for row in result.trials if row.number == best.trial), None)
     value = _value(key, best, space)
     others = [
@@ -157,7 +163,7 @@ def _compare_with_others(key: str, result: StudyResult, best: Entry, space: Spac
     alike = [row for row in others if _differs_in(row, best, space) <= same]
     other: TrialRow = max(alike or others, key=lambda row: row.ranking)
     mine, theirs = (result.aim.words(row.value) for row in (own, other))
-    return PickMeasurement(mine, theirs, other.number, _value_text(key, other, space), bool(alike))
+    return ChoiceMeasurement(mine, theirs, other.number, _value_text(key, other, space), bool(alike))
 
 
 def _differs_in(row: TrialRow, best: Entry, space: Space) -> set[str]:
@@ -167,7 +173,7 @@ def _differs_in(row: TrialRow, best: Entry, space: Space) -> set[str]:
     return {key for key in acting if row.config[key] != best.config[key]}
 
 
-def _predict_gain(key: str, config: RunConfig, space: Space) -> PickPrediction | None:
+def _predict_gain(key: str, config: RunConfig, space: Space) -> ChoicePrediction | None:
     """By formula, of what ``auto`` chooses: beside the base's own value, or what stands there without one."""
     from tuning.predict.placement.automatic import (
         message_seconds,
@@ -180,15 +186,15 @@ def _predict_gain(key: str, config: RunConfig, space: Space) -> PickPrediction |
         if seconds is None or other is None or plain == config.parallel.placement:
             return None
         instead = f"with ranks at {','.join(map(str, plain))}" if plain else "with ranks in order"
-        return PickPrediction("messages of a step by the rates of links", seconds, other, instead, "s")
+        return ChoicePrediction("messages of a step by the rates of links", seconds, other, instead, "s")
     if key == STAGE_LAYERS and config.schedule.stage_layers and config.schedule.chunks == 1:
         seconds, other = (slowest_stage_layers(one) for one in (config, config.with_values({key: None})))
         what = "the longest stage computes, its head counted"
-        return PickPrediction(what, seconds, other, "with even stages", "layers")
+        return ChoicePrediction(what, seconds, other, "with even stages", "layers")
     return None
 
 
-def _plan_foretold(home: Path, best: Entry) -> PickPrediction | None:
+def _plan_foretold(home: Path, best: Entry) -> ChoicePrediction | None:
     """By what the run measured before its first step, of the stage for which planning is worth most."""
     summary = run_folder.read_json(home / (best.run or "") / run_folder.SUMMARY) or {}
     rows = [row for row in summary.get("memory_plans") or [] if row.get("uniform_seconds")]
@@ -197,4 +203,4 @@ def _plan_foretold(home: Path, best: Entry) -> PickPrediction | None:
     row = max(rows, key=lambda row: row["uniform_seconds"] / row["micro_batch_seconds"])
     what = f"forward and backward of a micro-batch on stage {row['stage']}"
     instead = f"with {row['uniform']} for all its blocks, the fastest such that fits"
-    return PickPrediction(what, row["micro_batch_seconds"], row["uniform_seconds"], instead, "s")
+    return ChoicePrediction(what, row["micro_batch_seconds"], row["uniform_seconds"], instead, "s")

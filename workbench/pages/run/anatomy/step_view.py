@@ -13,7 +13,7 @@ import streamlit as st
 
 from engine.config.errors import InputError
 from profilers.analysis.steps import skew_row
-from profilers.collectives.meeting import Meeting
+from profilers.collectives.collective_call import CollectiveCall
 from profilers.model.rows import SkewRow
 from workbench.figures.anatomy import call as call_figure
 from workbench.figures.anatomy import heat
@@ -33,11 +33,11 @@ from workbench.pages.widgets.common import (
 )
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import clickable_chart
-from workbench.records import drill
-from workbench.records.drill import StepView
+from workbench.records import step_view
 from workbench.records.live_snapshot import Snapshot
-from workbench.text import drill as drill_text
+from workbench.records.step_view import StepView
 from workbench.text import step as step_text
+from workbench.text import step_view as drill_text
 from workbench.text import words
 from workbench.text.quantities import Column
 
@@ -221,7 +221,7 @@ def _kind(records: Snapshot, name: str, measured: bool) -> SkewRow | None:
 
 def _one_step(records: Snapshot, step: int, rank: int | None) -> None:
     try:
-        view = drill.step_view(home() / records.id, step)
+        view = step_view.step_view(home() / records.id, step)
     except InputError as error:
         _warn_bad_link(f"step {step:,}: {error.remedy}")
         return
@@ -285,7 +285,7 @@ def _clickable_table(columns: list[Column], key: str, on_row: Callable[[int], No
 
 def _one_rank(records: Snapshot, view: StepView, rank: int) -> None:
     try:
-        found = drill.step_view(home() / records.id, view.step, rank)
+        found = step_view.step_view(home() / records.id, view.step, rank)
     except InputError as error:
         _warn_bad_link(f"rank {rank:,}: {error.remedy}")
         return
@@ -316,7 +316,7 @@ def _no_calls(records: Snapshot, found: StepView) -> str:
 
 def _one_call(records: Snapshot, view: StepView, rank: int, asked: str) -> None:
     try:
-        (found,) = drill.step_view(home() / records.id, view.step, rank, asked).calls
+        (found,) = step_view.step_view(home() / records.id, view.step, rank, asked).calls
     except InputError as error:
         _warn_bad_link(f"call {asked}: {error.remedy}")
         return
@@ -324,7 +324,7 @@ def _one_call(records: Snapshot, view: StepView, rank: int, asked: str) -> None:
     _draw_call(found, rank, hosts)
 
 
-def _draw_call(found: Meeting, rank: int, hosts: Mapping[int, Any]) -> None:
+def _draw_call(found: CollectiveCall, rank: int, hosts: Mapping[int, Any]) -> None:
     title = f"Call {found.number:,} of {found.operation} on {found.axis}"
     st.header(words.escape(title), anchor=False, divider=True)
     st.markdown(f":material/schedule: {words.escape(drill_text.meeting(found, rank))}")
@@ -336,8 +336,8 @@ def _draw_call(found: Meeting, rank: int, hosts: Mapping[int, Any]) -> None:
             st.query_params["rank"] = str(clicked.about)
             st.rerun()
     with right:
-        number_table(drill_text.meeting_columns(found, hosts), "steps-call-table")
-    st.caption(f":material/info: {drill_text.meeting_note(found)}")
+        number_table(drill_text.collective_call_columns(found, hosts), "steps-call-table")
+    st.caption(f":material/info: {drill_text.collective_call_note(found)}")
 
 
 if __name__ == "__main__":

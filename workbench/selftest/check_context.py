@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class CheckContext:
     """``device`` as it was asked for (auto, cpu or cuda); ``ranks`` of checks that take more than one."""
 
     device: str

@@ -25,7 +25,7 @@ from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.footprint import footprint
 from engine.run.calibration.fingerprint import Fingerprint
-from tuning.predict import answer
+from tuning.predict import forecast_document
 from tuning.predict.cluster.this_machine import LabRanks, seats_of
 from tuning.predict.fit import allowances, calibrate
 from tuning.predict.fit.allowances import Peaks
@@ -156,7 +156,7 @@ def _of_other_devices(one: FinishedRun, config: RunConfig, target: Target) -> st
 def _why_not_modelled(config: RunConfig) -> str | None:
     """What the closed forms leave out; a lab is modelled where each rank is a host, on links of one rate."""
     known = seats_of(config) != LabRanks(layout_of(config).world_size)
-    return next(iter(answer.notes(config, known)), None)
+    return next(iter(forecast_document.notes(config, known)), None)
 
 
 def _why_illegal(config: RunConfig) -> str | None:

@@ -15,7 +15,7 @@ from tests.support.studies.fake import Machine, study
 from tuning.report.study_result import StudyResult
 from tuning.spec.study_file import StudyFile
 from tuning.study import run_study
-from workbench.analysis import picks
+from workbench.analysis import automatic_choices
 
 SHUFFLED = [0, 2, 1, 3]
 PLACEMENT, CUT, ACTIONS = "parallel.placement", "schedule.stage_layers", "memory.block_actions"
@@ -54,8 +54,8 @@ def result(file: StudyFile, tmp_path_factory: pytest.TempPathFactory) -> StudyRe
     return replace(found, best=best)
 
 
-def by_key(result: StudyResult, file: StudyFile, home: Path) -> dict[str, picks.Pick]:
-    return {pick.key: pick for pick in picks.explain_picks(result, file, home)}
+def by_key(result: StudyResult, file: StudyFile, home: Path) -> dict[str, automatic_choices.AutomaticChoice]:
+    return {pick.key: pick for pick in automatic_choices.explain_choices(result, file, home)}
 
 
 def test_an_order_is_picked_by_seconds_of_messages(
@@ -74,7 +74,7 @@ def test_an_order_is_picked_by_seconds_of_messages(
     assert pick.foretold.value == pytest.approx(gradients / fast + 2 * 2 * activations / slow, rel=0.03)
     # Shuffled, gradients of both pairs cross, and pipelines stay inside.
     assert pick.foretold.other == pytest.approx(2 * gradients / slow + 2 * activations / fast, rel=0.03)
-    assert "with ranks at 0,2,1,3" in picks.line(pick)
+    assert "with ranks at 0,2,1,3" in automatic_choices.line(pick)
 
 
 def test_a_cut_is_picked_by_its_longest_stage(result: StudyResult, file: StudyFile, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_was_measured_is_of_the_trial_that_differs_least(
         # A cut does not act on one stage.
         assert different == {key} | ({CUT} if key == "parallel.pp" else set())
         assert pick.measured.other_value == result.aim.words(rows[pick.measured.trial].value)
-        assert f"(trial {pick.measured.trial}, all else the same)" in picks.line(pick)
+        assert f"(trial {pick.measured.trial}, all else the same)" in automatic_choices.line(pick)
 
 
 def test_a_trial_that_differs_in_more_says_so(result: StudyResult, file: StudyFile, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_trial_that_differs_in_more_says_so(result: StudyResult, file: StudyFi
     ]
     pick = by_key(replace(result, trials=kept), file, tmp_path)[PLACEMENT]
     assert pick.measured is not None and not pick.measured.alike
-    assert "other settings differ, too" in picks.line(pick)
+    assert "other settings differ, too" in automatic_choices.line(pick)
 
 
 def test_a_plan_is_told_beside_the_best_uniform_one(
@@ -130,7 +130,7 @@ def test_a_plan_is_told_beside_the_best_uniform_one(
     assert pick.picked == "2 disk, 6 keep"
     assert pick.foretold is not None
     assert (pick.foretold.value, pick.foretold.other) == (0.04, 0.05)
-    assert "on stage 0: 40.0 ms, 50.0 ms with disk for all its blocks" in picks.line(pick)
+    assert "on stage 0: 40.0 ms, 50.0 ms with disk for all its blocks" in automatic_choices.line(pick)
 
 
 def test_what_is_always_worked_out_is_a_pick_as_well(
@@ -147,5 +147,5 @@ def test_where_nothing_was_worked_out_nothing_is_said(
 ) -> None:
     assert result.best is not None
     plain = replace(result, best=replace(result.best, resolved={}))
-    assert picks.explain_picks(plain, file, tmp_path) == []
-    assert picks.explain_picks(result, None, tmp_path) == []
+    assert automatic_choices.explain_choices(plain, file, tmp_path) == []
+    assert automatic_choices.explain_choices(result, None, tmp_path) == []

@@ -26,7 +26,7 @@ MOST_VIEWS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Remarks:
+class Annotations:
     """A note in plain text, empty where there is none, and tags in alphabetical order."""
 
     note: str = ""
@@ -47,17 +47,17 @@ class SavedView:
     saved_unix: float
 
 
-def remarks_of(folder: Path) -> Remarks:
+def annotations_of(folder: Path) -> Annotations:
     """What is said of a run or a study; nothing where the file is missing or damaged."""
     document = read_json(folder / FILE) or {}
     note, tags = document.get("note"), document.get("tags")
     known = (tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
-    return Remarks(note if isinstance(note, str) else "", tuple(sorted(known)))
+    return Annotations(note if isinstance(note, str) else "", tuple(sorted(known)))
 
 
-def change_remarks(
+def change_annotations(
     folder: Path, note: str | None = None, add: Iterable[str] = (), remove: Iterable[str] = ()
-) -> Remarks:
+) -> Annotations:
     """Replace the note of a run or a study (None leaves it), add tags and take others away; what stands there then.
 
     Raises:
@@ -66,7 +66,7 @@ def change_remarks(
     """
     added, gone = _tags(add), set(remove)
     with _changing(folder):
-        before = remarks_of(folder)
+        before = annotations_of(folder)
         if missing := sorted(gone - set(before.tags)):
             raise InputError(
                 "--untag", missing[0], f"is no tag of {folder.name}; it has {_join_tags(before.tags)}"
@@ -76,7 +76,7 @@ def change_remarks(
             raise InputError(
                 "--tag", ", ".join(sorted(added)), f"a run or study has at most {MOST_TAGS} tags"
             )
-        after = Remarks(before.note if note is None else _note(note), tags)
+        after = Annotations(before.note if note is None else _note(note), tags)
         if after != before:
             write_json(folder / FILE, after.as_dict())
     return after

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from profilers.analysis.anatomy import clocks_of
-from profilers.collectives.meeting import CallKey, Meeting, call_key, meetings
+from profilers.collectives.collective_call import CallKey, CollectiveCall, call_key, collective_calls
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter
 from tests.support.samples import comm_sample, step_sample
@@ -41,8 +41,8 @@ def written(folder: Path, *, clock: dict[int, float] | None = None, size: int = 
     return RunRecords(folder)
 
 
-def second(records: RunRecords, rank: int = 0) -> Meeting:
-    first, found = meetings(records, STEP, rank, GROUPS, clocks_of(records))
+def second(records: RunRecords, rank: int = 0) -> CollectiveCall:
+    first, found = collective_calls(records, STEP, rank, GROUPS, clocks_of(records))
     assert first.key == CallKey("dp", "all_reduce", 0)
     return found
 
@@ -73,7 +73,7 @@ def test_a_call_that_did_not_end_is_told_without_an_end(tmp_path: Path) -> None:
             writer.write(
                 comm_sample(0, start_unix=START + 0.1 + 0.2 * rank, seconds=seconds, exposed_seconds=seconds)
             )
-    (found,) = meetings(RunRecords(tmp_path), 0, 0, {}, {})
+    (found,) = collective_calls(RunRecords(tmp_path), 0, 0, {}, {})
     assert (found.ended, found.last_rank) == (None, 1)
     assert found.attendance(0).waited_seconds == about(0.2)
     assert (found.attendance(1).ended, found.attendance(1).waited_seconds) == (None, None)
@@ -86,19 +86,23 @@ def test_a_rank_of_the_group_without_the_call_is_missing(tmp_path: Path) -> None
     with RecordWriter(tmp_path, "rank-3") as writer:
         writer.write(step_sample(STEP, start_unix=START))
     wider = {"dp": [[0, 1, 2, 3]]}
-    assert [one.missing for one in meetings(RunRecords(tmp_path), STEP, 0, wider, {})] == [[3], [3]]
-    assert meetings(RunRecords(tmp_path), 99, 0, wider, {}) == []
+    assert [one.missing for one in collective_calls(RunRecords(tmp_path), STEP, 0, wider, {})] == [[3], [3]]
+    assert collective_calls(RunRecords(tmp_path), 99, 0, wider, {}) == []
 
 
 def test_a_group_of_another_size_is_not_guessed(tmp_path: Path) -> None:
     """Three ranks recorded calls of two: which two is not said anywhere."""
     records = written(tmp_path, size=2)
     for groups in ({}, GROUPS):
-        found = meetings(records, STEP, 0, groups, {})[1]
+        found = collective_calls(records, STEP, 0, groups, {})[1]
         assert [one.rank for one in found.ranks] == [0]
         assert (found.late_seconds, found.group_size, found.missing) == (0, 2, [])
     (tmp_path / "all").mkdir()
-    assert [one.rank for one in meetings(written(tmp_path / "all"), STEP, 0, {}, {})[1].ranks] == [0, 1, 2]
+    assert [one.rank for one in collective_calls(written(tmp_path / "all"), STEP, 0, {}, {})[1].ranks] == [
+        0,
+        1,
+        2,
+    ]
 
 
 def test_a_call_in_a_link() -> None:

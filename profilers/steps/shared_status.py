@@ -32,7 +32,7 @@ STATES = (*PHASES, "starting", "building", "validation", "finished", "checkpoint
 CODES = {name: code for code, name in enumerate(STATES)}
 
 
-class Page:
+class SharedStatus:
     """A page that is there, open for reading and writing; with a ``world_size`` it is made, or made anew.
 
     Raises:
@@ -94,7 +94,7 @@ class Page:
         self._map.close()
 
 
-def shared_page(path: Path, world_size: int) -> Page:
+def shared_page(path: Path, world_size: int) -> SharedStatus:
     """The page that all ranks of a host open alike: whoever comes first has made it, and it is never half there."""
     if not path.exists():
         scratch = path.with_name(f".{path.name}.{os.getpid()}")
@@ -102,7 +102,7 @@ def shared_page(path: Path, world_size: int) -> Page:
         with contextlib.suppress(FileExistsError):
             os.link(scratch, path)
         scratch.unlink()
-    return Page(path)
+    return SharedStatus(path)
 
 
 def _empty(world_size: int) -> bytes:

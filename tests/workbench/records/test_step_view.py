@@ -13,7 +13,7 @@ from profilers.records.writer import RecordWriter
 from tests.support.samples import comm_sample, step_sample
 from tests.support.workbench.skewed_run import REDUCING, write_skewed
 from tests.workbench.conftest import Run
-from workbench.records import drill
+from workbench.records import step_view
 
 LATE = 0.08
 
@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_step_has_all_ranks_and_how_far_each_is_behind(run: Path) -> None:
-    view = drill.step_view(run, 16)
+    view = step_view.step_view(run, 16)
     assert [(row.rank, row.host) for row in view.ranks] == [
         (0, "node-0"),
         (1, "node-0"),
@@ -41,7 +41,7 @@ def test_a_step_has_all_ranks_and_how_far_each_is_behind(run: Path) -> None:
 
 
 def test_a_step_names_the_call_that_held_a_rank_longest(run: Path) -> None:
-    slowest = drill.step_view(run, 16).slowest
+    slowest = step_view.step_view(run, 16).slowest
     assert slowest is not None
     assert slowest.rank != 2, "the last to come waits for nobody"
     assert slowest.call.key.link_text() == "dp.all_reduce.0"
@@ -66,7 +66,7 @@ def test_of_several_calls_the_longer_one_is_named(tmp_path: Path) -> None:
     seconds = (0.01, 0.05, 0.02)
     calls = [comm_sample(3, seconds=one, axis="tp") for one in seconds]
     write_rank(folder, [step_sample(3), *calls, comm_sample(3, operation="send", axis="pp", seconds=None)])
-    slowest = drill.step_view(folder, 3).slowest
+    slowest = step_view.step_view(folder, 3).slowest
     assert slowest is not None
     assert (slowest.rank, slowest.call.key.link_text()) == (0, "tp.all_reduce.1")
 
@@ -74,16 +74,16 @@ def test_of_several_calls_the_longer_one_is_named(tmp_path: Path) -> None:
 def test_a_step_without_calls_has_no_slowest_one(tmp_path: Path) -> None:
     folder = tmp_path / "20260101-000000-abcd"
     write_rank(folder, [step_sample(3)])
-    assert drill.step_view(folder, 3).slowest is None
+    assert step_view.step_view(folder, 3).slowest is None
 
 
 def test_a_call_of_a_rank_names_the_one_that_it_waited_for(run: Path) -> None:
-    (call,) = drill.step_view(run, 16, 0).calls
+    (call,) = step_view.step_view(run, 16, 0).calls
     assert (call.axis, call.operation, call.number, call.last_rank) == ("dp", "all_reduce", 0, 2)
     assert call.late_seconds == pytest.approx(LATE, abs=0.001)
     assert call.ended is not None
     assert call.ended - call.began == pytest.approx(REDUCING, abs=1e-5)
-    assert drill.step_view(run, 16, 0, "dp.all_reduce.0").calls == [call]
+    assert step_view.step_view(run, 16, 0, "dp.all_reduce.0").calls == [call]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_is_not_there_is_said(
     run: Path, step: int, rank: int | None, call: str | None, field: str, remedy: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        drill.step_view(run, step, rank, call)
+        step_view.step_view(run, step, rank, call)
     assert caught.value.field == field
     assert remedy in caught.value.remedy
 
@@ -107,9 +107,9 @@ def test_what_is_not_there_is_said(
 def test_the_command_line_leads_to_the_same_places(run: Path, command: Run) -> None:
     at = "show", run.name, "--home", run.parent
     call = "--step", 16, "--rank", 0, "--call", "dp.all_reduce.0"
-    assert command(*at, "--json", "--step", 16).document == drill.step_view(run, 16).as_dict()
+    assert command(*at, "--json", "--step", 16).document == step_view.step_view(run, 16).as_dict()
     one = command(*at, "--json", *call).document
-    assert one == drill.step_view(run, 16, 0, "dp.all_reduce.0").as_dict()
+    assert one == step_view.step_view(run, 16, 0, "dp.all_reduce.0").as_dict()
     assert one["calls"][0]["last_rank"] == 2
     assert "for rank 2, the last to come" in " ".join(command(*at, *call).out.split())
     assert "all_reduce" in command(*at, "--step", 16, "--rank", 0).out
