@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.rank.environment_report import HostClocks, boot
+from engine.rank.environment_report import HostClocks, kernel_boot_id
 from engine.session import Session
 from profilers.records.reader import RunRecords
 from tests.support.ranks import on_ranks
@@ -38,13 +38,13 @@ def test_planted_offsets_are_found_within_their_error() -> None:
 
 def test_ranks_of_one_kernel_share_a_clock() -> None:
     answers = on_ranks(2, one_kernel)
-    assert answers == [(False, 0.0, 0.0, boot())] * 2
+    assert answers == [(False, 0.0, 0.0, kernel_boot_id())] * 2
 
 
 def one_kernel(rank: int) -> Any:
     clocks = HostClocks(torch.device("cpu"))
     found = clocks.measure()
-    return clocks.several, found.offset_seconds, found.error_seconds, boot()
+    return clocks.several, found.offset_seconds, found.error_seconds, kernel_boot_id()
 
 
 def test_a_run_tells_its_clocks(session: Session) -> None:

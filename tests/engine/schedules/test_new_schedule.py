@@ -38,7 +38,7 @@ from tuning.space.points import best_known
 from tuning.space.space import Space
 from workbench.cli import run
 from workbench.pages.widgets.forms import field
-from workbench.selftest.check_context import Bench
+from workbench.selftest.check_context import CheckContext
 from workbench.selftest.checks import layouts
 from workbench.text.plan import layout_columns
 
@@ -103,7 +103,7 @@ def test_what_shows_and_checks_every_schedule_asks_how_many_stages_a_rank_has(
     assert run(["schedule", THREE, "--ranks", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chunks"] == 3
     assert reference.picture(THREE)
-    asked = [Bench("cpu", ranks, tmp_path).config(layouts.SIZES | values)
+    asked = [CheckContext("cpu", ranks, tmp_path).config(layouts.SIZES | values)
              for ranks in (2, 8) for values in layouts.pipeline(ranks).values()]  # fmt: skip
     assert {one.schedule.chunks for one in asked if one.schedule.kind == THREE} == {3}
     assert [str(problem) for one in asked for problem in problems(one)] == []

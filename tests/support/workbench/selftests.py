@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from engine.run import run_folder
-from workbench.selftest.check_context import Bench
+from workbench.selftest.check_context import CheckContext
 from workbench.selftest.registry import Check
 from workbench.selftest.results import (
     FOLDER,
@@ -27,41 +27,41 @@ from workbench.selftest.results import (
 PIDS = "pids.json"
 
 
-def good(bench: Bench) -> Verdict:
+def good(bench: CheckContext) -> Verdict:
     return make_pass("as it should be", {"steps_count": 3})
 
 
-def bad(bench: Bench) -> Verdict:
+def bad(bench: CheckContext) -> Verdict:
     return make_failure("7 instead of 8", {"found_count": 7})
 
 
-def impossible(bench: Bench) -> Verdict:
+def impossible(bench: CheckContext) -> Verdict:
     raise AssertionError("was run though it is not possible")
 
 
-def no_room(bench: Bench) -> str | None:
+def no_room(bench: CheckContext) -> str | None:
     return "there is no room"
 
 
-def noisy(bench: Bench) -> Verdict:
+def noisy(bench: CheckContext) -> Verdict:
     return not_possible("cannot decide: +1 % to +3 %", {"low_fraction": 0.01, "high_fraction": 0.03})
 
 
-def raises(bench: Bench) -> Verdict:
+def raises(bench: CheckContext) -> Verdict:
     raise RuntimeError("the bridge is out")
 
 
-def dies(bench: Bench) -> Verdict:
+def dies(bench: CheckContext) -> Verdict:
     os.kill(os.getpid(), signal.SIGSEGV)
     return good(bench)
 
 
-def silent(bench: Bench) -> Verdict:
+def silent(bench: CheckContext) -> Verdict:
     print("the last words", flush=True)
     os._exit(3)
 
 
-def hangs(bench: Bench) -> Verdict:
+def hangs(bench: CheckContext) -> Verdict:
     """With a stopped process of its own."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     child.send_signal(signal.SIGSTOP)
@@ -70,7 +70,7 @@ def hangs(bench: Bench) -> Verdict:
     return good(bench)
 
 
-def chatty(bench: Bench) -> Verdict:
+def chatty(bench: CheckContext) -> Verdict:
     """Tells everything it knows: in a log, in documents, in a run's files, its reason and an error."""
     everything = json.dumps(dict(os.environ))
     words = os.environ["PLANTED_WORDS"]

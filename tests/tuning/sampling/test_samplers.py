@@ -10,7 +10,7 @@ import pytest
 from engine.config.errors import InputError
 from engine.run.outcome import Ending, RunOutcome
 from tests.support.studies.fake import Machine, run_study, seconds, study
-from tuning.sampling.optuna_study import Index
+from tuning.sampling.optuna_study import OptunaStudy
 from tuning.space.encoding import Encoding
 from tuning.space.points import point_key
 from tuning.spec import sampler_choice
@@ -80,7 +80,7 @@ def test_an_unknown_sampler_is_one_line() -> None:
 @pytest.mark.parametrize("name", ["random", "nsga2", "gp", "cmaes"])
 def test_every_sampler_draws_legal_new_points(name: Any) -> None:
     space = study(space=NUMBERS).search_space
-    index, visited = Index(Encoding(space), 1, 4, 12, name), set[str]()
+    index, visited = OptunaStudy(Encoding(space), 1, 4, 12, name), set[str]()
     for number in range(6 if name == "gp" else 12):
         draw = index.ask(visited)
         assert draw is not None
@@ -111,7 +111,7 @@ def test_a_sampler_draws_what_its_entry_does_not_refuse(name: str, objectives: i
         assert name == "cmaes" and (objectives, space) != (1, "numbers"), refusal
         return
     aims = file.aims if several else ()
-    index, visited = Index(Encoding(file.search_space), 1, 3, 8, name, aims), set[str]()
+    index, visited = OptunaStudy(Encoding(file.search_space), 1, 3, 8, name, aims), set[str]()
     for number in range(8):
         draw = index.ask(visited)
         assert draw is not None
@@ -128,7 +128,7 @@ def test_a_sampler_draws_what_its_entry_does_not_refuse(name: str, objectives: i
 
 def test_a_trial_that_another_controller_withdrew_is_forgotten() -> None:
     space = study(space=NUMBERS).search_space
-    index = Index(Encoding(space), 1, 2, 30, "tpe")
+    index = OptunaStudy(Encoding(space), 1, 2, 30, "tpe")
     for number, point in enumerate(space.legal_points[:3]):
         index.runs_elsewhere(Trial(number, point, "sampler"))
     index.only_elsewhere([0, 2])
@@ -139,7 +139,7 @@ def test_a_trial_that_another_controller_withdrew_is_forgotten() -> None:
 
 def test_a_sampler_that_is_changed_knows_what_the_last_one_was_told() -> None:
     space = study(space=NUMBERS).search_space
-    index, visited = Index(Encoding(space), 1, 2, 30, "random"), set[str]()
+    index, visited = OptunaStudy(Encoding(space), 1, 2, 30, "random"), set[str]()
     for number in range(30):
         if number == 6:
             index.turn_to("tpe", 1, 2, 30)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.studies.fake import run_study, seconds, study
 from tests.support.studies.weighed import Weighed, asked
-from tuning.sampling.optuna_study import Index
+from tuning.sampling.optuna_study import OptunaStudy
 from tuning.sampling.samplers import Evolution
 from tuning.space.encoding import Encoding
 from tuning.space.points import point_key
@@ -33,17 +33,17 @@ def told(space: Space, number: int, point: dict[str, Any], params: dict[str, Any
     return Trial(number, point, "sampler", params or {}, outcome="completed", value=speed, measures=measures)
 
 
-def index(name: str, trials: int = 160) -> Index:
-    return Index(Encoding(file().search_space), 1, 3, trials, name, file().aims)
+def index(name: str, trials: int = 160) -> OptunaStudy:
+    return OptunaStudy(Encoding(file().search_space), 1, 3, trials, name, file().aims)
 
 
-def evolution(found: Index) -> Evolution:
+def evolution(found: OptunaStudy) -> Evolution:
     inner = found._sampler.inner
     assert isinstance(inner, Evolution)
     return inner
 
 
-def parents(found: Index) -> list[optuna.trial.FrozenTrial]:
+def parents(found: OptunaStudy) -> list[optuna.trial.FrozenTrial]:
     """Of whom the last draw was made."""
     selected = evolution(found)._selected
     return selected[1] if selected else []

@@ -7,7 +7,7 @@ import pytest
 
 from engine.config.errors import InputError
 from tests.support.studies.fake import study
-from tuning.sampling.optuna_study import Index
+from tuning.sampling.optuna_study import OptunaStudy
 from tuning.search import policy
 from tuning.space.encoding import Encoding
 from tuning.space.points import point_key
@@ -84,7 +84,7 @@ def test_a_knob_that_does_not_act_has_no_say() -> None:
 def test_every_draw_keeps_to_the_mask_until_nothing_is_left(name: Any) -> None:
     left = masked(parallel__tp=2, memory__recompute="none")
     part, visited, count = narrow_space(SPACE, left), set[str](), 0
-    index = Index(Encoding(SPACE), 0, 3, name=name)
+    index = OptunaStudy(Encoding(SPACE), 0, 3, name=name)
     while (draw := index.ask(visited, within=part)) is not None:
         assert left.allows(draw.point, SPACE)
         visited.add(point_key(draw.point))

@@ -15,7 +15,7 @@ from engine.run.devices.selection import BACKEND_VARIABLE, load_backend
 from profilers.gpu.nvml import Nvml
 from tests.support.gpu.fake_nvml import FakeNvml
 from tests.support.gpu.torch_gpus import torch_can_use
-from workbench.selftest.check_context import Bench
+from workbench.selftest.check_context import CheckContext
 from workbench.selftest.checks.machine import machine
 from workbench.services import doctor
 
@@ -130,5 +130,5 @@ def test_the_selftest_says_which_variable_hides_gpus(
     monkeypatch.setattr(
         doctor, "examine", lambda home: [doctor._python(), *doctor._torch(), doctor._processors()]
     )
-    verdict = machine(Bench("auto", 2, tmp_path))
+    verdict = machine(CheckContext("auto", 2, tmp_path))
     assert verdict.reason.endswith("no GPU to train on (CUDA_VISIBLE_DEVICES hides 2 more)")
