@@ -1,4 +1,5 @@
-"""The page beside a run that writes fast, a long run, and ten browsers, in a real browser.
+"""The page beside a run that writes fast, a long run, and ten browsers, in a real browser; from ten minutes on also
+what its memory grows by (``--only-live --sessions 1 --seconds 7200``: not times, so any machine tells).
 
     python -m benchmarks.dashboard [--seconds 120] [--steps 100000] [--looks 5] [--only-long] [--only-live]
         [--sessions 10] [--rate 50] [--save]
@@ -40,6 +41,7 @@ SHORT_STEPS = 50
 #: Of the long run, calls are kept of so many last steps: a long run thins them itself.
 DETAILED_STEPS = 2_000
 _LOOK_SECONDS = 0.1
+_MEMORY_SECONDS = 600
 #: Until those who look have all seen their first page.
 _SETTLING_SECONDS = 10.0
 _CHART = ".st-key-live-phases .js-plotly-plot"
@@ -169,10 +171,23 @@ def _growth(memory: list[tuple[float, float]]) -> float:
     return float(np.polyfit(late[:, 0], late[:, 1], 1)[0] * 60)
 
 
-def _live_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: Any) -> list[list[str]]:
+def _memory_rows(name: str, memory: list[tuple[float, float]]) -> list[list[str]]:
+    """Of a long watch: the page's process every ten minutes, and what it grew by since the first ten."""
+    marks = range(_MEMORY_SECONDS, int(memory[-1][0]) + 1, _MEMORY_SECONDS)
+    seconds, used = np.array(memory).T
+    found = [float(np.median(used[(seconds > mark - 60) & (seconds <= mark)])) for mark in marks]
+    return [
+        [name, f"{mark // 60}", f"{one:.0f}", f"{100 * (one / found[0] - 1):+.1f} %"]
+        for mark, one in zip(marks, found, strict=True)
+    ]
+
+
+def _live_rows(
+    home: Path, new_tab: Callable[[], Visit], scratch: Path, given: Any
+) -> tuple[list[list[str]], list[list[str]]]:
     process, address = start_server(home, scratch / "live.log")
     server, times = psutil.Process(process.pid), scratch / "times.npy"
-    rows = []
+    rows, memory = list[list[str]](), list[list[str]]()
     try:
         for count in dict.fromkeys((1, given.sessions)):
             name = f"20260101-000000-{count:04x}"
@@ -184,13 +199,16 @@ def _live_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: A
                 with others(address, "live", f"run={name}", count - 1):
                     tab.page.wait_for_timeout(_SETTLING_SECONDS * 1e3)
                     seen = watch(tab, server, times, given.seconds)
-                rows.append(_age_row(f"{count} browsers" if count > 1 else "1 browser", seen))
+                beside = f"{count} browsers" if count > 1 else "1 browser"
+                rows.append(_age_row(beside, seen))
+                if given.seconds >= _MEMORY_SECONDS:
+                    memory += _memory_rows(beside, seen.memory)
                 tab.page.context.close()
             times.unlink()
     finally:
         process.terminate()
         process.wait(20)
-    return rows
+    return rows, memory
 
 
 def refresh(tab: Visit) -> float:
@@ -267,7 +285,7 @@ def main() -> None:
         (scratch / "live").mkdir()
         (scratch / "long").mkdir()
         long = [] if given.only_live else _long_rows(scratch / "long", new_tab, scratch, given)
-        live = [] if given.only_long else _live_rows(scratch / "live", new_tab, scratch, given)
+        live, memory = ([], []) if given.only_long else _live_rows(scratch / "live", new_tab, scratch, given)
         browser.close()
     header = ["view (each: median / largest)", "first look, s", "of the processor, s", "in a new page, s", "refresh, s",
               "page's process, MiB"]  # fmt: skip
@@ -279,7 +297,12 @@ def main() -> None:
     header = ["beside it", "age of what is shown: p50 / p95 / largest, s", "page's process, cores", "its memory, MiB",
               "to a browser, kB/s", "over"]  # fmt: skip
     title = f"A run of {RANKS} ranks that writes {given.rate:g} steps a second, on the page Live"
-    _table.show("dashboard_live", title, header, live, given.save)
+    _table.show(
+        "dashboard_live", title, header, live, given.save and not memory
+    )  # which is of a quiet machine
+    if memory:
+        header = ["beside it", "minutes", "page's process, MiB", "since the first row"]
+        _table.show("dashboard_memory", f"{title}: memory", header, memory, given.save)
 
 
 if __name__ == "__main__":
