@@ -57,7 +57,6 @@ SAME_NAME: dict[str, dict[str, str]] = {
             "calibration",
             "compare",
             "control",
-            "drill",
             "export",
             "host",
             "live",
@@ -69,6 +68,7 @@ SAME_NAME: dict[str, dict[str, str]] = {
             "runs",
             "selftest",
             "sensitivity",
+            "step_view",
             "steps",
             "study",
             "tune",
@@ -78,6 +78,7 @@ SAME_NAME: dict[str, dict[str, str]] = {
     )
     | {
         "details": "of a run, of a study",
+        "progress": "of a study on its page, of what is copied in a terminal",
         "parquet": "written for other tools, read by ours",
         "settings": "of this installation, and of a run on its page",
     },

@@ -10,7 +10,7 @@ PAGES: dict[str, str] = {
     "Start": "start.py",
     "Runs": "history/runs.py",
     "Live": "live.py",
-    "Steps": "run/anatomy/drill.py",
+    "Steps": "run/anatomy/step_view.py",
     "Tune": "tune.py",
     "Plan": "cluster/plan.py",
     "Compare": "history/compare.py",
