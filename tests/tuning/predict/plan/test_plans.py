@@ -70,7 +70,7 @@ def test_points_as_cases_and_as_configurations_are_the_same() -> None:
 
 def test_what_is_looked_at_is_predicted_as_it_is_one_by_one() -> None:
     space = Space.from_config(model("1b", 64), 16, 8)
-    looked = plans.look(space, DGX)
+    looked = plans.predict_layouts(space, DGX)
     rows = np.random.default_rng(SEED).permutation(len(looked.seconds))[:40]
     found = forecasts([space.config(looked.points[row].tolist()) for row in rows], DGX)
     assert [one.step_seconds.median for one in found] == pytest.approx(looked.seconds[rows].tolist())

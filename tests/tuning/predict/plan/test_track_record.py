@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tuning.predict.test_learn import HERE, TARGET, config, ran
+from tests.tuning.predict.test_correction import HERE, TARGET, config, ran
 from tuning.predict.forecast import forecast
 from tuning.predict.plan.track_record import find_measured_runs, plan_values, record_of
 
