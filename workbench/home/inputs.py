@@ -158,15 +158,18 @@ def lab_of(path: Path, field: str) -> Lab:
     return lab
 
 
-def check_tree(tree: dict[str, Any]) -> RunConfig:
+def check_tree(tree: dict[str, Any], *, import_workload: bool = True) -> RunConfig:
     """The configuration of these sections, with every rule checked that can be checked without ranks.
+
+    To look at a workload runs its code: without ``import_workload`` none runs, and what is wrong with it is said by
+    whoever starts the run.
 
     Raises:
         InputError: the first thing that is wrong.
     """
     config = _with_absolute_data(runconfig.parse(tree))
     rules.check(config)
-    if look_at(config, tell=say) is not None:
+    if import_workload and look_at(config, tell=say) is not None:
         rules.check(config)  # which know more of it now
     check_budget(config)
     _check_texts(config)

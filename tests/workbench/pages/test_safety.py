@@ -15,6 +15,7 @@ from engine.run import run_folder
 from tests.workbench.commands.test_bad_input import free_port
 from tests.workbench.pages.conftest import ROOT, Visit
 from tests.workbench.pages.homes import full_home
+from tuning.storage.study_folder import STUDIES
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -99,13 +100,16 @@ def test_the_readers_link_shows_everything_and_steers_nothing(
     tab.open(links.reader)
     base = links.owner.partition("/?")[0]
     tab.open(f"{base}/tune?view=new")
-    start = tab.page.locator(".st-key-start button").first
-    assert start.is_disabled()
-    start.evaluate("button => { button.disabled = false; button.click() }")
+    tab.page.locator("[data-testid=stMain]").get_by_text("This link shows the page").first.wait_for()
+    assert tab.page.locator(".st-key-start").count() == 0, "no form to fill in"
+    tab.open(f"{base}/tune?view=watch")
+    pause = tab.page.locator(".st-key-pause button").first
+    assert pause.is_disabled()
+    pause.evaluate("button => { button.disabled = false; button.click() }")
     tab.settle()
-    tab.page.locator(".st-key-start [data-testid=stTooltipHoverTarget]").first.hover()
-    tab.page.get_by_text("This link shows the page").first.wait_for()
-    assert not (home / "jobs").exists() or not list((home / "jobs").glob("*/job.json"))
+    tab.page.locator(".st-key-pause [data-testid=stTooltipHoverTarget]").first.hover()
+    tab.page.get_by_text("This link shows the page").locator("visible=true").first.wait_for()
+    assert not list((home / STUDIES / "quickstart" / "commands").glob("*.json"))
 
 
 @pytest.mark.drawn(1, of="pages beyond this machine")

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from workbench.pages.widgets.common import button_pressed, draw_guarded, home, run_rows
+from workbench.pages.widgets.common import button_pressed, draw_guarded, home, may_fill_in, run_rows
 from workbench.selftest.results import RANKS
 from workbench.services import jobs
 from workbench.services.jobs import Job
@@ -29,7 +29,8 @@ def calibrate() -> None:
         st.fragment(_watch, run_every=WATCH_SECONDS)("calibrate")
         return
     with st.expander("Calibrate this machine", icon=":material/straighten:", key="machine-calibrate"):
-        draw_guarded(_calibrate_form)
+        if may_fill_in():
+            draw_guarded(_calibrate_form)
         if job is not None and (problem := _problem(job)):
             st.error(words.escape(problem), icon=":material/error:")
 
@@ -128,6 +129,13 @@ def selftest() -> None:
     if job is not None and job.alive:
         st.fragment(_watch, run_every=WATCH_SECONDS)("selftest")
         return
+    if may_fill_in():
+        _selftest_form()
+    if job is not None and (problem := _problem(job)):
+        st.error(words.escape(problem), icon=":material/error:")
+
+
+def _selftest_form() -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         ranks = st.selectbox(
             "Ranks",
@@ -141,8 +149,6 @@ def selftest() -> None:
         )
     if clicked:
         draw_guarded(lambda: _start_selftest(ranks))
-    if job is not None and (problem := _problem(job)):
-        st.error(words.escape(problem), icon=":material/error:")
 
 
 def _start_selftest(ranks: int) -> None:

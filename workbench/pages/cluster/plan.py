@@ -25,7 +25,7 @@ from workbench.analysis import planning
 from workbench.figures.cluster import placement
 from workbench.home.calibrations import target_of
 from workbench.pages.cluster import schedules
-from workbench.pages.widgets.common import draw_guarded, home, number_table, table
+from workbench.pages.widgets.common import draw_guarded, home, may_steer, number_table, table
 from workbench.pages.widgets.heading import heading
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.text import plan as plan_text
@@ -70,7 +70,8 @@ def page() -> None:
 
 
 def _form() -> PlanQuery:
-    clusters = [HERE, *catalogue.names(), TYPED]
+    # What is typed is checked: whoever may only look chooses among the named ones.
+    clusters = [HERE, *catalogue.names(), *([TYPED] if may_steer() else [])]
     with st.container(border=True, key="plan-form"):
         first, second = st.columns([1.2, 2])
         with first:

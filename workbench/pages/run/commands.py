@@ -29,7 +29,7 @@ from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.home.traces import Trace
 from workbench.pages.navigation import PAGES
-from workbench.pages.widgets.common import button_pressed, draw_guarded, home, table
+from workbench.pages.widgets.common import button_pressed, draw_guarded, home, may_fill_in, table
 from workbench.services import jobs
 from workbench.services.study_of_run import PREFIX, study_of_run
 from workbench.text import words
@@ -129,7 +129,8 @@ def _trace_parts(folder: Path, going: bool, shown: frozenset[str]) -> None:
         st.rerun()
     busy = next((trace for trace in all_traces if trace.under_way), None)
     if going:
-        _button(folder, busy)
+        if may_fill_in():
+            _button(folder, busy)
     elif not all_traces:
         st.caption("No trace was recorded; only a running run can record one.")
     if busy is not None:
@@ -155,7 +156,7 @@ def _button(folder: Path, busy: Trace | None) -> None:
         )
     if is_pressed and busy is None:
         send(folder, traces.COMMAND, {"steps": int(steps)}, by="page")
-        st.rerun(scope="fragment")
+        st.rerun()  # of the page: a click may come with another that draws it anew, outside of this part
 
 
 def _progress(trace: Trace) -> None:
@@ -247,7 +248,7 @@ def _draw(run_id: str, going: bool) -> None:
 
 def _live_parts(folder: Path, going: bool) -> None:
     st.markdown("**Changed while running**" if going else "**Changed while it was running**")
-    if going:
+    if going and may_fill_in():
         _form(folder)
         _tune(folder)
     answers = run_orders.run_answers(folder)

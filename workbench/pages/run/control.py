@@ -10,6 +10,7 @@ import time
 import streamlit as st
 
 from engine.config.errors import InputError, WorkbenchError
+from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from tuning.storage.commands import send
@@ -23,6 +24,7 @@ from workbench.pages.widgets.common import (
     button_pressed,
     home,
     limit_options,
+    may_fill_in,
     remember,
     run_rows,
     wrong_value,
@@ -42,6 +44,8 @@ _WOULD_GO = "prune-would-go"
 def start_run() -> None:
     """A popover: what to begin with, what to change, what that comes to, and the button."""
     with st.popover("Start a run", icon=":material/play_arrow:", key="run-new"):
+        if not may_fill_in():
+            return
         rows = run_rows()
         names = [USUAL, *limit_options("run-new-from", [row.id for row in rows])[:50]]
         chosen = st.selectbox("Begin with the values of", names, key="run-new-from", width=420)
@@ -64,13 +68,15 @@ def start_run() -> None:
 
 
 def _check_config(chosen: str, text: str) -> tuple[RunConfig | None, str]:
-    """By all rules that hold before ranks start; the values go into a file, never into a command."""
+    """By the rules that hold before ranks start, as far as they can be checked without running anybody's code: this
+    is done at each keystroke. The values go into a file, never into a command.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     try:
         tree = {} if chosen == USUAL else read_tree(home() / chosen / run_folder.CONFIG, "config")
         for key, value in assignments(lines).items():
             set_dotted(tree, key, value)
-        return check_tree(tree), ""
+        return check_tree(tree, import_workload=False), ""
     except WorkbenchError as error:
         return None, str(error)
 
@@ -78,8 +84,12 @@ def _check_config(chosen: str, text: str) -> tuple[RunConfig | None, str]:
 def _meaning(config: RunConfig) -> str:
     degrees = config.parallel.model_dump()
     ranks = words.layout({name: degrees[name] for name in ("dp", "tp", "pp", "cp", "ep", "zero_stage")})
-    steps = words.several(config.train.steps, "steps")
-    return f"{ranks}, {steps} of {words.several(config.batch.global_batch, 'sequences')}"
+    known, limit = config.train.known_steps, config.train.seconds
+    steps = f"the steps of {words.seconds(limit)}" if known is None else words.several(known, "steps")
+    told = f"{ranks}, {steps} of {words.several(config.batch.global_batch, 'sequences')}"
+    if is_decoder(config.model):
+        return told
+    return f"{told}; {config.model.workload} is looked at once the run starts"
 
 
 def _start(config: RunConfig) -> None:
@@ -152,6 +162,8 @@ def _ask(target: Target, action: str) -> None:
 def make_room() -> None:
     """A popover: how old, what would go, and then the button; only records and logs of runs that ended go."""
     with st.popover("Make room", icon=":material/delete_sweep:", key="prune"):
+        if not may_fill_in():
+            return
         days = st.number_input(
             "Runs that ended more than so many days ago", 1, 10_000, 30, key="prune-days", width=420
         )

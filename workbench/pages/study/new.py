@@ -18,7 +18,7 @@ from workbench.home.inputs import tree_of
 from workbench.pages.study import new_command, new_knobs, new_options, new_start
 from workbench.pages.study.new_start import nest_values
 from workbench.pages.widgets import forms
-from workbench.pages.widgets.common import may_steer, wrong_value
+from workbench.pages.widgets.common import may_fill_in, wrong_value
 from workbench.text import words
 
 #: What a study trains.
@@ -43,6 +43,8 @@ MORE = {
 
 def form() -> None:
     """One of three forms; nothing is written before the button is pressed."""
+    if not may_fill_in():
+        return
     trained = st.segmented_control(
         "What every trial trains",
         list(TRAINED),
@@ -66,7 +68,7 @@ def _file_form() -> None:
             "exported with its trials comes in on the page Runs, with *Import a study*.",
         )
         tree = None
-        if given is not None and may_steer():
+        if given is not None:
             try:
                 tree = _study_of(given.name, given.getvalue())
             except InputError as error:

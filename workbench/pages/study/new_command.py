@@ -22,7 +22,7 @@ from tuning.spec.trainers.tuned_command import TunedCommand, name_of
 from workbench.home.inputs import assignments, set_dotted
 from workbench.pages.study import new_options, new_start
 from workbench.pages.widgets import forms
-from workbench.pages.widgets.common import grid, may_steer, wrong_value
+from workbench.pages.widgets.common import grid, wrong_value
 from workbench.text import command_plan, words
 
 AUTO = "auto"
@@ -71,7 +71,6 @@ def _command() -> tuple[dict[str, Any], dict[str, Any]]:
         key="new-command",
         height=80,
         placeholder="torchrun --nproc-per-node 4 train.py ARGS",
-        disabled=not may_steer(),
         help="As you type it in a terminal: `NAME=VALUE` in front are environment variables. It runs without a shell, "
         "as you, on this machine. (`trainer.command`)",
     )
@@ -80,7 +79,6 @@ def _command() -> tuple[dict[str, Any], dict[str, Any]]:
         "Folder that it starts in",
         str(Path.cwd()),
         key="new-command-directory",
-        disabled=not may_steer(),
         help="Paths in the command are as seen from here. (`trainer.directory`)",
     )
     titles = {AUTO: "recognise it"} | {one.name: one.title for one in TRAINERS}

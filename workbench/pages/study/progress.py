@@ -59,11 +59,15 @@ def watch() -> None:
 
 
 def _go_on_with_the_latest(names: list[str]) -> None:
-    """A study that was being watched, or is linked to, may go on under another name."""
+    """A study that was being watched, or is linked to, may go on under another name. An address may hold anything:
+    what is no study of this home becomes no path.
+    """
     for place in (st.session_state, st.query_params):
         name = place.get("study")
         if name and name not in names:
-            place["study"] = study_folder.latest(home() / study_folder.STUDIES / str(name)).name
+            known = (folder for folder in study_folder.every_study(home()) if folder.name == name)
+            if (folder := next(known, None)) is not None:
+                place["study"] = study_folder.latest(folder).name
 
 
 def _moving(name: str) -> None:

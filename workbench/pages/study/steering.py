@@ -26,7 +26,7 @@ from tuning.storage.effective_config import SteeringEvent
 from tuning.storage.study_folder import StudyView
 from workbench.pages.study import new_knobs
 from workbench.pages.widgets import forms
-from workbench.pages.widgets.common import button_pressed, table
+from workbench.pages.widgets.common import button_pressed, may_fill_in, table
 from workbench.text import words
 
 BUDGET_COLUMNS = 3
@@ -96,6 +96,8 @@ def enqueue_form(view: StudyView) -> None:
         return
     space = view.file.search_space
     with st.expander("Add a point by hand", icon=":material/add_circle:", key="by-hand"):
+        if not may_fill_in():
+            return
         follows = f"dp is {view.file.ranks} ranks / (tp x pp x cp). " if view.file.ranks > 1 else ""
         st.caption(f"{follows}The study's answer appears above.")
         with st.form("enqueue", border=False):
@@ -204,6 +206,8 @@ def steer_form(view: StudyView) -> None:
     if view.file is None or not view.alive:
         return
     with st.expander("Steer the search", icon=":material/explore:", key="steer"):
+        if not may_fill_in():
+            return
         st.caption(
             "Masked values are not proposed; they do not count as failures. The study's answer appears above."
         )

@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from workbench.home.transfer import export_study
-from workbench.pages.widgets.common import button_pressed, draw_guarded, home
+from workbench.pages.widgets.common import button_pressed, draw_guarded, home, may_fill_in
 from workbench.services import jobs
 from workbench.text import words
 
@@ -47,6 +47,8 @@ def upload() -> None:
     """Choose a file, perhaps another name, and press the button; what the command line refuses is shown."""
     done = st.session_state.get("study-imports", 0)  # after each import it is closed, and empty again
     with st.popover("Import a study", icon=":material/upload:", key=f"study-upload-{done}"):
+        if not may_fill_in():
+            return
         given = st.file_uploader("Study file", type="zip", key=f"study-file-{done}")
         name = st.text_input(
             "Name in this home",

@@ -113,6 +113,18 @@ def may_steer() -> bool:
     return st.context.headers.get(ROLE_HEADER, Role.OWNER) == Role.OWNER and login.role() is Role.OWNER
 
 
+def may_fill_in() -> bool:
+    """Whether a form is drawn, read and checked; whoever came by a link that only shows gets a line in its place.
+
+    A browser sends what it likes as the values of widgets, also of those that are switched off. One that is not drawn
+    has no value, so what a form's checks read, import or tell of this machine stays out of reach.
+    """
+    if may_steer():
+        return True
+    st.caption(f":material/visibility: {ONLY_SHOWN}")
+    return False
+
+
 def button_pressed(draw: Callable[..., object], label: str, key: str, **options: Any) -> bool:
     """Draws a button; true once for each click.
 
@@ -120,12 +132,19 @@ def button_pressed(draw: Callable[..., object], label: str, key: str, **options:
     repeated with the same click. Its callback is called once, so the click is kept here until somebody takes it.
     Whoever came by a link that only shows finds it switched off, and a click that is sent all the same does nothing.
     """
+    clicked = f"clicked-{key}"
     if not may_steer():
         draw(label, key=key, **options | {"disabled": True, "help": ONLY_SHOWN})
+        st.session_state.pop(clicked, None)
         return False
-    clicked = f"clicked-{key}"
-    draw(label, key=key, on_click=lambda: st.session_state.update({clicked: True}), **options)
+    draw(label, key=key, on_click=_keep_click, args=(clicked,), **options)
     return bool(st.session_state.pop(clicked, False))
+
+
+def _keep_click(clicked: str) -> None:
+    """Unless who sent it only looks by now: it would be taken once somebody steers in the same tab."""
+    if may_steer():
+        st.session_state[clicked] = True
 
 
 def limit_options(key: str, options: Sequence[str]) -> list[str]:

@@ -8,7 +8,13 @@ from engine.config.errors import InputError
 from workbench.home import notes
 from workbench.home.notes import SavedView
 from workbench.pages.navigation import PAGES
-from workbench.pages.widgets.common import answer_of_click, button_pressed, home, remember
+from workbench.pages.widgets.common import (
+    answer_of_click,
+    button_pressed,
+    home,
+    may_fill_in,
+    remember,
+)
 from workbench.services.access import PARAMETER
 from workbench.text import words
 
@@ -31,6 +37,8 @@ def _saved_views(page: str) -> None:
             _line(view)
         if not found:
             st.caption("A view is a place of these pages with its filters, under a name of your own.")
+        if not may_fill_in():
+            return
         query = {key: value for key, value in st.query_params.items() if key != PARAMETER}
         name = st.text_input("Name of what is shown now", key="view-name", max_chars=notes.LONGEST_TAG)
         if button_pressed(st.button, "Save this view", "view-save", icon=":material/bookmark_add:"):

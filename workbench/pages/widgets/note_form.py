@@ -12,7 +12,7 @@ from workbench.home.notes import Annotations
 from workbench.pages.widgets.common import (
     answer_of_click,
     button_pressed,
-    may_steer,
+    may_fill_in,
     read_lists_again,
     remember,
     run_rows,
@@ -39,6 +39,8 @@ def note_of(folder: Path) -> None:
 
 
 def _form(folder: Path, said: Annotations) -> None:
+    if not may_fill_in():
+        return
     name = folder.name
     tags = st.multiselect(
         "Tags",
@@ -48,15 +50,8 @@ def _form(folder: Path, said: Annotations) -> None:
         accept_new_options=True,
         max_selections=notes.MOST_TAGS,
         placeholder="Choose or type one",
-        disabled=not may_steer(),
     )
-    note = st.text_area(
-        "Note",
-        said.note,
-        key=f"note-{name}-{said.note}",
-        max_chars=notes.LONGEST_NOTE,
-        disabled=not may_steer(),
-    )
+    note = st.text_area("Note", said.note, key=f"note-{name}-{said.note}", max_chars=notes.LONGEST_NOTE)
     if button_pressed(st.button, "Save", f"remarks-save-{name}", icon=":material/save:"):
         _save(folder, said, note, set(tags))
         st.rerun()
