@@ -128,6 +128,12 @@ def time_budget(records: RunRecords) -> dict[str, Any]:
     return {"budget_seconds": float(given), "budget_used_seconds": float(took), "budget_stopped": stopped}
 
 
+def planned_steps(records: RunRecords) -> int | None:
+    """How many steps a run with a time will have, or had, as it told last; None of one that did not tell yet."""
+    told = (data.get("steps") for data in _events(records, LENGTH_EVENT))
+    return next((steps for steps in reversed(list(told)) if isinstance(steps, int)), None)
+
+
 def _events(records: RunRecords, kind: str) -> list[dict[str, Any]]:
     """Of rank 0, which speaks for all."""
     told = retained_events(records.events(0)) if 0 in records.ranks() else []

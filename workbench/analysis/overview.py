@@ -69,7 +69,11 @@ class CurrentStudy:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRun:
-    """A run of no study that goes on; ``seconds_left`` by its pace so far, to its last step or its time limit."""
+    """A run of no study that goes on. ``steps`` is 0 of a run that its time ends, and of a job that is not ours.
+
+    ``seconds_left`` is by its pace so far, to its last step or its time limit, or what is left of its time;
+    ``share_done`` of its steps or of its time. Both are None where nothing can be said.
+    """
 
     id: str
     layout: dict[str, int]
@@ -77,6 +81,7 @@ class CurrentRun:
     step: int
     steps: int
     seconds_left: float | None
+    share_done: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +165,18 @@ def run_now(home: Path, row: RunRow, now: float) -> CurrentRun:
     folder = home / row.id
     train = (run_folder.read_json(folder / run_folder.CONFIG) or {}).get("train") or {}
     ranks = progress.read_all(folder)
-    step, steps = min((rank.step for rank in ranks), default=0), int(train.get("steps") or 0)
-    left = None
-    if row.started_unix and step >= _FEWEST_STEPS:
+    step, budget = min((rank.step for rank in ranks), default=0), train.get("seconds")
+    steps = 0 if budget else int(train.get("steps") or 0)
+    left, done = None, step / steps if steps else None
+    if budget and row.started_unix:
+        left = max(0.0, row.started_unix + budget - now)
+        done = 1 - left / budget
+    elif steps and row.started_unix and step >= _FEWEST_STEPS:
         left = max(0.0, (steps - step) * (now - row.started_unix) / step)
         limit = train.get("timeout_seconds")
         left = min(left, max(0.0, row.started_unix + limit - now)) if limit else left
-    return CurrentRun(row.id, dict(row.layout), row.world_size, step, steps, left)
+    share = None if done is None else min(1.0, max(0.0, done))
+    return CurrentRun(row.id, dict(row.layout), row.world_size, step, steps, left, share)
 
 
 def problems(

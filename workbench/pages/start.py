@@ -24,7 +24,8 @@ from workbench.terminal import overview as overview_text
 from workbench.text import words
 
 REFRESH_SECONDS = 2.0
-_LOOK = {"run": ("Runs", "id"), "study": ("Tune", "study"), "machine": ("Machine", "machine")}
+#: Of the machine only the disk is a problem: *Make room* is on Runs.
+_LOOK = {"run": ("Runs", "id"), "study": ("Tune", "study"), "machine": ("Runs", "id")}
 
 
 def page() -> None:
@@ -137,7 +138,8 @@ def _run(run: CurrentRun) -> None:
                 icon=":material/monitoring:",
                 query_params={"run": run.id},
             )
-        st.progress(min(1.0, run.step / run.steps) if run.steps else 0.0)
+        if run.share_done is not None:
+            st.progress(run.share_done)
 
 
 def _problems(problems: list[Problem]) -> None:

@@ -19,7 +19,7 @@ from engine.run.calibration import store
 from engine.run.run_folder import RunStatus
 from profilers.analysis.anatomy import hosts_of
 from profilers.analysis.communication import communication_rows
-from profilers.analysis.events import change_rows
+from profilers.analysis.events import change_rows, planned_steps
 from profilers.analysis.exposed_communication import seconds_of_calls
 from profilers.analysis.rounds import recent_steps
 from profilers.model.links import Links
@@ -90,6 +90,9 @@ class Snapshot:
 
     #: Values that were changed while it went.
     changes: list[ChangeRow] = field(default_factory=list)
+
+    #: Of a run with a time: how many steps it will have, or had, as it told last.
+    planned_steps: int | None = None
 
     #: Counters that ranks in a lab read of their own host's interfaces, by the rank that reads them.
     interfaces: Mapping[int, Columns] = field(default_factory=dict)
@@ -230,6 +233,7 @@ class LiveRun:
             processes=processes,
             hosts=hosts,
             changes=change_rows(self._sampled),
+            planned_steps=planned_steps(self._sampled),
             problems=self._problems(),
             phases=self._steps.means() if self._steps is not None else {},
         )

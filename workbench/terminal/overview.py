@@ -60,8 +60,9 @@ def current_trial_text(study: CurrentStudy) -> str:
 
 def run(going: CurrentRun) -> str:
     """How far a run is."""
+    of = f" of {going.steps:,}" if going.steps else ""
     left = "" if going.seconds_left is None else f", {words.estimate(going.seconds_left)} left"
-    return f"{words.layout(going.layout)}: step {going.step:,} of {going.steps:,}{left}"
+    return f"{words.layout(going.layout)}: step {going.step:,}{of}{left}"
 
 
 def print_overview(console: Console, found: Overview) -> None:

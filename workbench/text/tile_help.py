@@ -18,7 +18,8 @@ RUN = {
     "Loss": "Nats per token on the training text of the last step, the mean over ranks that know it.",
     "Parameters": "Of the whole model, with input and output embeddings. MFU: model FLOPs without recomputation over "
     "the peak of all devices (arXiv 2204.02311, appendix B).",
-    "Step": "Steps that the slowest rank has ended, of those asked for.",
+    "Step": "Steps that the slowest rank has ended, of those asked for; of a run with a time, of those that fit "
+    "into it by the pace so far.",
 }
 #: Tile of a study.
 STUDY = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +77,34 @@ def test_a_single_run_tells_how_far_it_is_by_its_pace_and_time_limit(home: Path)
     config.write_text(config.read_text("utf-8").replace("86400", "90"), "utf-8")
     (run,) = seen(home).runs
     assert run.seconds_left is not None and run.seconds_left <= 30
+
+
+def test_a_run_with_a_time_tells_what_is_left_of_it_and_no_number_of_steps(home: Path) -> None:
+    """However many steps its configuration says, which do not end it."""
+    values = {"train.seconds": 240.0}
+    run = FakeRun("20260101-000000-aaaa", values, 0.1, 24, ending=None, started_unix=time.time() - 60)
+    folder = RunFolder(home, run)
+    folder.write(30)
+    (found,) = seen(home).runs
+    assert (found.step, found.steps) == (30, 0)
+    assert found.seconds_left == pytest.approx(180, abs=20)
+    assert found.share_done == pytest.approx(0.25, abs=0.1)
+    assert re.fullmatch(r"1 rank: step 30, about [23] min \d\d s left", overview_text.run(found))
+    run_folder.update_status(folder.folder, started_unix=time.time() - 500)
+    (late,) = seen(home).runs
+    assert (late.seconds_left, late.share_done) == (0.0, 1.0)
+
+
+def test_a_foreign_job_tells_its_step_and_no_end_that_nobody_knows(home: Path) -> None:
+    run = FakeRun("20260101-000000-aaaa", {}, 0.1, 24, ending=None, started_unix=time.time() - 60)
+    folder = RunFolder(home, run)
+    folder.write(12)
+    (folder.folder / run_folder.CONFIG).unlink()
+    run_folder.ForeignJob(command=["python", "train.py"]).write(folder.folder)
+    run_folder.update_status(folder.folder, layout={})
+    (found,) = seen(home).runs
+    assert (found.step, found.steps, found.seconds_left, found.share_done) == (12, 0, None, None)
+    assert overview_text.run(found).endswith(": step 12")
 
 
 def test_what_ended_badly_lately_is_a_problem_and_a_trial_or_an_old_run_is_none(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import numpy as np
 from engine.config import run_config
 from engine.run import run_folder
 from engine.run.progress import PAGE_OF_HOST, Progress
+from profilers.analysis.events import LENGTH_EVENT
 from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.support.waiting import wait_until
+from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from tuning.execution.live.ongoing_run import RUNS
@@ -67,6 +70,49 @@ def test_the_time_that_is_left_knows_the_run_s_own_limit(home: Path) -> None:
     run_folder.write_json(folder / run_folder.CONFIG, config)
     run_folder.update_status(folder, started_unix=time.time() - 30)
     assert wait_until(lambda: "its time limit ends it in about" in texts(visit("live", run=folder.name)))
+
+
+def test_a_run_with_a_time_is_as_far_as_its_time_and_has_as_many_steps_as_it_planned(home: Path) -> None:
+    """Its configuration says 24 steps, which do not end it."""
+    values = {"train.seconds": 400.0, "train.steps": 24}
+    began = time.time() - 100
+    written = RunFolder(home, FakeRun("20260101-000000-aaaa", values, 0.1, 24, None, started_unix=began))
+    run = written.folder
+    written.write(81)
+    tile, bar = told(run.name)
+    assert tile.startswith("81 ") and " left" in tile, "nothing is planned yet"
+    assert 25 <= bar < 60
+    for step, planned in ((20, 500), (60, 330)):
+        written.ranks[0].event(LENGTH_EVENT, step=step, steps=planned)
+    assert wait_until(lambda: told(run.name)[0].startswith("81 of about 330 about ")), "a look is shared"
+    assert 25 <= told(run.name)[1] < 60
+    stopped = {"ending": "stopped", "reason": "somebody asked"}
+    run_folder.update_status(run, state="ended", outcome=stopped, ended_unix=time.time())
+    assert wait_until(lambda: told(run.name) == ("81 of 330 ", 24))
+
+
+def told(run: str) -> tuple[str, int]:
+    """What the tile of the steps says with the line below it, and percents of the bar."""
+    app = visit("live", run=run)
+    assert not app.exception
+    (at,) = [place for place, one in enumerate(app.metric) if one.label == "Step"]
+    below = [one.value for one in app.caption if one.value == "&nbsp;" or " left" in one.value]
+    (bar,) = app.get("progress")
+    assert at == 0
+    return f"{app.metric[0].value} {below[0].replace('&nbsp;', '')}", bar.proto.value
+
+
+def test_the_length_of_a_foreign_job_is_not_known_and_its_ranks_have_no_bars(home: Path) -> None:
+    written = RunFolder(home, FakeRun("20260101-000000-aaaa", {}, 0.1, 24, None))
+    written.write(12)
+    (written.folder / run_folder.CONFIG).unlink()
+    run_folder.ForeignJob(command=["python", "train.py"]).write(written.folder)
+    app = visit("live", run=written.folder.name)
+    assert not app.exception
+    assert app.metric[0].value == "12"
+    assert " left" not in texts(app)
+    (table,) = [one for one in app.dataframe if "phase" in one.value and "place" in one.value]
+    assert json.loads(table.proto.columns)["step"]["type_config"]["type"] == "number"
 
 
 def test_what_holds_now_is_named_while_the_run_goes_on(home: Path) -> None:

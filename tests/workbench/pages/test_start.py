@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from engine.run import run_folder
+from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.pages.conftest import Visit
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
-from workbench.analysis import studies
+from workbench.analysis import overview, studies
 
 
 def test_a_study_that_runs(home: Path) -> None:
@@ -40,6 +42,33 @@ def test_a_crash_is_named_with_its_reason(home: Path) -> None:
     run_folder.update_status(crashed, ended_unix=time.time())
     said = texts(visit("start"))
     assert f"{crashed.name} ended: crashed, rank 2 raised ValueError" in said
+
+
+def test_a_full_disk_leads_to_where_room_is_made(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_home(home)
+    monkeypatch.setattr(overview.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
+    app = visit("start")
+    assert "only 1.0 MiB are free" in texts(app)
+    (link,) = [one.proto for one in app.get("page_link") if one.proto.label == "Prune old runs"]
+    there = visit(link.page)
+    assert [one for one in there.button if one.key == "prune-look"], "Make room"
+
+
+def test_how_far_a_run_is_that_no_number_of_steps_ends(home: Path) -> None:
+    """By its time where it has one; of a foreign job nobody knows, and there is no bar."""
+    began = time.time() - 60
+    values = {"train.seconds": 240.0}
+    folder = RunFolder(home, FakeRun("20260101-000000-aaaa", values, 0.1, 24, None, started_unix=began))
+    folder.write(30)
+    app = visit("start")
+    assert "1 rank: step 30, about" in texts(app)
+    (bar,) = app.get("progress")
+    assert 15 <= bar.proto.value <= 50
+    (folder.folder / run_folder.CONFIG).unlink()
+    run_folder.ForeignJob(command=["python", "train.py"]).write(folder.folder)
+    app = visit("start")
+    assert ": step 30" in texts(app) and " of 0" not in texts(app) and " left" not in texts(app)
+    assert not app.get("progress")
 
 
 @pytest.mark.browser

@@ -39,9 +39,8 @@ def header(snapshot: Snapshot, state: str, ending: str | None) -> None:
         st.warning(words.escape(outcome.reason), icon=words.look(ending or "hang")[1])
     slowest = slowest_rank(snapshot.steps)
     metrics(_numbers(snapshot, slowest, snapshot.running and ending is None), "live-numbers")
-    done, wanted = _steps(snapshot, slowest)
     if snapshot.job is None:
-        st.progress(min(1.0, done / wanted) if wanted else 0.0)
+        st.progress(_share_done(snapshot, slowest, goes_on=snapshot.running and ending is None))
     else:
         st.code(shlex.join(snapshot.job.command), language=None, wrap_lines=True)
         for note in snapshot.job.notes:
@@ -100,9 +99,25 @@ def _labels(snapshot: Snapshot) -> None:
 
 
 def _steps(snapshot: Snapshot, slowest: Columns) -> tuple[int, int]:
-    wanted = (snapshot.config.get("train") or {}).get("steps") or 0
+    """How many are done, and how many there will be: of a run with a time as it planned last; 0 where nobody knows."""
+    train = snapshot.config.get("train") or {}
+    wanted = snapshot.planned_steps if train.get("seconds") else train.get("steps")
     done = int(slowest["step"][-1]) + 1 if len(slowest.get("step", ())) else 0
-    return done, int(wanted)
+    return done, int(wanted or 0)
+
+
+def _budget_left(snapshot: Snapshot) -> tuple[float, float] | None:
+    """Of a run with a time: what is left of it, and all of it. None of any other, and before it has started."""
+    budget, began = (snapshot.config.get("train") or {}).get("seconds"), snapshot.status.started_unix
+    return (max(0.0, began + budget - time.time()), budget) if budget and began else None
+
+
+def _share_done(snapshot: Snapshot, slowest: Columns, *, goes_on: bool) -> float:
+    """Of its time, while a run with one goes on; else of its steps."""
+    done, wanted = _steps(snapshot, slowest)
+    if goes_on and (budget := _budget_left(snapshot)) is not None:
+        return min(1.0, max(0.0, 1 - budget[0] / budget[1]))
+    return min(1.0, done / wanted) if wanted else 0.0
 
 
 def _numbers(snapshot: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, tuple[str, str]]:
@@ -112,10 +127,13 @@ def _numbers(snapshot: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, t
     step_seconds = _wall_seconds(recent) if count else None
     exposed = _exposed_share(recent) if count else None
     tokens = _tokens_per_step(snapshot, recent)
-    left = (wanted - done) * step_seconds if step_seconds and goes_on else None
+    left = (wanted - done) * step_seconds if step_seconds and wanted and goes_on else None
+    if goes_on and (budget := _budget_left(snapshot)) is not None:
+        left = budget[0]
+    about = "about " if goes_on and snapshot.planned_steps is not None else ""
     note = f"mean of the last {words.several(count, 'steps')}" if count else ""
     return {
-        "Step": (f"{done:,} of {wanted:,}" if wanted else f"{done:,}", _time_left(snapshot, left)),
+        "Step": (f"{done:,} of {about}{wanted:,}" if wanted else f"{done:,}", _time_left(snapshot, left)),
         "Step time": (words.seconds(step_seconds), note),
         "Tokens/s": (words.number(tokens / step_seconds if step_seconds and tokens else None), note),
         "Communication": (words.percent(exposed), "time waited, mean over ranks" if count else ""),
@@ -125,7 +143,7 @@ def _numbers(snapshot: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, t
 
 
 def _time_left(snapshot: Snapshot, seconds: float | None) -> str:
-    """Until the last step, or until the run's own time limit where that comes first."""
+    """Until the last step or the end of its time, or until the run's own time limit where that comes first."""
     if not seconds:
         return ""
     limit, began = (
@@ -220,7 +238,11 @@ def ranks_table(snapshot: Snapshot) -> None:
             "rank": st.column_config.NumberColumn(width=40),
             "host": st.column_config.TextColumn(width=72),
             "place": st.column_config.TextColumn(width=66),
-            "step": st.column_config.ProgressColumn(width=66, max_value=max(wanted, 1), format="%d"),
+            "step": (
+                st.column_config.ProgressColumn(width=66, max_value=wanted, format="%d")
+                if wanted
+                else st.column_config.NumberColumn(width=66, format="%,d")
+            ),
             "phase": st.column_config.TextColumn(width=76),
         },
     )
