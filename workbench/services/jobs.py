@@ -22,6 +22,7 @@ RECORD = "job.json"
 LOG = "log"
 _TAIL_BYTES = 16_384
 _COMMAND = ["-m", "workbench"]
+_ERROR = "error: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,11 @@ def all_jobs(home: Path) -> list[Job]:
     return sorted(found, key=lambda job: job.started_unix, reverse=True)  # names know no more than the second
 
 
+def find(home: Path, job_id: str | None) -> Job | None:
+    """The job of this id, if there is one."""
+    return next((job for job in all_jobs(home) if job.id == job_id), None) if job_id else None
+
+
 def interrupt(job: Job) -> None:
     """Ask a job to end in good order, as Ctrl-C does."""
     if job.alive:
@@ -124,11 +130,16 @@ def last_lines(log: Path, count: int = 20) -> list[str]:
         return []
 
 
+def refusal(job: Job) -> str | None:
+    """The last line with which the command line said that something was wrong; None if it said so nowhere."""
+    errors = [line for line in last_lines(job.log) if line.startswith(_ERROR)]
+    return errors[-1].removeprefix(_ERROR) if errors else None
+
+
 def last_error(job: Job) -> str:
-    """The one line with which the command line said what was wrong."""
+    """The one line with which the command line said what was wrong; its last one if it said that nowhere."""
     lines = [line for line in last_lines(job.log) if line.strip()]
-    errors = [line for line in lines if line.startswith("error:")]
-    return str((errors or lines or ["it ended without any output"])[-1]).removeprefix("error: ")
+    return refusal(job) or (lines or ["it ended without any output"])[-1]
 
 
 def _identity(pid: int) -> dict[str, Any]:

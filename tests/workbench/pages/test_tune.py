@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,11 @@ from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from tuning.spec import study_file
 from tuning.storage.journal import Journal
+from workbench.pages.study.watch import SHOWN_ANSWERS
 from workbench.pages.tune import NEW, WATCH
+from workbench.pages.widgets import trial_table
 from workbench.services import jobs
+from workbench.text import words
 
 STUDY = Path("studies") / "quickstart"
 
@@ -195,6 +199,55 @@ def test_a_point_by_hand_is_sent_whole_and_its_refusal_shown(home: Path) -> None
     assert "refused — is trial 7 already" in texts(app.run())
 
 
+def test_a_refusal_looks_like_one_and_stays_until_it_was_read(home: Path) -> None:
+    """However much was asked for since."""
+    full_home(home)
+    app = visit("tune")
+    app.button(key="enqueue-send").click().run()
+    refused = commands(home)[0]
+    answer(home, refused, accepted=False, reason="is *trial* 4 already")
+    for _ in range(6):
+        app.button(key="pause").click().run()
+    for sent in commands(home)[1:]:
+        answer(home, sent, accepted=True, reason="")
+    app.run()
+    assert [one.value.replace("\\", "") for one in app.error] == [
+        f"enqueue {words.point(refused['arguments'])}: refused — is *trial* 4 already"
+    ]
+    assert len([one for one in app.caption if "pause: accepted" in one.value]) == SHOWN_ANSWERS
+    app.button(key=f"answer-command-{refused['id']}-read").click().run()
+    assert not app.error
+    assert "refused" not in texts(app)
+
+
+def test_a_study_that_could_not_be_continued_says_why(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_home(home)
+    status = run_folder.read_json(home / STUDY / "status.json") or {}
+    run_folder.write_json(home / STUDY / "status.json", status | {"state": "ended"})
+    job = SimpleNamespace(id="a-job", alive=False, log=home / "log")
+    job.log.write_text("error: torch: is not installed here\n", "utf-8")
+    monkeypatch.setattr(jobs, "start", lambda home, arguments: job)
+    monkeypatch.setattr(jobs, "all_jobs", lambda _: [job])
+    app = visit("tune")
+    assert not app.error
+    app.button(key="continue").click().run()
+    assert "torch: is not installed here" in texts(app.run()) and app.error
+
+
+def test_a_single_trial_that_is_ticked_offers_its_run(home: Path) -> None:
+    full_home(home)
+    run = next(str(row.run) for row in trial_table.study("quickstart").result.trials if row.run)
+    for page, key in (("tune", "tune-trial-table"), ("runs", "study-trial-table")):
+        app = visit(page, **{"study": "quickstart", "id": "quickstart"})
+        app.session_state[f"{key}-ticked"] = [run]
+        app.run()
+        (link,) = [one.proto for one in app.get("page_link") if one.proto.label == f"Open {run}"]
+        assert (link.page, link.query_string) == ("runs", f"id={run}")
+        app.session_state[f"{key}-ticked"] = [run, run]
+        app.run()
+        assert not [one for one in app.get("page_link") if one.proto.label.startswith("Open")]
+
+
 def test_a_width_of_sharding_can_be_sent_by_hand(home: Path) -> None:
     full_home(home)
     journal = home / STUDY / "journal.jsonl"
@@ -269,3 +322,15 @@ def test_every_budget_can_be_steered_and_a_space_opened(home: Path) -> None:
         ("budget", {"seconds": 600.0, "gpu_hours": 1.5, "confirm_runners_up": 1}),
         ("widen", {"batch.micro_batch": [4]}),
     ]
+
+
+def test_a_study_that_turns_nothing_has_nothing_to_limit(home: Path) -> None:
+    full_home(home)
+    journal = home / STUDY / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines[0]["file"]["space"] = {}
+    journal.write_text("\n".join(map(json.dumps, lines[:1])) + "\n")
+    app = visit("tune", view="watch", study="quickstart")
+    assert not app.exception
+    assert "This study turns nothing" in texts(app)
+    assert [button for button in app.button if button.key == "steer-budget"]

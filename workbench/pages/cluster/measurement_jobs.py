@@ -31,7 +31,7 @@ def calibrate() -> None:
     with st.expander("Calibrate this machine", icon=":material/straighten:", key="machine-calibrate"):
         if may_fill_in():
             draw_guarded(_calibrate_form)
-        if job is not None and (problem := _problem(job)):
+        if job is not None and (problem := jobs.refusal(job)):
             st.error(words.escape(problem), icon=":material/error:")
 
 
@@ -76,12 +76,6 @@ def _watch(command: str) -> None:
                 jobs.interrupt(job)
         lines = [line for line in jobs.last_lines(job.log, _LINES) if line.strip()]
         st.code("\n".join(lines) or "starting ...", language=None)
-
-
-def _problem(job: Job) -> str:
-    """The line with which it refused or failed; empty if there is none."""
-    errors = [line for line in jobs.last_lines(job.log) if line.startswith("error:")]
-    return errors[-1].removeprefix("error: ") if errors else ""
 
 
 def doctor() -> None:
@@ -131,7 +125,7 @@ def selftest() -> None:
         return
     if may_fill_in():
         _selftest_form()
-    if job is not None and (problem := _problem(job)):
+    if job is not None and (problem := jobs.refusal(job)):
         st.error(words.escape(problem), icon=":material/error:")
 
 

@@ -25,13 +25,20 @@ from tuning.storage.commands import send
 from tuning.storage.study_folder import STUDIES
 from workbench.home import control, traces
 from workbench.home.inputs import assignments
-from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.home.traces import Trace
 from workbench.pages.navigation import PAGES
-from workbench.pages.widgets.common import button_pressed, draw_guarded, home, may_fill_in, table
+from workbench.pages.widgets.common import (
+    answer_of_click,
+    button_pressed,
+    draw_guarded,
+    home,
+    may_fill_in,
+    remember,
+    table,
+)
 from workbench.services import jobs
-from workbench.services.study_of_run import PREFIX, study_of_run
+from workbench.services.study_of_run import PREFIX
 from workbench.text import words
 
 REFRESH_SECONDS = 1.0
@@ -299,14 +306,30 @@ def _tune(folder: Path) -> None:
             PAGES["Tune"], label=f"tuned by {study}", icon=":material/tune:", query_params={"study": study}
         )
     elif "study" not in labels:
-        about = (
-            "Search for the fastest values of all that can be changed while it runs, and leave it with them."
+        _start_tuning(folder, study)
+
+
+def _start_tuning(folder: Path, study: str) -> None:
+    """A button; then how the process that it started is, until its study is there or it said why there is none."""
+    place, started = f"tuning-{folder.name}", f"tuning-job-{folder.name}"
+    job = jobs.find(home(), st.session_state.get(started))
+    if job is not None and not job.alive:
+        st.session_state.pop(started)
+        remember(place, f"The run is not tuned: {jobs.last_error(job)}", refused=True)
+    answer_of_click(place)
+    if job is not None and job.alive:
+        st.caption(
+            ":material/hourglass_top: The search is being started; a link to it appears here by itself."
         )
-        if button_pressed(
-            st.button, "Tune this run", "tune-this-run", icon=":material/auto_fix_high:", help=about
-        ):
-            study_of_run(home(), Target("run", folder.name, folder))
-            jobs.start(home(), ["live", "attach", folder.name])
+        return
+    about = "Search for the fastest values of all that can be changed while it runs, and leave it with them."
+    if button_pressed(
+        st.button, "Tune this run", "tune-this-run", icon=":material/auto_fix_high:", help=about
+    ):
+        st.session_state.pop(f"answer-{place}", None)
+        st.session_state[started] = jobs.start(home(), ["live", "attach", folder.name]).id
+        st.session_state["job"] = (study, st.session_state[started])  # the page Tune says how it ended
+        st.rerun()
 
 
 def _send(folder: Path, key: str, text: str, order: str) -> None:

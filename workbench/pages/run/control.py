@@ -105,7 +105,7 @@ def follow_start() -> None:
     begun = st.session_state.get(STARTED)
     if begun is None:
         return
-    job = _job(begun[0])
+    job = jobs.find(home(), begun[0])
     if job is None:
         return
     mine = next((row.id for row in run_rows() if row.owner and row.owner.get("pid") == job.pid), None)
@@ -129,7 +129,7 @@ def _wait() -> None:
 
 def _has_begun() -> bool:
     begun = st.session_state.get(STARTED)
-    job = _job(begun[0]) if begun else None
+    job = jobs.find(home(), begun[0]) if begun else None
     pids = [row.owner.get("pid") for row in run_rows() if row.owner]
     return job is None or not job.alive or job.pid in pids
 
@@ -150,7 +150,7 @@ def _ask(target: Target, action: str) -> None:
     try:
         if action == SNAPSHOT:
             send(target.folder, action, control.arguments_of(target, action, []), by="page")
-            text, refused = "A snapshot was asked for; how far it is stands under Trace.", False
+            text, refused = "A snapshot was asked for; how far it is stands under Host.", False
         else:
             reply = control.ask(target, action, {}, by="page", patience=_PATIENCE_SECONDS)
             text, refused = f"{reply.text}.", reply.accepted is False
@@ -192,7 +192,7 @@ def _remove(would: PruneResult, arguments: list[str]) -> None:
 
 def pruning_result() -> None:
     """How the removal that this browser asked for ended."""
-    job = _job(st.session_state.get(PRUNING))
+    job = jobs.find(home(), st.session_state.get(PRUNING))
     if job is None:
         return
     if job.alive:
@@ -207,10 +207,6 @@ def pruning_result() -> None:
 
 def _watch_job(job_id: str) -> None:
     st.caption(":material/hourglass_top: Old records are being removed.")
-    job = _job(job_id)
+    job = jobs.find(home(), job_id)
     if job is None or not job.alive:
         st.rerun()
-
-
-def _job(job_id: str | None) -> jobs.Job | None:
-    return next((one for one in jobs.all_jobs(home()) if one.id == job_id), None) if job_id else None

@@ -13,6 +13,7 @@ from workbench.analysis.live_report import LiveReport, WindowRow
 from workbench.analysis.studies import StudySnapshot
 from workbench.figures.search import live as figures
 from workbench.pages.navigation import PAGES
+from workbench.pages.widgets import forms
 from workbench.pages.widgets.common import button_pressed, table
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.text import words
@@ -73,7 +74,8 @@ def section(found: StudySnapshot) -> None:
         figures.live(report, found.view.name), "tune-live", "The run's rate and the seconds that tuning saved"
     )
     if found.view.alive and report.state != "ended" and _reverts():
-        send(found.view.folder, "revert", by="page")
+        sent = send(found.view.folder, "revert", by="page")
+        forms.remember_command(found.view.name, sent, "back to the start")
     if report.since is not None:
         words_of = live_report.since_words(report.since)
         st.caption(f":material/savings: {words_of[0].upper()}{words_of[1:]}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import streamlit as st
 
@@ -18,6 +19,7 @@ from workbench.pages.navigation import PAGES
 from workbench.pages.study import details, live, steering
 from workbench.pages.widgets import forms, trial_table
 from workbench.pages.widgets.common import (
+    answer_until_read,
     badge,
     button_pressed,
     draw_guarded,
@@ -169,20 +171,27 @@ def _continue(view: StudyView, *changes: str) -> None:
 
 
 def _answers(view: StudyView) -> None:
-    """What became of the commands of this browser, the newest first."""
+    """What became of the commands of this browser, the newest first: all refusals until they are read, and the last few
+    of the others.
+    """
     _job_failure(view)
-    for key, said, at in forms.pending_commands(view.name)[:SHOWN_ANSWERS]:
-        _answer(view, key, said, time.time() - at)
+    asked, answers = forms.pending_commands(view.name), view.journal.answers
+    refused = [one for one in asked if (answer := answers.get(one[0])) is not None and not answer.accepted]
+    for key, said, _ in refused:
+        text = ": refused — ".join(part for part in (said, answers[key].reason) if part)
+        answer_until_read(f"command-{key}", text, partial(forms.forget_command, key), refused=True)
+    for key, said, at in [one for one in asked if one not in refused][:SHOWN_ANSWERS]:
+        _answer(view, key, words.escape(said), time.time() - at)
 
 
 def _answer(view: StudyView, key: str, said: str, waited_seconds: float) -> None:
+    """Of a command that was not refused."""
     answer = view.journal.answers.get(key)
     if answer is None:
         _show_unanswered(view, said, waited_seconds)
-    elif answer.accepted:
-        st.caption(f":material/check: {said}: accepted{_reason_text(answer.reason)}")
     else:
-        st.caption(f":material/block: {said}: refused{_reason_text(answer.reason)}")
+        reason = f" — {words.escape(answer.reason)}" if answer.reason else ""
+        st.caption(f":material/check: {said}: accepted{reason}")
 
 
 def _show_unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
@@ -198,15 +207,12 @@ def _show_unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
         st.caption(f":material/schedule: {said}: sent, waiting for the answer")
 
 
-def _reason_text(reason: str) -> str:
-    return f" — {words.escape(reason)}" if reason else ""
-
-
 def _job_failure(view: StudyView) -> None:
     """The last line of a process that this browser started for the study, if it ended badly."""
     name, job_id = st.session_state.get("job") or ("", "")
-    job = (
-        next((job for job in jobs.all_jobs(home()) if job.id == job_id), None) if name == view.name else None
-    )
-    if job is not None and not job.alive and view.state == "interrupted":
-        st.error(words.escape(jobs.last_error(job)), icon=":material/error:")
+    job = jobs.find(home(), job_id) if name == view.name else None
+    if job is None or job.alive or view.alive:
+        return
+    problem = jobs.last_error(job) if view.state == "interrupted" else jobs.refusal(job)
+    if problem:
+        st.error(words.escape(problem), icon=":material/error:")

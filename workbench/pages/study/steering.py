@@ -213,7 +213,10 @@ def steer_form(view: StudyView) -> None:
         )
         limited, sampler = st.columns([3, 1], vertical_alignment="bottom", gap="large")
         with limited:
-            _mask(view, list(view.file.search_space.knobs))
+            if knobs := list(view.file.search_space.knobs):
+                _mask(view, knobs)
+            else:
+                st.caption("This study turns nothing: its baseline is measured.")
         with sampler:
             _sampler(view)
         st.markdown("**Budgets and confirmation**")

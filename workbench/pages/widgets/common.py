@@ -259,9 +259,14 @@ def report_button(identity: str) -> None:
     )
 
 
-def compare_link(ticked: str) -> None:
-    """A link to the comparison of the runs whose ids a table left in the session under this key."""
+def compare_link(ticked: str, *, leads_to_run: bool = False) -> None:
+    """A link to the comparison of the runs whose ids a table left in the session under this key; of a single one, where
+    nothing below the table shows it, a link to it.
+    """
     ids = st.session_state.get(ticked, [])
+    if leads_to_run and len(ids) == 1:
+        query = {"id": ids[0]}
+        st.page_link(PAGES["Runs"], label=f"Open {ids[0]}", icon=":material/play_circle:", query_params=query)
     if FEWEST <= len(ids) <= MOST:
         st.page_link(
             PAGES["Compare"],
@@ -296,11 +301,16 @@ def answer_of_click(place: str) -> None:
     text, refused = st.session_state.get(f"answer-{place}", ("", False))
     if not text:
         return
+    forget = f"answer-{place}"
+    answer_until_read(place, text, lambda: st.session_state.pop(forget, None), refused=refused)
+
+
+def answer_until_read(place: str, text: str, read: Callable[[], None], *, refused: bool) -> None:
+    """An answer with the button that says that it was read."""
     with st.container(horizontal=True, vertical_alignment="center", key=f"answer-{place}-shown"):
         show, icon = (st.error, ":material/block:") if refused else (st.success, ":material/check:")
         show(words.escape(text), icon=icon)
-        forget = f"answer-{place}"
-        st.button("OK", key=f"answer-{place}-read", on_click=lambda: st.session_state.pop(forget, None))
+        st.button("OK", key=f"answer-{place}-read", on_click=read)
 
 
 def grid(count: int, columns: int) -> list[Any]:

@@ -219,6 +219,11 @@ def remember_command(study: str, command_id: str, description: str) -> None:
     st.session_state.setdefault("asked", {})[command_id] = (study, description, time.time())
 
 
+def forget_command(command_id: str) -> None:
+    """Its answer was read."""
+    st.session_state.get("asked", {}).pop(command_id, None)
+
+
 def pending_commands(study: str) -> list[tuple[str, str, float]]:
     """Id, words and time of the commands to a study, the newest first."""
     commands = st.session_state.get("asked") or {}

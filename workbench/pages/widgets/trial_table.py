@@ -129,7 +129,7 @@ def trials_table(
         on_select=lambda: _tick(newest, key),
         selection_mode="multi-row",
     )
-    compare_link(f"{key}-ticked")
+    compare_link(f"{key}-ticked", leads_to_run=True)
 
 
 def _tick(newest: Sequence[Measurement], key: str) -> None:

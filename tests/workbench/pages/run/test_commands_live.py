@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.workbench.live_run import going_on
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import charts, texts, visit
 from workbench.home import runs
+from workbench.services import jobs
 
 pytestmark = pytest.mark.drawn(1, of="orders from the page")
 
@@ -85,17 +87,36 @@ def test_a_real_run_is_changed_from_the_page_and_shows_where(home: Path) -> None
     assert [title for title in charts(app) if title.startswith("Step time")]
 
 
-def test_a_run_is_tuned_from_its_page(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_tuned_from_its_page(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a process of its own; a trial of a study is not, and once there is a study the page leads to it."""
     folder = home / full_home(home)
-    started: list[list[str]] = []
-    monkeypatch.setattr("workbench.services.jobs.start", lambda home, arguments: started.append(arguments))
+    started, job = [], SimpleNamespace(id="a-job", alive=True, log=tmp_path / jobs.LOG)
+
+    def start(home: Path, arguments: list[str]) -> Any:
+        started.append(arguments)
+        return job
+
+    monkeypatch.setattr(jobs, "start", start)
+    monkeypatch.setattr(jobs, "all_jobs", lambda _: [job])
     app = opened(folder.name)
     assert not [button for button in app.button if button.key == "tune-this-run"]
     run_folder.update_status(folder, labels={"purpose": "train"})
     app = opened(folder.name)
     next(button for button in app.button if button.key == "tune-this-run").click().run()
     assert started == [["live", "attach", folder.name]]
+    assert "The search is being started" in texts(app)
+    assert not [button for button in app.button if button.key == "tune-this-run"], "once is enough"
+    job.alive = False
+    job.log.write_text("note: one moment\nerror: run='x': *nothing* of it can be turned\n", "utf-8")
+    for _ in range(3):
+        app.run()
+        assert "The run is not tuned: run='x': *nothing* of it can be turned" in texts(app)
+        assert app.error, "a refusal looks like one, and stays"
+    app.button(key=f"answer-tuning-{folder.name}-read").click().run()
+    assert not app.error
+    job.alive = True
+    next(button for button in app.button if button.key == "tune-this-run").click().run()
     (home / "studies" / f"live-{folder.name}").mkdir()
     app.run()
+    assert "The search is being started" not in texts(app)
     assert not [button for button in app.button if button.key == "tune-this-run"]

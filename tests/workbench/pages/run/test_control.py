@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,6 +48,13 @@ def test_a_run_is_started_with_what_was_typed(home: Path, started: list[list[str
     ((command, file),) = started
     config = json.loads(Path(file).read_text("utf-8"))
     assert (command, config["parallel"]["dp"], config["train"]["steps"]) == ("train", 2, 7)
+
+
+def test_a_run_with_a_time_is_not_said_to_have_a_number_of_steps(home: Path) -> None:
+    full_home(home)
+    app = visit("runs")
+    app.text_area(key="run-new-changes").set_value("train.seconds=5").run()
+    assert "Legal: 1 rank, the steps of 5.00 s of 48 sequences" in texts(app)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +106,10 @@ def test_a_snapshot_is_asked_for(home: Path) -> None:
     app = visit("runs", id=run.name)
     app.button(key="run-snapshot").click().run()
     assert [one["command"] for one in commands_of(run)] == ["snapshot"]
-    assert "A snapshot was asked for" in texts(app)
+    (place,) = re.findall(r"A snapshot was asked for; how far it is stands under (\w+)\.", texts(app))
+    assert not [bar for bar in app.get("progress") if bar.proto.text.startswith("Memory snapshot")]
+    there = visit("runs", id=run.name, section=place)
+    assert [bar for bar in there.get("progress") if bar.proto.text.startswith("Memory snapshot")]
 
 
 def test_a_refusal_stays_until_it_was_read(home: Path) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.run import run_folder
+from engine.run import ownership, run_folder
 from profilers.records.reader import RunRecords
+from tests.support.waiting import wait_until
 from tests.support.workbench.played_run import FASTER, LEARNS, STEP_SECONDS, PlayedSteps
 from tests.support.workbench.synthetic import RunFolder
 from tests.support.workbench.synthetic_live import RUN, STEPS, write_live
-from tests.workbench.pages.test_pages import visit
-from tuning.storage.study_folder import STUDIES
+from tests.workbench.pages.test_pages import texts, visit
+from tuning.storage.journal import Journal
+from tuning.storage.study_folder import JOURNAL, STUDIES
 from workbench.analysis import studies
 from workbench.records.live_snapshot import LiveRun
 
@@ -31,6 +36,25 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def live(played: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WORKBENCH_HOME", str(played))
     return played
+
+
+def test_the_way_back_to_the_start_shows_its_answer(played: Path, home: Path) -> None:
+    shutil.copytree(played, home, dirs_exist_ok=True)
+    study, me = home / STUDIES / "live", ownership.identity(os.getpid())
+    told = run_folder.read_json(study / run_folder.STATUS) or {}
+    run_folder.write_json(study / run_folder.STATUS, told | {"state": "running", "owner": me})
+    run_folder.update_status(home / RUN, state="running", owner=me)
+    app = visit("tune", study="live")
+    app.button(key="tune-live-revert").click().run()
+    (sent,) = [json.loads(path.read_text("utf-8")) for path in (study / "commands").glob("*.json")]
+    assert sent["command"] == "revert"
+    assert "back to the start: sent, waiting for the answer" in texts(app.run()), "drawn each second"
+    journal = Journal(study / JOURNAL)
+    known = {name: sent[name] for name in ("id", "command", "arguments", "by")}
+    journal.append("command", **known, accepted=True, reason="its run goes on with what it began with")
+    journal.close()
+    said = "back to the start: accepted — its run goes on with what it began with"
+    assert wait_until(lambda: said in texts(app.run()))
 
 
 def _table(app: Any, column: str) -> Any:
