@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,13 +35,17 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """Where one rank stands. ``age_seconds`` is the time since it last changed phase or was seen moving."""
+    """Where one rank stands. ``age_seconds`` is the time since it last changed phase or was seen moving.
+
+    Of a rank on ``another_host`` than rank 0's, neither its process number nor its age means anything here.
+    """
 
     rank: int
     pid: int
     step: int
     phase: str
     age_seconds: float
+    another_host: bool = False
 
 
 class Progress(SharedStatus):
@@ -112,10 +116,13 @@ def last_announcement(folder: Path) -> tuple[int, int]:
 def read_all(folder: Path) -> list[RankProgress]:
     """Where all ranks of a run stand, if the pages of all hosts are in its folder.
 
-    A shared disk may show those of other hosts late, and neither process numbers nor ages hold here.
+    A shared disk may show those of other hosts late.
     """
-    pages = [PROGRESS, *(path.name for path in folder.glob(PAGE_OF_HOST.format("*")))]
-    return sorted((rank for name in pages for rank in read(folder, name)), key=lambda place: place.rank)
+    others = [path.name for path in folder.glob(PAGE_OF_HOST.format("*"))]
+    found = read(folder) + [
+        replace(rank, another_host=True) for name in others for rank in read(folder, name)
+    ]
+    return sorted(found, key=lambda place: place.rank)
 
 
 def read(folder: Path, name: str = PROGRESS) -> list[RankProgress]:

@@ -209,6 +209,7 @@ def _show_step(target: Target, step: int | None, rank: int | None, call: str | N
 
 def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
     from engine.run import run_folder
+    from workbench.analysis.stall import stall_of
     from workbench.analysis.verdicts import rejudge
     from workbench.figures.cluster.roofline import roofline_note, roofline_of
     from workbench.home import runs
@@ -220,12 +221,12 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
     view = add_numbers_so_far(runs.load(folder))
     if thresholds:
         view = rejudge(view, thresholds, run_folder.read_json(folder / run_folder.CONFIG))
-    reached = roofline_of(view.folder, view.summary)
+    reached, stall = roofline_of(view.folder, view.summary), stall_of(view)
     if json:
-        said = annotations_of(folder).as_dict()
+        said = annotations_of(folder).as_dict() | {"stall": stall and stall.as_dict()}
         emit_json(runs.document(view) | said | {"roofline": reached and reached.as_dict()})
     else:
-        print_run(result_console(), view)
+        print_run(result_console(), view, stall)
         # Why there is no calibration stands beside the share of the peak already.
         if reached is not None and (
             reached.fraction is not None or any(one.fitted for one in reached.collectives)

@@ -71,7 +71,9 @@ def _draw(chosen: str) -> None:
     if _is_window(row.id):
         return
     records = thin_snapshot(row.id)
-    live_header.header(records, *runs.ending(records.status)[:2])
+    state, ending, _ = runs.ending(records.status)
+    live_header.header(records, state, ending)
+    live_header.stall(records if ending is None else None)
     summary = summary_of(runs.load(home() / row.id))
     live_header.findings(summary)
     if summary is not None:

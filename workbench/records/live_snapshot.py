@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,6 +98,8 @@ class Snapshot:
     interfaces: Mapping[int, Columns] = field(default_factory=dict)
     #: The host of each rank that told it.
     rank_hosts: Mapping[int, str] = field(default_factory=dict)
+    #: When a rank last noted something besides steps: an evaluation, a checkpoint, a change. None before the first.
+    noted_unix: float | None = None
     #: What is known of a foreign job; None for a run of ours.
     job: run_folder.ForeignJob | None = None
     #: Of a thinned look, means over all steps: by rank, and for None of the slowest rank of each step.
@@ -224,6 +226,7 @@ class LiveRun:
             memory={rank: self._columns(f"rank-{rank}", "memory") for rank in ranks},
             interfaces=self._interfaces(ranks),
             rank_hosts=hosts_of(self._sampled),
+            noted_unix=last_note(self._sampled, ranks),
             job=run_folder.ForeignJob.from_folder(self.folder),
             host=host,
             gpu=gpu,
@@ -364,6 +367,11 @@ def _files(*folders: Path) -> Iterator[_File]:
             for entry in entries:
                 found = entry.stat()
                 yield entry.path, found.st_mtime_ns, found.st_size
+
+
+def last_note(records: RunRecords, ranks: Iterable[int]) -> float | None:
+    """When one of these ranks wrote its last event."""
+    return max((event.time_unix for rank in ranks for event in records.events(rank)[-1:]), default=None)
 
 
 def last_steps(ranks: Sequence[np.ndarray[Any, Any]], count: int) -> np.ndarray[Any, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.config.layout import RANKS
 from engine.run.answers import refusals, report_files
+from workbench.analysis.stall import Stall, sentence
 from workbench.analysis.verdicts import minor_verdicts
 from workbench.home.notes import Annotations, annotations_of
 from workbench.home.runs import RunView, placement
@@ -26,9 +27,11 @@ _SHOWN_RANKS = 8
 _TERMINAL_COLORS = {"orange": "dark_orange", "gray": "bright_black"}
 
 
-def print_run(console: Console, view: RunView) -> None:
+def print_run(console: Console, view: RunView, stall: Stall | None = None) -> None:
     """Everything that matters about one run, most important first."""
     console.print(f"[bold]{view.id}[/]  {_ending(view)}", soft_wrap=True)
+    if stall is not None:
+        console.print(f"  {'stalled':<{_LABEL_WIDTH}}{sentence(stall)}", markup=False, soft_wrap=True)
     for label, text in _lines(view):
         console.print(f"  {label:<{_LABEL_WIDTH}}{text}", markup=False, soft_wrap=True)
     if view.summary and (rows := view.summary.communication):

@@ -14,6 +14,7 @@ from engine.config.layout import Layout
 from engine.config.run_config import tokens_per_step_of
 from profilers.analysis.rounds import recent_steps
 from profilers.model.run_summary import RunSummary
+from workbench.analysis.stall import RULE, find_stall, idle_seconds, sentence
 from workbench.figures.steps import slowest_rank
 from workbench.pages.navigation import PAGES
 from workbench.pages.widgets.common import backend_note, badge, metrics, table_height
@@ -24,6 +25,10 @@ from workbench.text import words
 
 SHOWN_RANKS = 8
 _COLUMNS = ("step", "step_seconds", "between_seconds", "communication_exposed_seconds", "tokens")
+_IDLE = (
+    "Seconds since the rank last went on to another phase, or was seen to move within one. All ranks of a stopped run "
+    "grow old together: the phase says who waits. Empty for ranks of another host, whose clock is its own."
+)
 PHASES_IN_SHORT = {"communication_exposed": "communication"}
 
 
@@ -70,8 +75,17 @@ def _last_detailed_step(snapshot: Snapshot) -> int | None:
     return int(common[-1]) if len(common) else None
 
 
+def stall(snapshot: Snapshot | None) -> None:
+    """A line once steps of a run that goes on have stopped to end: for how long, and which rank holds up the others."""
+    found = None if snapshot is None else find_stall(snapshot)
+    if found is not None:
+        with st.container(key="live-stall"):
+            st.warning(words.escape(sentence(found)), icon=":material/pause_circle:")
+            st.caption(RULE)
+
+
 def findings(summary: RunSummary | None) -> None:
-    """What the run is bound by so far, and what holds now and not for all of it, in a line each."""
+    """What the run is bound by so far, who holds up the others, and what holds now and not for all of it."""
     if summary is None or not summary.findings:
         return
     names = [
@@ -81,6 +95,10 @@ def findings(summary: RunSummary | None) -> None:
     ]
     steps = f"{summary.measured_steps:,} measured steps"
     st.caption(f":material/lightbulb: Bottlenecks over {steps}: {', '.join(names)}.")
+    for verdict in summary.verdicts:
+        if verdict.name == "straggler":
+            said = f"{words.bottleneck(verdict.name).capitalize()}: {verdict.evidence}"
+            st.warning(words.escape(said), icon=":material/person_alert:")
     for episode in summary.episodes:
         if episode.goes_on:
             st.warning(words.escape(run_text.episode(episode)), icon=":material/person_alert:")
@@ -230,6 +248,7 @@ def ranks_table(snapshot: Snapshot) -> None:
             "place": [_place(layout, rank.rank) for rank in snapshot.ranks],
             "step": [rank.step for rank in snapshot.ranks],
             "phase": [PHASES_IN_SHORT.get(rank.phase, rank.phase) for rank in snapshot.ranks],
+            **_idle(snapshot),
         },
         key="live-ranks",
         hide_index=True,
@@ -244,8 +263,15 @@ def ranks_table(snapshot: Snapshot) -> None:
                 else st.column_config.NumberColumn(width=66, format="%,d")
             ),
             "phase": st.column_config.TextColumn(width=76),
+            "idle, s": st.column_config.NumberColumn(width=50, format="%.1f", help=_IDLE),
         },
     )
+
+
+def _idle(snapshot: Snapshot) -> dict[str, list[float | None]]:
+    """Of a run that goes on: how long each rank has not moved, where that is known."""
+    ages = idle_seconds(snapshot)
+    return {"idle, s": ages} if any(age is not None for age in ages) else {}
 
 
 def _hosts(snapshot: Snapshot) -> dict[str, list[str]]:
