@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
 
 from engine.config import run_config
 from engine.run import run_folder
@@ -17,8 +19,9 @@ from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.support.waiting import wait_until
 from tests.support.workbench.synthetic import FakeRun, RunFolder
+from tests.support.workbench.skewed_run import write_skewed
 from tests.workbench.pages.homes import full_home
-from tests.workbench.pages.test_pages import texts, visit
+from tests.workbench.pages.test_pages import charts, texts, visit
 from tuning.execution.live.ongoing_run import RUNS
 from tuning.storage.study_folder import STUDIES
 from workbench.figures import steps
@@ -151,6 +154,29 @@ def test_it_leads_to_what_can_be_asked_of_the_run_as_it_stands(home: Path) -> No
     assert wait_until(lambda: links() == [details, value, trace, step]), "a look may be a moment old"
     run_folder.update_status(folder, state="ended", outcome={"ending": "completed"})
     assert wait_until(lambda: links() == [details, step])
+
+
+def test_of_64_ranks_any_one_can_be_chosen(home: Path) -> None:
+    """By typing its number: as many buttons would fill the page."""
+    run = write_skewed(home, lambda rank, _: 0.03 * (rank == 42), ranks=64, steps=6)
+    app = visit("live", run=run)
+    assert not app.exception
+    chooser = app.selectbox(key="live-rank-of-many")
+    assert chooser.options == ["slowest rank", *(f"rank {rank}" for rank in range(64))]
+    for rank in (63, 42):
+        chooser.set_value(str(rank)).run()
+        assert f"Step time by phase — rank {rank}" in charts(app)
+    assert bars_of(app)["forward"] == pytest.approx([80.0] * 6, abs=1)
+    chooser.set_value("slowest").run()
+    assert "Step time by phase — the slowest rank of each step" in charts(app)
+    assert not app.exception
+
+
+def bars_of(app: AppTest) -> dict[str, list[float]]:
+    """Milliseconds of each phase on the page's chart of them."""
+    found = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
+    drawn = next(one for one in found if one["layout"]["title"]["text"].startswith("Step time by phase"))
+    return {trace["name"]: trace["y"] for trace in drawn["data"]}
 
 
 def test_a_link_to_what_is_gone_says_so(home: Path) -> None:

@@ -64,24 +64,41 @@ def _loss(snapshot: Snapshot) -> go.Figure:
 
 
 def _phases(snapshot: Snapshot, linked: int | None) -> None:
-    ranks = sorted(snapshot.steps)
-    choice = st.segmented_control(
-        "Rank",
-        [SLOWEST, *(str(rank) for rank in ranks[: steps.RANKS])],
-        default=SLOWEST,
-        required=True,
-        key="live-rank",
-        format_func=lambda name: "slowest rank" if name == SLOWEST else f"rank {name}",
-        label_visibility="collapsed",
-    )
+    choice = _choose_rank(sorted(snapshot.steps))
     shared_chart(
-        lambda: base.add_marks(_phases_of(snapshot, choice or SLOWEST), _marks(snapshot, linked)),
+        lambda: base.add_marks(_phases_of(snapshot, choice), _marks(snapshot, linked)),
         "live-phases",
         "Step time by phase, stacked bars per step",
         snapshot.look,
         choice,
         linked,
     )
+
+
+def _choose_rank(ranks: list[int]) -> str:
+    """Any of them: as buttons while these are few, else as a list that is searched by typing."""
+    options = [SLOWEST, *map(str, ranks)]
+    if len(ranks) > steps.RANKS:
+        return str(
+            st.selectbox(
+                "Rank", options, key="live-rank-of-many", format_func=_rank_name, label_visibility="collapsed",
+                width=220,
+            )
+        )  # fmt: skip
+    chosen = st.segmented_control(
+        "Rank",
+        options,
+        default=SLOWEST,
+        required=True,
+        key="live-rank",
+        format_func=_rank_name,
+        label_visibility="collapsed",
+    )
+    return chosen or SLOWEST
+
+
+def _rank_name(name: str) -> str:
+    return "slowest rank" if name == SLOWEST else f"rank {name}"
 
 
 def _phases_of(snapshot: Snapshot, choice: str) -> go.Figure:
