@@ -42,7 +42,9 @@ def left_out_note(files: int, field: str) -> str:
 def _text_files(path: Path) -> tuple[list[Path], int]:
     """Those that are read, and how many are not."""
     if not path.exists():
-        raise InputError("data.path", str(path), "no such file or folder")
+        raise InputError(
+            "data.path", str(path), "no such file or folder; give a UTF-8 text file, or a folder of them"
+        )
     if path.is_file():
         problem = _problem(path)
         if problem:

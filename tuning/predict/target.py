@@ -117,6 +117,11 @@ class Target:
         return min(group.accelerator.memory_bytes for group in self.cluster.groups)
 
     @property
+    def most_ranks(self) -> int:
+        """More than these cannot be predicted."""
+        return max(self.cluster.size, self.sharing.most if self.sharing else 0)
+
+    @property
     def on_cpu(self) -> bool:
         """Whether its devices are ranks of a CPU."""
         return self.group.accelerator.name == "this CPU"
@@ -197,7 +202,7 @@ class Target:
         Raises:
             InputError: it is larger than the cluster, or not its size.
         """
-        size = max(self.cluster.size, self.sharing.most if self.sharing else 0)
+        size = self.most_ranks
         if ranks > size or (self.exact and ranks != size):
             rule = (
                 f"has {several(size, 'devices')}" if self.exact else f"has at most {several(size, 'devices')}"

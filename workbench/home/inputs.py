@@ -296,6 +296,15 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
+def check_texts(config: RunConfig) -> None:
+    """Refuse texts that cannot be trained on; a path is as seen from here.
+
+    Raises:
+        InputError: one is missing, empty, unreadable, not UTF-8 text, or too short.
+    """
+    _check_texts(_with_absolute_data(config))
+
+
 def _check_texts(config: RunConfig) -> None:
     from engine.model.workloads.task_texts import check_texts
 

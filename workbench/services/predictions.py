@@ -1,15 +1,25 @@
-"""Predictions for a study on this machine: there are some where it is calibrated for as many ranks."""
+"""Predictions for a study on this machine: there are some where it is calibrated for as many ranks.
+
+What a configuration that somebody types would need of this machine, and how long its steps would take.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.config.errors import InputError
+from engine.config.errors import InputError, several
+from engine.config.layout import layout_of
 from engine.config.presets import is_decoder
+from engine.config.run_config import RunConfig
+from engine.footprint import footprint
+from engine.run.calibration import fingerprint
 from workbench.text.output import say
 
 if TYPE_CHECKING:
+    from tuning.predict.forecast_document import Range
+    from tuning.predict.model.headroom import Allowance
     from tuning.predict.target import Target
     from tuning.search.prediction_prior import PredictionPrior, PriorMaker
     from tuning.space.space import Space
@@ -55,3 +65,111 @@ def _target(home: Path, file: StudyFile) -> Target | None:
         say(f"no predictions: {error.remedy.partition(', or name a cluster')[0]}")
         return None
     return target
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGauge:
+    """Bytes of the rank that holds most: those that the formula counts, and a range with what it leaves out (libraries,
+    the allocator's gaps). ``limit_bytes`` is what that rank may have, None where nobody told; ``limit`` says of what.
+    """
+
+    rank: int
+    counted_bytes: int
+    bytes: Range
+    limit_bytes: int | None
+    limit: str
+    out_of_memory_probability: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """What is known of a configuration before it runs. What is None says why in ``unknown``. ``left_out`` are settings
+    whose time is not modelled; ``notes`` have them, and whence the prediction of a step is.
+    """
+
+    memory: MemoryGauge | None
+    step_seconds: Range | None
+    tokens_per_second: float | None
+    unknown: str
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def find_target(home: Path) -> Target | str:
+    """This machine with what its runs taught, for several gauges; else why nothing can be predicted."""
+    from workbench.home.calibrations import target_of
+
+    try:
+        return target_of(home, None, None, None)
+    except InputError as error:
+        return error.remedy.partition(", or name a cluster")[0]
+
+
+def gauge(config: RunConfig, target: Target | str) -> Gauge:
+    """Of a configuration that keeps every rule. Formulas alone: nothing runs, and no torch is loaded."""
+    from tuning.predict import forecast_document
+    from tuning.predict.forecast import forecasts
+
+    on_cpu, memory = _on_cpu(config), None
+    try:
+        memory = _gauge_memory(config, target, on_cpu)
+        if isinstance(target, str) or (why := _why_not_here(config, target, on_cpu)):
+            return Gauge(memory, None, None, target if isinstance(target, str) else why)
+        (step,) = forecasts([config], target)
+    except InputError as error:
+        return Gauge(memory, None, None, str(error))
+    left_out = tuple(forecast_document.notes(config, step.target.in_lab))
+    return Gauge(memory, step.step_seconds, step.tokens_per_second, "", left_out, step.notes)
+
+
+def _why_not_here(config: RunConfig, target: Target, on_cpu: bool) -> str:
+    """What was not calibrated; empty where it was."""
+    if target.on_cpu != on_cpu:
+        measured, meant = ("the CPU", "GPUs") if target.on_cpu else ("GPUs", "the CPU")
+        return f"calibrated for ranks on {measured}, and these would be on {meant}"
+    ranks, most = layout_of(config).world_size, target.most_ranks
+    return (
+        f"calibrated for {several(most, 'ranks')} at the most, and this has {ranks:,}" if ranks > most else ""
+    )
+
+
+def _on_cpu(config: RunConfig) -> bool:
+    """Whether its ranks would be on the CPU, as far as that is told without asking torch."""
+    if config.device != "auto":
+        return config.device == "cpu"
+    return config.lab.wanted or len(fingerprint.this_machine().gpus) < layout_of(config).world_size
+
+
+def _gauge_memory(config: RunConfig, target: Target | str, on_cpu: bool) -> MemoryGauge:
+    """Beside what the rank is allowed.
+
+    Raises:
+        InputError: formulas do not know the model.
+    """
+    import numpy as np
+
+    from tuning.predict.forecast_document import Range
+    from tuning.predict.model import headroom
+
+    held = footprint.largest(config)
+    limit, of_what = _limit(config, on_cpu)
+    allowance: Allowance = headroom.ON_CPU if on_cpu else headroom.ON_GPU
+    if not isinstance(target, str) and target.on_cpu == on_cpu:
+        allowance = target.allowance
+    beside = headroom.overhead_columns([headroom.rank_overhead(config, on_cpu)])
+    counted = np.array([held.total_bytes], np.float64)
+    needs = headroom.predict_memory(counted, limit or np.inf, allowance, beside)
+    between = Range(*(float(column[0]) for column in needs[:3]))
+    probability = None if limit is None else float(needs.probability[0])
+    return MemoryGauge(held.rank, held.total_bytes, between, limit, of_what, probability)
+
+
+def _limit(config: RunConfig, on_cpu: bool) -> tuple[int | None, str]:
+    """Bytes that a rank may have, and what they are of."""
+    from tuning.predict.cluster.this_machine import memory_of_rank
+
+    found = memory_of_rank(fingerprint.this_machine(), layout_of(config).world_size, on_cpu=on_cpu)
+    asked = config.memory.limit_gib
+    if on_cpu and asked is not None and (found is None or asked * 2**30 < found):
+        return int(asked * 2**30), "memory.limit_gib"
+    return found, "its part of this host's memory" if on_cpu else "its GPU's memory"

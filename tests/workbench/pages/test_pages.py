@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.run.calibration import store
+from tests.support.engine.calibrations import calibration
 from tests.workbench.pages.homes import damaged_home, full_home
 from workbench.analysis.winner_explanation import compare
 from workbench.pages import navigation
@@ -210,7 +212,9 @@ def test_export_offers_files_and_a_zip(home: Path) -> None:
 
 
 def test_no_page_loads_torch_or_optuna(home: Path) -> None:
+    """Nor do predictions of what is typed into a form, which this machine has."""
     full_home(home)
+    store.save(home, calibration((2, 4)))
     look = "from tests.workbench.pages.test_pages import PAGES, visit; import sys; [visit(page) for page in PAGES]; "
     report = "print(*(name for name in ('torch', 'optuna', 'sklearn') if name in sys.modules))"
     done = subprocess.run(

@@ -145,6 +145,39 @@ def test_what_cannot_run_is_said_before_anything_starts(
     assert app.button(key="start").disabled
 
 
+def test_texts_that_cannot_be_trained_on_are_said_while_typing(home: Path, tmp_path: Path) -> None:
+    """With the field, its value and what to do; and no more once they are there."""
+    text = tmp_path / "text"
+    app = visit("tune", view="new")
+
+    def said() -> str:
+        app.text_input(key="new-data-path").set_value(str(text)).run()
+        assert not app.exception
+        assert app.button(key="start").disabled == bool(app.error)
+        return app.error[0].value.replace("\\", "") if app.error else ""
+
+    assert (
+        said()
+        == f"base.data.path={str(text)!r}: no such file or folder; give a UTF-8 text file, or a folder of them"
+    )
+    text.write_bytes(b"\0" * 10_000)
+    assert "looks binary" in said()
+    text.write_text("too short", "utf-8")
+    assert "holds 9 bytes; sequence_length=" in said()
+    text.write_text("long enough " * 1_000, "utf-8")
+    assert said() == "" and draft(app)["base"]["data"]["path"] == str(text)
+
+
+def test_many_texts_are_looked_at_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text").write_text("long enough " * 1_000, "utf-8")
+    looked: list[str | None] = []
+    monkeypatch.setattr("workbench.home.inputs.check_texts", lambda config: looked.append(config.data.path))
+    app = visit("tune", view="new")
+    app.text_input(key="new-data-path").set_value(str(tmp_path / "text")).run()
+    app.number_input(key="new-trials").set_value(5).run()
+    assert looked.count(str(tmp_path / "text")) == 1
+
+
 def test_what_the_command_line_refuses_is_shown_on_the_page(home: Path) -> None:
     full_home(home)
     app = visit("tune", view="new")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
+from engine.run.calibration.fingerprint import Fingerprint
 from engine.run.calibration.table import Calibration, Curve, Kind
 from profilers.model.links import Segment
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
@@ -76,13 +77,18 @@ def _accelerator(calibration: Calibration, ranks: int, device: str) -> Accelerat
 
 
 def _memory(calibration: Calibration, ranks: int, device: str) -> int:
-    """A rank's part of the host's memory, or a GPU's own as its driver tells it."""
-    if device == "cpu":
-        return int(calibration.fingerprint.memory_gib * _GIB / ranks)
-    told = [part for part in ", ".join(calibration.fingerprint.gpus[:1]).split(", ") if part.endswith(" GiB")]
-    if not told:
+    found = memory_of_rank(calibration.fingerprint, ranks, on_cpu=device == "cpu")
+    if found is None:
         raise InputError("calibration.fingerprint.gpus", None, "the driver did not tell the GPU's memory")
-    return int(float(told[0].removesuffix(" GiB")) * _GIB)
+    return found
+
+
+def memory_of_rank(machine: Fingerprint, ranks: int, *, on_cpu: bool) -> int | None:
+    """Bytes: its part of the host's memory, or a GPU's own as its driver tells it; None where it did not."""
+    if on_cpu:
+        return int(machine.memory_gib * _GIB / ranks)
+    told = [part for part in ", ".join(machine.gpus[:1]).split(", ") if part.endswith(" GiB")]
+    return int(float(told[0].removesuffix(" GiB")) * _GIB) if told else None
 
 
 def _inside_link(calibration: Calibration, ranks: int) -> Link:

@@ -20,6 +20,7 @@ from workbench.home.maintenance import PruneResult
 from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.pages.run.commands import SNAPSHOT
+from workbench.pages.widgets import gauge
 from workbench.pages.widgets.common import (
     button_pressed,
     home,
@@ -61,6 +62,7 @@ def start_run() -> None:
             wrong_value(problem)
         else:
             st.caption(f":material/check: Legal: {words.escape(_meaning(config))}.")
+            gauge.draw(config)
         look = {"icon": ":material/play_arrow:", "type": "primary", "disabled": config is None}
         if button_pressed(st.button, "Start", "run-new-start", **look) and config is not None:
             _start(config)

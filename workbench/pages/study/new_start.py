@@ -12,12 +12,15 @@ import yaml
 
 from engine.config.errors import InputError
 from engine.config.presets import is_decoder, resolve
+from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from tuning.execution import device_slices
 from tuning.spec import study_file, terms
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
+from workbench.home import inputs
 from workbench.home.settings import JOBS
+from workbench.pages.widgets import gauge
 from workbench.pages.widgets.common import button_pressed, home, study_rows
 from workbench.services import jobs
 from workbench.text import words
@@ -25,6 +28,8 @@ from workbench.text import words
 DRAFT = "study.yaml"
 #: How long the page waits for a sign of the study that it started.
 SIGN_SECONDS = 30.0
+#: What changed inside a folder of texts is seen so late at the most.
+TEXTS_SECONDS = 10.0
 #: Listing the legal configurations of a larger space would make the form slow.
 COUNTED_COMBINATIONS = 3_000
 
@@ -65,6 +70,8 @@ def _check_study(tree: dict[str, Any], plan: Callable[[StudyFile], None]) -> Stu
         _check_here(file)
         plan(file)
         st.caption(f":material/flag: Baseline: {_baseline(file)}. {_size(file)}")
+        if file.trainer is None and file.simulate is None:
+            gauge.draw(file.search_space.config(file.search_space.baseline[0]), "The baseline's")
     except InputError as error:
         st.error(words.escape(str(error)), icon=":material/error:")
         return None
@@ -82,10 +89,41 @@ def _baseline(file: StudyFile) -> str:
 def _check_here(file: StudyFile) -> None:
     """What else the command line would refuse on this machine."""
     terms.check_idle(file.search_space)
+    if file.trainer is None and file.simulate is None:
+        _check_texts(file.config)
     selection.choose(file.config, file.ranks)
     terms.check_environment_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     if file.side_by_side is not None and file.side_by_side > 1:
         device_slices.slices(file.side_by_side, file.ranks, file.config)
+
+
+def _check_texts(config: RunConfig) -> None:
+    """Looked at again once a path, what is there, or how it is read has changed: a folder may have many files."""
+    paths = [config.data.path, *(task.path for task in config.data.tasks)]
+    seen = tuple(_last_write(Path(path).expanduser()) for path in paths if path is not None)
+    read_as = config.model.workload, config.data.model_dump_json(), config.batch.model_dump_json()
+    if (problem := _problem_of_texts(config, read_as, seen)) is not None:
+        raise InputError(*problem)
+
+
+def _last_write(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+@st.cache_data(ttl=TEXTS_SECONDS, max_entries=64, show_spinner=False)
+def _problem_of_texts(
+    _config: RunConfig, read_as: tuple[str, ...], seen: tuple[tuple[int, int] | None, ...]
+) -> tuple[str, Any, str] | None:
+    """Field, value and remedy of what is wrong with the texts of a study; kept by all but the configuration."""
+    try:
+        inputs.check_texts(_config)
+    except InputError as error:
+        return f"base.{error.field}", error.value, error.remedy
+    return None
 
 
 def _size(file: StudyFile) -> str:
