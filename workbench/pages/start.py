@@ -22,6 +22,7 @@ from workbench.pages.widgets.common import (
 from workbench.pages.widgets.heading import heading
 from workbench.terminal import overview as overview_text
 from workbench.text import words
+from workbench.text.tile_help import find_help
 
 REFRESH_SECONDS = 2.0
 #: Of the machine only the disk is a problem: *Make room* is on Runs.
@@ -82,10 +83,8 @@ def _study(study: CurrentStudy) -> None:
             st.progress(min(1.0, study.trials_done / study.trials_total))
         leader, tried, look = st.columns([2, 2, 1.2])
         with leader:
-            st.metric(
-                f"Best{' so far' if study.state == 'running' else ''}, {study.unit}",
-                text(study.leader_value),
-            )
+            label = f"Best{' so far' if study.state == 'running' else ''}, {study.unit}"
+            st.metric(label, text(study.leader_value), help=find_help(label))
             st.caption(words.escape(study.leader or "nothing measured yet"))
             if study.gain_line:
                 st.caption(words.escape(f"{study.gain_line[:1].upper()}{study.gain_line[1:]}."))

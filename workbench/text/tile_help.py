@@ -1,4 +1,6 @@
-"""What each number on a tile is, how it is taken, and how far to trust it; ``docs/profiles.md`` has more."""
+"""What each number on a tile and in the table of trials is, how it is taken, and how far to trust it;
+``docs/profiles.md`` has more.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,36 @@ RUN = {
 STUDY = {
     "Trials": "Trials that have ended, failed ones too, of those that the budget allows. Windows that measured one "
     "again are not trials.",
+    "Best so far": "The leading trial's value as it was searched: chance flatters whoever leads. After the search the "
+    "best are measured again, unless the study says otherwise.",
     "Best": "The winner's value as it was measured again where that was done, else as it was searched.",
     "Baseline": "The point that everything is compared with: measured like any other trial.",
     "Gain": "The best over the baseline, with the 95 % interval of what was measured again; a search alone flatters "
     "its winner.",
 }
+#: Tile of a configuration that is exported.
+EXPORT = {
+    "Run": "How the run that this configuration comes from ended, and what it was a part of.",
+    "Tokens/s of this run": "Tokens of a step over the mean wall time of its measured steps, with the 95 % interval of "
+    "a moving-block bootstrap. This one run reached it: a study's winner may have been measured again.",
+    "Ranks": "Processes of the run, one for each device, and where they ran. On other devices, or another number of "
+    "them, speeds are others.",
+}
+#: Column of the table of trials.
+TRIALS = {
+    "95 % interval": "By a moving-block bootstrap over the trial's own measured steps. How much a second run of the "
+    "same configuration differs is not in it: that shows when the leaders are measured again.",
+    "seconds": "Wall time of the whole trial: start of its ranks, warm-up, measured steps and end.",
+    "proposed by": "sampler: chosen by the search; baseline: what everything is compared with; by hand: added by a "
+    "person; retry of: again after an ending that says nothing of the configuration; re-measures: a window for a "
+    "leader, to be sure.",
+}
+WINDOWS = (
+    "Windows are the short runs with which a study measures its leaders again; other kinds leave them out."
+)
 
 
 def find_help(label: str) -> str | None:
     """What a tile's number is; None if nobody wrote it down. What follows a comma is a unit, or how it was taken."""
-    known = RUN | STUDY
+    known = RUN | STUDY | EXPORT
     return known.get(label) or known.get(label.partition(",")[0])

@@ -31,7 +31,7 @@ from workbench.pages.widgets.common import (
     table_height,
 )
 from workbench.pages.widgets.heading import heading
-from workbench.text import words
+from workbench.text import tile_help, words
 
 #: Windows of a confirmation are many and short: the first kind leaves them out.
 KINDS = ("Runs and studies", "Runs", "Studies", "Windows")
@@ -153,7 +153,13 @@ def _matching_lines(lines: list[Line]) -> list[Line]:
             bind="query-params",
         )
         kind = st.segmented_control(
-            "Kind", KINDS, default=KINDS[0], required=True, key="kind", bind="query-params"
+            "Kind",
+            KINDS,
+            default=KINDS[0],
+            required=True,
+            key="kind",
+            bind="query-params",
+            help=tile_help.WINDOWS,
         )
         outcomes = sorted({line.outcome for line in lines})
         wanted = st.pills(

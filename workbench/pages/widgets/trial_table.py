@@ -24,6 +24,7 @@ from workbench.pages.widgets.common import compare_link, home, table_height
 from workbench.pages.widgets.plotly_chart import clickable_chart
 from workbench.text import words
 from workbench.text.study import CHOICES, NEWEST, SHOWN, all_rows, as_csv, window
+from workbench.text.tile_help import TRIALS
 
 SHOWN_ROWS = 12
 TOKENS = Aim()
@@ -147,13 +148,13 @@ def _columns() -> dict[str, Any]:
     return {
         "trial": st.column_config.NumberColumn(width=46, pinned=True),
         "outcome": st.column_config.MultiselectColumn(width=112, options=spoken, color=colors),
-        "95 % interval": text(width=108),
+        "95 % interval": text(width=108, help=TRIALS["95 % interval"]),
         "layout": text(width=100),
         **{name: text(width=_wide(name)) for name in {knob.short for knob in KNOBS.values() if knob.short}},
         "compression": text(width=90),
         "micro-batch": text(width=82),
-        "seconds": st.column_config.NumberColumn(width=60, format="%.1f"),
-        "proposed by": text(width=84),
+        "seconds": st.column_config.NumberColumn(width=60, format="%.1f", help=TRIALS["seconds"]),
+        "proposed by": text(width=84, help=TRIALS["proposed by"]),
         "reason": text(width=360),
     }
 
