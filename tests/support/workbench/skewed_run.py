@@ -1,8 +1,9 @@
-"""A finished run with a planted straggler, whose collectives meet as real ones do: none ends before all are there."""
+"""A run with a planted straggler, whose collectives meet as real ones do: none ends before all are there."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,13 +27,19 @@ def write_skewed(
     ranks_per_host: int = 0,
     study: str | None = None,
     trial: int | None = None,
+    *,
+    goes_on: bool = False,
 ) -> str:
     """Ranks whose forward takes 50 ms, give or take 0.1, and ``slow(rank, step)`` more, then meet in one all-reduce.
 
-    Returns the run's id. With ``ranks_per_host`` ranks tell their hosts: node-0, node-1 ...
+    Returns the run's id. With ``ranks_per_host`` ranks tell their hosts: node-0, node-1 ... One that ``goes_on`` has
+    ended its last step just now.
     """
     values = {"parallel.dp": ranks, "batch.global_batch": ranks, "batch.micro_batch": 1}
-    run = FakeRun(f"20260801-120000-{ranks:04x}", values, BETWEEN, steps, started_unix=START)
+    began = time.time() - steps * BETWEEN if goes_on else START
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(began)) if goes_on else "20260801-120000"
+    wanted, ending = (10 * steps, None) if goes_on else (steps, "completed")
+    run = FakeRun(f"{stamp}-{ranks:04x}", values, BETWEEN, wanted, ending, started_unix=began)
     run.study, run.trial = study, trial
     folder = RunFolder(home, run)
     if ranks_per_host:
@@ -41,13 +48,14 @@ def write_skewed(
     drawn = random.Random(0)
     for step in range(steps):
         forwards = [0.05 + abs(drawn.gauss(0, 0.0001)) + slow(rank, step) for rank in range(ranks)]
-        _write_step(folder, step, forwards)
-    folder.end()
+        _write_step(folder, began, step, forwards)
+    if not goes_on:
+        folder.end()
     return run.id
 
 
-def _write_step(folder: RunFolder, step: int, forwards: list[float]) -> None:
-    begin, ended = START + step * BETWEEN, max(forwards) + REDUCING
+def _write_step(folder: RunFolder, began: float, step: int, forwards: list[float]) -> None:
+    begin, ended = began + step * BETWEEN, max(forwards) + REDUCING
     for rank, (writer, forward) in enumerate(zip(folder.ranks, forwards, strict=True)):
         waited = ended - forward
         phases = {"forward": forward, "communication_exposed": waited}
