@@ -12,6 +12,7 @@ import logging
 from typing import Any
 
 import deepspeed
+from deepspeed.compile.config import CompileConfig
 from deepspeed.module_inject.auto_ep_config import AutoEPConfig
 from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
@@ -29,12 +30,13 @@ SECTIONS: dict[str, Any] = {
     "tensor_parallel": TPTrainingConfig,
     "bf16": DeepSpeedBF16Config,
     "fp16": DeepSpeedFP16Config,
+    "compile": CompileConfig,
 }
 #: Of a dictionary that is read whole: its names are those of its defaults.
 PIPELINE = ("stages", "partition", "seed_layers", "activation_checkpoint_interval", "pipe_partitioned",
             "grad_partitioned", "use_reentrant")  # fmt: skip
 #: Sections that other parts of DeepSpeed read later, or that pydantic checks by itself.
-OTHER = ("compile", "comms_logger", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comet", "aio",
+OTHER = ("comms_logger", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comet", "aio",
          "autotuning",
          "elasticity", "compression_training", "data_efficiency", "curriculum_learning", "hybrid_engine",
          "sparse_attention", "nebula", "weight_quantization", "eigenvalue", "progressive_layer_drop", "amp",
@@ -43,6 +45,9 @@ OTHER = ("compile", "comms_logger", "flops_profiler", "tensorboard", "wandb", "c
 TYPES = {"train_batch_size": "int", "train_micro_batch_size_per_gpu": "int", "gradient_accumulation_steps": "int",
          "gradient_clipping": "float", "zero_optimization.stage": "int", "zero_optimization.reduce_bucket_size": "int",
          "bf16.enabled": "any", "sequence_parallel_size": "int", "tensor_parallel.autotp_size": "int"}  # fmt: skip
+TYPES |= {
+    f"zero_optimization.{name}_bucket_size": "int" for name in ("allgather", "prefetch", "stage3_prefetch")
+}
 
 
 class Noting(dict[str, Any]):

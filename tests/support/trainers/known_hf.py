@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
 import json
 import re
+import typing
 
 import transformers
 from transformers import TrainingArguments
@@ -13,8 +15,14 @@ from transformers import TrainingArguments
 _CHOICES = {"bool", "int", "float", "str"}
 
 
-def kind(field: dataclasses.Field) -> str:
-    """The type of a field's plain values; "any" where it takes several."""
+_HINTS = typing.get_type_hints(TrainingArguments)
+
+
+def kind(field: dataclasses.Field) -> str | list[str]:
+    """The type of a field's plain values, or a list of all that it takes; "any" where it takes several types."""
+    for one in typing.get_args(_HINTS[field.name]):
+        if isinstance(one, type) and issubclass(one, enum.Enum):
+            return [choice.value for choice in one]
     names = set(re.findall(r"\b(bool|int|float|str|dict|list)\b", str(field.type)))
     return names.pop() if len(names) == 1 and names <= _CHOICES else "any"
 
@@ -34,7 +42,9 @@ def usual() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    keys = {field.name: kind(field) for field in dataclasses.fields(TrainingArguments) if field.init}
+    keys: dict[str, str | list[str]] = {
+        field.name: kind(field) for field in dataclasses.fields(TrainingArguments) if field.init
+    }
     keys |= {f"fsdp_config.{name}": "any" for name in sharding()}
     keys["fsdp"] = "any"  # true, or the older words
     keys |= dict.fromkeys(("fsdp_config.version", "fsdp_config.min_num_params"), "int")

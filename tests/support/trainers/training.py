@@ -11,6 +11,7 @@ import pytest
 
 from engine.config.run_config import RunConfig, parse
 from tests.support.trainers.environments import OF_FORMAT, ROOT, made, require, variables
+from workbench.export.mapping.rows import Document
 from workbench.export.targets import find_target
 
 LIMIT_SECONDS, GRACE_SECONDS = 300.0, 60.0
@@ -26,13 +27,21 @@ def small(ranks: int, **values: Any) -> RunConfig:
 
 def trained(name: str, config: RunConfig, folder: Path, *words: str, **given: str) -> list[dict[str, Any]]:
     """What each rank told: world, wrapper, steps, losses, and values of the largest parameter here and in all."""
+    form = find_target(name).format
+    assert form is not None
+    document = form.make_document(config)
+    return trained_as(name, document, config.parallel.dp * config.parallel.tp, folder, *words, **given)
+
+
+def trained_as(name: str, document: Document, ranks: int, folder: Path, *words: str, **given: str
+               ) -> list[dict[str, Any]]:  # fmt: skip
+    """As ``trained``, as a document says."""
     require(name)
     form = find_target(name).format
     assert form is not None
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / form.file
-    file.write_text(form.text(form.make_document(config)), encoding="utf-8")
-    ranks = config.parallel.dp * config.parallel.tp
+    file.write_text(form.text(document), encoding="utf-8")
     command = [str(made(OF_FORMAT[name])), "-m", "torch.distributed.run", "--standalone",
                "--nproc-per-node", str(ranks),
                "-m", f"tests.support.trainers.train_{name}", str(file), *words]  # fmt: skip

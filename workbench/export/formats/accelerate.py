@@ -190,7 +190,7 @@ ROWS = add_common_rows((
 
 
 def problems(document: Document, ranks: int) -> Iterator[InputError]:
-    """What the parser of accelerate lets through although it is wrong."""
+    """What is wrong, whether the parser of accelerate refuses it or lets it through: no import asks that one."""
     yield from documents.unknown_keys("accelerate", document)
     yield from documents.one_of(document, f"{_FSDP}version", 1, 2)
     if document.get(f"{_FSDP}version") == 2 and str(document.get(_RESHARD, True)).lower() not in (
@@ -233,6 +233,7 @@ ACCELERATE = Format(
     document=documents.read_yaml,
     problems=problems,
     partly=("mixed_precision", "dynamo_config.dynamo_backend"),
+    exceeding={f"{_FSDP}sharding_strategy": ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")},
     launch=Launch("accelerate's launcher", "train.py [its arguments]", "your training script", _END),
     tried={"parsed": "by accelerate 1.15.0", "trained": "DDP and FSDP2 on two CPU ranks"},
     ranks=lambda document: document.get("num_processes"),

@@ -272,7 +272,7 @@ ROWS = add_common_rows((
 
 
 def problems(document: Document, ranks: int) -> Iterator[InputError]:
-    """What the parser of Automodel lets through although it is wrong."""
+    """What is wrong, whether the parser of Automodel refuses it or lets it through: no import asks that one."""
     yield from documents.unknown_keys("automodel", document)
     for name in _SIZES:
         value = document.get(f"{_D}{name}")

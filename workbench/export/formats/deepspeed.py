@@ -300,7 +300,7 @@ def _read(text: str) -> Document:
 
 
 def problems(document: Document, ranks: int) -> Iterator[InputError]:
-    """What the parser of DeepSpeed lets through although it is wrong."""
+    """What is wrong, whether the parser of DeepSpeed refuses it or lets it through: no import asks that one."""
     for key in (key for key, value in document.items() if value == "auto"):
         remedy = (
             "is what Hugging Face's Trainer fills in from its own arguments; import those, or write the value"
@@ -310,7 +310,11 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
     yield from _named_parts(document)
     yield from documents.one_of(document, f"{_ZERO}stage", 0, 1, 2, 3)
     yield from documents.positive(document, "train_batch_size", "train_micro_batch_size_per_gpu",
-                                  "gradient_accumulation_steps", _CP)  # fmt: skip
+                                  "gradient_accumulation_steps", _CP, f"{_ZERO}reduce_bucket_size")  # fmt: skip
+    yield from documents.not_negative(
+        document, *(f"{_ZERO}{name}_bucket_size" for name in ("allgather", "prefetch", "stage3_prefetch"))
+    )
+    yield from _check_numbers(document)
     stage = document.get(f"{_ZERO}stage", 0)
     yield from _check_optimizer(document)
     name = str(document.get("optimizer.type", "")).lower()
@@ -326,6 +330,16 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
     for key in (_TP, _CP, f"{_ZERO}zero_hpz_partition_size"):
         yield from documents.divides(document, key, ranks, "the ranks")
     yield from _batch_product(document, ranks)
+
+
+def _check_numbers(document: Document) -> Iterator[InputError]:
+    halves = [name for name in ("fp16", "bf16", "bfloat16") if document.get(f"{name}.enabled")]
+    if "fp16" in halves and len(halves) > 1:
+        yield InputError(f"{halves[1]}.enabled", True, "fp16.enabled is true, too; leave one of them out")
+    for key in ("communication_data_type", "seq_parallel_communication_data_type"):
+        value = document.get(key)
+        if value is not None and str(value).lower() not in (*_SENT, "fp32"):
+            yield InputError(key, value, f"give one of {', '.join((*_SENT, 'fp32'))}")
 
 
 def _check_optimizer(document: Document) -> Iterator[InputError]:

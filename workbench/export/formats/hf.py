@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.config.errors import InputError
+from workbench.export.formats import hf_fsdp
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import script_launch
 from workbench.export.mapping.losses import add_common_rows
@@ -43,27 +44,28 @@ def _sharding(values: Values) -> Document:
     if not _stage(values):
         return {}
     return {
-        "fsdp": True,
-        "fsdp_config.version": 2,
-        "fsdp_config.reshard_after_forward": _stage(values) == 3,
-        "fsdp_config.auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        hf_fsdp.SWITCH: True,
+        hf_fsdp.VERSION: 2,
+        hf_fsdp.RESHARD: _stage(values) == 3,
+        hf_fsdp.POLICY: "TRANSFORMER_BASED_WRAP",
     }
 
 
 def _stage_of(document: Document, ranks: int) -> dict[str, Any]:
-    if not document.get("fsdp"):
+    if not document.get(hf_fsdp.SWITCH):
         return {"parallel.zero_stage": int(document.get(_DEEPSPEED, 0))}
-    return {"parallel.zero_stage": 3 if document.get("fsdp_config.reshard_after_forward", True) else 2}
+    return {"parallel.zero_stage": hf_fsdp.stage_of(document)}
 
 
 def _recomputing(values: Values) -> Document:
     if values["memory.recompute"] != "full":
         return {}
-    return {"fsdp_config.activation_checkpointing" if _stage(values) else "gradient_checkpointing": True}
+    return {hf_fsdp.RECOMPUTE if _stage(values) else "gradient_checkpointing": True}
 
 
 def _recompute_of(document: Document, ranks: int) -> dict[str, Any]:
-    keys = ("fsdp_config.activation_checkpointing", "gradient_checkpointing", "activation_checkpointing")
+    keys = ["gradient_checkpointing", "activation_checkpointing"]
+    keys += [hf_fsdp.RECOMPUTE] if document.get(hf_fsdp.SWITCH) else []
     return {"memory.recompute": "full" if any(document.get(key) for key in keys) else "none"}
 
 
@@ -149,22 +151,27 @@ def _steps(document: Document, ranks: int) -> dict[str, Any]:
 
 def _offloading(values: Values) -> Document:
     wanted = values["memory.offload"] in ("optimizer", "both") and _stage(values)
-    return {"fsdp_config.cpu_offload": True} if wanted else {}
+    return {hf_fsdp.OFFLOAD: True} if wanted else {}
+
+
+def _offload_of(document: Document, ranks: int) -> dict[str, Any]:
+    on = document.get(hf_fsdp.SWITCH) and document.get(hf_fsdp.OFFLOAD)
+    return {"memory.offload": "optimizer"} if on else {}
 
 
 ROWS = add_common_rows((
     Row("parallel.dp", Level.EXPRESSED, ("run.sh",), "is the number of ranks",
         read=lambda document, ranks: {"parallel.dp": ranks} if ranks else {},
         can=lambda values: True),
-    Row("parallel.zero_stage", Level.EQUIVALENT, ("fsdp", "fsdp_config.version", "fsdp_config.reshard_after_forward",
-                                                  "fsdp_config.auto_wrap_policy", _DEEPSPEED),
+    Row("parallel.zero_stage", Level.EQUIVALENT, (hf_fsdp.SWITCH, hf_fsdp.VERSION, hf_fsdp.RESHARD, hf_fsdp.POLICY,
+                                                  _DEEPSPEED),
         "2 and 3 are FSDP2 without and with resharding after forward; 1 becomes 2",
         "stage 1: name a file of --to deepspeed under the key deepspeed",
         write=_sharding, read=_stage_of, can=lambda values: _stage(values) != 1),
     Row("parallel.reduce_every_micro_batch", Level.EXPRESSED, (_SYNC,),
         write=lambda values: {_SYNC: True} if values.get("parallel.reduce_every_micro_batch") else {},
         read=lambda document, ranks: {"parallel.reduce_every_micro_batch": True}
-        if document.get(_SYNC) and document.get("fsdp") else {}),
+        if document.get(_SYNC) and document.get(hf_fsdp.SWITCH) else {}),
     same("batch.micro_batch", "per_device_train_batch_size"),
     Row("batch.global_batch", Level.EXPRESSED, ("gradient_accumulation_steps",),
         write=lambda values: {"gradient_accumulation_steps": accumulation_of(values)}, read=_batch),
@@ -175,24 +182,24 @@ ROWS = add_common_rows((
         if document.get("ddp_bucket_cap_mb") else {},
         can=lambda values: values["overlap.bucket_mb"] == 25
         or (not _stage(values) and values["overlap.bucket_mb"] % 1 == 0)),
-    Row("memory.recompute", Level.EXPRESSED, ("gradient_checkpointing", "fsdp_config.activation_checkpointing",
-                                              "activation_checkpointing"),
+    Row("memory.recompute", Level.EXPRESSED, ("gradient_checkpointing", hf_fsdp.RECOMPUTE, "activation_checkpointing"),
         "whole layers; selective recomputation has no key", "selective: none or full, measured",
         write=_recomputing, read=_recompute_of, can=lambda values: values["memory.recompute"] != "selective"),
-    Row("memory.offload", Level.EXPRESSED, ("fsdp_config.cpu_offload",),
+    Row("memory.offload", Level.EXPRESSED, (hf_fsdp.OFFLOAD,),
         "optimizer, under FSDP alone; activations have no key",
-        write=_offloading,
-        read=lambda document, ranks: {"memory.offload": "optimizer"} if document.get("fsdp_config.cpu_offload") else {},
+        write=_offloading, read=_offload_of,
         can=lambda values: values["memory.offload"] == "none"
         or (values["memory.offload"] == "optimizer" and _stage(values) > 0)),
     Row("precision", Level.EXPRESSED, ("bf16",),
         write=lambda values: {"bf16": True} if values["precision"] == "bf16" else {},
         read=lambda document, ranks: {"precision": "bf16" if document.get("bf16") else "fp32"}),
     convert_row("compile", "torch_compile", bool, bool),
-    Row("device", Level.EXPRESSED, ("use_cpu",), "without it a GPU is used where there is one",
-        write=lambda values: {"use_cpu": True} if values["device"] == "cpu" else {},
+    Row("device", Level.EXPRESSED, ("use_cpu",),
+        "ZeRO 0 alone: beside use_cpu the Trainer shards nothing; without it a GPU is used where there is one",
+        "on CPUs take ZeRO 0",
+        write=lambda values: {"use_cpu": True} if values["device"] == "cpu" and not _stage(values) else {},
         read=lambda document, ranks: {"device": "cpu"} if document.get("use_cpu") else {},
-        can=lambda values: values["device"] != "cuda"),
+        can=lambda values: values["device"] == "auto" or (values["device"] == "cpu" and not _stage(values))),
     Row("train.steps", Level.EXPRESSED, ("max_steps",),
         write=lambda values: {"max_steps": values["train.steps"]}, read=_steps),
     same("train.seed", "seed"),
@@ -230,16 +237,14 @@ ROWS = add_common_rows((
 
 
 def problems(document: Document, ranks: int) -> Iterator[InputError]:
-    """What the parser of transformers lets through although it is wrong."""
+    """What is wrong, whether the parser of transformers refuses it or lets it through: no import asks that one."""
     yield from documents.unknown_keys("hf", document)
     yield from documents.positive(document, "per_device_train_batch_size", "gradient_accumulation_steps",
                                   "ddp_bucket_cap_mb", "save_total_limit")  # fmt: skip
-    yield from documents.one_of(document, "fsdp_config.version", 1, 2)
-    if document.get("fsdp_config.version", 2) == 2:
-        yield from documents.one_of(document, "fsdp_config.reshard_after_forward", True, False)
-    for key in ("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps"):
-        if document.get(key) is not None and document[key] < 0:
-            yield InputError(key, document[key], "give 0 or more")
+    yield from hf_fsdp.problems(document)
+    yield from documents.not_negative(
+        document, "learning_rate", "weight_decay", "max_grad_norm", "warmup_steps"
+    )
     for key, value in document.items():
         if key.split(".")[0] == "parallelism_config" and value is not None:
             remedy = (
@@ -256,9 +261,10 @@ HF = Format(
     degrees=only(),
     constants={"output_dir": "out", "logging_steps": 1, "report_to": "none"},
     text=documents.json_text,
-    document=documents.read_json,
+    document=hf_fsdp.read,
     problems=problems,
     partly=(_KIND, "optim", "optim_args"),
+    exceeding=hf_fsdp.EXCEEDING,
     launch=script_launch("a script with Hugging Face's Trainer", '"$1" "$HERE/training_args.json" "${@:2}"'),
     tried={"parsed": "by transformers 5.23.0", "trained": "DDP and FSDP2 on two CPU ranks"},
 )

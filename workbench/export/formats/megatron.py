@@ -36,6 +36,10 @@ _FSDP, _STRATEGY, _ZERO1 = (
     "--data-parallel-sharding-strategy",
     "--use-distributed-optimizer",
 )
+#: What says which layers a stage has, and what counts as one more of them.
+_PLACED = (_VIRTUAL, _LAYOUT, "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers",
+           "--hybrid-layer-pattern")  # fmt: skip
+_COUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 _STAGES = {2: "optim_grads", 3: "optim_grads_params"}
 _WAYS = {"ring": "p2p", "ulysses": "a2a"}
 _BYTES, _MIB = 4, 2**20
@@ -424,7 +428,7 @@ _CONSTANTS: Document = {
 
 
 def problems(document: Document, ranks: int) -> Iterator[InputError]:
-    """What the arguments' own checks let through although it is wrong, and what makes no layout."""
+    """What is wrong, whether the arguments' own checks refuse it or let it through: no import asks those."""
     given = {key: value for key, value in document.items() if key != RANKS}
     yield from documents.unknown_keys("megatron", given)
     yield from documents.positive(
@@ -440,6 +444,35 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
     split = given.get(_TP, 1) * given.get(_PP, 1) * given.get(_CP, 1)
     if ranks and ranks % split:
         yield InputError(_TP, given.get(_TP, 1), f"x {_PP} x {_CP} = {split} must divide the {ranks} ranks")
+    yield from _uneven_parts(given, ranks)
+    yield from _missing_parts(given)
+
+
+def _uneven_parts(given: Document, ranks: int) -> Iterator[InputError]:
+    micro, whole, layers = (
+        given.get(key) for key in ("--micro-batch-size", "--global-batch-size", "--num-layers")
+    )
+    if ranks and micro and whole and whole % (micro * (dp := _dp(given, ranks)["parallel.dp"])):
+        remedy = f"must be a multiple of --micro-batch-size x {dp} data ranks = {micro * dp}"
+        yield InputError("--global-batch-size", whole, remedy)
+    if layers and not any(given.get(key) for key in _PLACED):
+        layers += sum(key in given for key in _COUNTED)
+        if layers % given.get(_PP, 1):
+            yield InputError("--num-layers", layers, f"must be a multiple of {_PP} ({given[_PP]})")
+
+
+def _missing_parts(given: Document) -> Iterator[InputError]:
+    gather, experts, size = (
+        given.get(key) for key in ("--overlap-param-gather", "--num-experts", "--expert-model-parallel-size")
+    )
+    if gather and not (given.get(_ZERO1) or given.get(_FSDP) or given.get("--optimizer") == "dist_muon"):
+        yield InputError("--overlap-param-gather", True, f"needs {_ZERO1}; give it, or leave this out")
+    if gather and not given.get("--overlap-grad-reduce"):
+        yield InputError("--overlap-param-gather", True, "needs --overlap-grad-reduce; give it, too")
+    if size and size > 1 and not experts:
+        yield InputError("--expert-model-parallel-size", size, "needs --num-experts; give it, too")
+    elif size and experts:
+        yield from documents.divides(given, "--expert-model-parallel-size", experts, "--num-experts")
 
 
 MEGATRON = Format(

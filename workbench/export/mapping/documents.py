@@ -154,6 +154,14 @@ def positive(document: Document, *keys: str) -> Iterator[InputError]:
             yield InputError(key, value, "give 1 or more")
 
 
+def not_negative(document: Document, *keys: str) -> Iterator[InputError]:
+    """Keys that have to be at least 0 where they are given."""
+    for key in keys:
+        value = document.get(key)
+        if isinstance(value, int | float) and value < 0:
+            yield InputError(key, value, "give 0 or more")
+
+
 def one_of(document: Document, key: str, *choices: object) -> Iterator[InputError]:
     """A key whose value has to be one of these where it is given."""
     value = document.get(key)

@@ -161,11 +161,11 @@ class Format:
 
     ``file`` is its name in an export. ``rows`` have every setting once; ``constants`` are what every file says.
     ``degrees`` are those of ``DEGREES`` that it knows with such values; ranks split by others become data parallel.
-    ``text`` writes a document, ``document`` reads one. ``problems`` are what its own parser lets through although it is
-    wrong; the number of ranks is 0 where it is not known. ``ranks`` reads it from a document that says it.
-    ``partly`` are keys of which some values have no setting here. ``launch`` is how it is started, ``tried`` what tests
-    tried with it, by level: *parsed* and *trained*. A file with one of the ``own_suffixes`` is this trainer's, whatever
-    stands in it.
+    ``text`` writes a document, ``document`` reads one. ``problems`` are what is wrong with one, whether its own parser
+    refuses it or lets it through; the number of ranks is 0 where it is not known. ``ranks`` reads it from a document
+    that says it. ``partly`` are keys of which some values have no setting here, ``exceeding`` values that make one and
+    say more than it does. ``launch`` is how it is started, ``tried`` what tests tried with it, by level: *parsed* and
+    *trained*. A file with one of the ``own_suffixes`` is this trainer's, whatever stands in it.
     """
 
     name: str
@@ -180,6 +180,7 @@ class Format:
     tried: Mapping[str, str]
     constants: Document = field(default_factory=dict)
     partly: tuple[str, ...] = ()
+    exceeding: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     ranks: Callable[[Document], int | None] = lambda document: None
     own_suffixes: tuple[str, ...] = ()
 
@@ -232,6 +233,8 @@ class Format:
         def arrives(key: str, value: Any) -> bool:
             if not value and not isinstance(value, str) and key in read:
                 return True  # what is off is off here, too
+            if value in self.exceeding.get(key, ()):
+                return False
             if key in self.partly or key not in read:
                 return bool(key in self.partly and again.get(key) == value)
             return value in (again.get(key), usual.get(key)) or self._matters(key, given, usual, ranks)

@@ -12,7 +12,8 @@ import pytest
 
 from engine.config.run_config import RunConfig
 from tests.support.trainers.results import noted
-from tests.support.trainers.training import small, trained
+from tests.support.trainers.training import small, trained, trained_as
+from workbench.export.formats.hf import HF
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 Alone = Callable[..., list[dict[str, Any]]]
@@ -57,6 +58,14 @@ def test_hf(stage: int, wrapper: str, held: float, tmp_path: Path, alone: Alone)
         found = trained("hf", small(2, device="cpu"), tmp_path / "two")
     checked(one, found, wrapper, held)
     noted("hf", "trained", f"ZeRO {stage}", "3 steps, 2 ranks" + (", 1 function replaced" if stage else ""))
+
+
+def test_on_cpus_the_trainer_of_hugging_face_shards_nothing(tmp_path: Path) -> None:
+    """Why ``use_cpu`` is never written beside FSDP, and refused there."""
+    document = HF.make_document(small(2, parallel__zero_stage=3, device="cpu"))
+    assert document["fsdp"] is True and "use_cpu" not in document
+    for told in trained_as("hf", document | {"use_cpu": True}, 2, tmp_path):
+        assert (told["world"], told["wrapper"], told["held"]) == (2, "DistributedDataParallel", told["whole"])
 
 
 @pytest.mark.parametrize(

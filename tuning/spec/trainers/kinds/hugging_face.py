@@ -101,9 +101,9 @@ def _on_cpu(command: Invocation) -> bool:
 
 
 def _fsdp_refusal(today: Invocation, values: Mapping[str, Value]) -> str:
-    """There each rank would train alone, with exit code 0, and look fast (accelerate 1.15, ``state.py``)."""
+    """There ranks average whole gradients as without it, and the word changes nothing (accelerate 1.15, ``state.py``)."""
     on_cpu = bool(values["fsdp"]) and _on_cpu(today)
-    return "accelerate shards on GPUs alone, and trains something else on CPUs (use_cpu)" if on_cpu else ""
+    return "accelerate shards on GPUs alone; on CPUs (use_cpu) it leaves the sharding out" if on_cpu else ""
 
 
 def _averages_itself(command: Invocation) -> bool:
