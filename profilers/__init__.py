@@ -7,10 +7,10 @@ from typing import Any
 
 
 def recording(tokens: int | None = None) -> Any:
-    """``with profilers.recording() as recorded:`` around a training loop under ``workbench run``, and
-    ``recorded.step()`` where each step ends.
+    """``with profilers.recording() as recorded:`` around a training loop under ``workbench run`` or ``workbench tune``,
+    and ``recorded.step()`` where each step ends.
 
-    ``tokens`` are those of a step on all ranks. Returns :class:`profilers.rank.step_api.StepRecording`; outside
-    ``workbench run`` it does nothing.
+    ``tokens`` are those of a step on all ranks. Returns :class:`profilers.rank.step_api.StepRecording`; under neither
+    it does nothing.
     """
     return importlib.import_module("profilers.rank.step_api").StepRecording(tokens)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+
 import profilers
+from engine.rank import foreign
 from profilers.records.reader import RunRecords
 from tests.support.job import command
 from workbench.home import runs
@@ -40,6 +44,51 @@ def test_without_a_recorded_job_they_do_nothing() -> None:
         recorded.step(loss=1.0)
         with recorded.aside():
             pass
+
+
+def test_a_tuner_that_started_the_job_hears_of_the_steps_of_rank_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(foreign.FOLDER_VARIABLE, str(tmp_path / "place"))
+    told = tmp_path / "place" / foreign.TOLD
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        assert not told.exists()
+        with profilers.recording(tokens=64) as recorded:
+            recorded.step(loss=2.5)
+            with recorded.aside():
+                time.sleep(0.5)
+            recorded.step()
+    first, second = map(json.loads, told.read_text().splitlines())
+    assert [(one["event"], one["step"], one["tokens"]) for one in (first, second)] == [
+        ("step", 0, 64),
+        ("step", 1, 64),
+    ]
+    assert (first["loss"], second["loss"]) == (2.5, None)
+    assert 0 < second["seconds"] < 0.5, "what is done aside is no part of a step"
+
+
+def test_a_loop_that_tells_the_tuner_itself_is_not_told_of_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(foreign.FOLDER_VARIABLE, str(tmp_path))
+    told = tmp_path / foreign.TOLD
+    with profilers.recording() as recorded:
+        told.write_text(begins := '{"event": "begin", "values": {}, "ranks": 1}\n')
+        recorded.step()
+        recorded.step()
+    assert told.read_text() == begins
+
+
+def test_steps_that_cannot_be_told_do_not_end_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(foreign.FOLDER_VARIABLE, str(tmp_path))
+    (tmp_path / foreign.TOLD).mkdir()
+    with profilers.recording() as recorded:
+        recorded.step()
+        recorded.step()
+    assert list((tmp_path / foreign.TOLD).iterdir()) == []
 
 
 def test_steps_losses_and_tokens_are_as_told(tmp_path: Path) -> None:

@@ -28,6 +28,21 @@ from workbench.text import words
 
 pytestmark = pytest.mark.drawn(12, of="trials of a command")
 
+#: Two gloo ranks that tell of their steps by our two lines; what they print is wrong on purpose.
+_TWO_LINES = """
+import sys, time
+import torch.distributed as dist
+import profilers
+
+dist.init_process_group("gloo")
+size = int(sys.argv[sys.argv.index("--micro-batch-size") + 1])
+with profilers.recording() as recorded:
+    for step in range(1000):
+        time.sleep(0.02)
+        dist.barrier()
+        recorded.step(loss=float(size * 10 + step + 100 * dist.get_rank()))
+        print(f"step: {step} 9.0 s", flush=True)
+"""
 SCRIPT = f"{sys.executable} {printing.__file__}"
 
 
@@ -108,6 +123,20 @@ def test_a_file_of_json_lines_is_read_from_where_it_stood(tmp_path: Path) -> Non
     }
     _, summary = run(tmp_path / "home", study("", trainer=trainer))
     assert summary.step_samples == [printing.SECONDS[2]] * 4
+
+
+def test_the_two_lines_of_a_script_are_heard(tmp_path: Path) -> None:
+    """Of rank 0, and in place of what it prints."""
+    script = tmp_path / "train.py"
+    script.write_text(_TWO_LINES)
+    ranks = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2"
+    trainer = {"command": f"{ranks} {script} --micro-batch-size 2"}
+    base = {"train": {"steps": 6, "warmup": 2, "step_timeout_seconds": 60.0}}
+    outcome, summary = run(tmp_path / "home", study("", trainer=trainer, base=base), micro_batch_size=4)
+    assert outcome == RunOutcome(Ending.COMPLETED), outcome
+    assert summary.losses == [40.0, 41.0, 42.0, 43.0, 44.0, 45.0]
+    assert summary.measured_steps == 4 and all(0.02 <= one < 9 for one in summary.step_samples)
+    assert wait_until(lambda: not left(tmp_path / "home"))
 
 
 def test_the_trial_has_its_values_and_its_records(tmp_path: Path) -> None:
