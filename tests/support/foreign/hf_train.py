@@ -1,5 +1,6 @@
 """``torchrun ... hf_train.py TRAINING_ARGUMENTS``: a small Llama of random weights trained by Hugging Face's Trainer on
-made-up tokens. ``BAD`` in the environment is what goes wrong in rank 1 at the seventh step.
+made-up tokens. ``BAD`` in the environment is what goes wrong in rank 1 at the seventh step. With ``SHARDS_ON_CPUS`` one
+function of accelerate is replaced, so that FSDP2 has ranks on CPUs; each rank then notes what wraps its model.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import Dataset
 from transformers import (  # type: ignore[import-not-found]
     HfArgumentParser,
@@ -22,6 +24,10 @@ from transformers import (  # type: ignore[import-not-found]
 )
 
 TOKENS, LENGTH = 512, 128
+#: It needs this repository in PYTHONPATH.
+SHARDS = bool(os.environ.get("SHARDS_ON_CPUS"))
+if SHARDS:
+    from tests.support.trainers import small_llama
 
 
 class Tokens(Dataset[dict[str, Any]]):
@@ -34,6 +40,18 @@ class Tokens(Dataset[dict[str, Any]]):
         drawn = torch.Generator().manual_seed(place)
         row = torch.randint(0, TOKENS, (LENGTH,), generator=drawn)
         return {"input_ids": row, "labels": row}
+
+
+class Wrapped(TrainerCallback):  # type: ignore[misc]
+    """Notes how the model of a rank is shared with others."""
+
+    trainer: Trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if state.global_step == 1:
+            wrapped = self.trainer.model_wrapped
+            seen = {"world": dist.get_world_size(), "wrapper": type(wrapped).__name__}
+            small_llama.note(**seen, **small_llama.sharing(wrapped.parameters()))
 
 
 class Bad(TrainerCallback):  # type: ignore[misc]
@@ -60,12 +78,19 @@ class Bad(TrainerCallback):  # type: ignore[misc]
 
 def main() -> None:
     """Train."""
+    if SHARDS:
+        small_llama.replace_backend()
     (asked,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
     torch.manual_seed(0)
     shape = LlamaConfig(
         vocab_size=TOKENS, hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4
     )
-    Trainer(model=LlamaForCausalLM(shape), args=asked, train_dataset=Tokens(), callbacks=[Bad()]).train()
+    trainer = Trainer(model=LlamaForCausalLM(shape), args=asked, train_dataset=Tokens(), callbacks=[Bad()])
+    if SHARDS:
+        watch = Wrapped()
+        watch.trainer = trainer
+        trainer.add_callback(watch)
+    trainer.train()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ class Shape:
 
 SHAPE = Shape(**json.loads(os.environ.get(VARIABLE, "{}")))
 _ends = [time.perf_counter()]
+#: Functions of a trainer, or of what it asks, that are not theirs here: it was written for GPUs, or for a newer Python.
+REPLACED = set[str]()
 
 
 def text() -> torch.Tensor:
@@ -73,8 +76,23 @@ def step_done() -> None:
 def tell(**facts: Any) -> None:
     """One line of each rank, with its number and the seconds of its steps; the first has all that came before."""
     seconds = [after - before for before, after in pairwise(_ends)]
-    told = json.dumps({"rank": int(os.environ.get("RANK", "0")), "seconds": seconds, **facts})
+    whole = {"rank": int(os.environ.get("RANK", "0")), "seconds": seconds, "replaced": len(REPLACED)}
+    told = json.dumps(whole | facts)
     os.write(1, f"\nTOLD {told}\n".encode())  # at once: ranks share a pipe
+
+
+def note(**facts: Any) -> None:
+    """What a rank sees of its training, in the folder of the trial that it is, where it may be killed at any step."""
+    if folder := os.environ.get("WORKBENCH_FOLDER"):
+        Path(folder, f"seen-{os.environ.get('RANK', '0')}.json").write_text(
+            json.dumps(facts), encoding="utf-8"
+        )
+
+
+def replace(owner: object, name: str, function: object) -> None:
+    """Put another function in the place of one, and count it."""
+    setattr(owner, name, function)
+    REPLACED.add(f"{getattr(owner, '__name__', owner)}.{name}")
 
 
 def replace_backend() -> None:
@@ -84,4 +102,4 @@ def replace_backend() -> None:
     from accelerate import PartialState
     from accelerate.utils import DistributedType
 
-    PartialState._prepare_backend = lambda self, *_, **__: ("gloo", DistributedType.MULTI_GPU)
+    replace(PartialState, "_prepare_backend", lambda self, *_, **__: ("gloo", DistributedType.MULTI_GPU))

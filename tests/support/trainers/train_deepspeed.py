@@ -17,7 +17,7 @@ from benchmarks._plain import PlainDecoder, Sizes
 from tests.support.trainers import small_llama
 
 if __name__ == "__main__":
-    config = json.loads(Path(sys.argv[1]).read_text())
+    config = json.loads(Path(sys.argv[-1]).read_text())
     torch.manual_seed(0)
     shape = small_llama.SHAPE
     model = PlainDecoder(Sizes(shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.ffn_hidden,
@@ -27,6 +27,9 @@ if __name__ == "__main__":
     world, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     micro, accumulation = engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps()
     rows, losses, at = small_llama.text(), [], 0
+    seen = {"world": world, "engine": type(engine).__name__, "wrapper": type(engine.optimizer).__name__,
+            "stage": engine.zero_optimization_stage()}  # fmt: skip
+    small_llama.note(**seen)
     for _ in range(shape.steps):
         parts = []
         for _ in range(accumulation):
@@ -46,15 +49,13 @@ if __name__ == "__main__":
         engine.optimizer, "fp32_partitioned_groups_flat", None)  # fmt: skip
     states = sum(one.numel() for one in groups) if groups else sum(one.numel() for one in model.parameters())
     small_llama.tell(
-        world=world,
-        wrapper=type(engine.optimizer).__name__,
+        **seen,
         steps=engine.global_steps,
         losses=losses,
         whole=getattr(largest, "ds_numel", largest.numel()),
         held=held,
         updated=states,
         parameters=sum(getattr(one, "ds_numel", one.numel()) for one in model.parameters()),
-        stage=engine.zero_optimization_stage(),
     )
     engine.destroy()
     torch.distributed.destroy_process_group()

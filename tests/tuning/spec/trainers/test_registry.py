@@ -242,7 +242,7 @@ def test_a_study_keeps_the_settings_that_a_file_had(tmp_path: Path) -> None:
     given = put_in_place(again.command.trial_invocation({"zero_stage": 2}), place, {"zero_stage": 2})
     assert given.words[-1] == f"--deepspeed_config={place}/0-ds.json"
     tree = json.loads((place / "0-ds.json").read_text())
-    assert tree == {"zero_optimization": {"stage": 2}, "steps_per_print": 1}
+    assert tree == {"zero_optimization": {"stage": 2}, "steps_per_print": 1, "log_level": "info"}
 
 
 def test_what_a_shell_s_script_hides_is_asked_for(tmp_path: Path) -> None:

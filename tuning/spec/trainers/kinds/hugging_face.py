@@ -101,7 +101,7 @@ def _on_cpu(command: Invocation) -> bool:
 
 
 def _fsdp_refusal(today: Invocation, values: Mapping[str, Value]) -> str:
-    """There ranks average whole gradients as without it, and the word changes nothing (accelerate 1.15, ``state.py``)."""
+    """There ranks average whole gradients, as without it (accelerate 1.15, ``state.py``)."""
     on_cpu = bool(values["fsdp"]) and _on_cpu(today)
     return "accelerate shards on GPUs alone; on CPUs (use_cpu) it leaves the sharding out" if on_cpu else ""
 
