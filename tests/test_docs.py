@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from engine.config.presets import SHIPPED
 from engine.config.run_config import RunConfig
 from engine.config.sections import Section
 from tests import reference
@@ -47,6 +49,14 @@ def headings(page: Path) -> set[str]:
     """Anchors of a page's headings, as Markdown on the web makes them."""
     titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_extra_is_in_the_readme_and_every_workload_s_is_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = set(project["optional-dependencies"]) - {"dev"}
+    table = (ROOT / "README.md").read_text("utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == extras
+    assert {workload.extra for workload in SHIPPED.values() if workload.extra} <= extras
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -57,17 +57,37 @@ PRESETS: dict[str, ModelShape] = {
 
 FIELD = "model.workload"
 DECODER = "decoder"
-#: Short name -> the module of a workload that is shipped, whose factory is ``workload``; beside the decoder.
-SHIPPED: dict[str, str] = {
-    "vision": "engine.model.workloads.vision",
-    "llama": "engine.model.workloads.llama",
-    "masked_text": "engine.model.workloads.masked_text",
-    "saddle": "engine.model.workloads.published.saddle",
-    "convolutions": "engine.model.workloads.published.convolutions",
-    "partitioned": "engine.model.workloads.published.intermediate_labels",
-    "driving": "engine.model.workloads.published.driving",
-    "sparse_update": "engine.model.workloads.published.sparse.sparse_update",
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedWorkload:
+    """A workload that comes with this package: ``workload`` of its ``module`` makes it.
+
+    One that ``reads_text`` takes its data as the section ``data`` says; others have their own. ``extra`` is what this
+    package is installed with for it, "" for nothing.
+    """
+
+    module: str
+    reads_text: bool = False
+    extra: str = ""
+
+
+#: By short name; the decoder is none of them.
+SHIPPED: dict[str, ShippedWorkload] = {
+    "vision": ShippedWorkload("engine.model.workloads.vision"),
+    "llama": ShippedWorkload("engine.model.workloads.llama", reads_text=True, extra="huggingface"),
+    "masked_text": ShippedWorkload("engine.model.workloads.masked_text", reads_text=True),
+    "saddle": ShippedWorkload("engine.model.workloads.published.saddle"),
+    "convolutions": ShippedWorkload("engine.model.workloads.published.convolutions"),
+    "partitioned": ShippedWorkload("engine.model.workloads.published.intermediate_labels"),
+    "driving": ShippedWorkload("engine.model.workloads.published.driving", extra="driving"),
+    "sparse_update": ShippedWorkload("engine.model.workloads.published.sparse.sparse_update"),
 }
+
+
+def reads_text(workload: str) -> bool:
+    """Whether a workload is known to take its data as the section ``data`` says; a person's own says nothing of it."""
+    return workload == DECODER or (workload in SHIPPED and SHIPPED[workload].reads_text)
 
 
 @dataclass(frozen=True, slots=True)

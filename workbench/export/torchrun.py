@@ -14,7 +14,7 @@ from engine.checkpoint.resume import locate
 from engine.config import environment
 from engine.config.errors import InputError, several
 from engine.config.layout import layout_of
-from engine.config.presets import DECODER, SHIPPED
+from engine.config.presets import DECODER, SHIPPED, reads_text
 from engine.config.run_config import RunConfig
 from engine.config.sections import Data, Model
 from tuning.spec.objectives import text
@@ -168,13 +168,9 @@ def exports_of(config: RunConfig) -> str:
     return "\n".join(lines)
 
 
-#: What workloads that read no text take their data from is theirs; some need more than this package has.
-_OF_TEXT = (DECODER, "masked_text", "llama")
-_EXTRAS = {"driving": "[driving]", "llama": "[huggingface]"}
-
-
 def _package(workload: str) -> str:
-    return f"training-workbench{_EXTRAS.get(workload, '')}"
+    extra = SHIPPED[workload].extra if workload in SHIPPED else ""
+    return "training-workbench" + (f"[{extra}]" if extra else "")
 
 
 def _workload(model: Model) -> str:
@@ -191,7 +187,7 @@ def _workload(model: Model) -> str:
 
 
 def _data(config: RunConfig) -> str:
-    if config.model.workload not in _OF_TEXT:
+    if not reads_text(config.model.workload):
         return "Data: the workload's own"
     return f"Text: {_texts(config.data)}"
 

@@ -75,7 +75,8 @@ def _check_workload(config: RunConfig, made: object) -> Workload:
 
 def _factory(spec: str) -> Any:
     """The function that ``MODULE:NAME`` or ``FILE.py:NAME`` names."""
-    where, _, name = f"{SHIPPED[spec]}:workload".rpartition(":") if spec in SHIPPED else spec.rpartition(":")
+    place = f"{SHIPPED[spec].module}:workload" if spec in SHIPPED else spec
+    where, _, name = place.rpartition(":")
     try:
         module = _from_file(Path(where)) if where.endswith(".py") else _import_module(where)
     except InputError:

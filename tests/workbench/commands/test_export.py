@@ -69,7 +69,10 @@ def test_a_placement_is_told_with_who_sees_to_it(tmp_path: Path) -> None:
     [
         ("saddle", "the workload `saddle`, which comes with the package\n- Data: the workload's own\n"),
         ("driving", "package `training-workbench[driving]`"),
+        ("llama", "package `training-workbench[huggingface]`"),
+        ("llama", "- Text: the text that comes with Python"),
         ("masked_text", "- Text: the text that comes with Python"),
+        ("masked_text", "package `training-workbench`"),
         ("mine/model.py:factory", "`mine/model.py` is not in this folder"),
     ],
 )
