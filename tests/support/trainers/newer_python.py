@@ -6,5 +6,6 @@ import typing
 
 import typing_extensions
 
-if not hasattr(typing, "override"):
-    typing.override = typing_extensions.override  # type: ignore[attr-defined]
+GIVEN = () if hasattr(typing, "override") else ("override",)
+for name in GIVEN:
+    setattr(typing, name, getattr(typing_extensions, name))

@@ -25,15 +25,17 @@ def replace_device() -> None:
     """Two functions of torch that torchtitan asks for its device, six of its CPU that it then asks, and one of a newer
     torch.
     """
-    torch._utils._get_available_device_type = lambda: "cpu"
-    torch._utils._get_device_module = lambda _: torch.cpu
-    torch.cpu.get_device_name = lambda _: "CPU"
-    torch.cpu.get_device_properties = lambda _: SimpleNamespace(total_memory=2**34)
-    torch.cpu.current_device = lambda: 0
-    torch.cpu.memory_stats = lambda _: {}
-    torch.cpu.reset_peak_memory_stats = torch.cpu.empty_cache = lambda: None
+    replace = small_llama.replace
+    replace(torch._utils, "_get_available_device_type", lambda: "cpu")
+    replace(torch._utils, "_get_device_module", lambda _: torch.cpu)
+    replace(torch.cpu, "get_device_name", lambda _: "CPU")
+    replace(torch.cpu, "get_device_properties", lambda _: SimpleNamespace(total_memory=2**34))
+    replace(torch.cpu, "current_device", lambda: 0)
+    replace(torch.cpu, "memory_stats", lambda _: {})
+    replace(torch.cpu, "reset_peak_memory_stats", lambda: None)
+    replace(torch.cpu, "empty_cache", lambda: None)
     if not hasattr(torch.distributed, "set_timeout"):
-        torch.distributed.set_timeout = lambda timeout, group: None
+        replace(torch.distributed, "set_timeout", lambda timeout, group: None)
 
 
 replace_device()

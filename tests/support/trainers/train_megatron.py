@@ -1,8 +1,8 @@
 """Trains a small GPT of Megatron's core as an exported ``megatron.args`` says, tensor parallel; each rank tells.
 
-Its own code reads the arguments, makes the configuration and the model. What asks for CUDA is replaced: the current
-device and stream, its synchronization, and the tracker of random numbers (there is no dropout). So is its norm for a
-CPU.
+Its own code reads the arguments, makes the configuration, the model and what averages gradients; the loop and the
+optimizer are not its own. What asks for CUDA is replaced: the current device and stream, a device's properties, its
+synchronization, and the tracker of random numbers (there is no dropout). So is its norm for a CPU.
 """
 
 # ruff: noqa: I001  # what makes the first import of Megatron possible stands before it
@@ -13,11 +13,10 @@ import shlex
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import torch
 
-import tests.support.trainers.newer_python  # noqa: F401
+from tests.support.trainers import newer_python
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import (
     DistributedDataParallel,
@@ -33,17 +32,23 @@ from tests.support.trainers import small_llama
 
 
 def replace_cuda() -> None:
-    """Three functions of torch, and one of Megatron."""
-    torch.cuda.current_device = lambda: "cpu"
-    torch.cuda.synchronize = lambda *_: None
-    torch.cuda.current_stream = lambda *_: None
-    tensor_parallel.random.CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()
+    """Functions of torch, one of Megatron, and what its wheel asks of a newer Python."""
+    replace = small_llama.replace
+    replace(torch.cuda, "current_device", lambda: "cpu")
+    replace(torch.cuda, "synchronize", lambda *_: None)
+    replace(torch.cuda, "current_stream", lambda *_: None)
+    properties = SimpleNamespace(major=9, minor=0, name="none", total_memory=2**36)
+    replace(torch.cuda, "get_device_properties", lambda *_: properties)
+    replace(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    replace(tensor_parallel.random.CudaRNGStatesTracker, "fork", lambda *_, **__: contextlib.nullcontext())
+    small_llama.REPLACED.update(newer_python.GIVEN)
 
 
 def norm(config: TransformerConfig, hidden_size: int, eps: float, **_: object) -> torch.nn.Module:
     """torch's, whose gradient Megatron sums over tensor parallel ranks where they split the sequence: its own for CPUs
     refuses that.
     """
+    small_llama.REPLACED.add("Megatron's norm")
     made = torch.nn.RMSNorm(hidden_size, eps)
     made.weight.sequence_parallel = config.sequence_parallel
     return made
@@ -54,12 +59,7 @@ def built(given: str) -> tuple[object, torch.nn.Module]:
     sys.argv = ["pretrain_gpt.py", *shlex.split(given), "--use-cpu-initialization", "--transformer-impl", "local",
                 "--no-persist-layer-norm", "--no-gradient-accumulation-fusion", "--no-masked-softmax-fusion",
                 "--no-bias-swiglu-fusion", "--no-rope-fusion"]  # fmt: skip
-    properties = SimpleNamespace(major=9, minor=0, name="none", total_memory=2**36)
-    with (
-        contextlib.redirect_stdout(sys.stderr),
-        mock.patch.object(torch.cuda, "get_device_properties", lambda *_: properties),
-        mock.patch.object(torch.cuda, "get_device_capability", lambda *_: (9, 0)),
-    ):
+    with contextlib.redirect_stdout(sys.stderr):
         args = arguments.parse_args()
         arguments.validate_args(args)
     torch.distributed.init_process_group("gloo")

@@ -420,6 +420,7 @@ ROWS = add_common_rows((
         read=lambda document, ranks: {"checkpoint.every_steps": document["--save-interval"]}
         if document.get("--save-interval") else {}),
 ))  # fmt: skip
+_TRAINED = "its arguments and model, tensor and sequence parallel on two CPU ranks, in a loop of ours"
 _CONSTANTS: Document = {
     "--swiglu": True, "--disable-bias-linear": True, "--normalization": "RMSNorm", "--position-embedding-type": "rope",
     "--attention-dropout": 0.0, "--hidden-dropout": 0.0,
@@ -492,6 +493,6 @@ MEGATRON = Format(
         "its pretrain_gpt.py",
         torchrun_command('"$1" "${arguments[@]}" "${@:2}"', _BEFORE),
     ),
-    tried={"parsed": "by megatron-core 0.19.2", "trained": "tensor and sequence parallel on two CPU ranks"},
+    tried={"parsed": "by megatron-core 0.19.2", "trained": _TRAINED},
     ranks=lambda document: document.get(RANKS),
 )

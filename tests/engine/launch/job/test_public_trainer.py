@@ -1,23 +1,21 @@
-"""The Trainer of transformers on two CPU ranks, in an environment that has nothing of ours."""
+"""The Trainer of transformers on two CPU ranks, in an environment that does not know this project."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests.support.job import command
 from tests.support.job.command import TRAINER
+from tests.support.trainers import environments
 from workbench.home import runs
 from workbench.records import archive
 
-_PACKAGES = ("transformers==5.13.0", "accelerate==1.15.0", "numpy", "msgspec")
 _SCRIPT = TRAINER.with_name("hf_trainer.py")
 #: Of an element that gloo's events count: gradients and weights are float32, both ranks gather a count in int64.
 _BYTES = {"gloo:all_reduce": 4, "gloo:broadcast": 4, "gloo:all_gather": 2 * 8}
@@ -25,20 +23,14 @@ _BYTES = {"gloo:all_reduce": 4, "gloo:broadcast": 4, "gloo:all_gather": 2 * 8}
 _STEPS, _PROFILED = 24, range(6, 9)
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That of a new environment."""
-    place = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", place], check=True)
-    release = str(torch.__version__).partition("+")[0]
-    pip = [place / "bin" / "python", "-m", "pip", "-q", "--disable-pip-version-check", "install"]
-    subprocess.run([*pip, f"torch=={release}", *_PACKAGES], check=True, timeout=900)
-    return place / "bin" / "python"
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_its_steps_and_bytes_are_those_of_its_own_watches(python: Path, tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_its_steps_and_bytes_are_those_of_its_own_watches(tmp_path: Path) -> None:
+    environments.require("hf")
+    python = environments.made("hf")
+    knows = "from importlib.util import find_spec; print([find_spec(one) for one in ('profilers', 'engine')])"
+    asked = subprocess.run([python, "-c", knows], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert asked.stdout == "[None, None]\n"
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     home, out = tmp_path / "home", tmp_path / "out"
     out.mkdir()

@@ -10,6 +10,7 @@ import pytest
 from engine.config.run_config import RunConfig
 from engine.parallel.data.optimizer import learning_rate
 from tests.support.trainers.environments import asked, require
+from tests.support.trainers.results import noted
 from workbench.export.targets import find_target
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -39,3 +40,4 @@ def test_each_step_has_the_same_rate(name: str) -> None:
         assert theirs[RISE:] == pytest.approx(ours[RISE:]), config.train
         assert theirs[behind:RISE] == pytest.approx(ours[: RISE - behind]), config.train
         assert all(rate == 0 for rate in theirs[:behind])
+    noted(name, "rates", f"{len(SCHEDULES)} schedules", f"{STEPS} steps of each have our learning rate")

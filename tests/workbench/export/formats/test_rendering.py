@@ -104,14 +104,16 @@ def test_losses_are_in_the_readme_and_the_provenance(name: str, tmp_path: Path) 
 
 
 def test_what_is_tried_is_in_the_results() -> None:
-    """No export claims a check that was not made with that version."""
-    from tests.support.trainers.environments import OF_FORMAT, PACKAGES, UNPACKED
-    from tests.support.trainers.results import rows
+    """No export claims a check that was not made with that version, and no result is of another one."""
+    from tests.support.trainers.results import OURS, packages_of, rows
 
     written: dict[tuple[str, str], set[str]] = {}
-    for row in rows():
-        written.setdefault((row[0], row[1]), set()).add(row[2])
+    for name, level, what, _, packages, _, commit, _ in rows():
+        written.setdefault((name, level), set()).add(what)
+        assert packages == (OURS if level == "round trip" else packages_of(name)), (name, level, what)
+        assert commit != "unknown", (name, level, what)
     for name in PUBLIC:
+        assert (name, "round trip") in written
         form = find_target(name).format
         assert form is not None
         for level in ("parsed", "trained"):
@@ -121,8 +123,7 @@ def test_what_is_tried_is_in_the_results() -> None:
         )
         if form.tried["parsed"] != "no":
             package, version = form.tried["parsed"].removeprefix("by ").split()
-            place = OF_FORMAT[name]
-            assert f"{package}=={version}" in [*PACKAGES[place], *UNPACKED.get(place, ())]
+            assert f"{package}=={version}" in packages_of(name).split(", ")
 
 
 def test_a_run_of_another_trainer_is_refused(tmp_path: Path) -> None:
