@@ -16,6 +16,7 @@ from torch import Tensor
 from engine.comm.channel import Group
 from engine.compression.interface import (
     Content,
+    LayerErrors,
     Link,
     Message,
     Method,
@@ -25,7 +26,7 @@ from engine.compression.interface import (
     Reduction,
     partition_of,
 )
-from engine.compression.randomness import Draws
+from engine.compression.randomness import RandomStreams
 from engine.config.compression import Settings
 from engine.config.methods.compression_methods import METHODS, Value
 from profilers import torch_private
@@ -58,7 +59,7 @@ class GradientCompressor:
         one_way: bool = False,
     ) -> None:
         self._link, self._settings, self._step, self._one_way = Link(group, device), settings, step, one_way
-        self._draws = Draws(seed, self._link.rank, step, device)
+        self._streams = RandomStreams(seed, self._link.rank, step, device)
         self._factors: dict[str, Tensor] = {}
         self._memories: dict[int, Tensor] = {}
         self._prepared: dict[int, _BucketMethod] = {}
@@ -79,7 +80,7 @@ class GradientCompressor:
         """
         for index, prepared in self._prepared.items():
             if prepared.method is not None and index in self._memories:
-                prepared.method.fold(self._memories[index])
+                prepared.method.merge_residual_into(self._memories[index])
         self._prepared.clear()
         self._settings = settings
 
@@ -128,7 +129,7 @@ class GradientCompressor:
         plain = self._send_plain(ranges, values, content.flat)
         started = next(plain, None)
         if prepared.method is not None and not is_early:
-            yield from prepared.method.exchange(values, content.flat, self._draws)
+            yield from prepared.method.exchange(values, content.flat, self._streams)
         if started is not None:
             yield started
             yield from plain
@@ -171,7 +172,7 @@ class GradientCompressor:
         build = _code(self._settings.method, METHODS[self._settings.method].build)
         method: Method = build(
             MethodInput(
-                self._link, self._settings, content, partition, self._draws, self._factors, self._one_way
+                self._link, self._settings, content, partition, self._streams, self._factors, self._one_way
             )
         )
         return method
@@ -202,14 +203,12 @@ class GradientCompressor:
             torch_private.foreach_copy_(views, together.split([len(view) for view in views]))
 
 
-def errors_of(
+def layer_errors(
     gradient: Tensor, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
 ) -> list[float]:
-    """The Frobenius norm of what each value would lose of a layer's flat fp32 ``gradient`` [n] of ``shape``."""
-    errors: list[float] = _code(settings.method, METHODS[settings.method].errors)(
-        gradient, shape, settings, values
-    )
-    return errors
+    """What each value would lose of a layer, by its method's ``LayerErrors``."""
+    errors: LayerErrors = _code(settings.method, METHODS[settings.method].errors)
+    return errors(gradient, shape, settings, values)
 
 
 def _code(method: str, name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.comm import gloo_exchange
 from engine.comm.channel import Group, Waitable, all_gather_single
-from engine.compression.randomness import Draws
+from engine.compression.randomness import RandomStreams
 from engine.config.compression import Settings
 from engine.config.methods.compression_methods import METHODS, Parameter, Value
 from profilers import torch_private
@@ -87,7 +87,7 @@ class Method(Protocol):
     those that carry something to the next step say what, and what becomes of it.
     """
 
-    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+    def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """Average the runs of ``values`` into those of ``flat`` (both fp32 [n]; they may be the same tensor).
 
         What this rank did not send stays in ``values``, if it is not ``flat``.
@@ -100,9 +100,18 @@ class Method(Protocol):
         """What it carries to the next step: nothing."""
         return []
 
-    def fold(self, memory: Tensor) -> None:
-        """Before it is given up: add what it keeps of this rank's errors to ``memory``, like ``flat``."""
+    def merge_residual_into(self, memory: Tensor) -> None:
+        """Before it is given up: add what it keeps of this rank's errors to the error ``memory``, like ``flat``."""
         return None
+
+
+class LayerErrors(Protocol):
+    """What a method that plans choose values for has besides, under the name that its entry gives."""
+
+    def __call__(
+        self, gradient: Tensor, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
+    ) -> list[float]:
+        """The Frobenius norm of what each value would lose of a layer's flat fp32 ``gradient`` [n] of ``shape``."""
 
 
 _AS_ASKED = "left alone as asked"
@@ -241,6 +250,6 @@ class MethodInput:
     settings: Settings
     content: Content
     partition: Partition
-    draws: Draws
+    streams: RandomStreams
     factors: dict[str, Tensor]
     one_way: bool

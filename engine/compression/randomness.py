@@ -16,8 +16,10 @@ _SHARED = 0
 _FIXED_SEED = 2210_17357
 
 
-class Draws:
-    """A fresh generator for each step and bucket, seeded from ``train.seed``; ``step`` tells the running step."""
+class RandomStreams:
+    """Generators that are made afresh for each step and bucket, seeded from ``train.seed``; ``step`` tells the running
+    step.
+    """
 
     def __init__(self, seed: int, rank: int, step: Callable[[], int], device: torch.device) -> None:
         self._seed, self._rank, self._step, self._device = seed, rank, step, device

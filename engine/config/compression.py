@@ -105,6 +105,6 @@ def settings_with(config: Compression, plan: Plan) -> Settings:
 def candidates(settings: Settings) -> list[Value]:
     """The values that a plan chooses from for each layer; the usual one is among them."""
     method = METHODS[settings.method]
-    assert method.level is not None, f"{settings.method} has no value to plan"
+    assert method.layer_value is not None, f"{settings.method} has no value to plan"
     assert settings.value is not None, f"{settings.method} has no usual value"
-    return method.level.candidates(settings.value)
+    return method.layer_value.candidates(settings.value)

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from engine.compression.randomness import Draws
+from engine.compression.randomness import RandomStreams
 from engine.footprint.activations import SLOTS, count_sampled_rows
 from engine.model.axes import Matrix
 from engine.model.linear import weight_gradient
@@ -81,8 +81,8 @@ class RowSampler:
 
     def generator(self, index: int, device: torch.device) -> torch.Generator:
         """The same when a step is done again."""
-        draws = Draws(self._seed, self._rank, lambda: self._step, device)
-        return draws.own(index, self._micro_batch)
+        streams = RandomStreams(self._seed, self._rank, lambda: self._step, device)
+        return streams.own(index, self._micro_batch)
 
 
 class SampledProducts:

@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.checkpoint.resume import ResumePoint
 from engine.comm.context import RankContext
 from engine.comm.store import RankStore
-from engine.compression.compressor import errors_of
+from engine.compression.compressor import layer_errors
 from engine.compression.interface import Content, Part
 from engine.compression.plan_table import Row, choose_values, means, share_of
 from engine.compression.randomness import sum_of_squares
@@ -136,7 +136,7 @@ class Planner:
             zip(slices, gradient.split([s.count for s in slices]), strict=True)
         ):
             coded = [at for at, alone in enumerate(price.alone) if not alone[place]]
-            lost = errors_of(own, one.shape, settings, [values[at] for at in coded]) if coded else []
+            lost = layer_errors(own, one.shape, settings, [values[at] for at in coded]) if coded else []
             squares[coded] += np.square(lost)
         energy, magnitude = float(sum_of_squares(gradient)), float(torch.linalg.vector_norm(gradient, 1))
         return share_of(squares.tolist(), price.bytes, energy, magnitude, part.copies)

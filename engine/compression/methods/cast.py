@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.compression.interface import Message, Method, MethodInput, Reduction
-from engine.compression.randomness import Draws, ranges_of
+from engine.compression.randomness import RandomStreams, ranges_of
 
 
 class Cast(Method):
@@ -16,7 +16,7 @@ class Cast(Method):
         self._link, self._runs = given.link, given.partition.runs
         self._narrow = given.content.flat.new_empty(sum(run.count for run in self._runs), dtype=dtype)
 
-    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+    def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """Average through a narrow copy."""
         parts = self._narrow.split([run.count for run in self._runs])
         for run, narrow in zip(self._runs, parts, strict=True):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.compression.interface import Message, Method, MethodInput, MethodState, Part, Reduction, matrices
-from engine.compression.randomness import Draws, fixed_generator, sum_of_squares
+from engine.compression.randomness import RandomStreams, fixed_generator, sum_of_squares
 from engine.config.compression import Settings
 from engine.config.methods.compression_methods import Value
 
@@ -48,10 +48,10 @@ class PowerSgd(Method):
         self._q = flat.new_zeros(sum(b * m * r for (b, _, m), (_, r) in zip(shapes, asked, strict=True)))
         self._all = list(self._slice_factors(asked))
         for one in self._all:
-            _begin(one.q, one.part.name, given.draws, known.get(one.part.name))
+            _begin(one.q, one.part.name, given.streams, known.get(one.part.name))
             known[one.part.name] = one.q
 
-    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+    def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """One message of all P, one of all Q."""
         for one in self._all:
             torch.matmul(one.view_matrices(values), one.q.mT, out=one.p)
@@ -87,14 +87,14 @@ class PowerSgd(Method):
             yield _Factors(part, shape, p, q)
 
 
-def _begin(q: Tensor, name: str, draws: Draws, earlier: Tensor | None) -> None:
+def _begin(q: Tensor, name: str, streams: RandomStreams, earlier: Tensor | None) -> None:
     """Normal numbers; the rows of an earlier Q, of another rank maybe, in their place.
 
     Nothing on the meta device, where only sizes are asked for.
     """
     if q.is_meta:
         return
-    generator = draws.once(zlib.crc32(name.encode()))
+    generator = streams.once(zlib.crc32(name.encode()))
     q.copy_(torch.randn(q.shape, generator=generator, device=q.device))
     if earlier is not None and (len(earlier), earlier.shape[2]) == (len(q), q.shape[2]):
         kept = min(earlier.shape[1], q.shape[1])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.compression.interface import Message, Method, MethodInput, MethodState, Partition, Reduction, Run
 from engine.compression.methods.row_codec import Integers, RowCodec, Signs
-from engine.compression.randomness import BLOCK_VALUES, Draws, fixed_generator, sum_of_squares
+from engine.compression.randomness import BLOCK_VALUES, RandomStreams, fixed_generator, sum_of_squares
 from engine.config.compression import Settings
 from engine.config.methods.compression_methods import Value
 
@@ -50,9 +50,9 @@ class QuantizedReduceScatter(Method):
         self._sent = content.flat.new_zeros(sum(self._sizes), dtype=torch.uint8)
         self._received = self._sent.new_empty(link.size * self._sizes[link.rank])
 
-    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+    def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """One message to each rank."""
-        noise = self._noise(flat, draws)
+        noise = self._noise(flat, streams)
         for stretches, messages in zip(self._stretches, self._sent.split(self._sizes), strict=True):
             for one in stretches:
                 one.codec.encode(values[one.start : one.stop], one.message(messages), noise)
@@ -76,7 +76,7 @@ class QuantizedReduceScatter(Method):
                 yield _Stretch(start, stop, codec, place)
                 place += codec.size(stop - start)
 
-    def _noise(self, like: Tensor, draws: Draws) -> Tensor | None:
+    def _noise(self, like: Tensor, streams: RandomStreams) -> Tensor | None:
         """One block for all blocks: each value is rounded without bias, if not on its own."""
         if not self._noisy:
             return None
@@ -87,7 +87,7 @@ class QuantizedReduceScatter(Method):
             if like.device.type == "cpu"
             else longest
         )
-        return torch.rand(count, generator=draws.own(self._index), device=like.device)
+        return torch.rand(count, generator=streams.own(self._index), device=like.device)
 
 
 def _bytes(stretches: list[_Stretch]) -> int:
@@ -139,9 +139,9 @@ class QuantizedAllReduce(Method):
         #: The sum, in which the second coding's errors stay.
         self._mean = content.flat.new_zeros(last.first + last.each)
 
-    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+    def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """All runs share both messages."""
-        noise = self._noise(flat, draws)
+        noise = self._noise(flat, streams)
         for rank, message in enumerate(self._sent):
             for one, (start, stop) in self._shares_of_rank(rank):
                 one.codec.encode(values[start:stop], one.message(message, stop - start), noise)
@@ -160,7 +160,7 @@ class QuantizedAllReduce(Method):
         """What was left out of this rank's shares of averages, by parameter."""
         return [kept for one in self._shares for kept in self._share_states(one)] if self._keeps else []
 
-    def fold(self, memory: Tensor) -> None:
+    def merge_residual_into(self, memory: Tensor) -> None:
         """An error of the average is as many times as large in one rank's gradient as there are ranks."""
         for one, (start, stop) in self._shares_of_rank(self._link.rank):
             memory[start:stop].add_(self._mean_of(one, start, stop), alpha=self._link.size)
@@ -175,13 +175,13 @@ class QuantizedAllReduce(Method):
                 one.codec.decode(one.message(message, stop - start), mean, share=1 / self._link.size)
             one.codec.encode(mean, one.message(self._average, stop - start), noise)
 
-    def _noise(self, like: Tensor, draws: Draws) -> Tensor | None:
+    def _noise(self, like: Tensor, streams: RandomStreams) -> Tensor | None:
         """One block for all blocks and both codings: each value is rounded without bias, if not on its own."""
         if not self._noisy:
             return None
         count = BLOCK_VALUES if like.device.type == "cpu" else max(one.each for one in self._shares)
         longest = max(count, *(one.codec.length for one in self._shares))
-        return torch.rand(longest, generator=draws.own(self._index), device=like.device)
+        return torch.rand(longest, generator=streams.own(self._index), device=like.device)
 
     def _shares_of_rank(self, rank: int) -> Iterator[tuple[_Shares, tuple[int, int]]]:
         return ((one, one.share_range(rank)) for one in self._shares)

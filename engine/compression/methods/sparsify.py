@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.compression.interface import Message, Method, MethodInput, Reduction
-from engine.compression.randomness import Draws, ranges_of, sum_of_squares
+from engine.compression.randomness import RandomStreams, ranges_of, sum_of_squares
 from engine.config.compression import Settings
 from engine.config.methods.compression_methods import Value
 
@@ -32,9 +32,9 @@ class TopK(Method):
         self._message = given.content.flat.new_empty(2 * sum(self._counts), dtype=torch.int32)
         self._everyone = self._message.new_empty(given.link.size * len(self._message))
 
-    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+    def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """Sum the ranks' selected values in the order of ranks."""
-        generator = draws.own(self._index)
+        generator = streams.own(self._index)
         for run, (chosen, places) in zip(self._runs, self._split(self._message), strict=True):
             part = values[run.start : run.stop]
             places.copy_(largest(part, len(places), generator))
@@ -115,9 +115,9 @@ class RandomK(Method):
             for k, run in zip(self._counts, self._runs, strict=True)
         ]
 
-    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+    def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """One all-reduce."""
-        places = self._places(draws.shared(self._index))
+        places = self._places(streams.shared(self._index))
         parts = self._message.split(self._counts)
         for run, chosen, at in zip(self._runs, parts, places, strict=True):
             torch.index_select(values[run.start : run.stop], 0, at, out=chosen)

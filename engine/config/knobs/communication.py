@@ -124,7 +124,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         trade="fewer bytes, more is left for later steps",
     ),
     "compression.rank": KnobFacts(
-        "PowerSGD rank",
+        "Compression rank",
         "rank",
         named_anyway=True,
         acts=rules.method_has_field("compression.rank"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 #: A ratio, a number of bits or a rank; None leaves a part alone.
@@ -43,14 +43,30 @@ class Traffic(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Level:
-    """A value that parameters can have of their own and a plan can choose: what it is ``called``, what is wrong with
-    one ("" if nothing is), and which others a plan tries around the ``usual`` one.
+class LayerValue:
+    """A value that parameters can have of their own and a plan can choose: its ``unit``, what is wrong with one ("" if
+    nothing is), and which others a plan tries around the usual one.
     """
 
-    called: str
+    unit: str
     problem: Callable[[float], str]
     candidates: Callable[[float], list[Value]]
+
+
+@dataclass(frozen=True)
+class TorchHook:
+    """The hook of DistributedDataParallel with which torch itself does the same: ``name`` in ``module`` of
+    ``torch.distributed.algorithms.ddp_comm_hooks``.
+
+    ``state`` is the Python expression that it is registered with; fields of the section ``compression`` stand in it in
+    braces, of which ``{start_step}`` is at least ``earliest_start``. With ``gpu_only`` torch refuses it on CPUs.
+    """
+
+    module: str
+    name: str
+    state: str = "dist.group.WORLD"
+    earliest_start: int = 0
+    gpu_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,15 +74,16 @@ class CompressionMethod:
     """Facts about a method.
 
     ``paper`` is its arXiv number, if it has one. ``module`` has its code: ``build`` there makes the ``Method`` of a
-    bucket (``engine/compression/interface.py``), and ``errors`` tells what each value would lose of a gradient, as
-    ``engine.compression.compressor.errors_of``; without a name no plan chooses values.
+    bucket, and ``errors`` is a ``LayerErrors`` that tells what each value would lose of a gradient (both are in
+    ``engine/compression/interface.py``); without such a name no plan chooses values.
     ``value`` is the field of the section ``compression`` that holds its usual value, or that value itself. Further
     ``fields`` of the section act with it. ``feeds_back``: what was not sent is added to the next gradient unless the
     configuration says otherwise. ``one_way``: values can go to the rank alone that needs them, as ZeRO asks for; what
     does so keeps nothing from step to step. ``sent`` bytes a value count as those of a ring all-reduce. ``held`` bytes
     are those of its messages on a rank; under ZeRO they are not asked for: a rank holds what it sends, and as much
     that comes in. ``why_uncompressed`` says why a parameter is sent as it is ("" if not). ``offered`` methods are in
-    the space of a study that names none, ``compared`` ones beside a prediction.
+    the space of a study that names none, ``compared`` ones beside a prediction. ``elsewhere`` is what other trainers
+    call it, by the name of their export target.
     """
 
     paper: str
@@ -75,7 +92,7 @@ class CompressionMethod:
     value: str | int
     sent: Callable[[Traffic], float]
     held: Callable[[Traffic], float]
-    level: Level | None = None
+    layer_value: LayerValue | None = None
     errors: str = ""
     fields: tuple[str, ...] = ()
     feeds_back: bool = True
@@ -83,6 +100,8 @@ class CompressionMethod:
     why_uncompressed: Callable[[Parameter], str] = lambda parameter: ""
     offered: bool = False
     compared: bool = False
+    torch_hook: TorchHook | None = None
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, field: str) -> bool:
         """Whether a field of the section ``compression`` acts with it."""
@@ -90,7 +109,7 @@ class CompressionMethod:
 
     def __post_init__(self) -> None:
         """A plan needs to know what it can choose, and what it costs."""
-        assert not self.errors or self.level is not None, f"{self.build} has errors of no level"
+        assert not self.errors or self.layer_value is not None, f"{self.build} has errors of no value"
 
 
 def _bounds_around(usual: float) -> tuple[int, int]:
@@ -128,9 +147,9 @@ def _bits_problem(value: float) -> str:
     return "" if legal else f"legal: {MIN_BITS} to {MAX_BITS}"
 
 
-RATIO = Level("a ratio", _ratio_problem, _ratios)
-RANK = Level("a rank", _rank_problem, _ranks)
-BITS = Level("a number of bits", _bits_problem, _bits)
+RATIO = LayerValue("a ratio", _ratio_problem, _ratios)
+RANK = LayerValue("a rank", _rank_problem, _ranks)
+BITS = LayerValue("a number of bits", _bits_problem, _bits)
 
 
 def _too_few_to_select(parameter: Parameter) -> str:
@@ -156,18 +175,24 @@ def _no_factors(parameter: Parameter) -> str:
     return ""
 
 
-def coded_bytes(traffic: Traffic) -> float:
+def bytes_per_value(traffic: Traffic) -> float:
     """Of one value with its share of a scale."""
     return traffic.value / 8 + FP32_BYTES / traffic.bucket_values
 
 
 def _two_ways(traffic: Traffic) -> float:
     """To all and from all; a share of the average, and what was left out of it."""
-    coded = coded_bytes(traffic)
+    coded = bytes_per_value(traffic)
     return 2 * coded + (coded + FP32_BYTES) / traffic.ranks
 
 
-def _cast(name: str, offered: bool = False, compared: bool = False) -> CompressionMethod:
+def _cast(
+    name: str,
+    elsewhere: Mapping[str, str],
+    gpu_only: bool = False,
+    offered: bool = False,
+    compared: bool = False,
+) -> CompressionMethod:
     return CompressionMethod(
         "",
         "engine.compression.methods.cast",
@@ -178,6 +203,8 @@ def _cast(name: str, offered: bool = False, compared: bool = False) -> Compressi
         feeds_back=False,
         offered=offered,
         compared=compared,
+        torch_hook=TorchHook("default_hooks", f"{name}_compress_hook", gpu_only=gpu_only),
+        elsewhere=elsewhere,
     )
 
 
@@ -187,9 +214,9 @@ def _integers(bits: int, compared: bool = False) -> CompressionMethod:
         "engine.compression.methods.quantize",
         "integers",
         value=bits,
-        sent=coded_bytes,
+        sent=bytes_per_value,
         held=_two_ways,
-        level=BITS,
+        layer_value=BITS,
         errors="rounding_errors",
         fields=("bucket_values", "stochastic"),
         one_way=True,
@@ -205,8 +232,13 @@ def _factor_bytes(traffic: Traffic) -> float:
 
 #: By the names that configurations use, beside "none".
 METHODS: dict[str, CompressionMethod] = {
-    "fp16": _cast("fp16", offered=True),
-    "bf16": _cast("bf16", compared=True),
+    "fp16": _cast("fp16", {"deepspeed": "fp16"}, offered=True),
+    "bf16": _cast(
+        "bf16",
+        {"deepspeed": "bf16", "megatron": "--grad-reduce-in-bf16"},
+        gpu_only=True,
+        compared=True,
+    ),
     "int8": _integers(8, compared=True),
     "int4": _integers(4),
     "topk": CompressionMethod(
@@ -217,7 +249,7 @@ METHODS: dict[str, CompressionMethod] = {
         # A gather sends (n - 1) payloads of a value and a place, a ring all-reduce 2 (n - 1) / n of its bytes.
         sent=lambda traffic: 2 * FP32_BYTES * traffic.value * traffic.ranks / 2,
         held=lambda traffic: 2 * FP32_BYTES * traffic.value * (1 + traffic.ranks),
-        level=RATIO,
+        layer_value=RATIO,
         errors="top_k_errors",
         why_uncompressed=_too_few_to_select,
         offered=True,
@@ -231,7 +263,7 @@ METHODS: dict[str, CompressionMethod] = {
         value="ratio",
         sent=lambda traffic: FP32_BYTES * traffic.value,
         held=lambda traffic: (FP32_BYTES + 2 * FLOAT64_BYTES) * traffic.value,
-        level=RATIO,
+        layer_value=RATIO,
         errors="random_k_errors",
         feeds_back=False,
         why_uncompressed=_too_few_to_select,
@@ -243,18 +275,26 @@ METHODS: dict[str, CompressionMethod] = {
         value="rank",
         sent=_factor_bytes,
         held=_factor_bytes,
-        level=RANK,
+        layer_value=RANK,
         errors="low_rank_errors",
         why_uncompressed=_no_factors,
         offered=True,
         compared=True,
+        torch_hook=TorchHook(
+            "powerSGD_hook",
+            "powerSGD_hook",
+            "powerSGD_hook.PowerSGDState(\n        dist.group.WORLD, matrix_approximation_rank={rank}, "
+            "start_powerSGD_iter={start_step},\n        use_error_feedback={error_feedback},\n    )",
+            # It wants a few steps of whole gradients first, with error feedback at least two.
+            earliest_start=2,
+        ),
     ),
     "sign": CompressionMethod(
         "1802.04434",
         "engine.compression.methods.quantize",
         "signs",
         value=1,
-        sent=coded_bytes,
+        sent=bytes_per_value,
         held=_two_ways,
         fields=("bucket_values",),
         why_uncompressed=_too_few_for_a_scale,
@@ -266,6 +306,11 @@ METHODS: dict[str, CompressionMethod] = {
 def names() -> tuple[str, ...]:
     """All that ``compression.method`` can be."""
     return ("none", *METHODS)
+
+
+def methods_elsewhere(target: str) -> dict[str, str]:
+    """Methods that the trainer of an export target has, by what it calls them."""
+    return {method.elsewhere[target]: name for name, method in METHODS.items() if target in method.elsewhere}
 
 
 def planned_methods() -> tuple[str, ...]:

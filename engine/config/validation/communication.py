@@ -38,17 +38,17 @@ def compression_problems(config: RunConfig) -> Iterator[LayoutError]:
             f"needs zero_stage 0 (whole gradient buckets); set one of the two, or method to {' or '.join(one_way())}",
         )
     for glob, value in config.compression.layers.items():
-        level = METHODS[method].level
+        layer_value = METHODS[method].layer_value
         if value == "none":
             continue
-        if level is None:
+        if layer_value is None:
             remedy = f'{method} has no value for parameters; give "none", or leave it out'
             yield LayoutError(f"compression.layers.{glob}", value, remedy)
-        elif problem := level.problem(value):
+        elif problem := layer_value.problem(value):
             yield LayoutError(
-                f"compression.layers.{glob}", value, f"is {level.called} with {method}; {problem}"
+                f"compression.layers.{glob}", value, f"is {layer_value.unit} with {method}; {problem}"
             )
-    if METHODS[method].level is RANK and is_decoder(config.model):
+    if METHODS[method].layer_value is RANK and is_decoder(config.model):
         yield from _rank_problem(config, resolve(config.model))
 
 

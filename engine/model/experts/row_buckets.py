@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from engine.compression.randomness import Draws
+from engine.compression.randomness import RandomStreams
 from engine.config.formulas.expert_rows import bucket_count
 from engine.model.linear import apply
 
@@ -60,7 +60,7 @@ def directions(width: int, seed: int) -> Tensor:
     """Rows of random rotations, fp32 [HASHES * WIDTH, width]: those of one hash stand at right angles. All ranks have
     the same of a seed.
     """
-    generator = Draws(seed, 0, lambda: 0, torch.device("cpu")).once(_DRAWN)
+    generator = RandomStreams(seed, 0, lambda: 0, torch.device("cpu")).once(_DRAWN)
     drawn = torch.randn(HASHES, width, min(WIDTH, width), generator=generator)
     found: Tensor = torch.linalg.qr(drawn)[0].transpose(1, 2)
     return found.repeat(1, -(-WIDTH // found.shape[1]), 1)[:, :WIDTH].flatten(0, 1)

@@ -31,7 +31,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("index", {}, "MixedDevicesError: aten.index.Tensor takes tensors on the CPU and on CUDA"),
     ("total", {}, "MixedDevicesError: aten.add_.Tensor takes tensors on the CPU and on CUDA"),
     (
-        "draws",
+        "random_streams",
         {"parallel.dp": 2, "compression.method": "randomk"},
         "MixedDevicesError: .* a generator on cpu",
     ),

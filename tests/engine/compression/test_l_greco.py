@@ -12,12 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.compression.compressor import errors_of
+from engine.compression.compressor import layer_errors
 from engine.compression.l_greco import Layer, choose
 from engine.compression.methods.row_codec import Integers, RowCodec, pack, unpack
 from engine.compression.methods.sparsify import largest
 from engine.compression.plan_table import choose_values, share_of
-from engine.compression.randomness import Draws
+from engine.compression.randomness import RandomStreams
 from engine.config.compression import Plan, Settings, candidates, settings_with
 from engine.config.methods.compression_methods import Value
 from engine.config.sections import Compression
@@ -141,7 +141,7 @@ def spread(count: int, seed: int = 0) -> torch.Tensor:
 def test_the_error_of_top_k_is_that_of_the_compressor_and_never_less() -> None:
     gradient = spread(100_000)
     values: list[Value] = [0.001, 0.01, 0.1, 0.5, 1.0]
-    told = errors_of(gradient, (100_000,), Settings("topk", 0.01), values)
+    told = layer_errors(gradient, (100_000,), Settings("topk", 0.01), values)
     for value, error in zip(values, told, strict=True):
         rest = gradient.clone()
         rest[largest(gradient, int(float(value or 0) * 100_000), torch.Generator().manual_seed(0))] = 0.0
@@ -152,7 +152,7 @@ def test_the_error_of_top_k_is_that_of_the_compressor_and_never_less() -> None:
 def test_the_error_of_top_k_is_zero_where_nothing_is_left() -> None:
     sparse = torch.zeros(1_000)
     sparse[::100] = 3.0
-    assert errors_of(sparse, (1_000,), Settings("topk", 0.01), [0.005, 0.01]) == pytest.approx(
+    assert layer_errors(sparse, (1_000,), Settings("topk", 0.01), [0.005, 0.01]) == pytest.approx(
         [math.sqrt(45), 0]
     )
 
@@ -163,7 +163,7 @@ def test_the_error_of_low_rank_is_what_singular_values_leave(shape: tuple[int, .
     rows, columns = shape[-2:]
     thin = torch.randn(*shape[:-1], 40, generator=generator) * torch.logspace(0, -3, 40)
     x = thin @ torch.randn(*shape[:-2], 40, columns, generator=generator)
-    told = errors_of(x.flatten(), shape, Settings("powersgd", 4), [2, 4, 8])
+    told = layer_errors(x.flatten(), shape, Settings("powersgd", 4), [2, 4, 8])
     singular = torch.linalg.svdvals(x.double()).square().reshape(-1, min(rows, columns))
     exact = [math.sqrt(float(singular[:, rank:].sum())) for rank in (2, 4, 8)]
     assert told == pytest.approx(exact, rel=0.02)
@@ -174,10 +174,12 @@ def test_the_error_of_low_rank_is_what_singular_values_leave(shape: tuple[int, .
 def test_the_error_of_quantisers_is_that_of_the_codec(stochastic: bool) -> None:
     gradient = spread(10_000)
     settings_ = Settings("int4", 4, stochastic=stochastic, bucket_values=128)
-    told = errors_of(gradient, (10_000,), settings_, [2, 4, 8])
+    told = layer_errors(gradient, (10_000,), settings_, [2, 4, 8])
     for bits, error in zip((2, 4, 8), told, strict=True):
         rest, codec = gradient.clone(), RowCodec(Integers(bits), 128)
-        noise = torch.rand(1 << 16, generator=Draws(0, 0, lambda: 0, CPU).own(0)) if stochastic else None
+        noise = (
+            torch.rand(1 << 16, generator=RandomStreams(0, 0, lambda: 0, CPU).own(0)) if stochastic else None
+        )
         codec.encode(rest, torch.empty(codec.size(10_000), dtype=torch.uint8), noise)
         assert error == pytest.approx(float(rest.norm()), rel=0.05 if stochastic else 1e-6)
 

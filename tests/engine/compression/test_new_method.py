@@ -1,10 +1,11 @@
 """A compression method is one entry and one file: a made-up one is legal, offered, on the form, counted, predicted,
-planned by layer and trained.
+planned by layer, trained and exported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.compression.compressor import errors_of
+from engine.compression.compressor import layer_errors
 from engine.compression.interface import Message, Method, MethodInput, MethodState, Reduction
-from engine.compression.randomness import Draws
+from engine.compression.randomness import RandomStreams
 from engine.config.compression import Settings, candidates, keeps_errors, settings_of, usual_value
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import acts
-from engine.config.methods.compression_methods import BITS, METHODS, CompressionMethod, Parameter, Value
+from engine.config.methods.compression_methods import (
+    BITS,
+    METHODS,
+    CompressionMethod,
+    Parameter,
+    TorchHook,
+    Value,
+)
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
 from engine.footprint.footprint import largest
@@ -31,6 +39,11 @@ from tests.support.ranks import on_ranks
 from tests.support.runs import small
 from tuning.predict.model.cases import reduce_bytes
 from tuning.space.knobs import offered_space
+from workbench.export.formats.deepspeed import DEEPSPEED
+from workbench.export.formats.hf import HF
+from workbench.export.formats.megatron import MEGATRON
+from workbench.export.mapping import hooks
+from workbench.export.mapping.rows import Format
 from workbench.pages.widgets.forms import field
 
 NAME = "double"
@@ -45,7 +58,7 @@ class Double:
         count = sum(run.count for run in self._runs)
         self._wide = given.content.flat.new_empty(count, dtype=torch.float64)
 
-    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+    def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         parts = self._wide.split([run.count for run in self._runs])
         for run, wide in zip(self._runs, parts, strict=True):
             wide.copy_(values[run.start : run.stop] / self._link.size)
@@ -61,7 +74,7 @@ class Double:
     def state(self) -> list[MethodState]:
         return []
 
-    def fold(self, memory: Tensor) -> None:
+    def merge_residual_into(self, memory: Tensor) -> None:
         pass
 
 
@@ -86,12 +99,16 @@ ENTRY = CompressionMethod(
     value=4,
     sent=lambda traffic: 8.0,
     held=lambda traffic: 8.0,
-    level=BITS,
+    layer_value=BITS,
     errors="no_errors",
     fields=("bucket_values",),
     feeds_back=False,
     why_uncompressed=_vectors,
     offered=True,
+    torch_hook=TorchHook(
+        "default_hooks", "allreduce_hook", "given({bucket_values}, {start_step}, {error_feedback})", 3
+    ),
+    elsewhere={"deepspeed": "fp64", "megatron": "--grad-reduce-in-fp64"},
 )
 
 
@@ -141,7 +158,7 @@ def test_a_plan_chooses_among_its_values() -> None:
     settings = settings_of(compression)
     assert (usual_value(compression), keeps_errors(NAME, None)) == (4, False)
     assert candidates(settings) == [2, 3, 4, 5, 6, 7, 8]
-    assert errors_of(torch.ones(4), (2, 2), settings, [2, 4]) == [0.0, 0.0]
+    assert layer_errors(torch.ones(4), (2, 2), settings, [2, 4]) == [0.0, 0.0]
 
 
 def trained(rank: int, folder: Path, method: str) -> None:
@@ -166,6 +183,37 @@ def test_it_trains_as_without_compression_and_its_bytes_are_seen(tmp_path: Path)
     assert losses[NAME] == pytest.approx(losses["none"], abs=1e-6)
     assert 1.9 < sent[NAME] / sent["none"] < 2, "all but the vectors are sent in fp64"
     assert set(uncompressed_parameters(records).values()) == {"only matrices are doubled"}
+
+
+@pytest.mark.usefixtures("made_up")
+def test_it_is_exported_as_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = config(compression__start_step=1, compression__bucket_values=64)
+    written = hooks.files(asked, HF.losses(asked))["gradient_hook.py"]
+    assert (
+        "state = given(64, 3, False)\n    ddp.register_comm_hook(state, default_hooks.allreduce_hook)"
+        in written
+    )
+    monkeypatch.setitem(METHODS, NAME, replace(ENTRY, torch_hook=None))
+    written = hooks.files(asked, HF.losses(asked))["gradient_hook.py"]
+    assert f'NotImplementedError("{NAME} is not part of torch' in written
+
+
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize(
+    ("form", "asked", "key", "value"),
+    [
+        (DEEPSPEED, {}, "communication_data_type", "fp64"),
+        (MEGATRON, {"precision": "bf16"}, "--grad-reduce-in-fp64", True),
+    ],
+)
+def test_other_trainers_that_have_it_are_told_by_their_name(
+    form: Format, asked: dict[str, Any], key: str, value: object
+) -> None:
+    document = form.make_document(config(**asked))
+    assert document[key] == value
+    assert form.row("compression.method").read(document, 2) == {"compression.method": NAME}
+    lost = [loss.setting for loss in form.losses(config(**asked))]
+    assert "compression.method" not in lost
 
 
 @pytest.mark.parametrize("value", [None, 5, ["int8"], {"a": 1}])

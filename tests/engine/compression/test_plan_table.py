@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from engine.compression.compressor import errors_of
+from engine.compression.compressor import layer_errors
 from engine.compression.plan_table import choose_values, effects_of, share_of, table_of
 from engine.config.compression import Settings, candidates
 
@@ -18,7 +18,7 @@ BITS = candidates(INT4)
 def told(scale: float, seed: int, count: int = 65_536) -> tuple[list[float], float, float]:
     """A layer's squared errors, squares and magnitudes."""
     gradient = scale * torch.randn(count, generator=torch.Generator().manual_seed(seed))
-    errors = errors_of(gradient, (count,), INT4, BITS)
+    errors = layer_errors(gradient, (count,), INT4, BITS)
     return [one**2 for one in errors], float(gradient.square().sum()), float(gradient.abs().sum())
 
 

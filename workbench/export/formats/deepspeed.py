@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.config.errors import InputError
+from engine.config.methods.compression_methods import METHODS, methods_elsewhere
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import script_launch
 from workbench.export.mapping.losses import add_common_rows
@@ -17,7 +18,6 @@ from workbench.export.mapping.rows import Document, Format, Level, Row, Values, 
 
 _ZERO, _ADAM, _RISE = "zero_optimization.", "optimizer.params.", "scheduler.params."
 _TP, _CP = "tensor_parallel.autotp_size", "sequence_parallel_size"
-_SENT = ("fp16", "bf16")
 _BYTES, _MIB = 4, 2**20
 #: Parameters of the optimizers and schedules that DeepSpeed has by name.
 OPTIMIZERS = ("adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd",
@@ -191,8 +191,14 @@ def _bucket(document: Document, ranks: int) -> dict[str, Any]:
 
 
 def _read_compression(document: Document, ranks: int) -> dict[str, Any]:
-    method, whole = document.get("communication_data_type"), not document.get(f"{_ZERO}stage")
-    return {"compression.method": method} if method in _SENT and whole and ranks > 1 else {}
+    named = methods_elsewhere("deepspeed").get(str(document.get("communication_data_type")))
+    return {"compression.method": named} if named and not document.get(f"{_ZERO}stage") and ranks > 1 else {}
+
+
+def _sent_type(values: Values) -> str | None:
+    """What DeepSpeed calls the method, at the one stage at which it has one."""
+    method = METHODS.get(values.get("compression.method", "none"))
+    return None if method is None or _stage(values) else method.elsewhere.get("deepspeed")
 
 
 def _read_key(key: str, setting: str) -> Any:
@@ -227,13 +233,12 @@ ROWS = add_common_rows((
         can=lambda values: values["overlap.bucket_mb"] == 25
         or (_stage(values) == 1 and _elements(values) * _BYTES / _MIB == values["overlap.bucket_mb"])),
     Row("compression.method", Level.EQUIVALENT, ("communication_data_type",),
-        "fp16 and bf16, of stage 0, from the first step on; ZeRO++ has int4 of its own kind for stage 3",
+        f"{' and '.join(methods_elsewhere('deepspeed').values())}, of stage 0, from the first step on; "
+        "ZeRO++ has int4 of its own kind for stage 3",
         "export to hf, whose gradient_hook.py is for DistributedDataParallel",
-        write=lambda values: {"communication_data_type": values["compression.method"]}
-        if values.get("compression.method") in _SENT and not _stage(values) else {},
+        write=lambda values: {"communication_data_type": sent} if (sent := _sent_type(values)) else {},
         read=_read_compression,
-        can=lambda values: values["compression.method"] == "none"
-        or (values["compression.method"] in _SENT and not _stage(values))),
+        can=lambda values: values["compression.method"] == "none" or _sent_type(values) is not None),
     Row("compression.weights", Level.EQUIVALENT, (f"{_ZERO}zero_quantized_weights",), "ZeRO++, of stage 3 alone",
         write=lambda values: {f"{_ZERO}zero_quantized_weights": True}
         if values.get("compression.weights") == "int8" and _stage(values) == 3 else {},

@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from engine.config.layout import layers_of_stages
+from engine.config.methods.compression_methods import METHODS, methods_elsewhere
 from workbench.export.formats.megatron_arguments import RANKS, read, text
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import Launch, torchrun_command
@@ -151,6 +152,19 @@ def _dp(document: Document, ranks: int) -> dict[str, Any]:
 def _data_ranks(document: Document, ranks: int) -> int:
     """Those whose gradients are reduced: context-parallel ranks are among them."""
     return int(_dp(document, ranks)["parallel.dp"]) * int(document.get(_CP, 1))
+
+
+def _reduction_flag(values: Values) -> str | None:
+    """The flag of the method that gradients are reduced with; there are such flags beside bf16 weights alone."""
+    method = METHODS.get(values.get("compression.method", "none"))
+    return None if method is None or values["precision"] != "bf16" else method.elsewhere.get("megatron")
+
+
+def _read_compression(document: Document, ranks: int) -> dict[str, Any]:
+    if _data_ranks(document, ranks) == 1 or _stage_of(document, ranks)["parallel.zero_stage"]:
+        return {}
+    named = [name for flag, name in methods_elsewhere("megatron").items() if document.get(flag)]
+    return {"compression.method": named[0]} if named else {}
 
 
 def _elements(values: Values) -> int:
@@ -354,16 +368,12 @@ ROWS = add_common_rows((
     Row("schedule.chunks", Level.EXPRESSED, (_VIRTUAL, _LAYOUT), "of the interleaved schedule",
         can=lambda values: values["schedule.chunks"] == _chunks(values)),
     Row("schedule.stage_layers", Level.EXPRESSED, (_LAYOUT,), can=_arrive),
-    Row("compression.method", Level.EQUIVALENT, ("--grad-reduce-in-bf16",),
-        "bf16, beside bf16 weights, from the first step on",
+    Row("compression.method", Level.EQUIVALENT, tuple(methods_elsewhere("megatron")),
+        f"{' and '.join(methods_elsewhere('megatron').values())}, beside bf16 weights, from the first step on",
         "other methods have no key in Megatron-LM",
-        write=lambda values: {"--grad-reduce-in-bf16": True}
-        if values.get("compression.method") == "bf16" and values["precision"] == "bf16" else {},
-        read=lambda document, ranks: {"compression.method": "bf16"}
-        if document.get("--grad-reduce-in-bf16") and _data_ranks(document, ranks) > 1
-        and not _stage_of(document, ranks)["parallel.zero_stage"] else {},
-        can=lambda values: values["compression.method"] == "none"
-        or (values["compression.method"] == "bf16" and values["precision"] == "bf16")),
+        write=lambda values: {flag: True} if (flag := _reduction_flag(values)) else {},
+        read=_read_compression,
+        can=lambda values: values["compression.method"] == "none" or _reduction_flag(values) is not None),
     Row("overlap.bucket_mb", Level.EXPRESSED, ("--ddp-bucket-size", "--overlap-grad-reduce"), "in elements of 4 bytes",
         write=lambda values: {"--ddp-bucket-size": _elements(values), "--overlap-grad-reduce": True}
         if "overlap.bucket_mb" in values else {},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.config.compression import keeps_errors
 from engine.config.methods.compression_methods import METHODS
 from engine.config.run_config import RunConfig
 from engine.config.sections import Compression
@@ -14,31 +15,19 @@ from workbench.export.mapping.losses import GRADIENT_HOOK, OUTER_HOOK
 from workbench.export.mapping.rows import Loss
 
 _TORCH = '''\
-"""Compresses gradients to {method} before they are averaged, from step {start} on; call ``register(ddp)`` once.
+"""Compresses gradients with {method} before they are averaged, {since}; call ``register(ddp)`` once.
 
-``ddp`` is the model in torch.nn.parallel.DistributedDataParallel. The hook is torch's own.
+``ddp`` is the model in torch.nn.parallel.DistributedDataParallel. The hook is torch's own{devices}.
 """
 
 import torch.distributed as dist
-{imports}
+from torch.distributed.algorithms.ddp_comm_hooks import {module}
 
 
 def register(ddp):
-    {register}
+    state = {state}
+    ddp.register_comm_hook(state, {module}.{name})
 '''
-_CASTS = {
-    name: (
-        "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks",
-        f"ddp.register_comm_hook(dist.group.WORLD, default_hooks.{name}_compress_hook)",
-    )
-    for name in ("fp16", "bf16")
-}
-_POWERSGD = (
-    "from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook",
-    "state = powerSGD_hook.PowerSGDState(dist.group.WORLD, matrix_approximation_rank={rank},\n"
-    "                                        start_powerSGD_iter={start}, use_error_feedback={feedback})\n"
-    "    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)",
-)
 _OWN = '''\
 """Compresses gradients with {method} ({settings}); call ``register(ddp)`` once.
 
@@ -104,16 +93,22 @@ def files(config: RunConfig, losses: Sequence[Loss]) -> dict[str, str]:
 
 def _gradient(config: RunConfig) -> str:
     asked = config.compression
-    words = {"method": asked.method, "start": asked.start_step, "rank": asked.rank,
-             "feedback": asked.error_feedback is not False}  # fmt: skip
-    if asked.method in _CASTS:
-        imports, register = _CASTS[asked.method]
-        return _TORCH.format(imports=imports, register=register, **words)
-    if asked.method == "powersgd":
-        # torch's needs a few steps of whole gradients first, at least two with its default of error feedback.
-        words["start"] = max(2, asked.start_step)
-        return _TORCH.format(imports=_POWERSGD[0], register=_POWERSGD[1].format(**words), **words)
-    return _OWN.format(settings=_settings_text(asked) or "it has no settings", **words)
+    hook = METHODS[asked.method].torch_hook
+    if hook is None:
+        return _OWN.format(method=asked.method, settings=_settings_text(asked) or "it has no settings")
+    values = asked.model_dump() | {
+        "start_step": max(hook.earliest_start, asked.start_step),
+        "error_feedback": keeps_errors(asked.method, asked.error_feedback),
+    }
+    waits = "{start_step}" in hook.state
+    return _TORCH.format(
+        method=asked.method,
+        since=f"from step {values['start_step']} on" if waits else "from the first step on",
+        devices=", for GPUs alone" if hook.gpu_only else "",
+        module=hook.module,
+        name=hook.name,
+        state=hook.state.format(**values),
+    )
 
 
 def _settings_text(asked: Compression) -> str:

@@ -10,7 +10,7 @@ import torch
 from engine.compression.interface import Content, content_of, partition_of
 from engine.compression.methods.row_codec import Integers, RowCodec, Rows, Signs
 from engine.compression.methods.sparsify import SAMPLE, largest, sent_count
-from engine.compression.randomness import Draws
+from engine.compression.randomness import RandomStreams
 from engine.config.compression import Settings
 from engine.config.methods.compression_methods import Value
 
@@ -124,8 +124,8 @@ def test_top_k_sends_k_of_equal_values_as_well(value: float) -> None:
 
 def test_draws_are_the_same_again_and_differ_by_step_rank_and_bucket() -> None:
     def drawn(seed: int = 0, rank: int = 0, step: int = 0, index: int = 0, shared: bool = False) -> float:
-        draws = Draws(seed, rank, lambda: step, CPU)
-        return float(torch.rand(1, generator=draws.shared(index) if shared else draws.own(index)))
+        streams = RandomStreams(seed, rank, lambda: step, CPU)
+        return float(torch.rand(1, generator=streams.shared(index) if shared else streams.own(index)))
 
     assert drawn() == drawn()
     assert (

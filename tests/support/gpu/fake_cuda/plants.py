@@ -10,12 +10,12 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from engine.compression.randomness import Draws
+from engine.compression.randomness import RandomStreams
 from engine.model.copies import GpuPendingCopy, PinnedCopy
 from engine.model.decoder import Decoder
 from tests.support.gpu.fake_cuda.device import Stream
 
-_forward, _draws = Decoder.forward, Draws.__init__
+_forward, _make_streams = Decoder.forward, RandomStreams.__init__
 
 
 def _buffer(decoder: Decoder, x: Tensor) -> Tensor:
@@ -44,9 +44,9 @@ def _total(decoder: Decoder, x: Tensor) -> Tensor:
     return out
 
 
-def _host_draws(draws: Draws, seed: int, rank: int, step: Any, device: torch.device) -> None:
+def _host_streams(streams: RandomStreams, seed: int, rank: int, step: Any, device: torch.device) -> None:
     """Random numbers of the host for a tensor of the device."""
-    _draws(draws, seed, rank, step, torch.device("cpu"))
+    _make_streams(streams, seed, rank, step, torch.device("cpu"))
 
 
 def _nothing(*_: object) -> None:
@@ -65,7 +65,7 @@ PLANTS: dict[str, tuple[Any, str, Any]] = {
     "buffer_in_backward": (Decoder, "forward", _buffer_in_backward),
     "index": (Decoder, "forward", _index),
     "total": (Decoder, "forward", _total),
-    "draws": (Draws, "__init__", _host_draws),
+    "random_streams": (RandomStreams, "__init__", _host_streams),
     "copy_up_not_waited_for": (GpuPendingCopy, "wait", lambda arriving: arriving.tensors),
     "copy_down_before_the_kernel": (Stream, "wait_stream", _nothing),
     "copied_memory_used_early": (PinnedCopy, "leave", _let_go),
