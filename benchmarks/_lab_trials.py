@@ -16,7 +16,7 @@ from benchmarks.published.run_trials import trial_of
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from engine.session import Session
 from tuning.predict.fit.finished_runs import Trial
 from tuning.predict.traffic.rank import why_not_known
@@ -72,8 +72,8 @@ def draw(random_: random.Random) -> RunConfig:
     degrees = random_.choice(list(factors()))
     kind, chunks = "1f1b", 1
     if degrees["pp"] > 1:
-        kind = random_.choice(list(KINDS))
-        chunks = random_.choice([count for count in (1, 2) if KINDS[kind].chunks_problem(count) is None])
+        kind = random_.choice(list(SCHEDULES))
+        chunks = random_.choice([count for count in (1, 2) if SCHEDULES[kind].chunks_problem(count) is None])
     return parse(
         {
             "model": MODEL,

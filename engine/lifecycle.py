@@ -35,7 +35,7 @@ from engine.schedules.actions import Costs, Work
 from engine.schedules.algorithms import NoFormError
 from engine.schedules.closed_forms import bubble_fraction, busy_seconds, idle_seconds
 from engine.schedules.credits import REGISTERS, fewest
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import SCHEDULES, plan
 from engine.schedules.simulate import simulate
 from engine.schedules.skip_pipe import relative_sizes
 from profilers.analysis.events import change_rows, resume_source
@@ -77,7 +77,7 @@ def _shared_documents(where: Layout) -> dict[str, str]:
 def _pipeline(config: RunConfig) -> Pipeline | None:
     ranks, kind, chunks = config.parallel.pp, config.schedule.kind, config.schedule.chunks
     micro_batches = accumulation(config)
-    if ranks == 1 or micro_batches < 1 or KINDS[kind].chunks_problem(chunks):
+    if ranks == 1 or micro_batches < 1 or SCHEDULES[kind].chunks_problem(chunks):
         return None
     if skips := skips_of(config):
 
@@ -106,7 +106,7 @@ def _pipeline(config: RunConfig) -> Pipeline | None:
             kind, chunks, micro_batches, costs
         )
 
-    has_form = registers is None and KINDS[kind].idle is not None and KINDS[kind].idle_of_any_costs
+    has_form = registers is None and SCHEDULES[kind].idle is not None and SCHEDULES[kind].idle_of_any_costs
     formula = "its closed form" if has_form else _SIMULATION
     return Pipeline(kind, chunks, micro_batches, config.batch.micro_batch, idle, formula)
 

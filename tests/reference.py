@@ -28,7 +28,7 @@ from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig
 from engine.config.sections import OneOf
 from engine.run.outcome import Ending
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from profilers.model import run_summary
 from profilers.records import schema
 from profilers.records.operations import OPERATIONS
@@ -257,10 +257,10 @@ def names() -> str:
                         f"`{name}`",
                         paper(kind.paper),
                         kind.chunks_words,
-                        kind.placement,
+                        kind.placement.title,
                         "yes" if kind.splits_backward else "",
                     )
-                    for name, kind in KINDS.items()
+                    for name, kind in SCHEDULES.items()
                 ),
             ),
             "## Knobs",
@@ -472,12 +472,12 @@ def picture(kind: str) -> str:
         series = series_of_run(RunConfig().with_values(asked))
         assert series is not None
         return schedule_svg(series)
-    return schedule_svg(schedule_series(kind, 4, KINDS[kind].shown_chunks, 8))
+    return schedule_svg(schedule_series(kind, 4, SCHEDULES[kind].shown_chunks, 8))
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for kind in (*KINDS, PARTIAL):
+    for kind in (*SCHEDULES, PARTIAL):
         (PICTURES / f"{kind}.svg").write_text(picture(kind), "utf-8")
     for file, write in PAGES.items():
         (FOLDER / file).write_text(write(), "utf-8")

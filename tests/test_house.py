@@ -17,7 +17,7 @@ from engine.config.methods.compression_methods import METHODS
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import SHIPPED
 from engine.run.outcome import Ending
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from profilers.records.operations import OPERATIONS
 from tests import house_map
 from tuning.spec.sampler_choice import SAMPLERS
@@ -91,7 +91,7 @@ ENTRIES: dict[str, list[str]] = {
     "outer methods": list(OUTER_METHODS),
     "operations": [operation.name.replace("_", "-") for operation in OPERATIONS],
     "samplers": [sampler.name for sampler in SAMPLERS],
-    "schedules": list(KINDS),
+    "schedules": list(SCHEDULES),
     "trainers": [kind.name for kind in TRAINERS],
     "targets": [target.name for target in TARGETS],
     "workloads": ["decoder", *SHIPPED],

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchem
 from pydantic_core import PydanticCustomError, core_schema
 
 from engine.config.methods import compression_methods, outer_methods
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from profilers.model.verdict import Thresholds as VerdictThresholds
 
 
@@ -190,7 +190,7 @@ class Schedule(Section):
     faster than the next waits, and memory is bounded.
     """
 
-    kind: Annotated[str, OneOf(lambda: KINDS)] = "1f1b"
+    kind: Annotated[str, OneOf(lambda: SCHEDULES)] = "1f1b"
     chunks: Count = 1
     stage_layers: list[Annotated[int, Field(ge=1)]] | None = None
     skip_share: Annotated[float, Field(ge=0, lt=0.5)] = 0.0

@@ -18,7 +18,7 @@ from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import BlockAction
 from engine.footprint.block_plan import LEAVING, Cost, StageOverhead, evaluate
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 
 FP32_BYTES, INDEX_BYTES = 4, 8
 #: Place and weight of a sampled row.
@@ -379,7 +379,7 @@ def _query_like(config: RunConfig, sizes: Sizes) -> int:
 
 def _core_inputs(config: RunConfig, sizes: Sizes) -> int:
     """Queries, keys and values; with a split backward the result for its matrix, too."""
-    results = 2 if KINDS[config.schedule.kind].splits_backward else 1
+    results = 2 if SCHEDULES[config.schedule.kind].splits_backward else 1
     return sizes.element * (results * sizes.query + 2 * sizes.key_value)
 
 

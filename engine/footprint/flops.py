@@ -21,7 +21,7 @@ from engine.config.sections import BlockAction
 from engine.footprint.activations import spared_flops
 from engine.footprint.footprint import parts_of, plan_of, skips_of
 from engine.footprint.side_factors import adapts, side_flops
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 
 #: What the two figures count, as shown beside every utilization.
 CONVENTION = (
@@ -125,7 +125,7 @@ def _layer_share(config: RunConfig) -> float:
 
 def _splits_backward(config: RunConfig) -> bool:
     schedule = config.schedule
-    return KINDS[schedule.kind].splits_backward and config.parallel.pp * schedule.chunks > 1
+    return SCHEDULES[schedule.kind].splits_backward and config.parallel.pp * schedule.chunks > 1
 
 
 def _recomputed_layers(config: RunConfig, shape: ModelShape) -> int | None:

@@ -21,7 +21,7 @@ from engine.config.sections import TensorPart, Train
 from engine.footprint.activations import FP32_BYTES, Part, sizes_of
 from engine.footprint.side_factors import adapts, side_factors
 from engine.schedules.actions import Plan
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 
 MIB = 2**20
 
@@ -231,7 +231,7 @@ def _parameter_buffers(config: RunConfig, stages: Sequence[StageWeights]) -> int
     roots = [_gathered_elements(one.root) for one in stages]
     if config.parallel.zero_stage == 2:
         gathered = sum(_gathered_elements(one.weights) for one in stages)
-    elif KINDS[config.schedule.kind].chunk_by_chunk and accumulation(config) > 1:
+    elif SCHEDULES[config.schedule.kind].chunk_by_chunk and accumulation(config) > 1:
         gathered = max(_gathered_elements(one.weights) for one in stages)
     else:
         gathered = max(map(sum, zip(blocks, roots, strict=True)))

@@ -24,7 +24,7 @@ from engine.parallel.data.replica import Replica
 from engine.parallel.pipeline_messages import PipelineMessages
 from engine.schedules.actions import Action, Plan, Work
 from engine.schedules.credits import REGISTERS
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from profilers.records.writer import RecordWriter
 from profilers.steps.pipeline_actions import ActionRecorder
 from profilers.steps.timer import StepTimer
@@ -226,7 +226,7 @@ class PipelineExecutor:
 
     def _gather_once(self, place: int) -> None:
         """Sharded parameters stay gathered from one micro-batch to the next where a schedule works chunk by chunk."""
-        if KINDS[self._plan.kind].chunk_by_chunk:
+        if SCHEDULES[self._plan.kind].chunk_by_chunk:
             now, rest = self._actions[place], self._actions[place + 1 : place + 2]
             same = bool(rest) and (rest[0].stage, rest[0].work) == (now.stage, now.work)
             self.stages[now.stage].keep_gathered(same)

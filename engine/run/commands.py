@@ -32,7 +32,7 @@ TRY, BACK = "try", "back"
 EVALUATE = "evaluate"
 #: What is done between two steps; those that change values have them as their arguments.
 BETWEEN, TURNING = (SET, TRY, BACK, EVALUATE), (SET, TRY, BACK)
-KINDS = (*STEPS, *BETWEEN)
+COMMANDS = (*STEPS, *BETWEEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class OrderQueue:
     def _take(self, path: Path) -> None:
         document = run_folder.read_json(path) or {}
         command, given = document.get("command"), document.get("arguments")
-        if command not in KINDS:
+        if command not in COMMANDS:
             return
         arguments = given if isinstance(given, dict) else {}
         number = self._number + 1

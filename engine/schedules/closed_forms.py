@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from engine.schedules.actions import Costs, Size
 from engine.schedules.algorithms import NoFormError
-from engine.schedules.registry import KINDS, peak_activations, plan
+from engine.schedules.registry import SCHEDULES, peak_activations, plan
 
 
 def busy_seconds(kind: str, chunks: int, micro_batches: int, costs: Costs) -> float:
     """Seconds that every rank computes in a step: v m (f + b), or v m (f + i + w) with a split backward."""
-    splits = KINDS[kind].splits_backward
+    splits = SCHEDULES[kind].splits_backward
     backward = costs.input + costs.weight if splits else costs.backward
     return chunks * micro_batches * (costs.forward + backward)
 
@@ -38,7 +38,7 @@ def idle_seconds(kind: str, ranks: int, chunks: int, micro_batches: int, costs: 
     size = Size(ranks, chunks, micro_batches)
     if ranks == 1:
         return 0.0
-    form = KINDS[kind].idle
+    form = SCHEDULES[kind].idle
     if form is None:
         raise NoFormError(f"{kind}: no closed form; simulate the plan")
     return form(size, costs)
@@ -49,7 +49,7 @@ def peak_in_flight(kind: str, ranks: int, chunks: int, micro_batches: int) -> tu
 
     By the form of the schedule, or counted in its lists where it has none; 1 with one stage.
     """
-    size, form = Size(ranks, chunks, micro_batches), KINDS[kind].peak
+    size, form = Size(ranks, chunks, micro_batches), SCHEDULES[kind].peak
     if size.stages == 1:
         return (1,)
     if form is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from engine.schedules import algorithms, skip_pipe
 from engine.schedules.actions import Action, Costs, Plan, Schedule, Size, Work
@@ -21,12 +20,43 @@ from engine.schedules.skip_pipe import Skips
 
 
 @dataclass(frozen=True)
-class Kind:
+class StagePlacement:
+    """Which rank owns which stage; ``title`` is for people.
+
+    Stages come in rounds of one for each rank: ``owners`` are the ranks of a round, by its number and that of ranks.
+    With ``wraps`` each round begins at the first rank again, which follows on the last one; without it at the rank
+    where the round before ended. All other steps from stage to stage are between neighbours.
+    """
+
+    title: str
+    owners: Callable[[int, int], tuple[int, ...]]
+    wraps: bool
+
+    def rank_of_stages(self, size: Size) -> tuple[int, ...]:
+        """Stage -> rank."""
+        rounds = (self.owners(number, size.ranks) for number in range(size.chunks))
+        return tuple(rank for owners in rounds for rank in owners)
+
+
+def _down(number: int, ranks: int) -> tuple[int, ...]:
+    return tuple(range(ranks))
+
+
+def _down_and_up(number: int, ranks: int) -> tuple[int, ...]:
+    return tuple(reversed(range(ranks))) if number % 2 else tuple(range(ranks))
+
+
+#: Stages 0 1 2 3 4 5 on ranks 0 1 2 0 1 2, and on ranks 0 1 2 2 1 0.
+LOOP, V = StagePlacement("loop", _down, wraps=True), StagePlacement("v", _down_and_up, wraps=False)
+
+
+@dataclass(frozen=True)
+class ScheduleFacts:
     """Facts about a schedule: where it comes from, which stages a rank owns, what it does to backwards.
 
     ``schedule`` makes the list of one rank, for any number of ranks and of micro-batches and each legal number of
-    chunks; :mod:`engine.schedules.actions` says what a legal list is. ``loop`` deals stages to ranks in rounds, ``v``
-    down the ranks and up again. ``chunks`` are the legal numbers of stages per rank, without gaps; a ``range`` without
+    chunks; :mod:`engine.schedules.actions` says what a legal list is. ``placement``
+    deals stages to ranks. ``chunks`` are the legal numbers of stages per rank, without gaps; a ``range`` without
     a practical end means any. With ``chunk_by_chunk`` a chunk takes all micro-batches before another one, so its
     sharded parameters are gathered once a pass. ``idle`` and ``peak`` are the closed forms of the seconds that each
     rank waits and of the activations that a rank keeps; without one the lists are simulated and counted.
@@ -38,7 +68,7 @@ class Kind:
     schedule: Schedule
     paper: str
     chunks: range
-    placement: Literal["loop", "v"] = "loop"
+    placement: StagePlacement = LOOP
     splits_backward: bool = False
     chunk_by_chunk: bool = False
     idle: Callable[[Size, Costs], float] | None = None
@@ -76,8 +106,8 @@ ANY, ONE, TWO = range(1, 1_000_000), range(1, 2), range(2, 3)
 #: By the names that configurations use. The order is a choice, too: the best known first. Of schedules that come to
 #: the same lists a study measures the one that stands first, under its name (``best_known`` in
 #: ``tuning/space/points.py``), and predictions name compared ones in this order. A new schedule goes to the end.
-KINDS: dict[str, Kind] = {
-    "1f1b": Kind(
+SCHEDULES: dict[str, ScheduleFacts] = {
+    "1f1b": ScheduleFacts(
         one_f_one_b,
         "2006.09503",
         ONE,
@@ -87,10 +117,10 @@ KINDS: dict[str, Kind] = {
         offered=True,
         compared=True,
     ),
-    "gpipe": Kind(
+    "gpipe": ScheduleFacts(
         gpipe, "1811.06965", ONE, idle=algorithms.idle_chunk_by_chunk, peak=algorithms.peak_all, offered=True
     ),
-    "interleaved": Kind(
+    "interleaved": ScheduleFacts(
         interleaved,
         "2104.04473",
         ANY,
@@ -100,7 +130,7 @@ KINDS: dict[str, Kind] = {
         offered=True,
         compared=True,
     ),
-    "zb_h1": Kind(
+    "zb_h1": ScheduleFacts(
         zero_bubble,
         "2401.10241",
         ONE,
@@ -109,17 +139,17 @@ KINDS: dict[str, Kind] = {
         peak=algorithms.peak_zero_bubble,
         offered=True,
     ),
-    "zb_v": Kind(
+    "zb_v": ScheduleFacts(
         zero_bubble_v,
         "2401.10241",
         TWO,
-        placement="v",
+        placement=V,
         splits_backward=True,
         idle=algorithms.idle_zero_bubble_v,
         idle_of_any_costs=False,
         peak=algorithms.peak_zero_bubble_v,
     ),
-    "breadth_first": Kind(
+    "breadth_first": ScheduleFacts(
         breadth_first,
         "2211.05953",
         ANY,
@@ -128,7 +158,7 @@ KINDS: dict[str, Kind] = {
         peak=algorithms.peak_all,
         offered=True,
     ),
-    "layered": Kind(
+    "layered": ScheduleFacts(
         layered,
         "2106.02679",
         ANY,
@@ -145,9 +175,14 @@ def compared(chunks: int) -> list[str]:
     """
     return [
         name
-        for name, kind in KINDS.items()
-        if kind.compared and chunks in kind.chunks and (chunks > 1 or len(kind.chunks) == 1)
+        for name, facts in SCHEDULES.items()
+        if facts.compared and chunks in facts.chunks and (chunks > 1 or len(facts.chunks) == 1)
     ]
+
+
+def rank_of_stages(kind: str, ranks: int, chunks: int) -> tuple[int, ...]:
+    """Stage -> rank of the pipeline, by the schedule of that name."""
+    return SCHEDULES[kind].placement.rank_of_stages(Size(ranks, chunks, 1))
 
 
 def peak_activations(actions: Sequence[Action]) -> int:
@@ -169,7 +204,7 @@ def plan(kind: str, ranks: int, chunks: int, micro_batches: int, skips: Skips | 
         KeyError: the kind is unknown.
         ValueError: a number that the kind cannot use.
     """
-    facts, size = KINDS[kind], Size(ranks, chunks, micro_batches)
+    facts, size = SCHEDULES[kind], Size(ranks, chunks, micro_batches)
     for name, problem in (
         ("ranks", None if ranks >= 1 else "must be at least 1; nearest legal: 1"),
         ("chunks", facts.chunks_problem(chunks)),
@@ -179,12 +214,5 @@ def plan(kind: str, ranks: int, chunks: int, micro_batches: int, skips: Skips | 
             raise ValueError(f"{kind}: {name}={getattr(size, name)} {problem}")
     schedule = one_f_one_b if size.stages == 1 else facts.schedule
     actions = tuple(tuple(schedule(rank, size)) for rank in range(ranks))
-    whole = Plan(kind, ranks, size.stages, micro_batches, rank_of_stages(facts.placement, size), actions)
+    whole = Plan(kind, ranks, size.stages, micro_batches, facts.placement.rank_of_stages(size), actions)
     return whole if skips is None else skip_pipe.skip_stages(whole, skips)
-
-
-def rank_of_stages(placement: Literal["loop", "v"], size: Size) -> tuple[int, ...]:
-    """Stage -> rank: in rounds (0 1 2 0 1 2), or down and up again (0 1 2 2 1 0)."""
-    around = tuple(range(size.ranks))
-    rounds = [around[::-1] if placement == "v" and chunk % 2 else around for chunk in range(size.chunks)]
-    return tuple(rank for turn in rounds for rank in turn)

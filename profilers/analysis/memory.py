@@ -15,7 +15,7 @@ from profilers.records.reader import RunRecords
 from profilers.records.table import Table
 
 #: What a peak is taken of: the CUDA allocator where there is one, else the process.
-KINDS = {"cuda_peak_bytes": "CUDA allocator", "peak_rss_bytes": "resident set"}
+PEAK_SOURCES = {"cuda_peak_bytes": "CUDA allocator", "peak_rss_bytes": "resident set"}
 #: The peak counts as reached where so much of it was first seen: what creeps up later says nothing of a phase.
 REACHED = 0.99
 
@@ -23,7 +23,7 @@ REACHED = 0.99
 def memory_rows(records: RunRecords, since: int = 0) -> list[MemoryRow]:
     """One row a rank that recorded its memory in the steps from ``since`` on; all of the same kind."""
     tables = {rank: _since(records.table(rank, "memory"), since) for rank in records.ranks()}
-    for column in KINDS:
+    for column in PEAK_SOURCES:
         rows = [_row(rank, table, column) for rank, table in tables.items() if table.column(column).count()]
         if rows:
             return rows
@@ -79,7 +79,7 @@ def _row(rank: int, table: Table, column: str) -> MemoryRow:
     at = peak_index(peaks)
     return MemoryRow(
         rank=rank,
-        kind=KINDS[column],
+        kind=PEAK_SOURCES[column],
         peak_bytes=highest,
         phase=phases.tolist()[at],
         step=int(table.column("step")[at]),

@@ -142,9 +142,9 @@ OPERATIONS: tuple[Operation, ...] = (
         calibrated=True,
         verdict="all_gather",
         advice={
-            "dp": "gather less often with a smaller parallel.zero_stage or schedule.kind=breadth_first, send fewer "
-            "bytes with compression.weights, or overlap with computation by overlap.prefetch (zero_stage 2, 3) or "
-            "overlap.gather_with_optimizer (1)",
+            "dp": "gather less often with a smaller parallel.zero_stage or a schedule that takes one chunk after "
+            "the other, such as schedule.kind=breadth_first, send fewer bytes with compression.weights, or overlap "
+            "with computation by overlap.prefetch (zero_stage 2, 3) or overlap.gather_with_optimizer (1)",
             "tp": "keep what was gathered with parallel.tp_regather=false, overlap gathers with products by "
             "overlap.tp_chunks, or a smaller parallel.tp",
             "outer": _OUTER_ADVICE,

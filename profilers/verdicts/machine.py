@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from profilers.analysis import machine
-from profilers.analysis.memory import KINDS
+from profilers.analysis.memory import PEAK_SOURCES
 from profilers.analysis.steps import WORK
 from profilers.gpu.rank_gpus import GpuReadings
 from profilers.model.run_summary import MemoryRow
@@ -66,7 +66,7 @@ def _usages(
     hosts: Mapping[str | None, Table],
 ) -> Iterator[_Usage]:
     for row in memory if limit else ():
-        if limit and row.kind == KINDS["peak_rss_bytes"]:
+        if limit and row.kind == PEAK_SOURCES["peak_rss_bytes"]:
             yield _Usage(f"rank {row.rank}'s limit", row.peak_bytes, limit, row.rank)
     tables: list[tuple[str, Table, Any, int | None]] = []
     for name, table in hosts.items():

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.published.shared_cores import Cores, simulate_shared
 from engine.schedules.actions import Costs
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import SCHEDULES, plan
 from tuning.predict.simulation.event_loop import simulate
 from tuning.predict.simulation.machine import instant
 from tuning.predict.simulation.step import OWN, Collective, CollectiveGroup, RankTraffic, Step
@@ -18,7 +18,7 @@ EVEN = Costs(1.0, 2.0, 1.0, 1.0)
 
 
 def pipeline(kind: str, ranks: int, micro_batches: int, replicas: int = 1) -> Step:
-    made = plan(kind, ranks, KINDS[kind].chunks[0], micro_batches)
+    made = plan(kind, ranks, SCHEDULES[kind].chunks[0], micro_batches)
     return Step(made, (EVEN,) * made.stages, replicas=replicas)
 
 
@@ -28,14 +28,14 @@ def core_seconds(step: Step) -> float:
     )
 
 
-@pytest.mark.parametrize(("kind", "ranks"), list(product(KINDS, (1, 2, 4))))
+@pytest.mark.parametrize(("kind", "ranks"), list(product(SCHEDULES, (1, 2, 4))))
 def test_with_a_core_for_each_rank_nothing_is_shared(kind: str, ranks: int) -> None:
     step, machine = pipeline(kind, ranks, 4), instant(ranks, 0.25)
     for cores in (ranks, 2 * ranks):
         assert simulate_shared(step, machine, cores).seconds == pytest.approx(simulate(step, machine).seconds)
 
 
-@pytest.mark.parametrize(("kind", "ranks", "replicas"), list(product(KINDS, (2, 4), (1, 3))))
+@pytest.mark.parametrize(("kind", "ranks", "replicas"), list(product(SCHEDULES, (2, 4), (1, 3))))
 def test_one_core_does_all_the_work_and_never_rests(kind: str, ranks: int, replicas: int) -> None:
     step = pipeline(kind, ranks, 3, replicas)
     assert simulate_shared(step, instant(ranks * replicas), 1).seconds == pytest.approx(core_seconds(step))

@@ -17,7 +17,7 @@ from engine.config.run_config import RunConfig
 from engine.footprint.device_overhead import DeviceOverhead
 from engine.footprint.flops import CONVENTION
 from engine.footprint.footprint import Footprint
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from tuning.predict.model import headroom
 from tuning.predict.target import Target
 
@@ -180,7 +180,7 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     said[f"environment: what {variables} changes is not modelled"] = bool(variables)
     kind = config.schedule.kind
     said[f"schedule.kind={kind}: what ZeRO 2 gathers less often is not counted"] = (
-        KINDS[kind].chunk_by_chunk
+        SCHEDULES[kind].chunk_by_chunk
         and config.parallel.zero_stage == 2
         and config.parallel.reduce_every_micro_batch
     )

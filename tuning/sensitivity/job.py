@@ -53,7 +53,7 @@ def check(method: Method) -> None:
 
 
 FOLDER = "sensitivity"
-KINDS: dict[Method, type[Fanova] | type[Shap]] = {"fanova": Fanova, "shap": Shap}
+RESULT_TYPES: dict[Method, type[Fanova] | type[Shap]] = {"fanova": Fanova, "shap": Shap}
 Found = TypeVar("Found", bound=Fanova | Shap)
 
 
@@ -113,12 +113,12 @@ def outcome(asked: AnalysisRequest, tell: Tell = lambda *_: None) -> StoredOutco
         InputError: a package that the method needs is not installed.
         AnalysisError: the process failed, was killed, or had nothing yet when its time was over.
     """
-    kept = read(asked.folder, KINDS[asked.method], asked.trials)
+    kept = read(asked.folder, RESULT_TYPES[asked.method], asked.trials)
     if kept is not None and kept.found.complete:
         return kept
     check(asked.method)
     ended, last_words = _run(asked, tell)
-    kept = read(asked.folder, KINDS[asked.method], asked.trials)
+    kept = read(asked.folder, RESULT_TYPES[asked.method], asked.trials)
     if kept is not None and (ended == 0 or not kept.found.complete):
         return kept
     raise AnalysisError(

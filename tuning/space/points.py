@@ -22,7 +22,7 @@ from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.config.validation.rules import problems
 from engine.schedules.actions import Action
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import SCHEDULES, plan
 from tuning.space import equal_text, rounds
 from tuning.space.equal_text import GLOBAL_BATCH
 from tuning.space.knobs import Knob
@@ -42,13 +42,15 @@ def best_known(
 
     ``chunks`` are the stages per rank, ``micro_batches`` those of one step and data rank.
     """
-    if micro_batches < 1 or chunks not in KINDS[kind].chunks:
+    if micro_batches < 1 or chunks not in SCHEDULES[kind].chunks:
         return kind
-    found = (other for other in KINDS if other in kinds and chunks in KINDS[other].chunks)
+    found = (other for other in SCHEDULES if other in kinds and chunks in SCHEDULES[other].chunks)
     gathers = zero_stage >= GATHERING_STAGE and micro_batches > 1
     same = (other for other in found if _run_alike(other, kind, ranks, chunks, micro_batches))
     alike = (
-        other for other in same if not gathers or KINDS[other].chunk_by_chunk == KINDS[kind].chunk_by_chunk
+        other
+        for other in same
+        if not gathers or SCHEDULES[other].chunk_by_chunk == SCHEDULES[kind].chunk_by_chunk
     )
     return next(alike, kind)
 
@@ -257,7 +259,7 @@ class Points:
         if facts.at_rest is not UNSAID:
             return facts.at_rest
         if key == "schedule.chunks":
-            legal = KINDS[now["schedule.kind"]].chunks
+            legal = SCHEDULES[now["schedule.kind"]].chunks
             return min(max(self.base_values[key], legal[0]), legal[-1])
         plain = None if facts.plain is UNSAID else facts.plain
         return plain if plain in self.by_key[key].grid() else self.base_values[key]

@@ -317,11 +317,11 @@ def _partial(whole: Plan, share: float, planned: bool) -> Plan:
 def _plan(kind: str, ranks: int, chunks: int | None, micro_batches: int) -> Plan:
     """With as many chunks as its entry shows it with, where nothing else was asked for."""
     from engine.config.errors import InputError
-    from engine.schedules.registry import KINDS, plan
+    from engine.schedules.registry import SCHEDULES, plan
 
-    if kind not in KINDS:
-        raise InputError("schedule.kind", kind, f"choose one of {', '.join(KINDS)}")
-    chunks = chunks or KINDS[kind].shown_chunks
-    if problem := KINDS[kind].chunks_problem(chunks):
+    if kind not in SCHEDULES:
+        raise InputError("schedule.kind", kind, f"choose one of {', '.join(SCHEDULES)}")
+    chunks = chunks or SCHEDULES[kind].shown_chunks
+    if problem := SCHEDULES[kind].chunks_problem(chunks):
         raise InputError("schedule.chunks", chunks, problem)
     return plan(kind, ranks, chunks, micro_batches)

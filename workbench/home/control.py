@@ -101,10 +101,10 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
     Raises:
         InputError: something is missing, too much, or not meant for runs.
     """
-    if target.kind == "run" and action not in ("stop", *commands.KINDS):
-        known = ", ".join(("stop", *commands.KINDS))
+    if target.kind == "run" and action not in ("stop", *commands.COMMANDS):
+        known = ", ".join(("stop", *commands.COMMANDS))
         raise InputError("action", action, f"{target.id} is a run: give one of {known}, or a study")
-    if action in commands.KINDS and target.kind != "run":
+    if action in commands.COMMANDS and target.kind != "run":
         raise InputError("action", action, f"{target.id} is a study; give the run of its running trial")
     if action == commands.SET:
         return check_values(target.folder, values)
@@ -208,7 +208,7 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         text = f"a trace of {steps} is already being recorded (order {busy.id}); wait for its end"
         return Reply(None, target.id, action, arguments, False, text)
     sent = study_commands.send(target.folder, action, arguments, by)
-    if action in commands.KINDS:
+    if action in commands.COMMANDS:
         return _await_ranks(target, sent, action, arguments, patience)
     _wait(lambda: runs.load(target.folder).state == "ended", patience)
     after = runs.load(target.folder)

@@ -90,7 +90,7 @@ def straggler(summary: RunSummary) -> str:
 
 
 #: Kind of skew -> what it means.
-KINDS_OF_SKEW = {
+SKEW_MEANINGS = {
     FIXED: "the same ranks are behind, more often than by chance",
     ROTATING: "another rank is behind each time",
     ONE_OFF: "a rank is far behind in a few steps",
@@ -119,7 +119,7 @@ def skew(row: SkewRow) -> str:
         worst_of = f"rank {worst.rank:,} in step {worst.step:,}, {words.seconds(worst.seconds)} behind"
         who += f" {steps} out; worst: {worst_of}."
     return (
-        f"The skew is {row.kind}: {KINDS_OF_SKEW[row.kind]}. The last rank is {words.seconds(row.seconds)} behind the "
+        f"The skew is {row.kind}: {SKEW_MEANINGS[row.kind]}. The last rank is {words.seconds(row.seconds)} behind the "
         f"median of the others in the mean step: {each}.{who}"
     )
 

@@ -16,7 +16,7 @@ from engine.config.methods.outer_methods import OUTER_METHODS, OuterMethod
 from engine.config.presets import blocks_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import SEQUENCE_DEGREES
-from engine.schedules.registry import KINDS, Kind
+from engine.schedules.registry import SCHEDULES, ScheduleFacts
 
 Values = Mapping[str, Any]
 Change = Literal["speed", "memory", "loss"]
@@ -169,7 +169,7 @@ def pipelines(now: Values) -> bool:
 
 def may_skip(now: Values) -> bool:
     """Whether micro-batches can leave out stages."""
-    return pipelines(now) and KINDS[now["schedule.kind"]].skips
+    return pipelines(now) and SCHEDULES[now["schedule.kind"]].skips
 
 
 def has_outer(now: Values) -> bool:
@@ -389,7 +389,7 @@ def token_formats(search: Search) -> list[str] | None:
 
 
 def not_offered(
-    registry: Mapping[str, CompressionMethod | OuterMethod | Kind],
+    registry: Mapping[str, CompressionMethod | OuterMethod | ScheduleFacts],
 ) -> Callable[[Search], Sequence[Any]]:
     """The entries that the space of a study that names none leaves out."""
     return lambda search: [name for name, entry in registry.items() if not entry.offered]

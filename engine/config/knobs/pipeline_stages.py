@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from engine.config.knobs import facts as rules
 from engine.config.knobs.facts import AUTO, SCHEDULE, KnobFacts, Search
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 
 
 def _stages_per_rank(search: Search) -> list[int] | None:
     """One and two, and what schedules are shown with that studies offer and that leave a choice."""
-    open_ones = [kind for kind in KINDS.values() if kind.offered and len(kind.chunks) > 1]
+    open_ones = [kind for kind in SCHEDULES.values() if kind.offered and len(kind.chunks) > 1]
     return sorted({1, 2, *(kind.shown_chunks for kind in open_ones)}) if search.ranks > 1 else None
 
 
@@ -21,9 +21,9 @@ PIPELINE_STAGES: dict[str, KnobFacts] = {
         named_anyway=True,
         acts=rules.pipelines,
         offered=lambda search: (
-            [name for name, kind in KINDS.items() if kind.offered] if search.ranks > 1 else None
+            [name for name, kind in SCHEDULES.items() if kind.offered] if search.ranks > 1 else None
         ),
-        rare=rules.not_offered(KINDS),
+        rare=rules.not_offered(SCHEDULES),
         live=SCHEDULE,
         decides=5,
         changes=("speed", "memory"),
@@ -32,7 +32,7 @@ PIPELINE_STAGES: dict[str, KnobFacts] = {
     "schedule.chunks": KnobFacts(
         "Stages per rank",
         "stages per rank",
-        acts=lambda now: rules.pipelines(now) and len(KINDS[now["schedule.kind"]].chunks) > 1,
+        acts=lambda now: rules.pipelines(now) and len(SCHEDULES[now["schedule.kind"]].chunks) > 1,
         offered=_stages_per_rank,
         at_start="layers would change ranks; it would take moving weights and state",
         changes=("speed", "memory"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from engine.config.errors import LayoutError, several
 from engine.config.run_config import RunConfig
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 
 _ACTIONS, _BUDGET = "memory.block_actions", "memory.budget_gib"
 
@@ -51,7 +51,7 @@ def _budget_problems(config: RunConfig) -> Iterator[LayoutError]:
         "is planned for one stage a rank; set schedule.chunks to 1, or give memory.block_actions": schedule.chunks
         > 1,
         f"{schedule.kind} keeps inputs for a second backward, which no plan counts; set schedule.kind to 1f1b": (
-            KINDS[schedule.kind].splits_backward and stages > 1
+            SCHEDULES[schedule.kind].splits_backward and stages > 1
         ),
         "blocks that gather again keep another size; set parallel.tp_regather to false": config.parallel.tp_regather,
     }

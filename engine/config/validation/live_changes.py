@@ -11,7 +11,7 @@ from engine.config.knobs.catalogue import live_part, live_parts, why_at_start
 from engine.config.knobs.facts import TRAINER
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 
 #: The kind of the event in which rank 0 tells of one changed value.
 EVENT = "changed"
@@ -109,7 +109,7 @@ def _budget_problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutErro
 
 def _schedule_problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
     """Stages stay on their ranks; buckets of gradients are dealt for one kind of backward."""
-    old, new = (KINDS[config.schedule.kind] for config in (before, after))
+    old, new = (SCHEDULES[config.schedule.kind] for config in (before, after))
     if old.placement != new.placement:
         why = f"deals stages to ranks another way than {before.schedule.kind}; start a new run with this schedule"
         yield LayoutError("schedule.kind", after.schedule.kind, why)

@@ -9,7 +9,7 @@ from engine.config.layout import accumulation
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
 from engine.schedules.credits import fewest
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import SCHEDULES, plan
 from engine.schedules.skip_pipe import LEAST_TRAINED, count_skips, most_skips
 
 _FIELD = "schedule.skip_share"
@@ -23,8 +23,8 @@ def skip_problems(config: RunConfig) -> Iterator[LayoutError]:
         return
     if not is_decoder(config.model):
         yield LayoutError(_FIELD, share, "only the decoder's blocks can be left out; set it to 0")
-    if not KINDS[schedule.kind].skips:
-        fitting = " or ".join(name for name, kind in KINDS.items() if kind.skips)
+    if not SCHEDULES[schedule.kind].skips:
+        fitting = " or ".join(name for name, kind in SCHEDULES.items() if kind.skips)
         yield LayoutError(
             _FIELD, share, f"{schedule.kind} has all stages; set schedule.kind to {fitting}, or this to 0"
         )
@@ -67,7 +67,7 @@ def register_problems(config: RunConfig) -> Iterator[LayoutError]:
             _REGISTERS, schedule.registers, "micro-batches that skip stages have none; leave it out"
         )
         return
-    if KINDS[schedule.kind].chunks_problem(schedule.chunks):
+    if SCHEDULES[schedule.kind].chunks_problem(schedule.chunks):
         return
     try:
         least = fewest(plan(schedule.kind, ranks, schedule.chunks, micro_batches))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from engine.config.errors import LayoutError
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 
 _TOKENS, _SLICE = "memory.sample_tokens", "train.slice_keep"
 #: How far a share may be from what it stands for: people write 0.666667 for two thirds.
@@ -35,7 +35,7 @@ def thinning_problems(config: RunConfig) -> Iterator[LayoutError]:
 
 
 def _slice_problems(config: RunConfig) -> Iterator[LayoutError]:
-    keep, parallel, kind = config.train.slice_keep, config.parallel, KINDS[config.schedule.kind]
+    keep, parallel, kind = config.train.slice_keep, config.parallel, SCHEDULES[config.schedule.kind]
     if keep == 1:
         return
     reasons = list(_reasons(config))

@@ -29,7 +29,7 @@ from engine.config.validation.model.shared_parameters import sharing_problems
 from engine.config.validation.partial_pipeline import register_problems, skip_problems
 from engine.config.validation.partial_products import thinning_problems
 from engine.config.validation.whole_documents import document_problems
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 
 #: The most devices of a wrong placement that are shown.
 _SHOWN_DEVICES = 16
@@ -329,7 +329,7 @@ def _stage_rules(config: RunConfig, layers: int | None) -> Iterator[LayoutError]
 
 def _schedule_rules(config: RunConfig) -> Iterator[LayoutError]:
     schedule, parallel = config.schedule, config.parallel
-    kind = KINDS[schedule.kind]
+    kind = SCHEDULES[schedule.kind]
     splits = kind.splits_backward and parallel.pp * schedule.chunks > 1
     if problem := kind.chunks_problem(schedule.chunks):
         yield LayoutError("schedule.chunks", schedule.chunks, f"{problem} ({schedule.kind})")

@@ -14,7 +14,7 @@ from engine.config.validation.rules import problems
 from engine.footprint.activations import block_bytes, published_bytes, stage_activations
 from engine.footprint.flops import parameters, workload_of
 from engine.footprint.footprint import Footprint, footprints, largest, parts_of, plan_of
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 
 
 def config(**values: Any) -> RunConfig:
@@ -28,7 +28,7 @@ def only(**values: Any) -> Footprint:
     return row
 
 
-@given(st.integers(1, 4), st.sampled_from((None, 4)), st.sampled_from(sorted(KINDS)), st.integers(1, 4))
+@given(st.integers(1, 4), st.sampled_from((None, 4)), st.sampled_from(sorted(SCHEDULES)), st.integers(1, 4))
 def test_stages_share_out_the_model(pp: int, experts: int | None, kind: str, chunks: int) -> None:
     made = parse({"parallel": {"pp": pp}, "model": {"layers": 9, "experts": experts}})
     made = made.with_values({"schedule.kind": kind, "schedule.chunks": chunks})

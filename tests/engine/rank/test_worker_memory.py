@@ -12,7 +12,7 @@ import torch
 from engine.config.sections import Compression, Memory, Outer, Section
 from engine.rank import worker
 from engine.run.outcome import Ending
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from tests.engine.runs.test_matrix import AXES, EXPERTS
 from tests.support.engine.warm import WarmRanks, warm_ranks
 from tests.support.runs import small
@@ -43,7 +43,7 @@ def choices(section: type[Section], field: str) -> list[str]:
 
 def pipeline(kind: str) -> dict[str, Any]:
     """A schedule on two ranks with the fewest chunks that make it what it is."""
-    chunks = min(2, KINDS[kind].chunks[-1])
+    chunks = min(2, SCHEDULES[kind].chunks[-1])
     layers = {"model__layers": 2 * chunks}
     return {"parallel__pp": 2, "schedule__kind": kind, "schedule__chunks": chunks} | layers
 
@@ -64,7 +64,7 @@ LAYOUTS: list[dict[str, Any]] = [
         if kind in ("dp", "zero1", "zero2", "zero3", "tp", "ring", "ulysses")
     ),
     AXES["ep"] | EXPERTS | {"batch__micro_batch": 2},
-    *map(pipeline, KINDS),
+    *map(pipeline, SCHEDULES),
     DP | BF16,
     DP | {"overlap__delay": 1},
     AXES["zero1"] | {"overlap__gather_with_optimizer": True},

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.config.validation.rules import problems
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from engine.session import Session
 from tests.support.runs import execute, small
 
@@ -23,10 +23,10 @@ def layouts() -> list[dict[str, Any]]:
     """Every legal (dp, tp, pp) on four ranks with every ZeRO stage and, where it matters, every schedule."""
     found = []
     for dp, tp, pp in itertools.product(DEGREES, repeat=3):
-        for stage, kind in itertools.product((0, 1, 2, 3), KINDS):
+        for stage, kind in itertools.product((0, 1, 2, 3), SCHEDULES):
             values = {"parallel__dp": dp, "parallel__tp": tp, "parallel__pp": pp}
             values |= {"parallel__zero_stage": stage, "schedule__kind": kind}
-            values |= {"schedule__chunks": chunks} if (chunks := KINDS[kind].shown_chunks) > 1 else {}
+            values |= {"schedule__chunks": chunks} if (chunks := SCHEDULES[kind].shown_chunks) > 1 else {}
             wanted = dp * tp * pp == RANKS and (pp > 1 or kind == "1f1b") and (dp > 1 or stage in (0, 3))
             if wanted and not list(problems(small(**DEEP | values))):
                 found.append(values)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from engine.session import Session
 from tests.support.runs import execute, small
 
@@ -40,7 +40,7 @@ def configurations(draw: st.DrawFn) -> RunConfig:
         "parallel__cp_method": draw(st.sampled_from(("ring", "ulysses"))),
         "parallel__zero_stage": draw(st.integers(0, 3)),
         "batch__micro_batch": draw(st.sampled_from((1, 2, 4))),
-        "schedule__kind": draw(st.sampled_from(sorted(KINDS))),
+        "schedule__kind": draw(st.sampled_from(sorted(SCHEDULES))),
         "schedule__chunks": draw(st.integers(1, 3)),
         "overlap__bucket_mb": draw(st.sampled_from((0.01, 25.0))),
         "memory__recompute": draw(st.sampled_from(("none", "full"))),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.schedules.actions import Action, Costs, Plan, Work, order_actions, result_of, results_by_route
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import SCHEDULES, plan
 from engine.schedules.simulate import simulate
 from tests.engine.schedules.test_registry import chunks_of
 from tests.support.engine.schedule_checker import problems, received
@@ -22,7 +22,7 @@ quick = settings(max_examples=60)
 @st.composite
 def plans(draw: st.DrawFn, ranks: int = 1) -> Plan:
     """Any plan of small size, on at least so many ranks."""
-    kind = draw(st.sampled_from(sorted(KINDS)))
+    kind = draw(st.sampled_from(sorted(SCHEDULES)))
     chunks = draw(st.sampled_from(chunks_of(kind, most=3)))
     return plan(kind, draw(st.integers(ranks, 5)), chunks, draw(st.integers(1, 6)))
 

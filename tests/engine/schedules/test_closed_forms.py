@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from engine.schedules import closed_forms
@@ -11,7 +13,7 @@ from engine.schedules.closed_forms import (
     busy_seconds,
     idle_seconds,
 )
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import LOOP, SCHEDULES, V, plan, rank_of_stages
 from engine.schedules.simulate import peak_in_flight, simulate
 from tests.engine.schedules.test_registry import grid
 from tests.support.engine.schedule_checker import Visits, visits
@@ -43,7 +45,7 @@ def differences(
 @pytest.mark.drawn(8)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    "kind", [kind for kind, facts in KINDS.items() if facts.idle is not None and facts.idle_of_any_costs]
+    "kind", [kind for kind, facts in SCHEDULES.items() if facts.idle is not None and facts.idle_of_any_costs]
 )
 def test_idle_seconds_for_any_costs(kind: str, shape: tuple[int, int, int]) -> None:
     assert differences(kind, costs(shape), grid(kind)) == {}
@@ -75,7 +77,7 @@ def test_interleaving_with_one_chunk_is_one_f_one_b() -> None:
     assert plan("interleaved", 4, 1, 8).actions == plan("1f1b", 4, 1, 8).actions
 
 
-@pytest.mark.parametrize("kind", [kind for kind, facts in KINDS.items() if facts.idle is not None])
+@pytest.mark.parametrize("kind", [kind for kind, facts in SCHEDULES.items() if facts.idle is not None])
 def test_bubble_fraction_is_the_simulated_one(kind: str) -> None:
     for size in grid(kind)[::7]:
         fraction = bubble_fraction(kind, *size, Costs())
@@ -114,7 +116,7 @@ def test_longer_rounds_keep_interleaving_free_of_stalls_at_any_number_of_micro_b
     assert idle_seconds("interleaved", 4, 2, 3, Costs()) == 12.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 def test_activations_in_flight(kind: str) -> None:
     wrong = {
         size: counted
@@ -128,20 +130,28 @@ def messages(kind: str, ranks: int, chunks: int, micro_batches: int) -> list[tup
     """Activations and gradients that each rank sends in a step: m for every border of its stages with another rank.
 
     A loop has a border after each of its p v stages but the last, so v times the messages of one chunk
-    (arXiv 2104.04473). The V turns inside the last rank: 2 (p - 1) borders.
+    (arXiv 2104.04473). The V turns inside the last rank: 2 (p - 1) borders. Of others its stages are looked at.
     """
     if ranks == 1:
         return [(0, 0)]
-    if KINDS[kind].placement == "v":
+    if SCHEDULES[kind].placement is V:
         borders = [(rank < ranks - 1) + (rank > 0) for rank in range(ranks)]
         return [(micro_batches * count, micro_batches * count) for count in borders]
+    if SCHEDULES[kind].placement is not LOOP:
+        owners = rank_of_stages(kind, ranks, chunks)
+        crossed = [(before, after) for before, after in pairwise(owners) if before != after]
+        return [
+            (micro_batches * sum(sender == rank for sender, _ in crossed),
+             micro_batches * sum(sender == rank for _, sender in crossed))
+            for rank in range(ranks)
+        ]  # fmt: skip
     return [
         (micro_batches * (chunks - (rank == ranks - 1)), micro_batches * (chunks - (rank == 0)))
         for rank in range(ranks)
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 def test_messages_of_every_rank(kind: str) -> None:
     for size in grid(kind):
         counted = [{Work.FORWARD: 0, Work.INPUT: 0} for _ in range(size[0])]
@@ -157,7 +167,7 @@ def test_interleaving_sends_more_often_the_v_twice() -> None:
     assert total == {"1f1b": 2 * 8 * 3, "interleaved": 2 * 8 * 11, "zb_v": 2 * 8 * 6}
 
 
-@pytest.mark.parametrize("kind", [kind for kind, facts in KINDS.items() if facts.chunk_by_chunk])
+@pytest.mark.parametrize("kind", [kind for kind, facts in SCHEDULES.items() if facts.chunk_by_chunk])
 def test_chunk_by_chunk_gathers_twice_and_reduces_once(kind: str) -> None:
     for size in grid(kind):
         if size[0] * size[1] > 1:

@@ -10,7 +10,7 @@ from engine.config.errors import LayoutError
 from engine.config.validation import rules
 from engine.schedules.actions import Action, Costs, Plan, order_actions
 from engine.schedules.credits import credits_of, fewest, ways
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import SCHEDULES, plan
 from engine.schedules.simulate import Timeline, simulate
 from tests.support.runs import small
 from tests.tuning.predict.simulation.test_event_loop import instant
@@ -19,7 +19,7 @@ from tuning.predict.simulation.step import Step
 
 PLANS = st.builds(
     plan,
-    st.sampled_from([name for name, kind in KINDS.items() if kind.chunks_problem(1) is None]),
+    st.sampled_from([name for name, kind in SCHEDULES.items() if kind.chunks_problem(1) is None]),
     st.integers(2, 4),
     st.just(1),
     st.integers(1, 9),

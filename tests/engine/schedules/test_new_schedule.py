@@ -20,7 +20,7 @@ from engine.run import run_folder
 from engine.schedules.actions import Action, Costs, Size, backward, forward
 from engine.schedules.algorithms import NoFormError, alternate
 from engine.schedules.closed_forms import idle_seconds, peak_in_flight
-from engine.schedules.registry import KINDS, ONE, Kind, plan
+from engine.schedules.registry import ONE, SCHEDULES, TWO, ScheduleFacts, StagePlacement, plan
 from engine.schedules.simulate import simulate
 from profilers.records.reader import RunRecords
 from profilers.records.schema import StepSample
@@ -31,7 +31,9 @@ from tests.support.ranks import on_ranks
 from tests.support.runs import small
 from tuning.predict import target
 from tuning.predict.forecast import list_neighbours
+from tuning.predict.model.cases import rank_layers
 from tuning.predict.placement.automatic import choose_values
+from tuning.predict.placement.link_traffic import volumes_of
 from tuning.predict.plan import plans
 from tuning.space.knobs import offered_space, parse_space
 from tuning.space.points import best_known
@@ -39,11 +41,11 @@ from tuning.space.space import Space
 from workbench.cli import run
 from workbench.pages.widgets.forms import field
 from workbench.selftest.check_context import CheckContext
-from workbench.selftest.checks import layouts
+from workbench.selftest.checks import layouts, one_rank
 from workbench.text.plan import layout_columns
 
-NAME, THREE = "last_first", "in_threes"
-LAST = list(KINDS)[-1]
+NAME, THREE, PLACED = "last_first", "in_threes", "up_and_down"
+LAST = list(SCHEDULES)[-1]
 
 
 def last_first(rank: int, size: Size) -> list[Action]:
@@ -54,7 +56,7 @@ def last_first(rank: int, size: Size) -> list[Action]:
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, NAME, Kind(last_first, "0000.00000", ONE, offered=True))
+    monkeypatch.setitem(SCHEDULES, NAME, ScheduleFacts(last_first, "0000.00000", ONE, offered=True))
 
 
 def in_threes(rank: int, size: Size) -> list[Action]:
@@ -65,9 +67,32 @@ def in_threes(rank: int, size: Size) -> list[Action]:
     return [forward(*turn) for turn in turns] + [backward(*turn) for turn in reversed(turns)]
 
 
+#: From the last rank up to the first, and down again: 2 1 0 0 1 2.
+UP_AND_DOWN = StagePlacement(
+    "up and down",
+    lambda number, ranks: tuple(range(ranks)) if number % 2 else tuple(reversed(range(ranks))),
+    wraps=False,
+)
+
+
+def up_and_down(rank: int, size: Size) -> list[Action]:
+    """A rank's two stages one after the other, with all micro-batches each, and then all the way back."""
+    own = [stage for stage, owner in enumerate(UP_AND_DOWN.rank_of_stages(size)) if owner == rank]
+    turns = [(m, stage) for stage in own for m in range(size.micro_batches)]
+    return [forward(*turn) for turn in turns] + [backward(*turn) for turn in reversed(turns)]
+
+
+PLACED_FACTS = ScheduleFacts(up_and_down, "0000.00000", TWO, placement=UP_AND_DOWN)
+
+
+@pytest.fixture
+def with_placement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEDULES, PLACED, PLACED_FACTS)
+
+
 @pytest.fixture
 def with_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, THREE, Kind(in_threes, "0000.00000", range(3, 4), offered=True))
+    monkeypatch.setitem(SCHEDULES, THREE, ScheduleFacts(in_threes, "0000.00000", range(3, 4), offered=True))
 
 
 def config(**values: object) -> RunConfig:
@@ -106,6 +131,7 @@ def test_what_shows_and_checks_every_schedule_asks_how_many_stages_a_rank_has(
     asked = [CheckContext("cpu", ranks, tmp_path).config(layouts.SIZES | values)
              for ranks in (2, 8) for values in layouts.pipeline(ranks).values()]  # fmt: skip
     assert {one.schedule.chunks for one in asked if one.schedule.kind == THREE} == {3}
+    assert one_rank.stages()[THREE] == {"schedule.kind": THREE, "schedule.chunks": 3}
     assert [str(problem) for one in asked for problem in problems(one)] == []
     base = config(schedule__kind="1f1b", model__layers=8)
     turned = parse_space({"schedule.kind": [THREE, "1f1b"], "schedule.chunks": [1, 2]}, base)
@@ -121,7 +147,7 @@ def test_what_shows_and_checks_every_schedule_asks_how_many_stages_a_rank_has(
 def test_an_entry_says_how_many_stages_a_rank_can_have(
     legal: range, shown: int, words: str, problem: str
 ) -> None:
-    kind = Kind(in_threes, "0000.00000", legal)
+    kind = ScheduleFacts(in_threes, "0000.00000", legal)
     assert (kind.shown_chunks, kind.chunks_words, kind.chunks_problem(9)) == (shown, words, problem)
 
 
@@ -133,7 +159,7 @@ def early(rank: int, size: Size) -> list[Action]:
 
 
 def test_a_study_tries_it_wherever_its_list_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, "early", Kind(early, "2211.05322", ONE, offered=True))
+    monkeypatch.setitem(SCHEDULES, "early", ScheduleFacts(early, "2211.05322", ONE, offered=True))
     assert plan("early", 2, 1, 2).actions == plan("1f1b", 2, 1, 2).actions
     kinds = ("1f1b", "gpipe", "early")
     named = [best_known("early", kinds, 2, 1, m, 0) for m in (1, 2, 3, 8)]
@@ -145,8 +171,8 @@ def test_a_compared_one_is_among_alternatives_and_in_plans(
     compared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is believed to leave no bubble, so it is told wherever there are pipeline stages and it fits."""
-    kind = Kind(last_first, "0000.00000", ONE, idle=lambda size, costs: 0.0, compared=compared)
-    monkeypatch.setitem(KINDS, NAME, kind)
+    kind = ScheduleFacts(last_first, "0000.00000", ONE, idle=lambda size, costs: 0.0, compared=compared)
+    monkeypatch.setitem(SCHEDULES, NAME, kind)
     near = list_neighbours(config(schedule__kind="1f1b"))
     assert ({"schedule.kind": NAME} in [one.values for one in near]) == compared
 
@@ -179,9 +205,20 @@ def test_without_formulas_its_list_is_simulated_and_counted() -> None:
     assert pipeline.idle_seconds(4, 0.01, 0.02) == about(whole.seconds - 4 * 0.03)
 
 
-def trained(rank: int, folder: Path, kind: str) -> None:
-    KINDS[NAME] = Kind(last_first, "0000.00000", ONE)
-    train_in_group(rank, config(schedule__kind=kind), folder, torch.device("cpu"), None)
+@pytest.mark.usefixtures("with_placement")
+def test_a_placement_of_its_own_is_all_that_is_said_of_where_stages_are() -> None:
+    assert problems_of_plan(plan(PLACED, 3, 2, 4)) == []
+    asked = config(schedule__kind=PLACED, schedule__chunks=2, model__layers=5)
+    assert next(problems(asked), None) is None
+    assert rank_layers(asked) == [2, 3], "the longer stage is the first, on the last rank"
+    assert volumes_of(asked).wrap.calls == 0
+
+
+def trained(rank: int, folder: Path, kind: str, chunks: int) -> None:
+    SCHEDULES[NAME] = ScheduleFacts(last_first, "0000.00000", ONE)
+    SCHEDULES[PLACED] = PLACED_FACTS
+    asked = config(schedule__kind=kind, schedule__chunks=chunks, model__layers=4)
+    train_in_group(rank, asked, folder, torch.device("cpu"), None)
 
 
 def losses(folder: Path) -> list[float | None]:
@@ -189,12 +226,14 @@ def losses(folder: Path) -> list[float | None]:
     return [step.loss for step in steps]
 
 
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.usefixtures("made_up", "with_placement")
 def test_it_trains_as_gpipe_does(tmp_path: Path) -> None:
     found = {}
-    for kind in ("gpipe", NAME):
-        folder = run_folder.create(tmp_path / kind, config(schedule__kind=kind), {})
-        on_ranks(2, trained, folder, kind)
+    for kind, chunks in (("gpipe", 1), (NAME, 1), (PLACED, 2)):
+        asked = config(schedule__kind=kind, schedule__chunks=chunks, model__layers=4)
+        folder = run_folder.create(tmp_path / kind, asked, {})
+        on_ranks(2, trained, folder, kind, chunks)
         found[kind] = losses(folder)
     assert len(found[NAME]) == config().train.steps
     assert found[NAME] == pytest.approx(found["gpipe"], abs=1e-6)
+    assert found[PLACED] == pytest.approx(found["gpipe"], abs=1e-6)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.schedules.actions import Plan, Size, Work
 from engine.schedules.algorithms import rounds
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import LOOP, SCHEDULES, StagePlacement, V, plan
 from engine.schedules.simulate import peak_in_flight
+from profilers.records.operations import OPERATIONS
 from tests.support.engine.schedule_checker import problems
 
 
 def chunks_of(kind: str, most: int = 4) -> list[int]:
     """Legal numbers of stages per rank."""
-    return [chunks for chunks in range(1, most + 1) if chunks in KINDS[kind].chunks]
+    return [chunks for chunks in range(1, most + 1) if chunks in SCHEDULES[kind].chunks]
 
 
 def grid(kind: str) -> list[tuple[int, int, int]]:
@@ -23,12 +27,12 @@ def grid(kind: str) -> list[tuple[int, int, int]]:
     return [(p, v, m) for p in range(1, 9) for v in chunks_of(kind) for m in range(1, 17)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 def test_the_checker_accepts_every_size(kind: str) -> None:
     assert {size: found for size in grid(kind) if (found := problems(plan(kind, *size)))} == {}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 @settings(max_examples=15)
 @given(data=st.data())
 def test_the_checker_accepts_sizes_beyond_the_grid(kind: str, data: st.DataObject) -> None:
@@ -38,12 +42,41 @@ def test_the_checker_accepts_sizes_beyond_the_grid(kind: str, data: st.DataObjec
     assert problems(plan(kind, ranks, chunks, micro_batches)) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 def test_facts_about_a_kind_hold_in_its_plan(kind: str) -> None:
-    facts, chunks = KINDS[kind], chunks_of(kind)[-1]
+    facts, chunks = SCHEDULES[kind], chunks_of(kind)[-1]
     made = plan(kind, 3, chunks, 4)
     assert facts.splits_backward == any(a.work is Work.INPUT for a in made.actions[0])
-    assert made.stages_of(0) == ((0, 5) if facts.placement == "v" else tuple(range(0, 3 * chunks, 3)))
+    assert made.rank_of == facts.placement.rank_of_stages(Size(3, chunks, 4))
+
+
+@pytest.mark.parametrize(
+    "placement", dict.fromkeys((LOOP, V, *(facts.placement for facts in SCHEDULES.values())))
+)
+@pytest.mark.parametrize(("ranks", "chunks"), [(1, 2), (2, 1), (3, 2), (4, 3), (5, 4)])
+def test_a_placement_deals_one_stage_a_round_to_each_rank_and_steps_to_neighbours_alone(
+    placement: StagePlacement, ranks: int, chunks: int
+) -> None:
+    """What is sent between the last rank and the first where rounds wrap is priced apart, and nothing else is."""
+    owners = placement.rank_of_stages(Size(ranks, chunks, 1))
+    assert all(sorted(owners[at : at + ranks]) == list(range(ranks)) for at in range(0, len(owners), ranks))
+    steps = [after - before for before, after in pairwise(owners)]
+    ends = [step for step in steps[ranks - 1 :: ranks] if ranks > 2]
+    assert all(step == 1 - ranks for step in ends) if placement.wraps else set(ends) <= {0}
+    assert {abs(step) for at, step in enumerate(steps) if (at + 1) % ranks} <= {1}
+
+
+def test_stages_are_dealt_around_the_ranks_or_down_and_up() -> None:
+    size = Size(3, 2, 1)
+    assert (LOOP.rank_of_stages(size), V.rank_of_stages(size)) == ((0, 1, 2, 0, 1, 2), (0, 1, 2, 2, 1, 0))
+
+
+def test_schedules_that_advice_about_gathers_names_gather_once_a_pass() -> None:
+    """Records know no schedules, so advice names one as an example."""
+    advice = [words for operation in OPERATIONS for words in operation.advice.values()]
+    named = {kind for words in advice for kind in re.findall(r"schedule\.kind=(\w+)", words)}
+    assert named
+    assert all(SCHEDULES[kind].chunk_by_chunk and SCHEDULES[kind].offered for kind in named)
 
 
 @pytest.mark.parametrize(
@@ -56,12 +89,12 @@ def test_facts_about_a_kind_hold_in_its_plan(kind: str) -> None:
     ],
 )
 def test_illegal_chunks_name_the_nearest_legal_number(kind: str, chunks: int, words: str) -> None:
-    assert words in str(KINDS[kind].chunks_problem(chunks))
+    assert words in str(SCHEDULES[kind].chunks_problem(chunks))
     with pytest.raises(ValueError, match="chunks"):
         plan(kind, 2, chunks, 4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 def test_a_step_needs_a_rank_and_a_micro_batch(kind: str) -> None:
     chunks = chunks_of(kind)[-1]
     with pytest.raises(ValueError, match="micro_batches=0 must be at least 1; nearest legal: 1"):
@@ -70,7 +103,7 @@ def test_a_step_needs_a_rank_and_a_micro_batch(kind: str) -> None:
         plan(kind, 0, chunks, 1)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if 1 in KINDS[kind].chunks])
+@pytest.mark.parametrize("kind", [kind for kind in SCHEDULES if 1 in SCHEDULES[kind].chunks])
 def test_without_a_pipeline_one_micro_batch_is_in_flight(kind: str) -> None:
     assert plan(kind, 1, 1, 2).rank_text(0) == "F0 B0 F1 B1"
 

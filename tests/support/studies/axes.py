@@ -11,7 +11,7 @@ from engine.config.formulas.task_ranks import deal
 from engine.config.layout import accumulation, layout_of
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import SCHEDULES, plan
 from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile, parse
 
@@ -96,7 +96,7 @@ def what_runs(config: RunConfig) -> Hashable:
 def _work(config: RunConfig, stage: int) -> Hashable:
     schedule, micro_batches = config.schedule, accumulation(config)
     drawn = plan(schedule.kind, config.parallel.pp, schedule.chunks, micro_batches)
-    stays_gathered = stage == 3 and micro_batches > 1 and KINDS[schedule.kind].chunk_by_chunk
+    stays_gathered = stage == 3 and micro_batches > 1 and SCHEDULES[schedule.kind].chunk_by_chunk
     return (
         drawn.actions,
         tuple(drawn.rank_of),

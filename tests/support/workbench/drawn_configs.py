@@ -8,7 +8,7 @@ from typing import Any
 from engine.config.methods.compression_methods import METHODS, one_way
 from engine.config.run_config import RunConfig, flatten, parse
 from engine.config.validation import rules
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 
 _MODELS = ("tiny", "mini", "350m", "1b", "7b")
 
@@ -19,7 +19,7 @@ def _tree(pick: random.Random) -> dict[str, Any]:
     micro, accumulation = choose([1, 2, 4]), choose([1, 2, 4, 8])
     stage, experts = choose([0, 1, 2, 3]), choose([None, None, None, 4, 8])
     precision = choose(["fp32", "bf16"])
-    kind = choose(["1f1b", "1f1b", "gpipe", "interleaved", choose(list(KINDS))])
+    kind = choose(["1f1b", "1f1b", "gpipe", "interleaved", choose(list(SCHEDULES))])
     return {
         "model": {"preset": choose(_MODELS), "experts": experts, "experts_per_token": choose([1, 2]),
                   "capacity_factor": choose([None, 1.5]), "balance_weight": choose([0.01, 0.02])},

@@ -6,7 +6,7 @@ import pytest
 
 from engine.config import run_config as runconfig
 from engine.config.validation.rules import check
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import SCHEDULES, plan
 from tests.support.studies.axes import (
     BASE,
     DENSE,
@@ -157,7 +157,7 @@ def test_a_range_of_degrees_is_every_number_in_it() -> None:
 @pytest.mark.parametrize("micro_batches", [1, 2, 3, 8])
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_schedules_are_one_exactly_when_their_lists_are(ranks: int, micro_batches: int, chunks: int) -> None:
-    kinds = [kind for kind in KINDS if chunks in KINDS[kind].chunks]
+    kinds = [kind for kind in SCHEDULES if chunks in SCHEDULES[kind].chunks]
     drawn = {kind: plan(kind, ranks, chunks, micro_batches) for kind in kinds}
     named = {kind: best_known(kind, kinds, ranks, chunks, micro_batches, 0) for kind in kinds}
     for one in kinds:

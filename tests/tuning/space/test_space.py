@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.config.errors import InputError
 from engine.config.validation.rules import check
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from tests.support.studies.axes import EXPERTS, THIRDS
 from tests.support.studies.fake import study
 from tuning.space.encoding import Encoding
@@ -94,7 +94,7 @@ def test_the_default_space_turns_every_stage_and_schedule_that_is_legal() -> Non
         *(("breadth_first", 1), ("breadth_first", 2)),
     }
     assert {each for each in kinds if each[0] in dict(legal)} == legal
-    assert {kind for kind, _ in kinds} <= {name for name, kind in KINDS.items() if kind.offered}
+    assert {kind for kind, _ in kinds} <= {name for name, kind in SCHEDULES.items() if kind.offered}
 
 
 def test_no_point_comes_twice_and_the_space_ends() -> None:

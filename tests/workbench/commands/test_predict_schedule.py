@@ -10,7 +10,7 @@ import pytest
 
 from engine.footprint.footprint import plan_of
 from engine.schedules.actions import Work
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import SCHEDULES, plan
 from tests import reference
 from tests.support.runs import small
 from tests.workbench.conftest import Run
@@ -24,16 +24,16 @@ from workbench.figures.anatomy.schedule import (
 )
 
 
-@pytest.mark.parametrize("kind", [*KINDS, reference.PARTIAL])
+@pytest.mark.parametrize("kind", [*SCHEDULES, reference.PARTIAL])
 def test_the_pictures_in_the_documents_are_the_lists_that_ranks_execute(kind: str) -> None:
     kept = (reference.PICTURES / f"{kind}.svg").read_text("utf-8")
     assert kept == reference.picture(kind), "run `python -m tests.reference`"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 def test_each_action_is_one_bar_in_both_drawings(kind: str) -> None:
-    series = schedule_series(kind, 3, KINDS[kind].shown_chunks, 5)
-    actions = sum(map(len, plan(kind, 3, KINDS[kind].shown_chunks, 5).actions))
+    series = schedule_series(kind, 3, SCHEDULES[kind].shown_chunks, 5)
+    actions = sum(map(len, plan(kind, 3, SCHEDULES[kind].shown_chunks, 5).actions))
     assert len(series.bars) == sum(len(trace.x) for trace in schedule(series).data) == actions
     rectangles = [one for one in ElementTree.fromstring(schedule_svg(series)).iter() if one.get("rx")]
     assert len(rectangles) == actions

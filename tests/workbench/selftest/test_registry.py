@@ -16,7 +16,7 @@ import torch
 from engine.config.sections import Parallel
 from engine.footprint.activations import Part
 from engine.run.ownership import is_running
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from tests.support.workbench import selftests
 from tests.support.workbench.selftests import PIDS, made_up, no_room
 from tests.workbench.conftest import Run
@@ -158,7 +158,7 @@ def test_every_axis_and_schedule_of_the_engine_is_there_and_legal(ranks: int, tm
     configs = [bench.config(layouts.SIZES | values) for kind in kinds for values in kind(ranks).values()]
     assert [str(problem) for config in configs for problem in problems(config)] == []
     methods = get_args(Parallel.model_fields["cp_method"].annotation)
-    assert {config.schedule.kind for config in configs} == set(KINDS)
+    assert {config.schedule.kind for config in configs} == set(SCHEDULES)
     assert {config.parallel.cp_method for config in configs if config.parallel.cp > 1} == set(methods)
     assert {config.parallel.zero_stage for config in configs} == {0, 1, 2, 3}
     assert all(max(config.parallel.tp, config.parallel.ep) in (1, ranks) for config in configs)

@@ -23,7 +23,7 @@ from engine.config.sections import BlockAction, TensorPart
 from engine.footprint.weights import averages
 from engine.schedules.actions import Costs
 from engine.schedules.closed_forms import idle_seconds
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES, rank_of_stages
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -267,7 +267,7 @@ def _row(config: RunConfig) -> dict[str, float]:
 def gathers_once(config: RunConfig) -> bool:
     """Whether ``zero_stage`` 3 gathers a chunk once a pass, not for each micro-batch."""
     stages = config.parallel.pp * config.schedule.chunks
-    return KINDS[config.schedule.kind].chunk_by_chunk and stages > 1
+    return SCHEDULES[config.schedule.kind].chunk_by_chunk and stages > 1
 
 
 def _sizes(config: RunConfig, shape: ModelShape) -> dict[str, float]:
@@ -380,7 +380,10 @@ def rank_layers(config: RunConfig) -> list[int]:
     """Layers of each place of the pipeline, in all of its stages."""
     pp, schedule = config.parallel.pp, config.schedule
     stages = layers_of_stages(resolve(config.model).layers, pp * schedule.chunks, schedule.stage_layers)
-    return [sum(map(len, stages[place::pp])) for place in range(pp)]
+    counts = [0] * pp
+    for place, layers in zip(rank_of_stages(schedule.kind, pp, schedule.chunks), stages, strict=True):
+        counts[place] += len(layers)
+    return counts
 
 
 def computed_again(config: RunConfig, *kinds: BlockAction) -> float:

@@ -16,7 +16,7 @@ from engine.config.layout import accumulation, layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import sizes_of
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from tuning.predict.model.cases import (
     block_pairs,
     computed_again,
@@ -177,15 +177,15 @@ def _experts(config: RunConfig) -> Stream:
 
 
 def _boundaries(config: RunConfig) -> Stream:
-    """A rank's slice of an activation, for each micro-batch and each of its stages, to the next place and back. In a V
-    the upper half of the stages goes back where the lower half goes on: the two that meet on one rank send nothing.
+    """A rank's slice of an activation, for each micro-batch and each of its stages, to the next place and back. Where
+    rounds of stages do not wrap, every other one goes back: two stages that meet on one rank send nothing.
     """
     sizes = sizes_of(config)
     return Stream(sizes.element * sizes.slice, accumulation(config) * config.schedule.chunks)
 
 
 def _wrap(config: RunConfig) -> Stream:
-    """The same between the last place and the first, where a round of stages follows on another."""
-    if config.parallel.pp == 1 or KINDS[config.schedule.kind].placement == "v":
+    """The same between the last place and the first, where rounds of stages wrap."""
+    if config.parallel.pp == 1 or not SCHEDULES[config.schedule.kind].placement.wraps:
         return Stream(calls=0)
     return replace(_boundaries(config), calls=accumulation(config) * (config.schedule.chunks - 1))

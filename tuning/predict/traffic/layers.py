@@ -21,7 +21,7 @@ from engine.config.sections import TensorPart
 from engine.footprint.activations import Part, Recompute
 from engine.footprint.side_factors import SideFactor, adapts, side_factors
 from engine.footprint.weights import column_ranks, is_replicated, tensor_ranks
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from tuning.predict.traffic.calls import FLOAT32, GradientCompletion, Item, Wire
 
 #: What lies outside of blocks.
@@ -99,7 +99,7 @@ def _words(config: RunConfig, name: Literal["embedding", "head"], late: bool, ti
 
 def splits(config: RunConfig) -> bool:
     """Whether gradients of matrices are taken apart from those of inputs."""
-    return KINDS[config.schedule.kind].splits_backward and config.parallel.pp * config.schedule.chunks > 1
+    return SCHEDULES[config.schedule.kind].splits_backward and config.parallel.pp * config.schedule.chunks > 1
 
 
 def _norm(name: str, shape: ModelShape, place: int) -> Parameter:

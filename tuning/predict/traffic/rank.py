@@ -17,7 +17,7 @@ from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part
 from engine.footprint.footprint import parts_of, plan_of
 from engine.schedules.actions import Action, Plan, Work, result_of, results_by_route
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from tuning.predict.traffic.calls import (
     BYTES,
     FLOAT32,
@@ -163,7 +163,7 @@ class RankStep:
 
     def _gather_once(self, ahead: Sequence[Action]) -> None:
         """A schedule that works chunk by chunk keeps what it has gathered for the next micro-batch."""
-        if KINDS[self._plan.kind].chunk_by_chunk:
+        if SCHEDULES[self._plan.kind].chunk_by_chunk:
             same = len(ahead) == 2 and (ahead[0].stage, ahead[0].work) == (ahead[1].stage, ahead[1].work)
             self._stages[ahead[0].stage].keep_gathered(same)
 

@@ -177,7 +177,7 @@ def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
     if rise is None and steps:
         rise = min(1000, steps // 10)
     found = {"train.learning_rate_warmup": rise} if rise is not None else {}
-    if kind not in learning.KINDS:
+    if kind not in learning.RATE_SCHEDULES:
         return found
     least = document.get(f"{_L}min_lr")
     floor = 0.01 if least is None else learning.floor_of(least, rate)

@@ -294,7 +294,7 @@ def _schedule(values: Values) -> Document:
 
 def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
     kind = str(document.get("--lr-decay-style"))
-    if kind not in learning.KINDS:
+    if kind not in learning.RATE_SCHEDULES:
         return {}
     floor = learning.floor_of(document.get("--min-lr"), document.get("--lr"))
     return learning.read_fall(

@@ -177,7 +177,7 @@ def _schedule(values: Values) -> Document:
 def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
     kind = str(document.get(f"{_L}decay_type"))
     kind = learning.CONSTANT if document.get(f"{_L}decay_ratio") == 0 else kind
-    if kind not in learning.KINDS:
+    if kind not in learning.RATE_SCHEDULES:
         return {}
     floor, steps = document.get(f"{_L}min_lr_factor", 0.0), document.get(f"{_T}steps")
     return learning.read_fall(kind, floor, steps, document.get(f"{_L}warmup_steps", 0))

@@ -14,7 +14,7 @@ from workbench.export.mapping.rows import Values
 RATE, RISE, KIND = "train.learning_rate", "train.learning_rate_warmup", "train.learning_rate_schedule"
 FLOOR, STEPS, OPTIMIZER = "train.learning_rate_floor", "train.steps", "train.optimizer"
 CONSTANT = "constant"
-KINDS = (CONSTANT, "linear", "cosine")
+RATE_SCHEDULES = (CONSTANT, "linear", "cosine")
 
 
 def kind_of(values: Values) -> str:

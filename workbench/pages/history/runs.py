@@ -34,7 +34,7 @@ from workbench.pages.widgets.heading import heading
 from workbench.text import tile_help, words
 
 #: Windows of a confirmation are many and short: the first kind leaves them out.
-KINDS = ("Runs and studies", "Runs", "Studies", "Windows")
+LISTED_CHOICES = ("Runs and studies", "Runs", "Studies", "Windows")
 SHOWN_ROWS = 9
 #: What the address holds of the filters.
 FILTERS = ("filter", "kind", "outcomes", "tags")
@@ -154,8 +154,8 @@ def _matching_lines(lines: list[Line]) -> list[Line]:
         )
         kind = st.segmented_control(
             "Kind",
-            KINDS,
-            default=KINDS[0],
+            LISTED_CHOICES,
+            default=LISTED_CHOICES[0],
             required=True,
             key="kind",
             bind="query-params",
@@ -174,7 +174,7 @@ def _matching_lines(lines: list[Line]) -> list[Line]:
         tags = known and st.pills(
             "Tag", known, selection_mode="multi", key="tags", bind="query-params", format_func=words.escape
         )
-    return [line for line in lines if matches(line, text or "", kind or KINDS[0], wanted, tags)]
+    return [line for line in lines if matches(line, text or "", kind or LISTED_CHOICES[0], wanted, tags)]
 
 
 def matches(line: Line, text: str, kind: str, outcomes: Sequence[str], tags: Sequence[str] = ()) -> bool:
@@ -189,7 +189,9 @@ def matches(line: Line, text: str, kind: str, outcomes: Sequence[str], tags: Seq
         words.ending_words(line.outcome),
     )
     heap = " ".join(told).lower()
-    right_kind = line.kind != "window" if kind == KINDS[0] else kind.lower().startswith(line.kind[:3])
+    right_kind = (
+        line.kind != "window" if kind == LISTED_CHOICES[0] else kind.lower().startswith(line.kind[:3])
+    )
     return (
         right_kind
         and (not outcomes or line.outcome in outcomes)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from engine.config.run_config import RunConfig
 from engine.config.sections import Parallel
 from engine.config.validation.rules import problems
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from workbench.selftest.check_context import CheckContext
@@ -72,13 +72,13 @@ def pipeline(ranks: int) -> Layouts:
     return {
         f"pp_{kind}": deep
         | {"parallel.pp": ranks, "schedule.kind": kind, "schedule.chunks": facts.shown_chunks}
-        for kind, facts in KINDS.items()
+        for kind, facts in SCHEDULES.items()
     }
 
 
 def _deep(ranks: int) -> dict[str, Any]:
     """Layers enough for a stage each of the schedule that has most; nothing where the usual ones are."""
-    stages = ranks * max(kind.shown_chunks for kind in KINDS.values())
+    stages = ranks * max(kind.shown_chunks for kind in SCHEDULES.values())
     return {"model.layers": stages} if stages > SIZES["model.layers"] else {}
 
 

@@ -8,7 +8,7 @@ from engine.config.errors import LayoutError, several
 from engine.config.presets import FIELD, SHIPPED, facts_of
 from engine.config.run_config import RunConfig
 from engine.config.sections import Model
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 
 #: Of the model section, what any workload has.
 _ANY = ("workload", "options", "tied_embeddings", "layer_groups")
@@ -54,7 +54,7 @@ def workload_problems(config: RunConfig) -> Iterator[LayoutError]:
     if config.memory.parameters == "bf16":
         remedy = "its matrices may be of any kind; set it to fp32: precision bf16 computes under autocast"
         yield LayoutError("memory.parameters", "bf16", remedy)
-    if KINDS[config.schedule.kind].splits_backward and stages > 1:
+    if SCHEDULES[config.schedule.kind].splits_backward and stages > 1:
         remedy = "splits the backward, which only the decoder's matrices can; set it to 1f1b or interleaved"
         yield LayoutError("schedule.kind", config.schedule.kind, remedy)
 

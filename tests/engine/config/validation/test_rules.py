@@ -15,7 +15,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
 from engine.footprint.footprint import footprints, plan_of
 from engine.lifecycle import summary_of_refused
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from tests.support.engine import schedule_checker
 
 SMALL = (1, 1, 1, 2, 2, 3, 4)
@@ -51,7 +51,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "parallel.world_size": (None, None, None, None, 1, 4, 8),
     "batch.micro_batch": (1, 1, 2, 3),
     "batch.global_batch": (1, 8, 12, 24, 48),
-    "schedule.kind": tuple(sorted(KINDS)),
+    "schedule.kind": tuple(sorted(SCHEDULES)),
     "schedule.chunks": (1, 1, 2, 3),
     "schedule.stage_layers": (None, None, None, [12], [7, 5], [3, 4, 5], [1, 1]),
     "schedule.skip_share": (0.0, 0.0, 0.0, 0.0, 0.125, 0.25, 0.4),
@@ -135,7 +135,7 @@ def judge_many(count: int, seed: int) -> None:
         except Exception as error:
             raise AssertionError(f"configuration {place} of seed {seed}: {config.flat()}") from error
     assert count * 0.05 < planned.total() < count * 0.95
-    assert min(planned[kind] for kind in KINDS) > 0, planned
+    assert min(planned[kind] for kind in SCHEDULES) > 0, planned
 
 
 def test_10_000_random_configurations_are_planned_or_explained() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine.schedules import closed_forms
 from engine.schedules import simulate as timing
 from engine.schedules.actions import Action, Costs, Plan, Work
-from engine.schedules.registry import KINDS, plan
+from engine.schedules.registry import SCHEDULES, plan
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.simulation.event_loop import DeadlockError, simulate
 from tuning.predict.simulation.machine import Machine, instant
@@ -30,8 +30,8 @@ def played(kind: str, ranks: int, chunks: int, micro_batches: int, costs: Costs 
 
 
 def sizes() -> list[tuple[str, int, int, int]]:
-    found = product(KINDS, (1, 2, 3, 4, 6), (1, 2, 3), (1, 2, 3, 4, 7, 8, 12))
-    return [size for size in found if KINDS[size[0]].chunks_problem(size[2]) is None]
+    found = product(SCHEDULES, (1, 2, 3, 4, 6), (1, 2, 3), (1, 2, 3, 4, 7, 8, 12))
+    return [size for size in found if SCHEDULES[size[0]].chunks_problem(size[2]) is None]
 
 
 def one_node(rate: float, alpha: float = 0.0, devices: int = 8, nodes: int = 1) -> Cluster:
@@ -39,12 +39,12 @@ def one_node(rate: float, alpha: float = 0.0, devices: int = 8, nodes: int = 1) 
     return Cluster("a cluster", (Group(nodes, devices, DEVICE, link, link, "wire"),))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 def test_in_flight_and_bubble_are_those_of_the_closed_forms(kind: str) -> None:
     for _, ranks, chunks, micro_batches in (size for size in sizes() if size[0] == kind):
         made = played(kind, ranks, chunks, micro_batches)
         assert made.peak_in_flight() == closed_forms.peak_in_flight(kind, ranks, chunks, micro_batches)
-        if KINDS[kind].idle is None:
+        if SCHEDULES[kind].idle is None:
             continue
         fraction = closed_forms.bubble_fraction(kind, ranks, chunks, micro_batches, EVEN)
         assert made.bubble_fraction == pytest.approx(fraction, abs=1e-12)

@@ -19,7 +19,7 @@ from engine.footprint.footprint import footprints, plan_of
 from engine.run.run_folder import RECORDS
 from engine.schedules import closed_forms
 from engine.schedules.actions import Costs
-from engine.schedules.registry import KINDS
+from engine.schedules.registry import SCHEDULES
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES, CommSample
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
@@ -56,10 +56,10 @@ def played(made: RunConfig, machine: Machine | None = None) -> SimulatedStep:
     return simulate(step_of(made, [WORK] * stages, 1e-3), machine or instant(ranks))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_memory_in_time_peaks_at_the_footprint(kind: str, recompute: str) -> None:
-    chunks = KINDS[kind].chunks[-1] if KINDS[kind].chunks[-1] < 3 else 2
+    chunks = SCHEDULES[kind].chunks[-1] if SCHEDULES[kind].chunks[-1] < 3 else 2
     values = {"schedule__kind": kind, "schedule__chunks": chunks, "memory__recompute": recompute}
     made = config(parallel__pp=2, parallel__tp=2, **values)
     done = played(made)

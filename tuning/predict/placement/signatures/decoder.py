@@ -20,6 +20,7 @@ from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import TensorPart
 from engine.footprint.activations import FP32_BYTES, sizes_of
+from engine.schedules.registry import rank_of_stages
 from tuning.predict.model.cases import computed_again, gathers_once
 from tuning.predict.placement.signatures import operators as ways
 from tuning.predict.placement.signatures.assignment import Assignment, cheapest
@@ -262,11 +263,12 @@ class SharedLayers(NamedTuple):
 def shared_layers(config: RunConfig) -> SharedLayers:
     """Those of a configuration's decoder. Each rank of a pipeline sums the gradient of its own copy over tp."""
     sharing, layers, pp = sharing_of(config.model), resolve(config.model).layers, config.parallel.pp
-    stages = layers_of_stages(layers, pp * config.schedule.chunks, config.schedule.stage_layers)
+    schedule = config.schedule
+    stages = layers_of_stages(layers, pp * schedule.chunks, schedule.stage_layers)
+    owners = rank_of_stages(schedule.kind, pp, schedule.chunks)
     matrices = {
         (place, layer // sharing.layers_each)
-        for place in range(pp)
-        for stage in stages[place::pp]
+        for place, stage in zip(owners, stages, strict=True)
         for layer in stage
     }
     return SharedLayers(layers, layers / len(matrices), sharing.tied is not None, min(pp, 2))
