@@ -1,1 +1,1 @@
-"""A run's configuration for other launchers; one file per target."""
+"""A run's configuration for other launchers and trainers; one file per target."""

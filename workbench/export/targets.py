@@ -9,9 +9,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from workbench.analysis.studies import StudyDocument
-from workbench.export import command, external_trainer, torchrun
 from workbench.export.bundle import Bundle
-from workbench.export.formats import k8s, slurm
 from workbench.export.formats.accelerate import ACCELERATE
 from workbench.export.formats.automodel import AUTOMODEL
 from workbench.export.formats.deepspeed import DEEPSPEED
@@ -19,6 +17,7 @@ from workbench.export.formats.hf import HF
 from workbench.export.formats.megatron import MEGATRON
 from workbench.export.formats.rendering import facts, render_format
 from workbench.export.formats.torchtitan import TORCHTITAN
+from workbench.export.launchers import command, external_trainer, k8s, slurm, torchrun
 from workbench.export.mapping import documents
 from workbench.export.mapping.rows import Format
 from workbench.home.runs import RunView

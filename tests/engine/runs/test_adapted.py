@@ -23,7 +23,7 @@ from tests.support.engine.checkpoints import whole
 from tests.support.engine.own_models import HERE
 from tests.support.runs import execute, small
 from tests.tuning.predict.traffic.test_rank import first_difference, recorded
-from workbench.export import torchrun
+from workbench.export.launchers import torchrun
 from workbench.export.targets import find_target
 from workbench.home.runs import load
 from workbench.text import run as run_text

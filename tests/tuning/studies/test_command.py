@@ -21,7 +21,7 @@ from tuning.spec.study_file import StudyFile, parse
 from tuning.storage.study_folder import STUDIES, StudyReader
 from tuning.study import run_study
 from workbench.analysis import studies
-from workbench.export import command as export
+from workbench.export.launchers import command as export
 from workbench.home import runs
 
 

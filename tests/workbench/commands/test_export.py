@@ -21,9 +21,10 @@ from engine.run import run_folder
 from engine.session import Session
 from tests.support.runs import execute, small
 from tests.workbench.conftest import Furnished, Run
-from workbench.export import bundle, torchrun
+from workbench.export import bundle
+from workbench.export.launchers import torchrun
+from workbench.export.launchers.torchrun import note
 from workbench.export.targets import find_target
-from workbench.export.torchrun import note
 from workbench.home import runs
 
 FEW_ARENAS = {"environment__MALLOC_ARENA_MAX": 2}

@@ -1,1 +1,1 @@
-"""Files of public trainers and clusters, one for each: it writes a configuration, reads it, and says what is lost."""
+"""Public trainers, one file for each: it writes the trainer's configuration, reads it, and says what is lost."""

@@ -9,10 +9,10 @@ from engine.config.errors import InputError, several
 from engine.config.presets import FIELD, is_decoder
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
+from workbench.export.launchers.torchrun import exports_of, throughput_text
 from workbench.export.mapping import documents, hooks
 from workbench.export.mapping.rows import Format, Loss, ranks_of, settings_of
 from workbench.export.provenance import provenance, source
-from workbench.export.torchrun import exports_of, throughput_text
 from workbench.home.runs import RunView
 from workbench.text.output import dumps
 

@@ -33,8 +33,8 @@ from tuning.spec.study_file import StudyFile, parse
 from tuning.storage.study_folder import STUDIES, StudyReader
 from tuning.study import run_study
 from workbench.analysis import live_report, studies
-from workbench.export import external_trainer as export
-from workbench.export import torchrun
+from workbench.export.launchers import external_trainer as export
+from workbench.export.launchers import torchrun
 from workbench.home import runs
 
 pytestmark = pytest.mark.drawn(5, of="live tuning of foreign trainers")

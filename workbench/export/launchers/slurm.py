@@ -6,8 +6,8 @@ from engine.config.errors import several
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from workbench.analysis.studies import StudyDocument
-from workbench.export import torchrun
 from workbench.export.bundle import Bundle
+from workbench.export.launchers import torchrun
 from workbench.home.runs import RunView
 
 #: Ranks that a node is taken to have devices for; sbatch's own options say otherwise.

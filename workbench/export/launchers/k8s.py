@@ -14,9 +14,9 @@ from engine.config import environment
 from engine.config.errors import several
 from engine.config.layout import layout_of
 from workbench.analysis.studies import StudyDocument
-from workbench.export import torchrun
 from workbench.export.bundle import Bundle
-from workbench.export.formats.slurm import nodes_of
+from workbench.export.launchers import torchrun
+from workbench.export.launchers.slurm import nodes_of
 from workbench.home.runs import RunView
 
 _HEAD = """\

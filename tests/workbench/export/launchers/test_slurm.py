@@ -14,7 +14,7 @@ from engine.config import run_config
 from engine.run import run_folder
 from tests.support.runs import small
 from workbench.export import bundle
-from workbench.export.formats import slurm
+from workbench.export.launchers import slurm
 from workbench.home import runs
 
 

@@ -12,7 +12,7 @@ import yaml
 from engine.config import run_config
 from engine.run import run_folder
 from tests.support.runs import small
-from workbench.export.formats import k8s
+from workbench.export.launchers import k8s
 from workbench.home import runs
 
 

@@ -13,7 +13,7 @@ from engine.config.errors import InputError
 from engine.run import run_folder
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage.study_folder import STUDIES, STUDY_GIVEN
-from workbench.export import command as export
+from workbench.export.launchers import command as export
 from workbench.home import runs
 
 #: Prints each argument on a line of its own.
