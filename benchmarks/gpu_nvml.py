@@ -17,8 +17,8 @@ import pynvml
 
 from benchmarks import _table
 from profilers.analysis import machine
-from profilers.gpu.nvml import SLOW_SECONDS, Nvml
-from profilers.gpu.nvml_tape import Tape
+from profilers.gpu.nvml import READ_SECONDS, Nvml
+from profilers.gpu.nvml_call_recorder import NvmlCallRecorder
 from profilers.records.schema import GpuSample
 
 #: As the sampler reads.
@@ -64,10 +64,10 @@ def print_reading(door: Nvml, sample: GpuSample) -> None:
         print(f"  {'in words':30} {', '.join(machine.words(sample.throttle_reasons)) or 'clocks are free'}")
 
 
-def costs(tape: Tape, seconds: float) -> list[list[str]]:
+def costs(recorder: NvmlCallRecorder, seconds: float) -> list[list[str]]:
     """A row for each function, the dearest first."""
     rows = []
-    for function, spans in tape.seconds.items():
+    for function, spans in recorder.seconds.items():
         wall = [1e3 * span for span, _ in spans]
         processor = sum(span for _, span in spans)
         row = [
@@ -94,8 +94,8 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Read, print, and record if asked to."""
     given = arguments()
-    tape = Tape(pynvml)
-    door = Nvml(tape)
+    recorder = NvmlCallRecorder(pynvml)
+    door = Nvml(recorder)
     if door.reason is not None or not door.device_count:
         print(f"skipped: {door.reason or 'the driver shows no GPU'}")
         return 0
@@ -106,14 +106,14 @@ def main() -> int:
         print(f"missing: {line}")
     title = (
         f"{len(samples)} x {door.name(0)}, driver {door.driver_version}: a reading each {INTERVAL_SECONDS:g} s, "
-        f"limits, counters and processes each {SLOW_SECONDS:g} s, for {given.seconds:g} s"
+        f"limits, counters and processes each {READ_SECONDS:g} s, for {given.seconds:g} s"
     )
     print()
-    _table.show("gpu_nvml", title, HEADER, costs(tape, given.seconds), given.save)
+    _table.show("gpu_nvml", title, HEADER, costs(recorder, given.seconds), given.save)
     about = f"{title}. Written by benchmarks/gpu_nvml.py --record."
     door.close()
     if given.record is not None:
-        tape.save(given.record, about)
+        recorder.save(given.record, about)
         print(f"recorded in {given.record}")
     return 0
 

@@ -40,7 +40,9 @@ def metrics(library: GpuLibrary, index: int) -> Metrics:
     return _dictionary(library.query(index, "amdsmi_get_gpu_metrics_info"))
 
 
-def fast(library: GpuLibrary, index: int, table: Metrics, unit_joules: float | None) -> dict[str, Any]:
+def read_every_sample(
+    library: GpuLibrary, index: int, table: Metrics, unit_joules: float | None
+) -> dict[str, Any]:
     """Load, memory, power, energy, temperature, clocks and links; ``unit_joules`` is that of the energy counter."""
     memory = _memory(library, index)
     watts, counter = _power(table), number(table.get("energy_accumulator"), 64)
@@ -61,7 +63,7 @@ def fast(library: GpuLibrary, index: int, table: Metrics, unit_joules: float | N
     }
 
 
-def slow(library: GpuLibrary, index: int) -> dict[str, Any]:
+def read_every_second(library: GpuLibrary, index: int) -> dict[str, Any]:
     """Limits, counters and processes: what changes seldom, or never."""
     ecc = _dictionary(library.query(index, "amdsmi_get_gpu_total_ecc_count"))
     found = {

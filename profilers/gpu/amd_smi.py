@@ -1,4 +1,4 @@
-"""The one door to amdsmi, ROCm's management library: answers are values or None, and no exception gets out.
+"""ROCm's management library through amdsmi, in this file alone: answers are values or None, and no exception gets out.
 
 Written from the library's documentation and sources; it has never met an AMD GPU.
 """
@@ -96,11 +96,11 @@ class AmdSmi(GpuLibrary):
 
     def _read(self, index: int) -> dict[str, Any]:
         table = amd_readings.metrics(self, index)
-        found = amd_readings.fast(self, index, table, self._unit(index))
+        found = amd_readings.read_every_sample(self, index, table, self._unit(index))
         found["throttle_reasons"] = amd_readings.throttle_reasons(self._tables.get(index), table)
         self._tables[index] = table
-        if self._is_due(self._slow_due, index, 0.0):
-            found |= amd_readings.slow(self, index)
+        if self._is_due(self._second_due, index, 0.0):
+            found |= amd_readings.read_every_second(self, index)
         self._tell_what_is_left_out(index, found)
         return found
 

@@ -1,4 +1,4 @@
-"""A vendor's management library behind one door: answers are values or None, and no exception gets out."""
+"""A vendor's management library behind one interface: answers are values or None, and no exception gets out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from profilers.records.schema import GpuSample
 #: one GPU may stay away for good. Twice as long each time, until all of them answer again.
 _REOPEN_SECONDS, _LONGEST_REOPEN_SECONDS = 5.0, 60.0
 #: Limits, counters and processes are read at this interval, and all else that is slow to read.
-SLOW_SECONDS = 1.0
+READ_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class GpuLibrary(ABC):
         self._handles: dict[int, Any] = {}
         self._missed: dict[str, str] = {}
         self._never: set[tuple[Any, ...]] = set()
-        self._slow_due: dict[int, float] = {}
+        self._second_due: dict[int, float] = {}
         self._reopen_at: float | None = None
         self._patience = _REOPEN_SECONDS
         self._failed: dict[int, dict[str, Any]] = {}
@@ -125,8 +125,8 @@ class GpuLibrary(ABC):
     def _read(self, index: int) -> dict[str, Any]:
         """Fields of ``GpuSample`` that could be read now."""
 
-    def news(self) -> list[tuple[str, dict[str, Any]]]:
-        """What began or ended since the last call: kinds ``gpu_error`` and ``gpu_recovered``, with their data."""
+    def error_transitions(self) -> list[tuple[str, dict[str, Any]]]:
+        """GPUs that failed or came back since the last call: ``gpu_error`` and ``gpu_recovered``, with their data."""
         began = [(index, data) for index, data in self._failed.items() if index not in self._troubled]
         ended = [index for index in self._troubled if index not in self._failed]
         for index in ended:
@@ -151,8 +151,8 @@ class GpuLibrary(ABC):
         self._open()
         return getattr(self.module, name, None)
 
-    def forgive(self, function: str) -> None:
-        """Another function gave what this one did not: it is not missed."""
+    def clear_missing(self, function: str) -> None:
+        """Another function gave what this one did not: it is no longer among those ``missing``."""
         self._missed.pop(function, None)
 
     def lacks(self, what: str, why: str) -> None:
@@ -233,7 +233,7 @@ class GpuLibrary(ABC):
         now = self.clock()
         if now < times.setdefault(index, now + first):
             return False
-        times[index] = now + SLOW_SECONDS
+        times[index] = now + READ_SECONDS
         return True
 
     def _open(self) -> None:

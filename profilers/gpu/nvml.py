@@ -1,4 +1,4 @@
-"""The one door to pynvml: answers are values or None, and no exception gets out."""
+"""NVML through pynvml, in this file alone: answers are values or None, and no exception gets out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from profilers.gpu import nvml_readings
 from profilers.gpu.gpm import Gpm
-from profilers.gpu.library import SLOW_SECONDS, GpuLibrary, GpuLimits
+from profilers.gpu.library import READ_SECONDS, GpuLibrary, GpuLimits
 from profilers.gpu.rank_gpus import pci_bus_id
 
 #: NVML_VALUE_NOT_AVAILABLE, -1, as it comes out of 32 and 64 unsigned bits.
@@ -61,7 +61,7 @@ class Nvml(GpuLibrary):
     def is_divided(self, index: int) -> bool:
         """Whether a GPU is in MIG mode: processes compute on parts of it, never on the whole."""
         modes = self.query(index, "nvmlDeviceGetMigMode")
-        self.forgive("nvmlDeviceGetMigMode")  # what has no such mode is whole
+        self.clear_missing("nvmlDeviceGetMigMode")  # what has no such mode is whole
         return modes is not None and modes[0] == 1
 
     def identity(self, index: int) -> dict[str, Any]:
@@ -84,16 +84,16 @@ class Nvml(GpuLibrary):
 
     def _read(self, index: int) -> dict[str, Any]:
         """Once a second all of it; without GPM, PCIe counters take 20 ms each."""
-        found = nvml_readings.fast(self, index) | self._gpm.read(index)
-        if self._is_due(self._slow_due, index, 0.0):
-            found |= nvml_readings.slow(self, index, found["temperature_celsius"])
+        found = nvml_readings.read_every_sample(self, index) | self._gpm.read(index)
+        if self._is_due(self._second_due, index, 0.0):
+            found |= nvml_readings.read_every_second(self, index, found["temperature_celsius"])
         if not self._gpm.supports(index) and self._is_due(self._pcie_due, index, self._turn(index)):
             found |= nvml_readings.pcie(self, index)
         return found
 
     def _turn(self, index: int) -> float:
         """GPUs take turns, so that no single tick waits for the PCIe counters of all of them."""
-        return SLOW_SECONDS * index / max(1, self._count) if index not in self._pcie_due else 0.0
+        return READ_SECONDS * index / max(1, self._count) if index not in self._pcie_due else 0.0
 
     def _handle(self, index: int) -> Any:
         """By number at first, later by UUID: a GPU that fell off the bus may leave its number to the next one."""

@@ -14,7 +14,7 @@ _NVLINK_UNIT_BYTES = 1024
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
-def fast(library: GpuLibrary, index: int) -> dict[str, Any]:
+def read_every_sample(library: GpuLibrary, index: int) -> dict[str, Any]:
     """Load, memory, power, energy, temperature and clocks: fields of ``GpuSample``."""
     memory = library.query(index, "nvmlDeviceGetMemoryInfo")
     load = library.query(index, "nvmlDeviceGetUtilizationRates")
@@ -32,7 +32,7 @@ def fast(library: GpuLibrary, index: int) -> dict[str, Any]:
     }
 
 
-def slow(library: GpuLibrary, index: int, temperature: float | None) -> dict[str, Any]:
+def read_every_second(library: GpuLibrary, index: int, temperature: float | None) -> dict[str, Any]:
     """Limits, counters and processes: what changes seldom, or never."""
     limit = library.query(index, "nvmlDeviceGetEnforcedPowerLimit")
     found = {
@@ -75,7 +75,7 @@ def _temperature(library: GpuLibrary, index: int) -> int | None:
     if celsius is None:
         celsius = _with(library, index, "nvmlDeviceGetTemperatureV", sensor)
         if celsius is not None:
-            library.forgive(old)
+            library.clear_missing(old)
     return celsius
 
 
@@ -87,7 +87,7 @@ def _throttle_reasons(library: GpuLibrary, index: int) -> int | None:
         mask = library.query(index, old)
         if mask is None:
             return None
-        library.forgive(new)
+        library.clear_missing(new)
     return int(mask)
 
 
@@ -102,7 +102,7 @@ def _slowdown_celsius(library: GpuLibrary, index: int, now: float | None) -> flo
     margin = None if offset is None else library.query(index, "nvmlDeviceGetMarginTemperature")
     if now is None or offset is None or margin is None:
         return None
-    library.forgive("nvmlDeviceGetTemperatureThreshold")
+    library.clear_missing("nvmlDeviceGetTemperatureThreshold")
     return now + float(margin) - float(offset)
 
 

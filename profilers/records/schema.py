@@ -3,7 +3,7 @@
 Units are in the names. ``*_unix`` is wall-clock time in seconds (it joins ranks); durations come from a
 monotonic clock. A reading that was not available is ``None``, never NaN or -1. A field that only grows while a run
 goes on says so, as ``GROWS``: its readings are totals, and a Prometheus server gets them as a counter. One whose lowest
-and highest readings stay when a long run is thinned says ``DRAWN``: the page Live draws it.
+and highest readings stay when a long run is thinned says ``SHOWN_LIVE``: the page Live shows it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 #: Metadata of a field that only grows.
 GROWS = {"grows": True}
-#: Metadata of a reading of memory, host or GPU that the page Live draws.
-DRAWN = {"drawn": True}
+#: Metadata of a reading of memory, host or GPU that the page Live shows.
+SHOWN_LIVE = {"shown_live": True}
 
 
 class Panel(NamedTuple):
@@ -30,8 +30,10 @@ class Panel(NamedTuple):
 
 
 def live_panel(*look: Any, **more: Any) -> dict[str, Any]:
-    """Metadata of a field of ``GpuSample`` that has a :class:`Panel` of its own on the page Live; ``DRAWN`` with it."""
-    return DRAWN | {"panel": Panel(*look, **more)}
+    """Metadata of a field of ``GpuSample`` that has a :class:`Panel` of its own on the page Live, ``SHOWN_LIVE`` with
+    it.
+    """
+    return SHOWN_LIVE | {"panel": Panel(*look, **more)}
 
 
 def in_row(*, mean: str = "", largest: str = "", limit: str = "", added: str = "") -> dict[str, Any]:
@@ -108,10 +110,10 @@ class MemorySample:
 
     step: int
     time_unix: float
-    rss_bytes: int = field(metadata=DRAWN)
-    peak_rss_bytes: int = field(metadata=DRAWN)
-    cuda_allocated_bytes: int | None = field(metadata=DRAWN)
-    cuda_peak_bytes: int | None = field(metadata=DRAWN)
+    rss_bytes: int = field(metadata=SHOWN_LIVE)
+    peak_rss_bytes: int = field(metadata=SHOWN_LIVE)
+    cuda_allocated_bytes: int | None = field(metadata=SHOWN_LIVE)
+    cuda_peak_bytes: int | None = field(metadata=SHOWN_LIVE)
     cuda_reserved_bytes: int | None
     phase: str | None = None
     cuda_inactive_split_bytes: int | None = None
@@ -173,8 +175,8 @@ class HostSample:
     """
 
     time_unix: float
-    cpu_fraction: float | None = field(metadata=DRAWN)
-    memory_used_bytes: int | None = field(metadata=DRAWN)
+    cpu_fraction: float | None = field(metadata=SHOWN_LIVE)
+    memory_used_bytes: int | None = field(metadata=SHOWN_LIVE)
     memory_total_bytes: int | None
     network_sent_bytes: int | None = field(metadata=GROWS)
     network_received_bytes: int | None = field(metadata=GROWS)
@@ -339,9 +341,9 @@ def growing_fields() -> frozenset[tuple[str, str]]:
     )
 
 
-def drawn(stream: str) -> tuple[str, ...]:
-    """The fields of a stream that the page Live draws."""
-    return tuple(one.name for one in fields(STREAMS[stream]) if "drawn" in one.metadata)
+def live_fields(stream: str) -> tuple[str, ...]:
+    """The fields of a stream that the page Live shows."""
+    return tuple(one.name for one in fields(STREAMS[stream]) if "shown_live" in one.metadata)
 
 
 def live_panels() -> dict[str, Panel]:

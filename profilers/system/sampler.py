@@ -172,7 +172,7 @@ class Sampler:
         library.ranks = self._ranks
         for gpu in range(count):
             self._writer.write(library.sample(gpu))
-        for kind, data in library.news():
+        for kind, data in library.error_transitions():
             self._writer.event(kind, **data)
 
     def _tell_missing(self, library: GpuLibrary) -> None:

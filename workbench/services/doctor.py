@@ -120,7 +120,7 @@ def _gpu_notes(library: GpuLibrary) -> Iterator[str]:
     for gpu in range(library.device_count):
         if library.is_divided(gpu):
             yield f"GPU {gpu} is divided into parts (MIG)"
-    for _, data in library.news():
+    for _, data in library.error_transitions():
         yield f"GPU {data['gpu']}: {data['error']}"
 
 

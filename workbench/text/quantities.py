@@ -23,6 +23,10 @@ def _bandwidth(rate: float | None) -> str:
     return words.NOTHING if rate is None else f"{rate / 1e9:.3f} GB/s"
 
 
+def _kilojoules(joules: float | None) -> str:
+    return words.number(None if joules is None else 1e-3 * joules, 1)
+
+
 COUNT = Unit("", 1, "%,d", words.number)
 MEAN_COUNT = Unit("", 1, "%,.1f", lambda count: words.NOTHING if count is None else f"{count:g}")
 RATIO = Unit("", 1, "%.3f", lambda ratio: words.number(ratio, 3))
@@ -32,8 +36,9 @@ MEGABYTES = Unit("MB", 1e-6, "%,.2f", words.gib)
 PERCENT = Unit("%", 1e2, "%,.1f", words.percent)
 BANDWIDTH = Unit("GB/s", 1e-9, "%,.3f", _bandwidth)
 WATTS = Unit("W", 1, "%,.0f", words.number)
-KILOJOULES = Unit("kJ", 1e-3, "%,.1f", words.number)
+KILOJOULES = Unit("kJ", 1e-3, "%,.1f", _kilojoules)
 CELSIUS = Unit("°C", 1, "%.0f", words.number)
+GIBIBYTES = Unit("GiB", 2**-30, "%,.1f", words.gib)
 
 
 #: Figures of the smallest number of a table, and decimals of milliseconds that nobody needs more of.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 
 from profilers.analysis.communication import message_seconds_reason
 from profilers.model.environment import EnvironmentRow
@@ -15,6 +16,7 @@ from profilers.model.rows import (
     OuterRow,
     SequenceGroupRow,
     SequencePlanRow,
+    Shown,
 )
 from profilers.model.run_summary import CommunicationRow, RunSummary
 from profilers.model.verdict import Episode, Verdict
@@ -23,6 +25,7 @@ from workbench.text.quantities import (
     BANDWIDTH,
     CELSIUS,
     COUNT,
+    GIBIBYTES,
     KILOJOULES,
     MEAN_COUNT,
     MEGABYTES,
@@ -31,9 +34,18 @@ from workbench.text.quantities import (
     SECONDS,
     WATTS,
     Column,
+    Unit,
 )
 
 Line = tuple[str, str]
+#: By the units of ``Shown``.
+_UNITS = {
+    "fraction": PERCENT._replace(format="%.0f"),
+    "W": WATTS,
+    "J": KILOJOULES,
+    "°C": CELSIUS,
+    "bytes": GIBIBYTES,
+}
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 
 
@@ -348,33 +360,43 @@ def _interface(row: InterfaceRow) -> str:
 
 def gpu(row: GpuRow) -> str:
     """What one GPU amounted to over the measured steps; only what was read."""
-    parts = {
-        "busy": words.percent(row.utilization),
-        "tensor cores": words.percent(row.tensor_active),
-        "power": f"{words.number(row.power_watts)} W (most {words.number(row.max_power_watts)} W)",
-        "temperature": f"{words.number(row.max_temperature_celsius)} °C at most",
-        "clocks throttled by": _throttle_text(row),
-    }
-    known = [f"{name} {value}" for name, value in parts.items() if not value.startswith(words.NOTHING)]
+    known = []
+    for look, column in _shown_columns([row]):
+        (value,), (text,) = column.values, column.texts
+        if look.in_line and value not in (None, words.NOTHING):
+            unit = f" {column.unit.name}" if column.unit else ""
+            known.append(f"{look.title} {text.removesuffix(unit)}{unit}")
     return ", ".join(known) or "no reading"
 
 
 def gpu_columns(rows: Sequence[GpuRow], with_hosts: bool) -> list[Column]:
-    """All GPUs over the measured steps."""
-    whole_percent = PERCENT._replace(format="%.0f")
+    """All GPUs over the measured steps, with what the fields of ``GpuRow`` say of themselves."""
     return [
         *([Column("host", [row.host for row in rows])] if with_hosts else []),
         Column("GPU", [row.gpu for row in rows]),
         Column("ranks", [_ranks_on(row) for row in rows]),
-        Column("busy", [row.utilization for row in rows], whole_percent),
-        Column("tensor cores", [row.tensor_active for row in rows], whole_percent),
-        Column("power", [row.power_watts for row in rows], WATTS),
-        Column("power at most", [row.max_power_watts for row in rows], WATTS),
-        Column("energy", [row.energy_joules for row in rows], KILOJOULES),
-        Column("temperature at most", [row.max_temperature_celsius for row in rows], CELSIUS),
-        Column("clocks throttled by", [_throttle_text(row) for row in rows]),
-        Column("ECC errors, not corrected", [row.ecc_uncorrected for row in rows]),
+        *(column for _, column in _shown_columns(rows)),
     ]
+
+
+def _shown_columns(rows: Sequence[GpuRow]) -> list[tuple[Shown, Column]]:
+    found = []
+    for one in fields(GpuRow):
+        if look := one.metadata.get("shown"):
+            values = [getattr(row, one.name) for row in rows]
+            if any(isinstance(value, dict) for value in values):
+                values = [_shares_text(value) for value in values]
+            found.append((look, Column(look.title, values, _unit(look.unit))))
+    return found
+
+
+def _four_digits(value: float | None) -> str:
+    return words.NOTHING if value is None else f"{value:,.4g}"
+
+
+def _unit(name: str) -> Unit | None:
+    """How a quantity of a GPU is written; what stands nowhere is a number with its unit."""
+    return _UNITS.get(name, Unit(name, 1, "%,.4g", _four_digits)) if name else None
 
 
 def _ranks_on(row: GpuRow) -> str:
@@ -383,9 +405,9 @@ def _ranks_on(row: GpuRow) -> str:
     return ", ".join(f"{rank:,}" for rank in row.ranks) or words.NOTHING
 
 
-def _throttle_text(row: GpuRow) -> str:
-    """ "power cap 75 %, idle 3 %"; a dash if the clocks were free."""
-    parts = (f"{reason} {words.percent(share)}" for reason, share in row.throttled.items())
+def _shares_text(shares: Mapping[str, float]) -> str:
+    """ "power cap 75 %, idle 3 %"; a dash if there are none."""
+    parts = (f"{reason} {words.percent(share)}" for reason, share in shares.items())
     return ", ".join(parts) or words.NOTHING
 
 

@@ -163,24 +163,24 @@ def test_a_function_that_fails_leaves_the_others(function: str, error: Exception
         asked = module.calls.count(function)
         door.sample(0)
         assert module.calls.count(function) <= asked + (function == "amdsmi_get_clock_info")
-        assert not door.news()
+        assert not door.error_transitions()
 
 
 def test_a_lost_gpu_is_told_once_and_comes_back() -> None:
     door, module, clock = amd_door()
     door.sample(0)
-    assert door.news() == []
+    assert door.error_transitions() == []
     module.lost = AmdSmiLibraryException(NOT_FOUND)
     assert door.sample(0).power_watts is None
     words = "AMDSMI_STATUS_NOT_FOUND - Device Not found"
-    assert door.news() == [
+    assert door.error_transitions() == [
         ("gpu_error", {"gpu": 0, "function": "amdsmi_get_gpu_metrics_info", "error": words})
     ]
     door.sample(0)
-    assert door.news() == []
+    assert door.error_transitions() == []
     clock.now += 6.0
     assert door.sample(0).power_watts == 144
-    assert door.news() == [("gpu_recovered", {"gpu": 0})]
+    assert door.error_transitions() == [("gpu_recovered", {"gpu": 0})]
 
 
 def test_identity_names_a_gpu_as_hip_does() -> None:

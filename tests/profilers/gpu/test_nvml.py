@@ -12,7 +12,7 @@ from typing import get_type_hints
 import pynvml
 import pytest
 
-from profilers.gpu.nvml import SLOW_SECONDS, Nvml
+from profilers.gpu.nvml import READ_SECONDS, Nvml
 from profilers.records.codec import Encoder, Header, encode_header, fields_of, record_struct
 from profilers.records.reader import RunRecords
 from profilers.records.schema import GpuSample
@@ -72,7 +72,7 @@ def test_without_gpm_the_pcie_counters_are_watched_one_gpu_after_the_other() -> 
     door, module, clock = nvml_door({"nvmlGpmQueryDeviceSupport": NOT_THERE})
     assert door.device_count == 2
     first = [door.sample(gpu).pcie_tx_bytes_per_second for gpu in (0, 1)]
-    clock.now += SLOW_SECONDS / 2
+    clock.now += READ_SECONDS / 2
     second = [door.sample(gpu).pcie_rx_bytes_per_second for gpu in (0, 1)]
     assert (first, second) == ([3_875_000, None], [None, 2_593_000])
     assert module.calls.count("nvmlDeviceGetPcieThroughput") == 4
@@ -93,7 +93,7 @@ def test_the_ranks_own_memory_is_told_apart() -> None:
     door, _, clock = nvml_door()
     door.ranks = frozenset({4243, 99})
     assert (door.sample(0).processes, door.sample(1).processes) == (2, 0)
-    clock.now += SLOW_SECONDS
+    clock.now += READ_SECONDS
     assert door.sample(0).ranks_memory_bytes == 524_288_000
 
 
@@ -174,7 +174,7 @@ def test_each_missing_function_leaves_the_others_and_is_reported_once(
     door, module, clock = nvml_door({function: error})
     whole = Nvml(FakeNvml(), wall_clock=lambda: 5.0, clock=clock)
     for _ in range(3):
-        clock.now += SLOW_SECONDS
+        clock.now += READ_SECONDS
         poor, rich = door.sample(0), whole.sample(0)
         known, all_of_it = door.identity(0), whole.identity(0)
         assert len(dict(known.items() ^ all_of_it.items())) <= 1
@@ -210,7 +210,7 @@ def test_no_driver() -> None:
     assert "\n" not in door.reason
     assert (door.device_count, door.driver_version, door.name(0)) == (0, None, None)
     assert door.sample(0) == gpu_sample(0, time_unix=5.0)
-    assert door.news() == []
+    assert door.error_transitions() == []
     door.close()
 
 

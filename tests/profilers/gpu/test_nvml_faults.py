@@ -11,13 +11,13 @@ def test_one_error_in_the_middle_is_told_once_and_what_answers_again_is_read_aga
     for _ in range(3):
         assert door.sample(0).power_watts is None
         assert door.sample(0).temperature_celsius == 29
-    told = door.news()
+    told = door.error_transitions()
     assert told == [("gpu_error", {"gpu": 0, "function": "nvmlDeviceGetPowerUsage", "error": "Timeout"})]
-    assert door.news() == []
+    assert door.error_transitions() == []
     del module.broken["nvmlDeviceGetPowerUsage"]
     clock.now += 0.1
     assert door.sample(0).power_watts is not None
-    assert door.news() == [("gpu_recovered", {"gpu": 0})]
+    assert door.error_transitions() == [("gpu_recovered", {"gpu": 0})]
 
 
 def test_a_lost_gpu_is_read_again_after_nvml_was_started_anew() -> None:
@@ -29,13 +29,13 @@ def test_a_lost_gpu_is_read_again_after_nvml_was_started_anew() -> None:
     for _ in range(10):
         clock.now += 0.1
         assert door.sample(0) == gpu_sample(0, time_unix=5.0)
-    [(kind, data)] = door.news()
+    [(kind, data)] = door.error_transitions()
     assert (kind, data["error"]) == ("gpu_error", "GPU is lost")
     assert module.calls.count("nvmlInit") == 1
     clock.now += 5.0
     assert door.sample(0).power_watts is not None
     assert module.calls.count("nvmlInit") == 2
-    assert door.news() == [("gpu_recovered", {"gpu": 0})]
+    assert door.error_transitions() == [("gpu_recovered", {"gpu": 0})]
     clock.now += 0.1
     assert door.sample(0).sm_active_fraction is not None
 
@@ -51,10 +51,10 @@ def test_a_driver_that_is_gone_for_a_while() -> None:
         clock.now += 5.0
         tries.append(module.calls.count("nvmlInit"))
         assert door.sample(0) == gpu_sample(0, time_unix=5.0)
-    assert [kind for kind, _ in door.news()] == ["gpu_error"]
+    assert [kind for kind, _ in door.error_transitions()] == ["gpu_error"]
     assert tries[:4] == [1, 2, 2, 3], "waits of 5, 10, 20 ... seconds"
     assert tries[-1] - tries[-13] == 1, "and never more than a minute"
     del module.broken["nvmlInit"]
     clock.now += 60.0
     assert door.sample(0).temperature_celsius == 29
-    assert [kind for kind, _ in door.news()] == ["gpu_recovered"]
+    assert [kind for kind, _ in door.error_transitions()] == ["gpu_recovered"]

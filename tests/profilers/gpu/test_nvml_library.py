@@ -116,17 +116,17 @@ def test_a_gpu_that_falls_off_the_bus_leaves_its_number_and_not_its_name(driver:
         without = [*all_of_it[:2], None, *all_of_it[3:]]
         assert watts(ask) == without
         assert ask("sample(2)") == {"time_unix": 5.0, "gpu": 2}
-        [[kind, data]] = ask("door.news()")
+        [[kind, data]] = ask("door.error_transitions()")
         assert (kind, data["gpu"], data["error"]) == ("gpu_error", 2, "GPU is lost")
         driver.change(2, enumerated=0)
         ask("wait(5.0)")
         assert watts(ask) == without
         assert ask("pynvml.nvmlDeviceGetCount()") == 7, "the library was started anew"
-        assert ask("door.news()") == []
+        assert ask("door.error_transitions()") == []
         driver.change(2, enumerated=1, lost=0)
         ask("wait(10.0)")  # each new start is waited for twice as long
         assert watts(ask) == all_of_it
-        assert ask("door.news()") == [["gpu_recovered", {"gpu": 2}]]
+        assert ask("door.error_transitions()") == [["gpu_recovered", {"gpu": 2}]]
 
 
 def test_a_gpu_that_was_lost_from_the_start_does_not_take_its_neighbour_s_readings(driver: Scenario) -> None:
@@ -138,7 +138,7 @@ def test_a_gpu_that_was_lost_from_the_start_does_not_take_its_neighbour_s_readin
         ask("wait(5.0)")
         assert watts(ask)[3:] == before[3:]
         assert watts(ask)[2] is None
-        assert [kind for kind, _ in ask("door.news()")] == ["gpu_error"]
+        assert [kind for kind, _ in ask("door.error_transitions()")] == ["gpu_error"]
 
 
 def test_a_driver_of_2018(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_what_a_user_may_not_read_is_none_and_the_rest_is_there(driver: Scenario
     driver.fail("nvmlDeviceGetComputeRunningProcesses_v3", NO_PERMISSION)
     with Session(driver) as ask:
         poor, rich = ask("sample(0) | sample(0)"), ask("sample(1) | sample(1)")
-        assert ask("door.news()") == []
+        assert ask("door.error_transitions()") == []
     gpm = {name for name in rich if name.endswith(("active_fraction", "occupancy_fraction"))}
     assert rich.keys() - poor.keys() >= gpm | {"memory_used_bytes", "memory_total_bytes"}
     assert "processes" not in rich
@@ -236,7 +236,7 @@ def test_a_gpu_in_parts(driver: Scenario) -> None:
     driver.change(1, privileged=0)
     with Session(driver) as ask:
         assert "processes" not in ask("sample(1)")
-        assert ask("door.news()") == []
+        assert ask("door.error_transitions()") == []
 
 
 def test_a_tape_of_the_real_package_replays_the_same_samples(driver: Scenario, tmp_path: Path) -> None:

@@ -5,20 +5,20 @@ from pathlib import Path
 import pynvml
 
 from profilers.gpu.nvml import Nvml
-from profilers.gpu.nvml_tape import Tape, _same
+from profilers.gpu.nvml_call_recorder import NvmlCallRecorder, _same
 from tests.support.gpu.fake_nvml import GPU_IS_LOST, FakeNvml, NVMLError
 
 
 def test_what_was_recorded_replays_to_the_same_samples(tmp_path: Path) -> None:
-    """The driver here is itself a replay; that of a GPU passes through the same tape."""
-    tape = Tape(FakeNvml())
-    door = Nvml(tape, wall_clock=lambda: 5.0)
+    """The driver here is itself a replay; that of a GPU passes through the same recorder."""
+    recorder = NvmlCallRecorder(FakeNvml())
+    door = Nvml(recorder, wall_clock=lambda: 5.0)
     door.ranks = frozenset({4243})
     assert door.device_count == 2
     heard = [door.sample(gpu) for gpu in (0, 1, 0, 1)]
     name, driver, missing = door.name(1), door.driver_version, door.missing
     door.close()
-    tape.save(tmp_path / "recording.json", "a replay of a replay")
+    recorder.save(tmp_path / "recording.json", "a replay of a replay")
     again = Nvml(FakeNvml(path=tmp_path / "recording.json"), wall_clock=lambda: 5.0)
     again.ranks = frozenset({4243})
     assert [again.sample(gpu) for gpu in (0, 1, 0, 1)] == heard
@@ -33,13 +33,13 @@ def test_what_was_recorded_replays_to_the_same_samples(tmp_path: Path) -> None:
 def test_answers_that_change_come_one_after_the_other_and_errors_are_kept(tmp_path: Path) -> None:
     module = FakeNvml()
     module.answers["nvmlDeviceGetPowerUsage"]["[0]"] = [1000, 2000, 3000]
-    tape = Tape(module)
-    door = Nvml(tape)
+    recorder = NvmlCallRecorder(module)
+    door = Nvml(recorder)
     assert door.device_count == 2
     watts = [door.sample(0).power_watts for _ in range(3)]
     module.broken["nvmlDeviceGetPowerUsage"] = NVMLError("GPU is lost", GPU_IS_LOST)
     door.sample(0)
-    tape.save(tmp_path / "recording.json", "one GPU that was lost")
+    recorder.save(tmp_path / "recording.json", "one GPU that was lost")
     again = Nvml(FakeNvml(path=tmp_path / "recording.json"))
     assert [again.sample(0).power_watts for _ in range(4)] == [*watts, None] == [1.0, 2.0, 3.0, None]
     assert again.missing == ["nvmlDeviceGetPowerUsage: GPU is lost"]
@@ -54,9 +54,11 @@ def test_a_sample_is_known_again_when_it_comes_out_of_pynvml_s_structure() -> No
 
 
 def test_every_call_has_its_cost() -> None:
-    tape = Tape(FakeNvml())
-    door = Nvml(tape)
+    recorder = NvmlCallRecorder(FakeNvml())
+    door = Nvml(recorder)
     door.sample(0)
-    assert all(wall >= 0 and processor >= 0 for spans in tape.seconds.values() for wall, processor in spans)
-    assert len(tape.seconds["nvmlDeviceGetPowerUsage"]) == 1
-    assert len(tape.seconds["nvmlDeviceGetClockInfo"]) == 2
+    assert all(
+        wall >= 0 and processor >= 0 for spans in recorder.seconds.values() for wall, processor in spans
+    )
+    assert len(recorder.seconds["nvmlDeviceGetPowerUsage"]) == 1
+    assert len(recorder.seconds["nvmlDeviceGetClockInfo"]) == 2

@@ -8,10 +8,11 @@ import pytest
 
 from profilers.records import schema
 from profilers.records.reader import RunRecords
-from profilers.records.schema import DRAWN, GpuSample
+from profilers.records.schema import SHOWN_LIVE, GpuSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample
 from workbench.figures import gpu
+from workbench.figures.base import PANELS_IN_A_ROW
 from workbench.figures.gpu import GpuDetail, ThrottleSpan
 from workbench.figures.steps import Line
 from workbench.records import live_records
@@ -120,35 +121,40 @@ def say_of(monkeypatch: pytest.MonkeyPatch, name: str, facts: dict[str, Any]) ->
 
 
 def test_a_new_quantity_of_the_live_page_is_said_at_its_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = schema.live_panel("temperature", "°C", axis=(0, 120))
-    say_of(monkeypatch, "temperature_celsius", look)
-    drawn = gpu.live(gpu.live_series(columns(temperature_celsius=[40, 50, 70, 60, 60]), 100.0))
-    last = [trace for trace in drawn.data if trace.hovertemplate.startswith("%{y:,.0f} °C")]
-    assert [list(trace.y) for trace in last] == [[70], [40, 50, 60, 60]]
-    seldom = columns(temperature_celsius=[40, np.nan, 70, np.nan, 60])
-    assert gpu.live_series(seldom, 100.0)[-1][1] == Line("GPU 1", [0.0, 3.0], [40.0, 60.0]), (
+    before = schema.live_panels().keys()
+    say_of(monkeypatch, "processes", schema.live_panel("programs", "at once", axis=(0, 120)))
+    named = list(schema.live_panels())
+    assert set(named) - before == {"processes"}
+    place, titles = named.index("processes"), [panel.title for panel in schema.live_panels().values()]
+    drawn = gpu.live(gpu.live_series(columns(processes=[40, 50, 70, 60, 60]), 100.0))
+    told = [trace for trace in drawn.data if trace.hovertemplate.startswith("%{y:,.0f} at once")]
+    assert [list(trace.y) for trace in told] == [[70], [40, 50, 60, 60]]
+    seldom = columns(processes=[40, np.nan, 70, np.nan, 60])
+    assert gpu.live_series(seldom, 100.0)[place][1] == Line("GPU 1", [0.0, 3.0], [40.0, 60.0]), (
         "a line, not two dots"
     )
-    assert gpu.live_label() == "Utilisation, memory, power and temperature of each GPU"
-    assert drawn.layout.yaxis4.title.text == "temperature, °C"
-    assert drawn.layout.yaxis4.range == (0, 120)
-    assert drawn.layout.xaxis4.domain == drawn.layout.xaxis.domain, "it begins a second row"
-    assert drawn.layout.yaxis4.domain[1] < drawn.layout.yaxis.domain[0]
+    assert gpu.live_label().lower() == f"{', '.join(titles[:-1])} and {titles[-1]} of each gpu".lower()
+    axis = drawn.layout[f"yaxis{place + 1}"]
+    assert (axis.title.text, axis.range) == ("programs, at once", (0, 120))
+    above = place - PANELS_IN_A_ROW
+    assert above >= 0, "it begins a second row, or stands in one"
+    assert drawn.layout[f"xaxis{place + 1}"].domain == drawn.layout[f"xaxis{above + 1}"].domain
+    assert axis.domain[1] < drawn.layout[f"yaxis{above + 1}"].domain[0]
 
 
 def test_what_the_live_page_draws_keeps_its_spikes_in_a_long_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new quantity's field is marked where it is declared, and named nowhere else."""
-    assert schema.live_panels().keys() <= set(schema.drawn("gpu"))
-    say_of(monkeypatch, "temperature_celsius", DRAWN)
+    assert schema.live_panels().keys() <= set(schema.live_fields("gpu"))
+    say_of(monkeypatch, "processes", SHOWN_LIVE)
     monkeypatch.setattr(live_records, "NEWEST", 20)
     monkeypatch.setattr(live_records, "STRETCHES", 4)
     with RecordWriter(tmp_path, "launcher") as writer:
         for at in range(200):
-            writer.write(gpu_sample(0, time_unix=float(at), temperature_celsius=95.0 if at == 17 else 60.0))
+            writer.write(gpu_sample(0, time_unix=float(at), processes=95 if at == 17 else 60))
     kept = live_records.KeptStream("gpu")
     kept.add(RunRecords(tmp_path).table("launcher", "gpu"))
     held = kept.columns()
     assert len(held["time_unix"]) < 100
-    assert held["time_unix"][held["temperature_celsius"] == 95.0].tolist() == [17.0]
+    assert held["time_unix"][held["processes"] == 95].tolist() == [17.0]

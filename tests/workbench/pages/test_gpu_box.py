@@ -115,7 +115,7 @@ def test_the_text_and_the_metrics_tell_each_gpu(box: Box) -> None:
         [sys.executable, "-m", "workbench", "show", box.run.name, "--home", str(box.home)],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    assert "busy 93 %, tensor cores 60 %, power 430 W (most 430 W)" in shown
+    assert "busy 93 %, tensor cores 60 %, power 430 W, power at most 430 W" in shown
     assert "GPU 2 did not answer nvml" in shown
     found = box.metrics
     for gpu in (0, 1, 3, 4, 5, 6, 7):

@@ -1,4 +1,4 @@
-"""Checks of what is there: everything ``doctor`` looks at, versions, and a full reading of every GPU, on tape."""
+"""Checks of what is there: everything ``doctor`` looks at, versions, and a full reading of every GPU, recorded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from engine.run.calibration import fingerprint
 from engine.run.devices import selection
 from profilers.gpu import detection
 from profilers.gpu.nvml import Nvml
-from profilers.gpu.nvml_tape import Tape
+from profilers.gpu.nvml_call_recorder import NvmlCallRecorder
 from workbench.selftest.check_context import CheckContext
 from workbench.selftest.redaction import CHECKED, VERSIONS, is_ours
 from workbench.selftest.results import Number, Verdict, verdict_of
 from workbench.services import doctor
 
 PACKAGE = "training-workbench"
-TAPE = "nvml.tape.json"
+RECORDING = "nvml.tape.json"
 _READ_SECONDS, _EVERY_SECONDS = 3.0, 0.1
 #: What says how GPUs are wired; its output is kept.
 _TOOLS = (("nvidia-smi", "-L"), ("nvidia-smi", "topo", "-m"))
@@ -58,8 +58,8 @@ def nvml(bench: CheckContext) -> Verdict:
     """Every reading of every GPU for some seconds, as the sampler takes it, recorded for a replay."""
     import pynvml
 
-    tape = Tape(pynvml)
-    library = Nvml(tape)
+    recorder = NvmlCallRecorder(pynvml)
+    library = Nvml(recorder)
     shown, until = range(library.device_count), time.monotonic() + _READ_SECONDS
     fields: dict[int, set[str]] = {gpu: set() for gpu in shown}
     while time.monotonic() < until:
@@ -70,8 +70,8 @@ def nvml(bench: CheckContext) -> Verdict:
     missing, driver = library.missing, library.driver_version
     library.close()
     bench.keep(
-        TAPE,
-        tape.recording(f"{several(len(shown), 'GPUs')}, driver {driver}. Written by workbench selftest."),
+        RECORDING,
+        recorder.recording(f"{several(len(shown), 'GPUs')}, driver {driver}. Written by workbench selftest."),
     )
     bench.keep("missing.txt", "".join(f"{line}\n" for line in missing))
     wrong = [
@@ -80,7 +80,7 @@ def nvml(bench: CheckContext) -> Verdict:
         for name in ("memory_used_bytes", "memory_total_bytes")
         if name not in fields[gpu]
     ]
-    slowest = max((wall for spans in tape.seconds.values() for wall, _ in spans), default=0.0)
+    slowest = max((wall for spans in recorder.seconds.values() for wall, _ in spans), default=0.0)
     measured: dict[str, Number] = {"gpus_count": len(shown), "slowest_call_seconds": slowest}
     measured |= {f"gpu_{gpu}_fields_count": len(told) for gpu, told in fields.items()}
     return verdict_of(

@@ -22,7 +22,7 @@ class Session:
 
     Names: ``pynvml``; ``door``, a ``profilers.gpu.nvml.Nvml`` at 5 s unix time; ``sample(gpu)``, what that door says
     of a GPU, without None; ``wait(seconds)``, which moves the door's clock and not the driver's; ``visible()``, the
-    GPUs that ranks may use; ``record()``, after which the door's answers go on a tape, and ``save(path)``, which
+    GPUs that ranks may use; ``record()``, after which the answers are recorded, and ``save(path)``, which
     writes it.
     """
 
@@ -79,11 +79,11 @@ def main() -> None:
         return selection.visible(names["door"])
 
     def record() -> None:
-        from profilers.gpu.nvml_tape import Tape
+        from profilers.gpu.nvml_call_recorder import NvmlCallRecorder
 
-        tape = Tape(pynvml)
-        names["door"] = Nvml(tape, lambda: 5.0, lambda: now[0])
-        names["save"] = lambda path: tape.save(Path(path), "")
+        recorder = NvmlCallRecorder(pynvml)
+        names["door"] = Nvml(recorder, lambda: 5.0, lambda: now[0])
+        names["save"] = lambda path: recorder.save(Path(path), "")
 
     names: dict[str, Any] = {"pynvml": pynvml, "door": Nvml(None, lambda: 5.0, lambda: now[0])}
     names |= {function.__name__: function for function in (wait, sample, visible, record)}

@@ -1,4 +1,4 @@
-"""Stands between the door to NVML and pynvml: times every call, and keeps its answer for the tests to replay."""
+"""Stands between ``Nvml`` and pynvml: times every call, and keeps its answer for the tests to replay."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _OPAQUE = frozenset(
 )
 
 
-class Tape:
-    """A module like ``module``. ``seconds`` has wall and processor seconds of each call, by function and GPU."""
+class NvmlCallRecorder:
+    """Used in place of ``module``. ``seconds`` has wall and processor seconds of each call, by function."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
