@@ -21,6 +21,7 @@ from engine.comm.gloo_exchange import Exchange, can_reduce
 from profilers import torch_private
 from profilers.collectives.recorder import active_recorder, pause_recording
 from profilers.collectives.wire_bytes import EXCHANGE
+from profilers.records.operations import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, RECV, REDUCE_SCATTER, SEND
 from profilers.steps.timer import IssuedCall
 from profilers.steps.wait_sampler import waits_here
 from profilers.torch_private import functional_collectives as functional
@@ -127,9 +128,9 @@ class Channel:
     def all_gather_into(self, out: Tensor, x: Tensor) -> None:
         """``all_gather`` into a contiguous ``out``; outside compiled code."""
         if self._exchange is not None and self._exchange.gathers(x):
-            self._wait("all_gather", out, self._exchange.all_gather, out, x, algorithm=EXCHANGE)
+            self._wait(ALL_GATHER.name, out, self._exchange.all_gather, out, x, algorithm=EXCHANGE)
         else:
-            self._wait("all_gather", out, self._gather, out, x, self._all_gather)
+            self._wait(ALL_GATHER.name, out, self._gather, out, x, self._all_gather)
 
     def start_all_gather_into(self, out: Tensor, x: Tensor) -> Waitable:
         """``all_gather_into`` beside computation."""
@@ -148,10 +149,10 @@ class Channel:
         """``reduce_scatter`` into a contiguous ``out``; outside compiled code."""
         exchange = self._exchange
         if exchange is not None and can_reduce(operation):
-            self._wait("reduce_scatter", x, exchange.reduce_scatter, out, x, operation, algorithm=EXCHANGE)
+            self._wait(REDUCE_SCATTER.name, x, exchange.reduce_scatter, out, x, operation, algorithm=EXCHANGE)
             return
         self._reduce_scatter.reduceOp = operation
-        self._wait("reduce_scatter", x, self._scatter, out, x, self._reduce_scatter)
+        self._wait(REDUCE_SCATTER.name, x, self._scatter, out, x, self._reduce_scatter)
 
     def start_reduce_scatter_into(
         self, out: Tensor, x: Tensor, operation: Any = dist.ReduceOp.SUM
@@ -164,7 +165,7 @@ class Channel:
         recorder = active_recorder()
         if recorder is None:
             return exchange.start_reduce_scatter(out, x, operation, lambda: None)
-        call = recorder.issue("reduce_scatter", self.group, x, EXCHANGE)
+        call = recorder.issue(REDUCE_SCATTER.name, self.group, x, EXCHANGE)
         return exchange.start_reduce_scatter(out, x, operation, lambda: recorder.finish(call))
 
     def all_reduce(self, x: Tensor, operation: Literal["sum", "max"] = "sum") -> None:
@@ -173,10 +174,10 @@ class Channel:
             dist.all_reduce(x, op=_REDUCTIONS[operation], group=self.group)
         elif self._exchange is not None and self._exchange.reduces(x):
             self._wait(
-                "all_reduce", x, self._exchange.all_reduce, x, _REDUCTIONS[operation], algorithm=EXCHANGE
+                ALL_REDUCE.name, x, self._exchange.all_reduce, x, _REDUCTIONS[operation], algorithm=EXCHANGE
             )
         else:
-            self._wait("all_reduce", x, self._backend.allreduce, [x], self._all_reduce[operation])
+            self._wait(ALL_REDUCE.name, x, self._backend.allreduce, [x], self._all_reduce[operation])
 
     def all_to_all(
         self, x: Tensor, send: list[int] | None = None, receive: list[int] | None = None
@@ -195,7 +196,7 @@ class Channel:
         others = (sum(send) - send[self.rank]) if send else None
         sent = None if others is None else others * math.prod(x.shape[1:]) * x.itemsize
         self._wait(
-            "all_to_all", x, self._start_all_to_all, out, x.contiguous(), receive, send, sent_bytes=sent
+            ALL_TO_ALL.name, x, self._start_all_to_all, out, x.contiguous(), receive, send, sent_bytes=sent
         )
         return out
 
@@ -210,11 +211,11 @@ class Channel:
 
     def send(self, x: Tensor, target: int) -> Message:
         """Start sending to a member of the group."""
-        return self._start("send", x, self._backend.send, target)
+        return self._start(SEND.name, x, self._backend.send, target)
 
     def receive(self, into: Tensor, source: int) -> Message:
         """Start receiving from a member of the group."""
-        return self._start("recv", into, self._backend.recv, source)
+        return self._start(RECV.name, into, self._backend.recv, source)
 
     @waits_here
     def _wait(
@@ -291,7 +292,7 @@ def start_batched(channel: Channel, x: Tensor, target: int, into: Tensor, source
     recorder, group = active_recorder(), channel.group
     calls = [
         None if recorder is None else recorder.issue(name, group, payload)
-        for name, payload in (("send", x), ("recv", into))
+        for name, payload in ((SEND.name, x), (RECV.name, into))
     ]
     messages = [
         dist.P2POp(dist.isend, x, group=group, group_peer=target),

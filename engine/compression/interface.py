@@ -19,6 +19,7 @@ from engine.config.compression import Settings
 from engine.config.methods.compression_methods import METHODS, Parameter, Value
 from profilers import torch_private
 from profilers.collectives.recorder import active_recorder
+from profilers.records.operations import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,20 +225,20 @@ class Link:
             work: Waitable = dist.all_to_all_single(out, x, receive, send, group=self._group, async_op=True)
             return work
         recorder = active_recorder()
-        call = recorder.issue("all_to_all", self._group, x) if recorder else None
+        call = recorder.issue(ALL_TO_ALL.name, self._group, x) if recorder else None
         return gloo_exchange.start(self._gloo, out, x, receive or (), send or (), call)
 
     def reduce_message(self, count: int, element_bytes: int) -> Message:
         """An all-reduce of so many elements."""
-        return Message("all_reduce", count * element_bytes)
+        return Message(ALL_REDUCE.name, count * element_bytes)
 
     def gather_message(self, bytes_: int) -> Message:
         """An all-gather of so many bytes from each rank."""
-        return Message("all_gather", self.size * bytes_)
+        return Message(ALL_GATHER.name, self.size * bytes_)
 
     def exchange_message(self, bytes_: int) -> Message:
         """An all-to-all of so many bytes to each rank."""
-        return Message("all_to_all", self.size * bytes_)
+        return Message(ALL_TO_ALL.name, self.size * bytes_)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from profilers.collectives.flight_recorder import Dump, Entry
-from profilers.records.operations import is_message
+from profilers.records.operations import RECV, SEND, is_message
 
 #: From what explains a hang best to what may be only its consequence.
 _KINDS = ("missing", "mismatch", "stalled")
@@ -145,7 +145,7 @@ def _messages(group: str, dumps: Mapping[int, Dump], members: _Members) -> Itera
     for pair in sorted(pairs):
         if max(pair) >= len(ranks):
             continue
-        ends = {"send": ranks[pair[0]], "recv": ranks[pair[1]]}
+        ends = {SEND.name: ranks[pair[0]], RECV.name: ranks[pair[1]]}
         if not all(dumps[rank].whole for rank in ends.values() if rank in dumps):
             continue
         sides = {

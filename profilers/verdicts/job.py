@@ -6,18 +6,15 @@ from dataclasses import replace
 
 from profilers.model.run_summary import RunSummary
 from profilers.model.verdict import Verdict
+from profilers.records import operations
 
-#: By the beginning of a verdict's name; the longest that fits counts.
+#: By the beginning of a verdict's name; the longest that fits counts. Entries of operations say more of some.
 _ADVICE = {
     "input_bound": "load data in more worker processes, further ahead, or from a faster disk",
     "host_bound": "do more per operation with a larger micro-batch or a compiled model, and look at what runs between "
     "steps: logging, metrics, losses that are read back",
     "straggler": "check the clocks of that rank's host and what else runs there; a larger micro-batch evens out random "
     "delays",
-    "exposed_all_reduce": "send less (a communication hook in bf16), reduce less often (gradient accumulation without "
-    "synchronisation), or hide more with other bucket sizes",
-    "exposed_all_gather": "shard less (gather parameters once a step), prefetch further ahead, or send fewer bytes",
-    "exposed_reduce_scatter": "reduce once a step under gradient accumulation, in 16 bits, or among fewer ranks",
     "exposed": "a layout with less traffic on this axis, or overlap with computation",
     "memory_pressure": "a smaller micro-batch, recomputed activations, or parameters that are sharded further",
     "clock_cap": "cool the GPU, or raise its power limit",
@@ -43,6 +40,7 @@ def generalize_advice(summary: RunSummary) -> RunSummary:
 
 
 def _neutral(verdict: Verdict) -> Verdict:
+    own = [one.foreign_advice for one in operations.OPERATIONS if verdict.name == f"exposed_{one.verdict}"]
     fitting = [name for name in _ADVICE if verdict.name.startswith(name)]
-    knob = _ADVICE[max(fitting, key=len)] if fitting else ""
-    return replace(verdict, knob=knob, knobs=[])
+    general = _ADVICE[max(fitting, key=len)] if fitting else ""
+    return replace(verdict, knob=next(filter(None, own), general), knobs=[])

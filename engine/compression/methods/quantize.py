@@ -17,6 +17,7 @@ from engine.compression.methods.row_codec import Integers, RowCodec, Signs
 from engine.compression.randomness import BLOCK_VALUES, RandomStreams, fixed_generator, sum_of_squares
 from engine.config.compression import Settings
 from engine.config.methods.compression_methods import Value
+from profilers.records.operations import ALL_TO_ALL
 
 #: How values of so many bits are written.
 Codecs = Callable[[Value], RowCodec]
@@ -65,7 +66,7 @@ class QuantizedReduceScatter(Method):
 
     def messages(self) -> list[Message]:
         """Each rank's slice to it, whatever it holds; this one's own counts as sent, as in any all-to-all."""
-        return [Message("all_to_all", sum(self._sizes))]
+        return [Message(ALL_TO_ALL.name, sum(self._sizes))]
 
     def _rank_stretches(self, rank: int, partition: Partition, codec_of: Codecs) -> Iterator[_Stretch]:
         first, place = rank * self._each, 0

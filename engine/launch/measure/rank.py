@@ -23,7 +23,7 @@ from engine.rank.worker import device_of
 from engine.run.calibration.table import Kind
 from engine.run.devices.selection import load_backend
 from engine.run.processes import die_with, yield_to_running_threads
-from profilers.records.operations import is_message
+from profilers.records.operations import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND, is_message
 
 Work = Callable[[], object]
 
@@ -134,11 +134,11 @@ def _message(payload: Tensor, channel: Channel) -> Work:
 #: How each operation that ``profilers.records.operations`` calls calibrated is repeated with a payload, fp32 [n] of
 #: ones, of which every rank has an equal part.
 CALLS: dict[str, Callable[[Tensor, Channel], Work]] = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": lambda payload, channel: lambda: channel.all_to_all(payload),
-    "send": _message,
+    ALL_REDUCE.name: _all_reduce,
+    ALL_GATHER.name: _all_gather,
+    REDUCE_SCATTER.name: _reduce_scatter,
+    ALL_TO_ALL.name: lambda payload, channel: lambda: channel.all_to_all(payload),
+    SEND.name: _message,
 }
 
 

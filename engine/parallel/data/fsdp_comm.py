@@ -18,6 +18,7 @@ from engine.comm.channel import Channel, Group, Waitable
 from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, Message, Part, Reduction
 from engine.compression.methods.row_codec import Integers, RowCodec
+from profilers.records.operations import ALL_GATHER
 
 _WORD_BYTES = 4
 
@@ -63,7 +64,7 @@ class CoarseShards:
 
     def message(self) -> Message:
         """By formula: a byte a value and four a block, from each rank."""
-        return Message("all_gather", self._ranks * self._bytes)
+        return Message(ALL_GATHER.name, self._ranks * self._bytes)
 
     def write(self, mine: Tensor) -> tuple[Tensor, Tensor]:
         """Room for everyone's message, and this rank's, of its slices one after the other."""

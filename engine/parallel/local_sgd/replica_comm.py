@@ -19,6 +19,7 @@ from engine.comm.gloo_exchange import Exchange
 from profilers import torch_private
 from profilers.collectives.recorder import active_recorder, pause_recording
 from profilers.collectives.wire_bytes import EXCHANGE
+from profilers.records.operations import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from profilers.steps.timer import IssuedCall, StepTimer
 from profilers.steps.wait_sampler import waits_here
 
@@ -54,19 +55,19 @@ class Link:
 
     def all_reduce(self, x: Tensor) -> Call:
         """Start the sum over replicas, in place."""
-        return self._start("all_reduce", x, lambda: dist.all_reduce(x, group=self._group, async_op=True))
+        return self._start(ALL_REDUCE.name, x, lambda: dist.all_reduce(x, group=self._group, async_op=True))
 
     def reduce_scatter(self, out: Tensor, x: Tensor) -> Call:
         """Start the sum of ``x`` [size * n] over replicas, of which ``out`` [n] gets this rank's part."""
         exchange = self._exchange
         if exchange is None:
             return self._start(
-                "reduce_scatter",
+                REDUCE_SCATTER.name,
                 x,
                 lambda: reduce_scatter_single(out, x, group=self._group, async_op=True),
             )
         return self._start(
-            "reduce_scatter",
+            REDUCE_SCATTER.name,
             x,
             lambda: exchange.start_reduce_scatter(out, x, dist.ReduceOp.SUM, lambda: None),
             EXCHANGE,
@@ -75,7 +76,7 @@ class Link:
     def all_gather(self, out: Tensor, x: Tensor) -> Call:
         """Start gathering ``x`` [n] of every replica into ``out`` [size * n]."""
         return self._start(
-            "all_gather", out, lambda: all_gather_single(out, x, group=self._group, async_op=True)
+            ALL_GATHER.name, out, lambda: all_gather_single(out, x, group=self._group, async_op=True)
         )
 
     def total(self, value: float, device: torch.device) -> float:

@@ -18,6 +18,7 @@ from engine.config.run_config import RunConfig
 from engine.run.calibration.fingerprint import Fingerprint
 from engine.run.calibration.table import Calibration, Curve, Kind
 from profilers.model.links import Segment
+from profilers.records.operations import ALL_REDUCE, SEND
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 
 _GIB = 2**30
@@ -94,11 +95,15 @@ def memory_of_rank(machine: Fingerprint, ranks: int, *, on_cpu: bool) -> int | N
 def _inside_link(calibration: Calibration, ranks: int) -> Link:
     if ranks == 1:
         return _loop(calibration)
-    sends = [curve for curve in calibration.select_curves("collective") if curve.name == "send" and curve.fit]
+    sends = [
+        curve for curve in calibration.select_curves("collective") if curve.name == SEND.name and curve.fit
+    ]
     if sends:
         return _largest(sends[0].fit.segments if sends[0].fit else ())
     rings = [
-        curve for curve in calibration.select_curves("collective") if curve.name == "all_reduce" and curve.fit
+        curve
+        for curve in calibration.select_curves("collective")
+        if curve.name == ALL_REDUCE.name and curve.fit
     ]
     if not rings:
         raise InputError("calibration.collective", None, _MISSING)

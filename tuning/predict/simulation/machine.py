@@ -14,7 +14,6 @@ that several devices share (``Machine.links``), are those of ``shared_ports``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -228,16 +227,16 @@ def instant(ranks: int, delay: float = 0.0) -> Machine:
 def transfer(operation: str, ranks: int, bytes_: float, link: Link) -> tuple[float, float]:
     """Seconds that keep the links busy, and seconds of latency, of S bytes by nccl-tests' definitions.
 
-    A pass sends (n - 1) / n S from each rank in n - 1 messages (nccl-tests, doc/PERFORMANCE.md); an all-reduce is two
-    passes. As a double tree it sends as much with 2 log2 n messages one after the other (NCCL 2.4), where that is
-    sooner. A send is one message of S bytes; a receive is its sender's.
+    A pass sends (n - 1) / n S from each rank in n - 1 messages (nccl-tests, doc/PERFORMANCE.md). As a double tree (NCCL
+    2.4) an all-reduce sends as much, with fewer messages one after the other. A send is one message of S bytes; a
+    receive is its sender's.
 
     Raises:
         InputError: nobody has said how many passes the operation is.
     """
-    if operation == "recv" or ranks == 1:
-        return 0.0, 0.0
     known = operation_of(operation)
+    if ranks == 1 or (known is not None and known.priced_at_other_end):
+        return 0.0, 0.0
     if known is not None and known.point_to_point:
         return bytes_ / link.bytes_per_second, link.alpha_seconds
     if known is None or known.passes is None:
@@ -245,6 +244,6 @@ def transfer(operation: str, ranks: int, bytes_: float, link: Link) -> tuple[flo
         raise InputError("config", f"{operation}: not modelled", remedy)
     passes, others = known.passes, ranks - 1
     steps = passes * others
-    if operation == "all_reduce":
-        steps = min(steps, 2 * math.ceil(math.log2(ranks)))
+    if known.tree_messages is not None:
+        steps = min(steps, known.tree_messages(ranks))
     return passes * others / ranks * bytes_ / link.bytes_per_second, steps * link.alpha_seconds

@@ -14,6 +14,7 @@ from engine.lifecycle import finish
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.run_summary import RunSummary
+from profilers.records.operations import RECV, SEND
 from profilers.records.schema import PHASES, ActionSample, CommSample, MemorySample, SpanSample, StepSample
 from profilers.records.writer import RecordWriter
 from tuning.predict.model.hardware import Cluster
@@ -107,10 +108,10 @@ class PlayedStep:
 
         for number, op in enumerate(simulated.program(self.place)):
             if op.needs:
-                yield message("recv", op.arriving, free, arrivals[self.place][number] or 0.0)
+                yield message(RECV.name, op.arriving, free, arrivals[self.place][number] or 0.0)
             if op.to >= 0:
                 there = arrivals[op.to * replicas + self.place % replicas][op.slot] or 0.0
-                yield message("send", op.bytes, ends[number], there)
+                yield message(SEND.name, op.bytes, ends[number], there)
             if op.code != Code.START:
                 free = max(starts[number], ends[number])
 

@@ -16,7 +16,7 @@ from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import parts_of, plan_of
 from engine.schedules.actions import Costs
-from profilers.records.operations import is_message
+from profilers.records.operations import ALL_GATHER, SEND, is_message
 from tuning.predict.model import compute, step_time
 from tuning.predict.model.cases import cases_of
 from tuning.predict.model.constants import Constants
@@ -120,7 +120,7 @@ def step_of(
         raise InputError("config", reason, "no formula says what is sent; set it to its default")
     layout, pipeline = layout_of(config), Pipeline.from_config(config)
     per_rank = layout.world_size // layout.pp
-    size = Wire(config).message("send").bytes or 0
+    size = Wire(config).message(SEND.name).bytes or 0
     sent = tuple(
         _convert_traffic(
             traffic_of(pipeline, place * per_rank, backend),
@@ -188,7 +188,7 @@ def _convert_traffic(known: Traffic, convert: _Converter, optimizer_seconds: flo
 def _with_update(items: Items, seconds: float) -> list[Item]:
     """The update follows the norm, and new weights the update."""
     calls = [item for item in items if isinstance(item, Collective)]
-    first = next((n for n, call in enumerate(calls) if call.operation == "all_gather"), len(calls))
+    first = next((n for n, call in enumerate(calls) if call.operation == ALL_GATHER.name), len(calls))
     return [*calls[:first], Pause(seconds), *calls[first:]]
 
 

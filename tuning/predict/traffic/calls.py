@@ -13,6 +13,7 @@ from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Sizes, sizes_of
 from engine.schedules.actions import Action
+from profilers.records.operations import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, RECV, SEND
 
 FLOAT32, BFLOAT16, FLOAT64, INT32, INT64 = "float32", "bfloat16", "float64", "int32", "int64"
 UINT8 = "uint8"
@@ -122,15 +123,15 @@ class Wire:
     def exchange_slices(self, width: int) -> tuple[Call, ...]:
         """An activation so wide, split along its width and along the sequence, one exchanged for the other over tp."""
         size = self.sizes.element * self.sizes.tokens * width // self.layout.tp
-        return (Call("all_to_all", "tp", self.dtype, self.layout.tp, size),)
+        return (Call(ALL_TO_ALL.name, "tp", self.dtype, self.layout.tp, size),)
 
     def loss(self) -> tuple[Call, ...]:
         """Three numbers a token from each rank that holds a part of the vocabulary, or the mean of ranks' losses."""
         tp = self.layout.tp
         if "head" in self.sizes.replicated:
-            return (Call("all_reduce", "tp", FLOAT32, tp, BYTES[FLOAT32]),)
+            return (Call(ALL_REDUCE.name, "tp", FLOAT32, tp, BYTES[FLOAT32]),)
         size = tp * 3 * self.sizes.tokens * BYTES[FLOAT32]
-        return (Call("all_gather", "tp", FLOAT32, tp, size),) if tp > 1 else ()
+        return (Call(ALL_GATHER.name, "tp", FLOAT32, tp, size),) if tp > 1 else ()
 
     def embedding_calls(self) -> tuple[Call, Call]:
         """Of an embedding in columns: the words of all data ranks, and columns of their rows, or of the gradients."""
@@ -138,8 +139,8 @@ class Wire:
         words = BYTES[INT32] * ranks * sizes.tokens
         rows = sizes.element * sizes.hidden
         return (
-            Call("all_gather", self.data_axis, INT32, ranks, words),
-            Call("all_to_all", self.data_axis, self.dtype, ranks, rows),
+            Call(ALL_GATHER.name, self.data_axis, INT32, ranks, words),
+            Call(ALL_TO_ALL.name, self.data_axis, self.dtype, ranks, rows),
         )
 
     def balance(self) -> tuple[Call, ...]:
@@ -149,7 +150,7 @@ class Wire:
             ranks, axis = self.layout.cp, "cp"
         if not model.balance_weight or ranks == 1:
             return ()
-        return (Call("all_reduce", axis, INT64, ranks, BYTES[INT64] * (model.experts or 1)),)
+        return (Call(ALL_REDUCE.name, axis, INT64, ranks, BYTES[INT64] * (model.experts or 1)),)
 
     def message(self, operation: str) -> Call:
         """An activation, or its gradient, on its way to another stage."""
@@ -159,12 +160,12 @@ class Wire:
     def heads(self, count: int) -> Call:
         """So many heads of the rank's part of the sequence, exchanged over cp."""
         size = self.sizes.element * self.sizes.tokens * self.sizes.shape.head_dim * count // self.layout.tp
-        return Call("all_to_all", "cp", self.dtype, self.layout.cp, size)
+        return Call(ALL_TO_ALL.name, "cp", self.dtype, self.layout.cp, size)
 
     def hop(self, dtype: str) -> tuple[Call, ...]:
         """Keys and values, or sums of their gradients, one rank on around the ring; one comes in turn."""
         size = 2 * BYTES[dtype] * self.sizes.key_value
-        order = ("send", "recv") if self.batches else ("recv", "send")
+        order = (SEND.name, RECV.name) if self.batches else (RECV.name, SEND.name)
         return tuple(Call(name, "cp", dtype, self.layout.cp, size) for name in order)
 
     @cached_property
@@ -176,7 +177,7 @@ class Wire:
     def counts(self) -> tuple[Call, ...]:
         """How many rows go to each expert."""
         size = BYTES[INT64] * (self.config.model.experts or 1)
-        return tuple(Call("all_to_all", axis, INT64, ranks, size) for axis, ranks in self.hops)
+        return tuple(Call(ALL_TO_ALL.name, axis, INT64, ranks, size) for axis, ranks in self.hops)
 
     def there(self) -> tuple[Call, ...]:
         """Rows to their experts; what a rank passes on for others is decided by their tokens."""
@@ -198,7 +199,7 @@ class Wire:
         size = row_bytes(format_, sizes.shape.hidden, sizes.element) * count
         dtype = {"none": self.dtype, "bf16": BFLOAT16, "int8": UINT8}[format_]
         known = known and config.model.experts is not None
-        return Call("all_to_all", "ep", dtype, self.layout.ep, size if known else None)
+        return Call(ALL_TO_ALL.name, "ep", dtype, self.layout.ep, size if known else None)
 
     @cached_property
     def slots(self) -> int | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
+from profilers.records.operations import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from tuning.predict.traffic.calls import BFLOAT16, BYTES, FLOAT32, Call, Item, Join
 from tuning.predict.traffic.layers import ROOT, Parameter
 
@@ -76,19 +77,19 @@ class GradientGroup:
 
     def reduction(self, index: int) -> Call:
         """What averages a bucket."""
-        operation, bucket = "reduce_scatter" if self.sliced else "all_reduce", self.buckets[index]
+        operation, bucket = REDUCE_SCATTER.name if self.sliced else ALL_REDUCE.name, self.buckets[index]
         length = bucket.length if self.sliced else bucket.trained
         return Call(operation, self.axis, FLOAT32, self.ranks, BYTES[FLOAT32] * length, GRADIENTS)
 
     def sums(self) -> list[Call]:
         """What sums its gradients over stages."""
         sizes = [BYTES[FLOAT32] * bucket.length for bucket in self.buckets] if self.stages > 1 else []
-        return [Call("all_reduce", "pp", FLOAT32, self.stages, size) for size in sizes]
+        return [Call(ALL_REDUCE.name, "pp", FLOAT32, self.stages, size) for size in sizes]
 
     def gathering(self, index: int) -> Call:
         """What brings a bucket's new values to all."""
         size = BYTES[self.dtype] * self.buckets[index].length
-        return Call("all_gather", self.axis, self.dtype, self.ranks, size)
+        return Call(ALL_GATHER.name, self.axis, self.dtype, self.ranks, size)
 
     def partial_elements(self) -> int:
         """Values that this rank updates and whose gradients are partial over tp."""
@@ -252,7 +253,7 @@ class Units:
                 // policy.layout.shard
             )
             size = BYTES[FLOAT32] * elements
-            yield Call("all_reduce", "dp_replicate", FLOAT32, policy.copies, size)
+            yield Call(ALL_REDUCE.name, "dp_replicate", FLOAT32, policy.copies, size)
 
     def forget(self) -> None:
         """After a stage's last backward of a step."""
@@ -277,13 +278,13 @@ class Units:
         sizes = [one.padded_elements(ranks) for one in unit.parameters]
         for elements in [sum(sizes)] if self._policy.fused else sizes:
             size = BYTES[self._policy.dtype] * elements
-            call = Call("all_gather", self._policy.axis, self._policy.dtype, ranks, size)
+            call = Call(ALL_GATHER.name, self._policy.axis, self._policy.dtype, ranks, size)
             yield call.with_tag(_tag(name)) if self._policy.gathers_beside else call
 
     def _reduction(self, unit: Unit) -> Call:
         ranks = self._policy.layout.shard
         size = BYTES[FLOAT32] * sum(one.padded_elements(ranks) for one in unit.parameters)
-        call = Call("reduce_scatter", self._policy.axis, FLOAT32, ranks, size)
+        call = Call(REDUCE_SCATTER.name, self._policy.axis, FLOAT32, ranks, size)
         return call.with_tag(REDUCTIONS) if self._policy.reduces_beside else call
 
     def _next_blocks(self, name: int) -> range:

@@ -22,6 +22,7 @@ from engine.footprint.activations import Part, Recompute
 from engine.footprint.side_factors import SideFactor, adapts, side_factors
 from engine.footprint.weights import column_ranks, is_replicated, tensor_ranks
 from engine.schedules.registry import SCHEDULES
+from profilers.records.operations import ALL_GATHER, REDUCE_SCATTER
 from tuning.predict.traffic.calls import FLOAT32, GradientCompletion, Item, Wire
 
 #: What lies outside of blocks.
@@ -182,7 +183,7 @@ class Layers:
             return [Piece((words, rows), (rows, GradientCompletion("embedding")))]
         if self._is_whole("embedding"):
             return [Piece(backward=(GradientCompletion("embedding"),))]
-        scatter = Piece(self.wire.tp("reduce_scatter"), self.wire.tp("all_gather"))
+        scatter = Piece(self.wire.tp(REDUCE_SCATTER.name), self.wire.tp(ALL_GATHER.name))
         return [Piece(backward=(GradientCompletion("embedding"),)), scatter]
 
     def last(self) -> list[Piece]:
@@ -213,7 +214,8 @@ class Layers:
         pieces = self._attention(place, recompute) + self._feed_forward(place, recompute)
         if recompute != "full":
             return Piece(forward_items(pieces), backward_items(pieces))
-        sent, gathered = backward_items(pieces), 0 if self._ends_inside else len(self.wire.tp("all_gather"))
+        gathered = 0 if self._ends_inside else len(self.wire.tp(ALL_GATHER.name))
+        sent = backward_items(pieces)
         again = forward_items(pieces if self._ends_inside else pieces[:-1])
         return Piece(forward_items(pieces), (*sent[:gathered], *again, *sent[gathered:]))
 
@@ -279,11 +281,11 @@ class Layers:
         wire = self.wire
         names = tuple(f"{place}.{name}" for name in ("down", "up", "gate"))
         return [
-            Piece(wire.tp("all_gather"), wire.tp("reduce_scatter")),
+            Piece(wire.tp(ALL_GATHER.name), wire.tp(REDUCE_SCATTER.name)),
             _ready(f"{place}.router"),
             Piece(wire.balance()),
             *self._exchange_tokens(Piece(backward=tuple(map(GradientCompletion, names)))),
-            Piece(wire.tp("reduce_scatter"), wire.tp("all_gather")),
+            Piece(wire.tp(REDUCE_SCATTER.name), wire.tp(ALL_GATHER.name)),
         ]
 
     def _exchange_tokens(self, experts: Piece) -> list[Piece]:
@@ -304,7 +306,7 @@ class Layers:
         ready = self._matrices(place, names)
         if wire.layout.tp == 1 or self._is_whole(matrices):
             return Piece(backward=ready)
-        gather, scatter = wire.tp("all_gather", chunks), wire.tp("reduce_scatter", chunks)
+        gather, scatter = wire.tp(ALL_GATHER.name, chunks), wire.tp(REDUCE_SCATTER.name, chunks)
         if chunks > 1:
             return Piece(gather, (*scatter, *(gather if regathers else ()), *ready))
         return Piece(gather, (*gather, *scatter, *ready) if regathers else (*ready, *scatter))
@@ -317,11 +319,11 @@ class Layers:
         if self._chunks == 1:
             return self._plain_rows(place, name)
         wire, chunks = self.wire, self._chunks
-        return [ready, Piece(wire.tp("reduce_scatter", chunks), wire.tp("all_gather", chunks))]
+        return [ready, Piece(wire.tp(REDUCE_SCATTER.name, chunks), wire.tp(ALL_GATHER.name, chunks))]
 
     def _plain_rows(self, place: int, name: str) -> list[Piece]:
         ready = Piece(backward=self._matrices(place, (name,)))
-        return [ready, Piece(self.wire.tp("reduce_scatter"), self.wire.tp("all_gather"))]
+        return [ready, Piece(self.wire.tp(REDUCE_SCATTER.name), self.wire.tp(ALL_GATHER.name))]
 
     def _matrices(self, place: int, names: Sequence[str]) -> Items:
         """Their gradients, where backward takes them."""

@@ -18,6 +18,7 @@ from engine.footprint.activations import Part
 from engine.footprint.footprint import parts_of, plan_of
 from engine.schedules.actions import Action, Plan, Work, result_of, results_by_route
 from engine.schedules.registry import SCHEDULES
+from profilers.records.operations import ALL_REDUCE, RECV, SEND
 from tuning.predict.traffic.calls import (
     BYTES,
     FLOAT32,
@@ -62,12 +63,12 @@ class PipelineEndpoint:
         if self._plan.rank_of[to_stage] == self._place:
             self._here.add(made)
         else:
-            yield self._wire.message("send").with_tag("sent")
+            yield self._wire.message(SEND.name).with_tag("sent")
 
     def _expect(self, source: int) -> Iterator[Call]:
         if self._due[source] and source not in self._under_way:
             self._under_way[source] = self._due[source].popleft()
-            yield self._wire.message("recv").with_tag("received")
+            yield self._wire.message(RECV.name).with_tag("received")
 
 
 def arrivals(plan: Plan) -> dict[int, dict[int, tuple[Action, ...]]]:
@@ -180,15 +181,15 @@ class RankStep:
         elements = sum(stage.partial_elements() for stage in self._stages.values())
         tp = self._layout.tp
         if tp > 1 and elements:
-            yield Call("all_reduce", "tp", FLOAT32, tp, BYTES[FLOAT32] * elements)
+            yield Call(ALL_REDUCE.name, "tp", FLOAT32, tp, BYTES[FLOAT32] * elements)
         norm = norm_group(self._layout)
         if norm is not None:
-            yield Call("all_reduce", norm[0], FLOAT64, norm[1], BYTES[FLOAT64])
+            yield Call(ALL_REDUCE.name, norm[0], FLOAT64, norm[1], BYTES[FLOAT64])
             if OPTIMIZERS[
                 self._config.train.optimizer
             ].whole_sums:  # the lengths of each and of its direction
                 yield Call(
-                    "all_reduce",
+                    ALL_REDUCE.name,
                     norm[0],
                     FLOAT64,
                     norm[1],

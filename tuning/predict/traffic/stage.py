@@ -8,6 +8,7 @@ from dataclasses import replace
 from engine.config.formulas.tied_parameters import Holders
 from engine.footprint.activations import Part
 from engine.schedules.actions import Action, Work
+from profilers.records.operations import ALL_REDUCE
 from tuning.predict.traffic.calls import BFLOAT16, BYTES, FLOAT32, Call, GradientCompletion, Item, Join, Wire
 from tuning.predict.traffic.gradients import (
     GRADIENTS,
@@ -138,7 +139,7 @@ class Stage:
             stages = len(self._holders.meeting(shared))
             elements = sum(one.slice_elements(ranks, self._data_rank % ranks) for one in split)
             if stages and split:
-                yield Call("all_reduce", "pp", FLOAT32, stages, BYTES[FLOAT32] * elements)
+                yield Call(ALL_REDUCE.name, "pp", FLOAT32, stages, BYTES[FLOAT32] * elements)
 
     def _begin_unit(self, name: int | None, forward: bool = False) -> Iterator[Item]:
         if self._units is None or name is None:
