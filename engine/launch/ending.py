@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.run.messages import RankReport
-from engine.run.outcome import Ending, RunOutcome
+from engine.run.outcome import Ending, RunOutcome, cause_among, cause_printed_in
 from engine.run.progress import WAITING, RankProgress
 
 _OUTSIDE_STEPS = frozenset({"starting", "building", "validation", "checkpoint", "tracing", "waiting"})
@@ -26,45 +26,62 @@ SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
-    """A rank's process that ended without a report. ``exit_code`` is negative for a signal, and None where another
-    launcher has it; an ``orphaned`` one lives, but the server that forked it does not, and nobody would be told of its
-    end.
+class ProcessExit:
+    """A process that ended without a report: a rank's, or without a ``rank`` the whole command of a job. ``exit_code``
+    is negative for a signal, and None where another launcher has it. ``ending`` is what it is known to have ended of,
+    as ``ending_of_process`` finds it. An ``orphaned`` one lives, but the server that forked it does not, and nobody
+    would be told of its end.
     """
 
-    rank: int
+    rank: int | None
     exit_code: int | None
     phase: str | None
     last_lines: tuple[str, ...]
-    out_of_memory: bool
+    ending: Ending | None = None
     orphaned: bool = False
 
 
-def decide(reports: Sequence[RankReport], deaths: Sequence[Death]) -> RunOutcome:
+def ending_of_process(last_lines: Sequence[str], killed_for_memory: bool) -> Ending | None:
+    """What a process that is gone ended of, by what it printed last and what the kernel says; None if none tells."""
+    printed = cause_printed_in(last_lines)
+    return cause_among([Ending.OOM if killed_for_memory else None, printed[0] if printed else None])
+
+
+def outcome_of_ranks(reports: Sequence[RankReport], exits: Sequence[ProcessExit]) -> RunOutcome:
     """One ending for all: a cause beats its consequences (peers of a dead rank see lost connections)."""
-    if deaths:
-        return _from_death(min(deaths, key=lambda death: (not death.out_of_memory, death.rank)))
+    if exits:
+        return _outcome_of_exit(min(exits, key=_order_of_exits))
     causes = [report for report in reports if not report.good]
     if causes:
-        cause = min(causes, key=lambda report: (report.ending.facts.consequence, report.rank))
+        cause = min(causes, key=lambda report: (-report.ending.facts.precedence, report.rank))
         return RunOutcome(cause.ending, cause.reason, cause.rank, cause.phase, cause.last_lines)
     stopped = any(report.ending is Ending.STOPPED for report in reports)
     return RunOutcome(Ending.STOPPED, "stopped on request") if stopped else RunOutcome(Ending.COMPLETED)
 
 
-def _from_death(death: Death) -> RunOutcome:
-    if death.out_of_memory:
-        reason = f"rank {death.rank} ran out of host memory"
-        return RunOutcome(Ending.OOM, reason, death.rank, death.phase, death.last_lines)
-    if death.orphaned:
+def _order_of_exits(end: ProcessExit) -> tuple[int, bool, int]:
+    """Those of which more is known first, by precedence."""
+    return -(end.ending or Ending.CRASHED).facts.precedence, end.ending is None, end.rank or 0
+
+
+def _outcome_of_exit(end: ProcessExit) -> RunOutcome:
+    who, code = "the command" if end.rank is None else f"rank {end.rank}", end.exit_code
+    if end.ending is not None:
+        printed = cause_printed_in(end.last_lines)
+        line = f": {printed[1]}" if printed and printed[0] is end.ending else ""
+        reason = f"{who} {end.ending.facts.counted}{line}"
+        return RunOutcome(end.ending, reason, end.rank, end.phase, end.last_lines)
+    if end.orphaned:
         reason = "the fork server of the ranks died, and they were ended after it"
-        return RunOutcome(Ending.CRASHED, reason, None, death.phase, death.last_lines, True)
-    code = death.exit_code
-    by_signal = code is not None and code < 0
-    name = signal.Signals(-code).name if code is not None and by_signal else f"exit code {code}"
-    reason = f"rank {death.rank} died" + (" without a report" if code is None else f": {name}")
+        return RunOutcome(Ending.CRASHED, reason, None, end.phase, end.last_lines, True)
+    reason = f"{who} died without a report" if code is None else f"{who} {describe_exit(code)}"
     outside = code is not None and -code in SENT_FROM_OUTSIDE
-    return RunOutcome(Ending.CRASHED, reason, death.rank, death.phase, death.last_lines, outside)
+    return RunOutcome(Ending.CRASHED, reason, end.rank, end.phase, end.last_lines, outside)
+
+
+def describe_exit(code: int) -> str:
+    """What became of a process with this exit code, negative for a signal."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def hanging_rank(
@@ -137,10 +154,14 @@ def count() -> int:
     return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)
 
 
-def was_killed(pid: int, before: int) -> bool:
-    """Whether it killed a process that died of SIGKILL, ``before`` being the count when that one began."""
+def was_killed(pid: int | None, before: int) -> bool:
+    """Whether it killed a process that died of SIGKILL, ``before`` being the count when that one began; any process
+    where its number is not known.
+    """
     if count() <= before:
         return False
+    if pid is None:
+        return True
     named = _killed_pids()
     return named is None or pid in named
 

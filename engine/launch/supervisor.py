@@ -15,7 +15,14 @@ from typing import Any, Protocol
 
 from engine.config.run_config import RunConfig
 from engine.launch import ending
-from engine.launch.ending import Death, NetworkWatch, decide, find_culprit, hanging_rank, overdue_outcome
+from engine.launch.ending import (
+    NetworkWatch,
+    ProcessExit,
+    find_culprit,
+    hanging_rank,
+    outcome_of_ranks,
+    overdue_outcome,
+)
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.workers import Worker
 from engine.run.commands import OrderQueue
@@ -69,7 +76,7 @@ class Watch:
         self._progress = Progress(launch.folder)
         self._orders = OrderQueue(launch.folder, self._progress)
         self._reports: dict[int, RankReport] = {}
-        self._deaths: dict[int, Death] = {}
+        self._exits: dict[int, ProcessExit] = {}
         self._oom_kills = ending.count()
         self._stop_asked_at: float | None = None
         self._early: EarlyEnd | None = None
@@ -89,7 +96,7 @@ class Watch:
                     return ending
                 self._pass_on_stop()
                 self._orders.pass_on()
-            outcome = decide(list(self._reports.values()), [])
+            outcome = outcome_of_ranks(list(self._reports.values()), [])
             self.clean = outcome.ending.facts.orderly
             if outcome.ending is Ending.STOPPED and self._early is not None:
                 return RunOutcome(self._early.ending, self._early.reason)
@@ -100,40 +107,41 @@ class Watch:
     def _listen(self, seconds: float) -> None:
         sources: dict[Any, int] = {}
         for rank, worker in enumerate(self._workers):
-            if rank not in self._reports and rank not in self._deaths:
+            if rank not in self._reports and rank not in self._exits:
                 sources |= {worker.tasks: rank, worker.process.sentinel: rank}
         for source in wait(list(sources), timeout=seconds):
             self._take(sources[source])
 
     def _take(self, rank: int) -> None:
         worker = self._workers[rank]
-        if rank in self._reports or rank in self._deaths:
+        if rank in self._reports or rank in self._exits:
             return
         with contextlib.suppress(EOFError, OSError):  # a closed pipe is a death, told below
             if worker.tasks.poll():
                 self._reports[rank] = worker.tasks.recv()
                 return
         worker.process.join(timeout=_GRACE_SECONDS)
-        self._deaths[rank] = self._death(rank, worker.process.exitcode)
+        self._exits[rank] = self._exit_of(rank, worker.process.exitcode)
 
-    def _death(self, rank: int, exit_code: int | None) -> Death:
+    def _exit_of(self, rank: int, exit_code: int | None) -> ProcessExit:
         here = next((place for place in self._progress.ranks() if place.rank == rank), None)
         lines = _tail(self._launch.folder / LOGS / f"rank-{rank}.log")
-        said = any(map(Ending.OOM.is_named_in, lines))
         worker = self._workers[rank]
         killed_by_kernel = exit_code == -9 and ending.was_killed(worker.process.pid or 0, self._oom_kills)
-        phase, orphaned = here.phase if here else None, worker.orphaned
-        return Death(rank, exit_code, phase, lines, said or killed_by_kernel, orphaned)
+        phase, known = here.phase if here else None, ending.ending_of_process(lines, killed_by_kernel)
+        return ProcessExit(rank, exit_code, phase, lines, known, worker.orphaned)
 
     def _trouble(self) -> RunOutcome | None:
         """An ending once a rank died or reported a failure; peers get a moment to report theirs."""
         bad = [report for report in self._reports.values() if not report.good]
-        if not bad and not self._deaths:
+        if not bad and not self._exits:
             return None
         until = time.monotonic() + _GRACE_SECONDS
-        while time.monotonic() < until and len(self._reports) + len(self._deaths) < len(self._workers):
+        while time.monotonic() < until and len(self._reports) + len(self._exits) < len(self._workers):
             self._listen(_POLL_SECONDS)
-        return self._network.add_cause(decide(list(self._reports.values()), list(self._deaths.values())))
+        return self._network.add_cause(
+            outcome_of_ranks(list(self._reports.values()), list(self._exits.values()))
+        )
 
     def _impatience(self) -> RunOutcome | None:
         ranks = self._unfinished_ranks()

@@ -30,14 +30,14 @@ from engine.config.run_config import RunConfig, load
 from engine.config.validation import rules
 from engine.footprint.budget import check_budget
 from engine.launch import ending
-from engine.launch.ending import Death, decide
+from engine.launch.ending import ProcessExit, outcome_of_ranks
 from engine.launch.sidecar import run_sidecar
 from engine.launch.torchrun_ending import EndingReporter, leave
 from engine.lifecycle import finish, note_start
 from engine.model.workloads.task_texts import check_texts
 from engine.rank.worker import (
-    classify,
     device_of,
+    ending_of_exception,
     enter_group,
     failure,
     group_timeout,
@@ -171,13 +171,13 @@ def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> i
         except Exception as error:  # a peer may be gone before the first step, and after the last one
             traceback.print_exc()
             reason = (str(error).strip().splitlines() or [""])[0]
-            report = RankReport(rank, classify(error), f"{type(error).__name__}: {reason}")
+            report = RankReport(rank, ending_of_exception(error), f"{type(error).__name__}: {reason}")
             words.tell(report)
     if not report.good:
         return 1
     dist.destroy_process_group()
     if rank == 0:
-        end(decide([report], []))
+        end(outcome_of_ranks([report], []))
     return 0
 
 
@@ -196,13 +196,14 @@ def _train_beside(
     return report
 
 
-def _dead(folder: Path, kills_before: int, ranks: Sequence[int]) -> list[Death]:
+def _dead(folder: Path, kills_before: int, ranks: Sequence[int]) -> list[ProcessExit]:
     """Those of these ranks whose process on this host is gone; how, only torchrun is told."""
-    return [
-        Death(one.rank, None, one.phase, (), ending.was_killed(one.pid, kills_before))
-        for one in standings(folder)
-        if one.rank in ranks and not is_running(one.pid)
-    ]
+    found = []
+    for one in standings(folder):
+        if one.rank in ranks and not is_running(one.pid):
+            known = ending.ending_of_process((), ending.was_killed(one.pid, kills_before))
+            found.append(ProcessExit(one.rank, None, one.phase, (), known))
+    return found
 
 
 def _end(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> None:

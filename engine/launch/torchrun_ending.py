@@ -21,7 +21,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from engine.launch.ending import Death, decide
+from engine.launch.ending import ProcessExit, outcome_of_ranks
 from engine.run.child_process import readable
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
@@ -33,7 +33,7 @@ _GRACE_SECONDS = 1.0
 _PATIENCE = timedelta(seconds=30)
 _WRITTEN = "written"
 _ASKED_TO_END = 128 + signal.SIGTERM
-Dead = Callable[[Sequence[int]], list[Death]]
+Dead = Callable[[Sequence[int]], list[ProcessExit]]
 
 
 class EndingReporter:
@@ -143,12 +143,12 @@ class EndingReporter:
 
     def _ending(self, reports: list[RankReport]) -> RunOutcome:
         """A lost connection names nobody while a rank is silent: who tells of one is who is left."""
-        outcome = decide(reports, [])
+        outcome = outcome_of_ranks(reports, [])
         if reports and not outcome.ending.facts.consequence:
             return outcome
         silent = self._silent({report.rank for report in reports})
-        if deaths := self._dead(silent):
-            return decide(reports, deaths)
+        if exits := self._dead(silent):
+            return outcome_of_ranks(reports, exits)
         if not silent:
             return outcome
         reason = f"rank {outcome.rank} lost a connection, and nothing was heard of rank {', '.join(map(str, silent))}"

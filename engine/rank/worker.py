@@ -30,7 +30,7 @@ from engine.run import netns
 from engine.run.commands import StopControl
 from engine.run.devices.selection import load_backend
 from engine.run.messages import LabPlacement, RankReport, RankTask
-from engine.run.outcome import Ending, ending_named_in
+from engine.run.outcome import Ending, ending_of_error
 from engine.run.processes import (
     data_limit,
     die_with,
@@ -221,17 +221,19 @@ def device_of(kind: str, number: int) -> torch.device:
     return torch.device("cuda", number)
 
 
-def classify(error: BaseException, limit: int | None = None) -> Ending:
+def ending_of_exception(error: BaseException, limit: int | None = None) -> Ending:
     """Which ending an exception in a rank stands for; ``limit`` as for :func:`ran_out_of_memory`."""
     text = f"{type(error).__name__}: {error}"
     for kind, ending in _OWN_ERRORS.items():
         if isinstance(error, kind):
             return ending
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or ran_out_of_memory(text, limit):
-        return Ending.OOM
-    if isinstance(error, dist.DistError):
-        return Ending.COMM_ERROR
-    return ending_named_in(text, runtime=isinstance(error, RuntimeError)) or Ending.CRASHED
+    return ending_of_error(
+        text,
+        runtime=isinstance(error, RuntimeError),
+        out_of_memory=isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or ran_out_of_memory(text, limit),
+        distributed=isinstance(error, dist.DistError),
+    )
 
 
 def failure(rank: int, error: BaseException, progress: Progress, limit: int | None = None) -> RankReport:
@@ -244,7 +246,7 @@ def failure(rank: int, error: BaseException, progress: Progress, limit: int | No
     phase = error.phase if isinstance(error, DivergedError) else phase
     if not isinstance(error, tuple(_OWN_ERRORS)):
         reason = f"{type(error).__name__}: {reason}"
-    return RankReport(rank, classify(error, limit), reason, phase, last)
+    return RankReport(rank, ending_of_exception(error, limit), reason, phase, last)
 
 
 def _arithmetic(device: torch.device) -> dict[str, str | int | None]:

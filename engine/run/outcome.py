@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 
-class Subject(StrEnum):
-    """What an ending says something about, and so what a study does with it."""
+class FailureClass(StrEnum):
+    """What an ending says something about, if anything is wrong, and so what a study does with it."""
 
     GOOD = "good"
     #: A constraint for the sampler; the same point is never tried again.
@@ -20,7 +20,7 @@ class Subject(StrEnum):
     OUTSIDE = "outside"
 
 
-class Lack(StrEnum):
+class MissingResource(StrEnum):
     """What there was too little of where a run ended so: which settings give more is told from those it had, by
     ``tuning/report/failures.py``.
     """
@@ -29,6 +29,18 @@ class Lack(StrEnum):
     STABILITY = "stability"
     TIME = "time"
     PATIENCE = "patience"
+
+
+class Precedence(IntEnum):
+    """Which ending counts where several are told of, in one text or by several ranks: that of the highest precedence,
+    and of equals the one that stands first in ``Ending``, or that of the lowest rank.
+    """
+
+    #: Of how another rank ended: any other cause beats it.
+    CONSEQUENCE = 0
+    CAUSE = 1
+    #: What goes wrong afterwards may look like another cause.
+    FIRST_CAUSE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +60,30 @@ class EndingFacts:
 
     What it is ``about``, how it is ``spoken`` of, and what trials that ended so did (``counted``: "3 ran out of
     memory"); its ``color`` and ``icon`` on a page, of Google's Material Symbols. It is ``orderly`` if ranks ended
-    together, since all was done or someone asked: nothing is wrong with such a run, and the ranks can take another. It
-    may be a mere ``consequence`` of how another rank ended: then any other cause beats it. Whoever interrupts a study
-    from a terminal sends its ranks the same signal: where an ending may be that (``by_interrupt``), the trial then
-    counts as stopped. Nobody saw an ``unseen`` one: its ranks may still be there. ``words`` tell it from an error's
-    text. ``lack`` is what more of would help, ``advice`` what to change besides, whatever the settings are.
+    together, since all was done or someone asked: nothing is wrong with such a run, and the ranks can take another.
+    ``precedence`` says which of several endings counts. Whoever interrupts a study from a terminal sends its ranks the
+    same signal: where an ending may be that (``by_interrupt``), the trial then counts as stopped. Nobody saw an
+    ``unseen`` one: its ranks may still be there. ``words`` tell it from an error's text. ``missing`` is what more of
+    would help, ``advice`` what to change besides, whatever the settings are.
     """
 
-    about: Subject
+    about: FailureClass
     spoken: str
     counted: str
     color: str
     icon: str
     orderly: bool = False
-    consequence: bool = False
+    precedence: Precedence = Precedence.CAUSE
     by_interrupt: bool = False
     unseen: bool = False
     words: ErrorWords = ErrorWords()
-    lack: Lack | None = None
+    missing: MissingResource | None = None
     advice: tuple[str, ...] = ()
+
+    @property
+    def consequence(self) -> bool:
+        """Whether it is a mere consequence of how another rank ended."""
+        return self.precedence is Precedence.CONSEQUENCE
 
 
 class Ending(StrEnum):
@@ -94,7 +111,7 @@ class Ending(StrEnum):
     COMPLETED = (
         "completed",
         EndingFacts(
-            about=Subject.GOOD,
+            about=FailureClass.GOOD,
             spoken="completed",
             counted="completed",
             color="green",
@@ -105,7 +122,7 @@ class Ending(StrEnum):
     PRUNED = (
         "pruned",
         EndingFacts(
-            about=Subject.GOOD,
+            about=FailureClass.GOOD,
             spoken="pruned",
             counted="got pruned",
             color="violet",
@@ -116,7 +133,7 @@ class Ending(StrEnum):
     STOPPED = (
         "stopped",
         EndingFacts(
-            about=Subject.OUTSIDE,
+            about=FailureClass.OUTSIDE,
             spoken="stopped",
             counted="got stopped",
             color="gray",
@@ -127,7 +144,7 @@ class Ending(StrEnum):
     LOST = (
         "lost",
         EndingFacts(
-            about=Subject.OUTSIDE,
+            about=FailureClass.OUTSIDE,
             spoken="lost",
             counted="got lost",
             color="gray",
@@ -139,18 +156,18 @@ class Ending(StrEnum):
     TIMED_OUT = (
         "timed_out",
         EndingFacts(
-            about=Subject.CONFIGURATION,
+            about=FailureClass.CONFIGURATION,
             spoken="timed out",
             counted="took too long",
             color="orange",
             icon="timer_off",
-            lack=Lack.TIME,
+            missing=MissingResource.TIME,
         ),
     )
     ILLEGAL = (
         "illegal",
         EndingFacts(
-            about=Subject.CONFIGURATION,
+            about=FailureClass.CONFIGURATION,
             spoken="illegal",
             counted="broke a rule",
             color="orange",
@@ -162,22 +179,23 @@ class Ending(StrEnum):
     PREDICTED_OOM = (
         "predicted_oom",
         EndingFacts(
-            about=Subject.CONFIGURATION,
+            about=FailureClass.CONFIGURATION,
             spoken="would not fit",
             counted="would not have fitted",
             color="orange",
             icon="memory",
-            lack=Lack.MEMORY,
+            missing=MissingResource.MEMORY,
         ),
     )
     OOM = (
         "oom",
         EndingFacts(
-            about=Subject.CONFIGURATION,
+            about=FailureClass.CONFIGURATION,
             spoken="out of memory",
             counted="ran out of memory",
             color="red",
             icon="memory",
+            precedence=Precedence.FIRST_CAUSE,
             words=ErrorWords(
                 any=(  # as libraries, allocators and the dynamic linker put it
                     "can't allocate memory",
@@ -190,29 +208,29 @@ class Ending(StrEnum):
                     "cublas_status_alloc_failed",
                 )
             ),
-            lack=Lack.MEMORY,
+            missing=MissingResource.MEMORY,
         ),
     )
     HANG = (
         "hang",
         EndingFacts(
-            about=Subject.CHANCE,
+            about=FailureClass.CHANCE,
             spoken="hang",
             counted="hung",
             color="red",
             icon="hourglass_disabled",
-            lack=Lack.PATIENCE,
+            missing=MissingResource.PATIENCE,
         ),
     )
     COMM_ERROR = (
         "comm_error",
         EndingFacts(
-            about=Subject.CHANCE,
+            about=FailureClass.CHANCE,
             spoken="communication error",
             counted="lost a connection",
             color="red",
             icon="lan",
-            consequence=True,
+            precedence=Precedence.CONSEQUENCE,
             by_interrupt=True,
             words=ErrorWords(
                 runtime=("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer"),
@@ -231,18 +249,18 @@ class Ending(StrEnum):
     DIVERGED = (
         "diverged",
         EndingFacts(
-            about=Subject.CONFIGURATION,
+            about=FailureClass.CONFIGURATION,
             spoken="diverged",
             counted="diverged",
             color="red",
             icon="trending_up",
-            lack=Lack.STABILITY,
+            missing=MissingResource.STABILITY,
         ),
     )
     CRASHED = (
         "crashed",
         EndingFacts(
-            about=Subject.CHANCE,
+            about=FailureClass.CHANCE,
             spoken="crashed",
             counted="crashed",
             color="red",
@@ -253,7 +271,7 @@ class Ending(StrEnum):
     )
 
 
-def endings_about(about: Subject) -> frozenset[Ending]:
+def endings_about(about: FailureClass) -> frozenset[Ending]:
     """All endings of a kind; as text they are their names in files."""
     return frozenset(ending for ending in Ending if ending.facts.about is about)
 
@@ -263,18 +281,42 @@ def ending_of(outcome: str | None) -> Ending | None:
     return next((ending for ending in Ending if ending == outcome), None)
 
 
+def cause_among(endings: Iterable[Ending | None]) -> Ending | None:
+    """The first of those of the highest precedence; None if there is none."""
+    found = [ending for ending in endings if ending is not None]
+    return max(found, key=lambda ending: ending.facts.precedence, default=None)
+
+
 def ending_named_in(text: str, *, runtime: bool = False, printed: bool = False) -> Ending | None:
-    """The first ending that the text of an error speaks of, as :meth:`Ending.is_named_in` has it."""
-    named = (ending for ending in Ending if ending.is_named_in(text, runtime=runtime, printed=printed))
-    return next(named, None)
+    """The ending that the text of an error speaks of, as :meth:`Ending.is_named_in` has it; of several the cause."""
+    return cause_among(
+        ending for ending in Ending if ending.is_named_in(text, runtime=runtime, printed=printed)
+    )
 
 
-GOOD = endings_about(Subject.GOOD)
-ABOUT_CONFIGURATION = endings_about(Subject.CONFIGURATION)
-FROM_OUTSIDE = endings_about(Subject.OUTSIDE)
-RETRY_ONCE = endings_about(Subject.CHANCE)
+def ending_of_error(text: str, *, runtime: bool, out_of_memory: bool, distributed: bool) -> Ending:
+    """Of an error that a rank did not survive: by its text, and by its kind, of which a rank knows whether it is a
+    ``runtime`` error, one of memory, or one of ``torch.distributed``.
+    """
+    of_its_kind = (Ending.OOM if out_of_memory else None, Ending.COMM_ERROR if distributed else None)
+    return cause_among([*of_its_kind, ending_named_in(text, runtime=runtime)]) or Ending.CRASHED
+
+
+def cause_printed_in(lines: Sequence[str]) -> tuple[Ending, str] | None:
+    """What a process that is gone says in its last lines that it ended of, and the line. A mere consequence of how
+    another process ended is no answer: this one is gone itself.
+    """
+    named = [(ending_named_in(line, printed=True), line.strip()) for line in reversed(lines)]
+    causes = [(ending, line) for ending, line in named if ending is not None and not ending.facts.consequence]
+    return max(causes, key=lambda cause: cause[0].facts.precedence, default=None)
+
+
+GOOD = endings_about(FailureClass.GOOD)
+ABOUT_CONFIGURATION = endings_about(FailureClass.CONFIGURATION)
+FROM_OUTSIDE = endings_about(FailureClass.OUTSIDE)
+RETRY_ONCE = endings_about(FailureClass.CHANCE)
 ORDERLY = frozenset(ending for ending in Ending if ending.facts.orderly)
-NO_MEMORY = frozenset(ending for ending in Ending if ending.facts.lack is Lack.MEMORY)
+NO_MEMORY = frozenset(ending for ending in Ending if ending.facts.missing is MissingResource.MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +347,7 @@ class RunOutcome:
     @property
     def good(self) -> bool:
         """Whether the run's numbers can be used as they are."""
-        return self.ending.facts.about is Subject.GOOD
+        return self.ending.facts.about is FailureClass.GOOD
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for ``status.json``."""

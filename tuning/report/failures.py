@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.config.knobs.catalogue import is_lossy
-from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, Ending, Lack, ending_of
+from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, Ending, MissingResource, ending_of
 from tuning.analysis import leaderboard
 from tuning.report import failure_rules
 from tuning.report.failure_rules import Case, Condition, Rule
@@ -28,8 +28,8 @@ def advice(outcome: str, failed: Sequence[Values]) -> list[str]:
     ending = ending_of(outcome)
     if ending is None:
         return []
-    lack = ending.facts.lack
-    return [*(_MORE_OF[lack](failed) if lack else ()), *ending.facts.advice]
+    missing = ending.facts.missing
+    return [*(_MORE_OF[missing](failed) if missing else ()), *ending.facts.advice]
 
 
 def _outcome_words(outcome: str) -> str:
@@ -86,11 +86,11 @@ def _hang_tips(failed: Sequence[Values]) -> list[str]:
 
 
 #: What depends on the settings of the trials that failed; an ending itself says what it lacks, and the rest.
-_MORE_OF: dict[Lack, Callable[[Sequence[Values]], list[str]]] = {
-    Lack.MEMORY: _memory_tips,
-    Lack.STABILITY: _divergence_tips,
-    Lack.TIME: _timeout_tips,
-    Lack.PATIENCE: _hang_tips,
+_MORE_OF: dict[MissingResource, Callable[[Sequence[Values]], list[str]]] = {
+    MissingResource.MEMORY: _memory_tips,
+    MissingResource.STABILITY: _divergence_tips,
+    MissingResource.TIME: _timeout_tips,
+    MissingResource.PATIENCE: _hang_tips,
 }
 
 

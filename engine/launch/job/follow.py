@@ -20,6 +20,7 @@ from typing import IO
 
 import psutil
 
+from engine.launch.ending import ProcessExit, ending_of_process, outcome_of_ranks
 from engine.launch.hang import HangWatch
 from engine.launch.job import command as commands
 from engine.launch.job.ranks import JobRanks, last_lines
@@ -160,10 +161,8 @@ class _JobMonitor:
             return hang.outcome()
         if told is not None:
             return told
-        if code < 0:
-            words = f"the command was killed by {signal.Signals(-code).name}"
-            return RunOutcome(Ending.CRASHED, words, last_lines=lines, killed_from_outside=True)
-        return RunOutcome(Ending.CRASHED, f"the command ended with exit code {code}", last_lines=lines)
+        known = ending_of_process(lines, killed_for_memory=False)
+        return outcome_of_ranks([], [ProcessExit(None, code, None, lines, known)])
 
     def _look(self, last: bool = False) -> None:
         if self._ranks.look():

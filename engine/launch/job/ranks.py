@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.launch import ending
-from engine.launch.ending import Death, decide
+from engine.launch.ending import ProcessExit, outcome_of_ranks
 from engine.run import progress
 from engine.run.messages import RankReport
-from engine.run.outcome import Ending, RunOutcome, ending_named_in
+from engine.run.outcome import RunOutcome, ending_of_error
 from engine.run.processes import is_running
 from engine.run.run_folder import read_json
 from profilers.rank.job_rank import SEATS
@@ -88,13 +88,14 @@ class JobRanks:
 
     def outcome(self, code: int, last_lines: tuple[str, ...]) -> RunOutcome | None:
         """Why the job ended with this exit code, as far as ranks tell; None if none of them does."""
-        reports = [report_of(seat) for seat in self.seats.values() if seat.get("failed")]
+        reports = [report_of_rank(seat) for seat in self.seats.values() if seat.get("failed")]
         only_consequences = all(report.ending.facts.consequence for report in reports)
         if self.silent and only_consequences and code != 0:
             rank = self.silent[0]
             killed = ending.was_killed(int(self.seats[rank]["pid"]), self._kills_before)
-            return decide([], [Death(rank, None, self._phase(rank), last_lines, killed)])
-        return decide(reports, []) if reports and code != 0 else None
+            known = ending.ending_of_process(last_lines, killed)
+            return outcome_of_ranks([], [ProcessExit(rank, None, self._phase(rank), last_lines, known)])
+        return outcome_of_ranks(reports, []) if reports and code != 0 else None
 
     def _phase(self, rank: int) -> str | None:
         return next((place.phase for place in progress.read(self.folder) if place.rank == rank), None)
@@ -118,16 +119,17 @@ class JobRanks:
         return [int(seat["pid"]) for seat in self.seats.values() if is_running(int(seat["pid"]))]
 
 
-def report_of(seat: dict[str, Any]) -> RankReport:
+def report_of_rank(seat: dict[str, Any]) -> RankReport:
     """What a rank that failed recorded of itself, as a report."""
     failed = seat["failed"]
     text = f"{failed['kind']}: {failed['reason']}"
-    end = ending_named_in(text, runtime=failed["kind"] == "RuntimeError") or Ending.CRASHED
-    if failed["out_of_memory"]:
-        end = Ending.OOM
-    elif failed["distributed"] and end is not Ending.OOM:
-        end = Ending.COMM_ERROR
-    return RankReport(int(seat["rank"]), end, text, None, tuple(failed["last_lines"]))
+    found = ending_of_error(
+        text,
+        runtime=failed["kind"] == "RuntimeError",
+        out_of_memory=failed["out_of_memory"],
+        distributed=failed["distributed"],
+    )
+    return RankReport(int(seat["rank"]), found, text, None, tuple(failed["last_lines"]))
 
 
 def last_lines(path: Path, count: int = 12) -> tuple[str, ...]:

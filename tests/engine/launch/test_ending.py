@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 
 from engine.config.errors import LayoutError
-from engine.launch.ending import Death, decide, find_culprit, hanging_rank, overdue_outcome
+from engine.launch.ending import (
+    ProcessExit,
+    ending_of_process,
+    find_culprit,
+    hanging_rank,
+    outcome_of_ranks,
+    overdue_outcome,
+)
 from engine.launch.job.ranks import JobRanks
 from engine.rank.loop import DivergedError
-from engine.rank.worker import classify, failure
+from engine.rank.worker import ending_of_exception, failure
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, ErrorWords, RecordedOutcome, RunOutcome
 from engine.run.progress import Progress, RankProgress
@@ -22,8 +29,8 @@ def report(rank: int, ending: Ending) -> RankReport:
     return RankReport(rank, ending, f"rank {rank}", "forward", ("last",))
 
 
-def death(rank: int, exit_code: int, out_of_memory: bool = False) -> Death:
-    return Death(rank, exit_code, "backward", (), out_of_memory)
+def gone(rank: int, exit_code: int, ending: Ending | None = None) -> ProcessExit:
+    return ProcessExit(rank, exit_code, "backward", (), ending)
 
 
 def place(rank: int, step: int, phase: str, age: float) -> RankProgress:
@@ -31,28 +38,30 @@ def place(rank: int, step: int, phase: str, age: float) -> RankProgress:
 
 
 def test_a_crash_beats_the_lost_connections_it_causes() -> None:
-    outcome = decide([report(0, Ending.COMM_ERROR), report(2, Ending.OOM), report(1, Ending.COMM_ERROR)], [])
+    outcome = outcome_of_ranks(
+        [report(0, Ending.COMM_ERROR), report(2, Ending.OOM), report(1, Ending.COMM_ERROR)], []
+    )
     assert (outcome.ending, outcome.rank, outcome.last_lines) == (Ending.OOM, 2, ("last",))
 
 
 def test_a_death_beats_every_report() -> None:
-    outcome = decide([report(0, Ending.CRASHED)], [death(3, -9)])
+    outcome = outcome_of_ranks([report(0, Ending.CRASHED)], [gone(3, -9)])
     assert (outcome.ending, outcome.rank, outcome.phase) == (Ending.CRASHED, 3, "backward")
     assert outcome.killed_from_outside
 
 
 def test_a_segmentation_fault_is_our_own() -> None:
-    outcome = decide([], [death(0, -11)])
+    outcome = outcome_of_ranks([], [gone(0, -11)])
     assert "SIGSEGV" in outcome.reason
     assert not outcome.killed_from_outside
 
 
 def test_ranks_whose_fork_server_died_are_not_to_blame() -> None:
-    orphans = [Death(rank, 255, "forward", (), out_of_memory=False, orphaned=True) for rank in (0, 1)]
-    outcome = decide([], orphans)
+    orphans = [ProcessExit(rank, 255, "forward", (), orphaned=True) for rank in (0, 1)]
+    outcome = outcome_of_ranks([], orphans)
     assert (outcome.ending, outcome.rank, outcome.killed_from_outside) == (Ending.CRASHED, None, True)
     assert "fork server" in outcome.reason
-    assert not decide([], [death(0, 255)]).killed_from_outside
+    assert not outcome_of_ranks([], [gone(0, 255)]).killed_from_outside
 
 
 def test_a_run_past_its_deadline_names_the_rank_furthest_behind() -> None:
@@ -62,14 +71,35 @@ def test_a_run_past_its_deadline_names_the_rank_furthest_behind() -> None:
     assert overdue_outcome([], 30.0).rank is None
 
 
-def test_memory_is_the_cause_among_deaths() -> None:
-    outcome = decide([], [death(0, -6), death(1, -9, out_of_memory=True)])
+def test_what_is_known_of_one_that_is_gone_is_the_cause_and_memory_before_all() -> None:
+    outcome = outcome_of_ranks([], [gone(0, -6), gone(1, -9, Ending.OOM)])
+    assert (outcome.ending, outcome.rank, outcome.reason) == (Ending.OOM, 1, "rank 1 ran out of memory")
+    outcome = outcome_of_ranks([], [gone(0, -6), gone(1, 1, Ending.DIVERGED), gone(2, -9, Ending.OOM)])
+    assert outcome.rank == 2
+    assert outcome_of_ranks([], [gone(0, -6), gone(1, 1, Ending.DIVERGED)]).rank == 1
+
+
+def test_a_cause_of_higher_precedence_counts_whichever_rank_tells_of_it() -> None:
+    outcome = outcome_of_ranks([report(0, Ending.CRASHED), report(1, Ending.OOM)], [])
     assert (outcome.ending, outcome.rank) == (Ending.OOM, 1)
+    assert outcome_of_ranks([report(0, Ending.CRASHED), report(1, Ending.DIVERGED)], []).rank == 0
+
+
+def test_one_that_is_gone_is_no_mere_consequence_whatever_it_printed() -> None:
+    lines = ("RuntimeError: Connection reset by peer", "Aborted")
+    assert ending_of_process(lines, killed_for_memory=False) is None
+    assert ending_of_process(lines, killed_for_memory=True) is Ending.OOM
+    lines = ("can't allocate memory", *lines)
+    assert ending_of_process(lines, killed_for_memory=False) is Ending.OOM
+    outcome = outcome_of_ranks([], [ProcessExit(0, -6, "forward", lines, Ending.OOM)])
+    assert outcome.reason == "rank 0 ran out of memory: can't allocate memory"
 
 
 def test_all_completed_and_all_stopped() -> None:
-    assert decide([report(0, Ending.COMPLETED)], []).good
-    assert decide([report(0, Ending.STOPPED), report(1, Ending.STOPPED)], []).ending is Ending.STOPPED
+    assert outcome_of_ranks([report(0, Ending.COMPLETED)], []).good
+    assert (
+        outcome_of_ranks([report(0, Ending.STOPPED), report(1, Ending.STOPPED)], []).ending is Ending.STOPPED
+    )
 
 
 def test_the_rank_that_computes_holds_up_those_that_wait() -> None:
@@ -156,7 +186,7 @@ def test_a_lost_connection_is_known_by_the_same_words_in_ranks_of_ours_and_of_a_
     monkeypatch.setattr(Ending.COMM_ERROR, "facts", lost)
     found = of_a_job(tmp_path, "the Pigeon is late")
     assert found is not None
-    assert found.ending is classify(RuntimeError("the Pigeon is late")) is Ending.COMM_ERROR
+    assert found.ending is ending_of_exception(RuntimeError("the Pigeon is late")) is Ending.COMM_ERROR
 
 
 def test_errors_of_ours_speak_for_themselves(tmp_path: Path) -> None:

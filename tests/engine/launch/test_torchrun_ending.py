@@ -17,7 +17,7 @@ import pytest
 import torch.distributed as dist
 
 from engine.launch import torchrun_ending
-from engine.launch.ending import Death
+from engine.launch.ending import ProcessExit
 from engine.launch.torchrun_ending import EndingReporter
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
@@ -43,8 +43,8 @@ class Rank0:
     ) -> None:
         self.written, self.left = list[RunOutcome](), list[int]()
 
-        def dead(silent: Sequence[int]) -> list[Death]:
-            return [Death(rank, None, "forward", (), False) for rank in silent if rank in gone]
+        def dead(silent: Sequence[int]) -> list[ProcessExit]:
+            return [ProcessExit(rank, None, "forward", ()) for rank in silent if rank in gone]
 
         self.words = EndingReporter(connected(store), 0, ranks, self.written.append, dead)
         monkeypatch.setattr(torchrun_ending, "leave", self.left.append)

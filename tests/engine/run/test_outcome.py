@@ -11,14 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from engine.run.outcome import GOOD, Ending, RunOutcome, Subject, ending_named_in, endings_about
+from engine.run.outcome import (
+    GOOD,
+    Ending,
+    FailureClass,
+    RunOutcome,
+    cause_among,
+    cause_printed_in,
+    ending_named_in,
+    endings_about,
+)
 
 ROOT = Path(__file__).parents[3]
 ENTRY = """
     MELTED = (
         "melted",
         EndingFacts(
-            about=Subject.{}, spoken="too hot", counted="melted away", color="red", icon="whatshot",
+            about=FailureClass.{}, spoken="too hot", counted="melted away", color="red", icon="whatshot",
             advice=("a fan",), {}
         ),
     )
@@ -35,9 +44,11 @@ sys.modules["engine.run.outcome"] = module
 exec(compile(source[:at] + sys.argv[1] + source[at:], "outcome.py", "exec"), module.__dict__)
 
 from engine.config.run_config import RunConfig
-from engine.launch.ending import decide
-from engine.launch.job.ranks import report_of
-from engine.rank.worker import classify
+from torch.distributed import DistNetworkError
+
+from engine.launch.ending import ProcessExit, ending_of_process, outcome_of_ranks
+from engine.launch.job.ranks import JobRanks, report_of_rank
+from engine.rank.worker import ending_of_exception
 from engine.run.messages import RankReport
 from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, NO_MEMORY, ORDERLY, RETRY_ONCE
 from engine.run.outcome import Ending, RecordedOutcome, RunOutcome
@@ -45,7 +56,7 @@ from tuning.analysis.leaderboard import wants_retry
 from tuning.storage.state import StudyState
 from tuning.analysis.scoring import constraints
 from tuning.execution.command.process import Exit
-from tuning.execution.command.verdict import classify_exit
+from tuning.execution.command.verdict import outcome_of_command, outcome_of_silence
 from tuning.report.failures import advice, is_from_outside
 from workbench.home import compaction
 from workbench.metrics.families import STATES
@@ -69,21 +80,30 @@ assert is_from_outside(trial) == (about == "OUTSIDE")
 failed = RunConfig().flat()
 assert advice("melted", [failed]) == ([*advice("oom", [failed]), "a fan"] if "melted" in NO_MEMORY else ["a fan"])
 assert ("melted" in ORDERLY) == facts.orderly
-view = types.SimpleNamespace(outcome="melted", folder=Path(sys.argv[2]))
-compaction.progress.read = lambda folder: [types.SimpleNamespace(pid=os.getpid())]
-assert compaction.writers_live(view) == ("unseen" in sys.argv[1])
 if facts.words.any:
     said = "RuntimeError: the board is at 130 degrees"
     failed = {"kind": "RuntimeError", "reason": said, "out_of_memory": False, "distributed": False, "last_lines": []}
-    assert classify(RuntimeError(said)) is melted.ending
-    assert report_of({"rank": 0, "failed": failed}).ending is melted.ending
-    assert classify_exit(Exit(1), [said], 3, lambda pid: False).ending is melted.ending
+    assert ending_of_exception(RuntimeError(said)) is melted.ending
+    assert ending_of_exception(DistNetworkError(said)) is melted.ending
+    assert report_of_rank({"rank": 0, "failed": failed}).ending is melted.ending
+    assert report_of_rank({"rank": 0, "failed": failed | {"distributed": True}}).ending is melted.ending
+    gone = ProcessExit(2, -6, None, (said,), ending_of_process((said, "Aborted"), killed_for_memory=False))
+    assert outcome_of_ranks([], [gone]).reason == f"rank 2 melted away: {said}"
+    silent = JobRanks(Path(), {0: {"rank": 0, "pid": 0, "world_size": 1}}, silent=[0])
+    assert silent.outcome(1, (said,)).ending is melted.ending
+    refuses = "train.py: error: unrecognized arguments: --x"
+    for code, lines, steps in ((1, [said], 3), (-9, [said], 3), (2, [said, refuses], 0)):
+        assert outcome_of_command(Exit(code), lines, steps, lambda pid: False).ending is melted.ending
+    assert outcome_of_silence("no step for 8 s", [said, "noise"], None).ending is melted.ending
+view = types.SimpleNamespace(outcome="melted", folder=Path(sys.argv[2]))
+compaction.progress.read = lambda folder: [types.SimpleNamespace(pid=os.getpid())]
+assert compaction.writers_live(view) == ("unseen" in sys.argv[1])
 assert words.look("melted") == ("red", ":material/whatshot:")
 assert words.ending_words("melted") == "too hot"
 assert "melted" in STATES
-assert facts.consequence == ("consequence" in sys.argv[1])
+assert facts.consequence == ("CONSEQUENCE" in sys.argv[1])
 if not facts.orderly:
-    cause = decide([RankReport(0, melted.ending), RankReport(1, Ending.OOM)], [])
+    cause = outcome_of_ranks([RankReport(0, melted.ending), RankReport(1, Ending.DIVERGED)], [])
     assert cause.rank == (1 if facts.consequence else 0)
 assert RankReport(0, melted.ending).good == facts.orderly == ("orderly" in sys.argv[1])
 assert ("melted" in NO_MEMORY) == ("MEMORY" in sys.argv[1])
@@ -92,7 +112,7 @@ print("known everywhere")
 
 
 def test_every_ending_is_about_something() -> None:
-    assert set().union(*map(endings_about, Subject)) == set(Ending)
+    assert set().union(*map(endings_about, FailureClass)) == set(Ending)
     assert {Ending.COMPLETED, Ending.PRUNED} == GOOD
     assert [ending for ending in Ending if RunOutcome(ending).good] == [Ending.COMPLETED, Ending.PRUNED]
 
@@ -106,9 +126,9 @@ def test_no_ending_is_without_words(field: str) -> None:
     ("about", "others"),
     [
         ("GOOD", "orderly=True"),
-        ("CONFIGURATION", "lack=Lack.MEMORY"),
+        ("CONFIGURATION", "missing=MissingResource.MEMORY"),
         ("CHANCE", 'words=ErrorWords(any=("board is at",))'),
-        ("CHANCE", "consequence=True"),
+        ("CHANCE", "precedence=Precedence.CONSEQUENCE"),
         ("OUTSIDE", "unseen=True"),
     ],
 )
@@ -135,3 +155,14 @@ def test_the_text_of_an_error_names_an_ending() -> None:
     assert ending_named_in("requests.exceptions.ConnectionError: no such host") is None
     assert ending_named_in("OSError: [Errno 32] Broken pipe", printed=True) is Ending.COMM_ERROR
     assert ending_named_in("RuntimeError: NCCL error: CUDA out of memory", runtime=True) is Ending.OOM
+
+
+def test_of_several_endings_the_cause_counts_in_any_order() -> None:
+    told = [Ending.COMM_ERROR, None, Ending.CRASHED, Ending.OOM, Ending.DIVERGED]
+    assert cause_among(told) is cause_among(reversed(told)) is Ending.OOM
+    assert cause_among(told[:3]) is Ending.CRASHED
+    assert cause_among([Ending.DIVERGED, Ending.CRASHED]) is Ending.DIVERGED, "of equals the first"
+    assert cause_among([None]) is None
+    lines = ["CUDA out of memory", "the last words", "RuntimeError: broken pipe"]
+    assert cause_printed_in(lines) == (Ending.OOM, "CUDA out of memory")
+    assert cause_printed_in(lines[1:]) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.rank.worker import classify
+from engine.rank.worker import ending_of_exception
 from engine.run import processes
 from engine.run.outcome import Ending
 
@@ -24,7 +24,7 @@ from engine.run.outcome import Ending
     ],
 )
 def test_its_many_names(error: BaseException) -> None:
-    assert classify(error) is Ending.OOM
+    assert ending_of_exception(error) is Ending.OOM
 
 
 def test_what_a_linker_says_before_it_gives_up() -> None:
@@ -45,10 +45,12 @@ def test_a_thread_without_room_is_one_only_under_a_limit(
         (1 << 30, Ending.CRASHED),
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda which, limit=limit: (limit, resource.RLIM_INFINITY))
-        assert classify(no_thread) is ending
+        assert ending_of_exception(no_thread) is ending
     monkeypatch.setattr(resource, "getrlimit", lambda which: (104 << 20, resource.RLIM_INFINITY))
-    assert classify(RuntimeError("Resource temporarily unavailable")) is Ending.OOM
-    assert classify(RuntimeError("something else")) is Ending.CRASHED
+    assert ending_of_exception(RuntimeError("Resource temporarily unavailable")) is Ending.OOM
+    assert ending_of_exception(RuntimeError("something else")) is Ending.CRASHED
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert classify(no_thread, 104 << 20) is Ending.OOM, "the limit is lifted before the error is told"
-    assert classify(no_thread) is Ending.CRASHED
+    assert ending_of_exception(no_thread, 104 << 20) is Ending.OOM, (
+        "the limit is lifted before the error is told"
+    )
+    assert ending_of_exception(no_thread) is Ending.CRASHED

@@ -17,7 +17,7 @@ from engine.footprint import block_plan
 from engine.footprint.activations import costs_of_block
 from engine.footprint.budget import check_budget, least_budget, too_small
 from engine.parallel.memory_plan import BlockMeasurement, add_seconds
-from engine.rank.worker import classify
+from engine.rank.worker import ending_of_exception
 from engine.run.outcome import Ending
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
@@ -134,7 +134,7 @@ def test_the_least_by_formula_is_a_budget_that_a_plan_keeps_to(
 
 
 def test_what_only_ranks_find_out_breaks_a_rule_as_well() -> None:
-    assert classify(too_small(1e-6, 10**6)) is Ending.ILLEGAL
+    assert ending_of_exception(too_small(1e-6, 10**6)) is Ending.ILLEGAL
     for least in (123_456_789_123, 1_325_400_063, 200_123):
         named = float(str(too_small(1e-6, least)).rpartition(" ")[2])
         assert least <= int(named * 2**30) <= 1.001 * least

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from engine.config.errors import InputError, several
@@ -21,7 +22,7 @@ from engine.rank.foreign import FOLDER_VARIABLE, VALUES
 from engine.run import run_folder
 from engine.run.commands import stop_commanded
 from engine.run.devices.selection import Devices
-from engine.run.outcome import EarlyEnd, Ending, Lack, RunOutcome, StopAnswer
+from engine.run.outcome import EarlyEnd, Ending, MissingResource, RunOutcome, StopAnswer
 from engine.run.progress import Progress
 from profilers.records.schema import PHASES, StepSample
 from profilers.records.writer import RecordWriter
@@ -102,7 +103,7 @@ class CommandTrials:
         if trial.no_room is not None:
             raise trial.no_room
         facts = outcome.ending.facts
-        if trial.steps or facts.orderly or facts.lack is Lack.MEMORY:
+        if trial.steps or facts.orderly or facts.missing is MissingResource.MEMORY:
             return
         where = f"what it printed is in {folder.name}/{run_folder.LOGS}/{LOG}"
         raise InputError(FIELD, self._command.today.text, f"{outcome.reason}; {_remedy(outcome)}; {where}")
@@ -241,7 +242,7 @@ class Trial:
             stopped = ranks.stopped
             who = f"; rank {stopped} is stopped" if stopped is not None else ""
             words = f"the trainer told of no step for {patience:g} s, {where}{who}"
-            return verdict.stands_still(words, list(self._tail), stopped)
+            return verdict.outcome_of_silence(words, list(self._tail), stopped)
         if self._alone:
             first = None if self._first is None else self._first - began
             self.no_room = self._allowance.no_room(now - began, self.steps, first)
@@ -261,10 +262,8 @@ class Trial:
                 Ending.COMPLETED, f"the trainer ended by itself after {several(self.steps, 'steps')}"
             )
 
-        def was_killed_for_memory(pid: int | None) -> bool:
-            return kernel.count() > killed_before if pid is None else kernel.was_killed(pid, killed_before)
-
-        return verdict.classify_exit(end, list(self._tail), self.steps, was_killed_for_memory)
+        killed_for_memory = partial(kernel.was_killed, before=killed_before)
+        return verdict.outcome_of_command(end, list(self._tail), self.steps, killed_for_memory)
 
     def _note_ranks(self, found: int, missing: Mapping[int, str]) -> None:
         if found > self.ranks:  # a launcher that nobody here knows

@@ -10,8 +10,8 @@ import signal
 from collections.abc import Callable, Sequence
 
 from engine.config.errors import several
-from engine.launch.ending import SENT_FROM_OUTSIDE
-from engine.run.outcome import Ending, RunOutcome, ending_named_in
+from engine.launch.ending import SENT_FROM_OUTSIDE, describe_exit
+from engine.run.outcome import Ending, RunOutcome, cause_printed_in, ending_named_in
 from tuning.execution.command.process import Exit
 
 #: So many last lines are kept.
@@ -30,53 +30,49 @@ _NO_STEP = "the trainer ended well, and told of no step that could be read"
 _OF_A_LAUNCHER = ("ChildFailedError", "CalledProcessError", "SignalException")
 
 
-def classify_exit(
-    end: Exit, lines: Sequence[str], steps: int, killed_for_memory: Callable[[int | None], bool]
+def outcome_of_command(
+    end: Exit,
+    lines: Sequence[str],
+    steps: int,
+    killed_for_memory: Callable[[int | None], bool],
+    where: str = "",
 ) -> RunOutcome:
-    """Of a trainer that ended by itself after so many recorded steps, fewer than were asked for. The kernel is asked
-    whether it killed a process for want of memory, by its number if that is known.
+    """Of a trainer that ended by itself after so many recorded steps, fewer than were asked for; ``where`` says it in
+    other words. The kernel is asked whether it killed a process for want of memory, by its number if that is known.
+
+    A cause that it printed comes first; then that it refuses what it was given; then the signal that ended it.
     """
     last = tuple(lines[-KEPT_LINES:])
     if end.code == 0:
         return _without_failure(end, last, steps)
     rank, code, pid = _failed_rank(lines, end.code)
-    cause = _want_of_memory(lines)
-    if cause or (code == -signal.SIGKILL and killed_for_memory(pid)):
-        words = f"the trainer ran out of memory: {cause}" if cause else _KERNEL
-        return RunOutcome(Ending.OOM, _shorten(words), rank, None, last)
-    where = f", after {several(steps, 'steps')}" if steps else ", before its first step"
+    if (cause := _outcome_of_cause(lines, rank)) is not None:
+        return cause
+    if code == -signal.SIGKILL and killed_for_memory(pid):
+        return RunOutcome(Ending.OOM, _KERNEL, rank, None, last)
+    where = where or (f", after {several(steps, 'steps')}" if steps else ", before its first step")
     said = refusal(lines)
     if said and not steps:
         return RunOutcome(Ending.ILLEGAL, _shorten(f"the trainer refuses: {said}"), rank, None, last)
-    if code is not None and code < 0:
-        name = signal.Signals(-code).name
-        who = "the trainer" if rank is None else f"rank {rank}"
-        outside = -code in SENT_FROM_OUTSIDE
-        return RunOutcome(Ending.CRASHED, f"{who} was killed by {name}{where}", rank, None, last, outside)
-    error = said or last_error(lines) or ("" if steps else next((one.strip() for one in reversed(lines)), ""))
-    ending = ending_named_in(error, printed=True) or Ending.CRASHED
     if code is None:
-        return RunOutcome(
-            Ending.CRASHED,
-            f"the process that watched over the trainer was killed{where}",
-            None,
-            None,
-            last,
-            True,
-        )
-    words = f"the trainer ended with exit code {code}{where}" + (f": {error}" if error else "")
-    return RunOutcome(ending, _shorten(words), rank, None, last)
+        words = f"the process that watched over the trainer was killed{where}"
+        return RunOutcome(Ending.CRASHED, words, None, None, last, True)
+    if code < 0:
+        who, outside = "the trainer" if rank is None else f"rank {rank}", -code in SENT_FROM_OUTSIDE
+        return RunOutcome(Ending.CRASHED, f"{who} {describe_exit(code)}{where}", rank, None, last, outside)
+    error = said or last_error(lines) or ("" if steps else next((one.strip() for one in reversed(lines)), ""))
+    words = f"the trainer {describe_exit(code)}{where}" + (f": {error}" if error else "")
+    return RunOutcome(
+        ending_named_in(error, printed=True) or Ending.CRASHED, _shorten(words), rank, None, last
+    )
 
 
-def stands_still(words: str, lines: Sequence[str], rank: int | None) -> RunOutcome:
-    """Of one that tells of no step any more: a rank that ran out of memory is the cause, though its launcher may take
-    longer to notice it.
+def outcome_of_silence(words: str, lines: Sequence[str], rank: int | None) -> RunOutcome:
+    """Of one that tells of no step any more: a rank that printed what it ended of is the cause, though its launcher may
+    take longer to notice it.
     """
-    last = tuple(lines[-KEPT_LINES:])
-    cause = _want_of_memory(lines)
-    if cause:
-        return RunOutcome(Ending.OOM, _shorten(f"the trainer ran out of memory: {cause}"), rank, None, last)
-    return RunOutcome(Ending.HANG, words, rank, None, last)
+    hang = RunOutcome(Ending.HANG, words, rank, None, tuple(lines[-KEPT_LINES:]))
+    return _outcome_of_cause(lines, rank) or hang
 
 
 def printed_no_step(outcome: RunOutcome) -> bool:
@@ -115,9 +111,13 @@ def _without_failure(end: Exit, last: tuple[str, ...], steps: int) -> RunOutcome
     return RunOutcome(Ending.ILLEGAL, words, None, None, last)
 
 
-def _want_of_memory(lines: Sequence[str]) -> str:
-    """The last line that speaks of it; empty if none does."""
-    return next((line.strip() for line in reversed(lines) if Ending.OOM.is_named_in(line, printed=True)), "")
+def _outcome_of_cause(lines: Sequence[str], rank: int | None) -> RunOutcome | None:
+    """By what was printed; None if no line speaks of a cause."""
+    printed = cause_printed_in(lines)
+    if printed is None:
+        return None
+    words = f"the trainer {printed[0].facts.counted}: {printed[1]}"
+    return RunOutcome(printed[0], _shorten(words), rank, None, tuple(lines[-KEPT_LINES:]))
 
 
 def _is_consequence(error: str) -> bool:

@@ -11,10 +11,11 @@ import contextlib
 import json
 import os
 import shlex
-import signal
 import sys
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from engine.config import run_config
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
+from engine.launch import ending as kernel
 from engine.lifecycle import finish, note_ranks, note_start
 from engine.rank.foreign import FOLDER_VARIABLE, TOLD, VALUES
 from engine.run import child_process, commands, run_folder
@@ -30,6 +32,7 @@ from engine.run.outcome import Ending, RunOutcome
 from engine.run.progress import Progress
 from profilers.records.schema import StepSample
 from profilers.records.writer import RecordWriter
+from tuning.execution.command import verdict
 from tuning.execution.command.process import Exit, Processes
 from tuning.execution.live.starter import REFUSED, note_run
 from tuning.execution.signals import Interruption
@@ -69,6 +72,8 @@ class Bridge:
         self._asked: _PendingCommand | None = None
         self._number, self._measured_from, self._step = 0, config.train.warmup, -1
         self._ended, self._heard = False, time.monotonic()
+        #: What it printed last, and how many processes the kernel had killed for want of memory before.
+        self._tail, self._kills_before = deque[str](maxlen=verdict.KEPT_LINES), kernel.count()
         #: As the trainer tells when it begins.
         self.ranks = 1
 
@@ -99,10 +104,8 @@ class Bridge:
             if time.monotonic() - self._heard > self._trainer.silent_seconds:
                 self._stop()
                 where = f"in {self._place / TOLD}"
-                return RunOutcome(
-                    Ending.HANG,
-                    f"the trainer told nothing for {self._trainer.silent_seconds:g} s {where}{self._when}",
-                )
+                words = f"the trainer told nothing for {self._trainer.silent_seconds:g} s {where}{self._when}"
+                return verdict.outcome_of_silence(words, list(self._tail), None)
             self._take_command()
             time.sleep(_POLL_SECONDS)
 
@@ -121,25 +124,22 @@ class Bridge:
         """How the trainer ended; None while it goes, or where somebody else started it."""
         if self._processes is None:
             return None
-        self._processes.lines()  # they are in the log: here nobody reads them
-        return self._processes.exit
+        end = self._processes.exit
+        self._tail += (line for _, line in self._processes.lines())
+        return end
 
     def _outcome(self, end: Exit | None) -> RunOutcome:
         code = end.code if end is not None else 0
         if self._ended and not code:
             self._let_end()
             return RunOutcome(Ending.COMPLETED)
-        if code is None:
-            words = "the process that watched over the trainer was killed"
-        elif code == 0:
-            words = "the trainer ended without saying that it was through"
-        elif code < 0:
-            words = f"the trainer was killed by {signal.Signals(-code).name}"
+        if end is None or code == 0:
+            words = f"the trainer ended without saying that it was through{self._when}"
+            found = RunOutcome(Ending.CRASHED, words)
         else:
-            words = f"the trainer ended with exit code {code}"
-        return RunOutcome(
-            Ending.CRASHED, f"{words}{self._when}; what it printed is in {self._folder.name}/{LOG}"
-        )
+            killed = partial(kernel.was_killed, before=self._kills_before)
+            found = verdict.outcome_of_command(end, list(self._tail), self._step + 1, killed, self._when)
+        return replace(found, reason=f"{found.reason}; what it printed is in {self._folder.name}/{LOG}")
 
     def _let_end(self) -> None:
         """One that said it was through may write its last checkpoint yet, for as long as it may be silent."""

@@ -55,6 +55,14 @@ def test_an_exit_code_is_the_job_s(tmp_path: Path) -> None:
     assert (view.outcome, view.reason) == ("crashed", "the command ended with exit code 7")
 
 
+def test_a_job_without_ranks_that_says_what_it_ended_of_ended_of_that(tmp_path: Path) -> None:
+    done = command.run(tmp_path, sys.executable, "-c", "raise MemoryError('no room for a byte')")
+    assert done.returncode == 1
+    view = runs.load(command.only_run(tmp_path))
+    reason = "the command ran out of memory: MemoryError: no room for a byte"
+    assert (view.outcome, view.reason) == ("oom", reason)
+
+
 def test_a_signal_is_told_as_a_shell_does(tmp_path: Path) -> None:
     done = command.run(
         tmp_path, sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"

@@ -6,14 +6,20 @@ import pytest
 
 from engine.run.outcome import Ending, RunOutcome
 from tuning.execution.command.process import Exit
-from tuning.execution.command.verdict import KEPT_LINES, classify_exit, last_error, refusal, stands_still
+from tuning.execution.command.verdict import (
+    KEPT_LINES,
+    last_error,
+    outcome_of_command,
+    outcome_of_silence,
+    refusal,
+)
 
 REPORT = "E1120 10:00:00 elastic: failed (exitcode: {code}) local_rank: 1 (pid: 4711) of binary: python"
 AFTER = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
 
 
 def verdict(code: int | None, *lines: str, steps: int = 5, killed: tuple[int | None, ...] = ()) -> RunOutcome:
-    return classify_exit(Exit(code), lines, steps, lambda pid: pid in killed)
+    return outcome_of_command(Exit(code), lines, steps, lambda pid: pid in killed)
 
 
 def test_a_rank_that_the_kernel_killed_ran_out_of_memory_and_any_other_was_killed() -> None:
@@ -83,8 +89,8 @@ def test_a_trainer_that_says_no_is_quoted(lines: tuple[str, ...], said: str) -> 
 def test_one_that_stands_still_after_a_rank_ran_out_of_memory_did_not_hang() -> None:
     """A launcher takes its time to notice, and to end the other ranks."""
     memory = "RuntimeError: [enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory"
-    assert stands_still("no step for 8 s", ["step 5", memory], None).ending is Ending.OOM
-    found = stands_still("no step for 8 s", ["step 5", "noise"], 1)
+    assert outcome_of_silence("no step for 8 s", ["step 5", memory], None).ending is Ending.OOM
+    found = outcome_of_silence("no step for 8 s", ["step 5", "noise"], 1)
     assert (found.ending, found.rank, found.reason) == (Ending.HANG, 1, "no step for 8 s")
 
 
@@ -103,6 +109,6 @@ def test_one_that_fails_without_an_error_is_told_in_its_last_words() -> None:
 
 
 def test_one_that_leaves_somebody_running_after_too_few_steps_says_so() -> None:
-    found = classify_exit(Exit(0, ("python",)), ("step 2",), 2, lambda pid: False)
+    found = outcome_of_command(Exit(0, ("python",)), ("step 2",), 2, lambda pid: False)
     assert found.ending is Ending.ILLEGAL
     assert "after 2 steps, fewer than are measured, and left python running" in found.reason
