@@ -18,8 +18,8 @@ from profilers.analysis.events import LENGTH_EVENT
 from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.support.waiting import wait_until
-from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.support.workbench.skewed_run import write_skewed
+from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import charts, texts, visit
 from tuning.execution.live.ongoing_run import RUNS

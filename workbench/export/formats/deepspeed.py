@@ -341,10 +341,11 @@ def _check_numbers(document: Document) -> Iterator[InputError]:
     halves = [name for name in ("fp16", "bf16", "bfloat16") if document.get(f"{name}.enabled")]
     if "fp16" in halves and len(halves) > 1:
         yield InputError(f"{halves[1]}.enabled", True, "fp16.enabled is true, too; leave one of them out")
+    known = (*methods_elsewhere("deepspeed"), "fp32")
     for key in ("communication_data_type", "seq_parallel_communication_data_type"):
         value = document.get(key)
-        if value is not None and str(value).lower() not in (*_SENT, "fp32"):
-            yield InputError(key, value, f"give one of {', '.join((*_SENT, 'fp32'))}")
+        if value is not None and str(value).lower() not in known:
+            yield InputError(key, value, f"give one of {', '.join(known)}")
 
 
 def _check_optimizer(document: Document) -> Iterator[InputError]:
