@@ -11,12 +11,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
-
 from engine.launch.ending import find_culprit, hanging_rank
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
-from engine.run.progress import WAITING, Progress, RankProgress
+from engine.run.progress import WAITING, Progress, RankProgress, stopped_processes
 from engine.run.run_folder import FLIGHT, read_json
 from profilers.collectives import hang
 from profilers.collectives.flight_recorder import Dump, DumpError, merge_dumps, parse
@@ -64,19 +62,6 @@ def outcome_of(
     reason += "" if known else "; it waited, and which rank held the others up is not known"
     reason += f"; {waited_in}" if waited_in else ""
     return RunOutcome(Ending.HANG, reason, culprit.rank if known else None, culprit.phase, last_lines)
-
-
-def stopped_processes(ranks: list[RankProgress], patience_seconds: float) -> frozenset[int]:
-    """Of the ranks that have not moved for so long, the processes that the kernel reports as stopped."""
-    stopped = set()
-    for rank in ranks:
-        if rank.age_seconds > patience_seconds:
-            try:
-                if psutil.Process(rank.pid).status() == psutil.STATUS_STOPPED:
-                    stopped.add(rank.pid)
-            except psutil.Error:
-                continue
-    return frozenset(stopped)
 
 
 def _files(folder: Path) -> dict[int, Path]:

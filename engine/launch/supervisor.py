@@ -23,13 +23,13 @@ from engine.launch.ending import (
     outcome_of_ranks,
     overdue_outcome,
 )
-from engine.launch.hang import explain, outcome_of, stopped_processes
+from engine.launch.hang import explain, outcome_of
 from engine.launch.workers import Worker
 from engine.run.commands import OrderQueue
 from engine.run.devices.selection import Devices
 from engine.run.messages import RankReport
 from engine.run.outcome import EarlyEnd, Ending, RunOutcome, StopAnswer
-from engine.run.progress import Progress, RankProgress
+from engine.run.progress import Progress, RankProgress, stopped_processes
 from engine.run.run_folder import LOGS
 
 

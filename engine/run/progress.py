@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from engine.run.run_folder import PROGRESS
 from profilers.steps.shared_status import DUMP_WORD, STATES, SharedStatus
 
@@ -135,3 +137,16 @@ def read(folder: Path, name: str = PROGRESS) -> list[RankProgress]:
         return progress.ranks()
     finally:
         progress.close()
+
+
+def stopped_processes(ranks: list[RankProgress], patience_seconds: float) -> frozenset[int]:
+    """Of the ranks that have not moved for so long, the processes that the kernel reports as stopped."""
+    stopped = set()
+    for rank in ranks:
+        if rank.age_seconds > patience_seconds:
+            try:
+                if psutil.Process(rank.pid).status() == psutil.STATUS_STOPPED:
+                    stopped.add(rank.pid)
+            except psutil.Error:
+                continue
+    return frozenset(stopped)

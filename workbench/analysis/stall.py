@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.launch.hang import stopped_processes
 from engine.run import progress, run_folder
-from engine.run.progress import WAITING, RankProgress
+from engine.run.progress import WAITING, RankProgress, stopped_processes
 from engine.run.run_folder import RunStatus
 from profilers.analysis.events import change_rows
 from profilers.analysis.rounds import recent_steps
