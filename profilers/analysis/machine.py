@@ -16,7 +16,8 @@ import numpy as np
 
 from profilers.analysis.intervals import growth
 from profilers.gpu.rank_gpus import RankGpus
-from profilers.model.rows import GpuRow, HostRow
+from profilers.model.gpu_row import GpuRow
+from profilers.model.rows import HostRow
 from profilers.records.reader import RunRecords, host_name
 from profilers.records.schema import Event, gpu_row_fields
 from profilers.records.table import Column, Table

@@ -3,23 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-
-class Shown(NamedTuple):
-    """How people see a field of a row, as metadata of that field: the ``title`` of its column, and its ``unit``:
-    "fraction", "J" and "bytes" are written in other units, all others as they are. With ``in_line`` the line that tells
-    of the row in short has it, too.
-    """
-
-    title: str
-    unit: str = ""
-    in_line: bool = False
-
-
-def shown(title: str, unit: str = "", in_line: bool = False) -> dict[str, Shown]:
-    """Metadata of a field of ``GpuRow`` that has a column; the order of columns is that of the fields."""
-    return {"shown": Shown(title, unit, in_line)}
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,54 +342,6 @@ class InterfaceRow:
     rate_mbit: float | None = None
     sent_utilization: float | None = None
     received_utilization: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GpuRow:
-    """One GPU of the host during the measured steps, as the driver told it; fractions, and means unless said otherwise.
-
-    ``throttled`` is the share of samples in which each reason held the clocks down. The bytes of NVLink, on AMD of
-    xGMI, and the ECC errors are what was added during the run; the limits are the largest that held. What people see
-    of it is ``shown``.
-    """
-
-    gpu: int
-    samples: int
-    utilization: float | None = field(default=None, metadata=shown("busy", "fraction", in_line=True))
-    sm_active: float | None = None
-    sm_occupancy: float | None = None
-    tensor_active: float | None = field(
-        default=None, metadata=shown("tensor cores", "fraction", in_line=True)
-    )
-    dram_active: float | None = None
-    #: The most at one time.
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    #: Of it the ranks' processes: the allocator's, and what is outside it, the CUDA context and NCCL's buffers.
-    ranks_memory_bytes: int | None = None
-    power_watts: float | None = field(default=None, metadata=shown("power", "W", in_line=True))
-    max_power_watts: float | None = field(default=None, metadata=shown("power at most", "W", in_line=True))
-    power_limit_watts: float | None = None
-    energy_joules: float | None = field(default=None, metadata=shown("energy", "J"))
-    max_temperature_celsius: float | None = field(
-        default=None, metadata=shown("temperature at most", "°C", in_line=True)
-    )
-    slowdown_celsius: float | None = None
-    sm_clock_mhz: float | None = None
-    sm_clock_max_mhz: float | None = None
-    throttled: dict[str, float] = field(
-        default_factory=dict, metadata=shown("clocks throttled by", in_line=True)
-    )
-    pcie_tx_bytes_per_second: float | None = None
-    pcie_rx_bytes_per_second: float | None = None
-    nvlink_tx_bytes: int | None = None
-    nvlink_rx_bytes: int | None = None
-    ecc_corrected: int | None = None
-    ecc_uncorrected: int | None = field(default=None, metadata=shown("ECC errors, not corrected"))
-    #: Where several hosts are sampled: whose GPU this is.
-    host: str | None = None
-    #: Those that compute on it; None if some rank's GPU is not known.
-    ranks: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from profilers.model.environment import EnvironmentRow
+from profilers.model.gpu_row import GpuRow
 from profilers.model.links import Links
 from profilers.model.rows import (
     AdapterRow,
@@ -18,7 +19,6 @@ from profilers.model.rows import (
     ExpertRow,
     ExpertSlotRow,
     GapRow,
-    GpuRow,
     HostRow,
     InterfaceRow,
     MemoryPlanRow,

@@ -1,12 +1,13 @@
-"""Columns of a table in SI units, and how a terminal and a page write their numbers."""
+"""Columns of a table in SI units, and how a terminal and a page write their numbers; those of GPUs by their fields."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from profilers.model.gpu_row import GpuRow, Shown
 from workbench.text import words
 
 
@@ -81,3 +82,66 @@ class Column:
     def texts(self) -> list[str]:
         """The values as a terminal prints them."""
         return [self.unit.text(value) if self.unit else str(value) for value in self.values]
+
+
+#: By the units of ``Shown``.
+_UNITS = {
+    "fraction": PERCENT._replace(format="%.0f"),
+    "W": WATTS,
+    "J": KILOJOULES,
+    "°C": CELSIUS,
+    "bytes": GIBIBYTES,
+}
+
+
+def gpu(row: GpuRow) -> str:
+    """What one GPU amounted to over the measured steps; only what was read."""
+    known = []
+    for look, column in _shown_columns([row]):
+        (value,), (text,) = column.values, column.texts
+        if look.in_line and value not in (None, words.NOTHING):
+            unit = f" {column.unit.name}" if column.unit else ""
+            known.append(f"{look.title} {text.removesuffix(unit)}{unit}")
+    return ", ".join(known) or "no reading"
+
+
+def gpu_columns(rows: Sequence[GpuRow], with_hosts: bool) -> list[Column]:
+    """All GPUs over the measured steps, with what the fields of ``GpuRow`` say of themselves."""
+    return [
+        *([Column("host", [row.host for row in rows])] if with_hosts else []),
+        Column("GPU", [row.gpu for row in rows]),
+        Column("ranks", [_ranks_on(row) for row in rows]),
+        *(column for _, column in _shown_columns(rows)),
+    ]
+
+
+def _shown_columns(rows: Sequence[GpuRow]) -> list[tuple[Shown, Column]]:
+    found = []
+    for one in fields(GpuRow):
+        if look := one.metadata.get("shown"):
+            values = [getattr(row, one.name) for row in rows]
+            if any(isinstance(value, dict) for value in values):
+                values = [_shares_text(value) for value in values]
+            found.append((look, Column(look.title, values, _unit(look.unit))))
+    return found
+
+
+def _four_digits(value: float | None) -> str:
+    return words.NOTHING if value is None else f"{value:,.4g}"
+
+
+def _unit(name: str) -> Unit | None:
+    """How a quantity of a GPU is written; what stands nowhere is a number with its unit."""
+    return _UNITS.get(name, Unit(name, 1, "%,.4g", _four_digits)) if name else None
+
+
+def _ranks_on(row: GpuRow) -> str:
+    if row.ranks is None:
+        return "not known"
+    return ", ".join(f"{rank:,}" for rank in row.ranks) or words.NOTHING
+
+
+def _shares_text(shares: Mapping[str, float]) -> str:
+    """ "power cap 75 %, idle 3 %"; a dash if there are none."""
+    parts = (f"{reason} {words.percent(share)}" for reason, share in shares.items())
+    return ", ".join(parts) or words.NOTHING

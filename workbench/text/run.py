@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
 
 from profilers.analysis.communication import message_seconds_reason
 from profilers.model.environment import EnvironmentRow
 from profilers.model.rows import (
     ChangeRow,
     CheckpointRow,
-    GpuRow,
     HostRow,
     InterfaceRow,
     OuterRow,
     SequenceGroupRow,
     SequencePlanRow,
-    Shown,
 )
 from profilers.model.run_summary import CommunicationRow, RunSummary
 from profilers.model.verdict import Episode, Verdict
-from workbench.text import step, words
+from workbench.text import quantities, step, words
 from workbench.text.quantities import (
     BANDWIDTH,
-    CELSIUS,
     COUNT,
-    GIBIBYTES,
-    KILOJOULES,
     MEAN_COUNT,
     MEGABYTES,
     MILLISECONDS,
     PERCENT,
     SECONDS,
-    WATTS,
     Column,
-    Unit,
 )
 
 Line = tuple[str, str]
-#: By the units of ``Shown``.
-_UNITS = {
-    "fraction": PERCENT._replace(format="%.0f"),
-    "W": WATTS,
-    "J": KILOJOULES,
-    "°C": CELSIUS,
-    "bytes": GIBIBYTES,
-}
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 
 
@@ -327,7 +311,7 @@ def _machine_lines(summary: RunSummary) -> Iterator[Line]:
         yield f"host {host.host}" if host.host else "host", _host(host)
     several = len({row.host for row in summary.gpus}) > 1
     for row in summary.gpus:
-        yield f"GPU {row.gpu}" + (f" of {row.host}" if several else ""), gpu(row)
+        yield f"GPU {row.gpu}" + (f" of {row.host}" if several else ""), quantities.gpu(row)
     for interface in summary.interfaces:
         yield "interface", _interface(interface)
     if summary.networks:
@@ -356,59 +340,6 @@ def _interface(row: InterfaceRow) -> str:
         return text
     used = f"{words.percent(row.sent_utilization)} and {words.percent(row.received_utilization)}"
     return f"{text}; {used} of {row.rate_mbit:,g} Mbit/s"
-
-
-def gpu(row: GpuRow) -> str:
-    """What one GPU amounted to over the measured steps; only what was read."""
-    known = []
-    for look, column in _shown_columns([row]):
-        (value,), (text,) = column.values, column.texts
-        if look.in_line and value not in (None, words.NOTHING):
-            unit = f" {column.unit.name}" if column.unit else ""
-            known.append(f"{look.title} {text.removesuffix(unit)}{unit}")
-    return ", ".join(known) or "no reading"
-
-
-def gpu_columns(rows: Sequence[GpuRow], with_hosts: bool) -> list[Column]:
-    """All GPUs over the measured steps, with what the fields of ``GpuRow`` say of themselves."""
-    return [
-        *([Column("host", [row.host for row in rows])] if with_hosts else []),
-        Column("GPU", [row.gpu for row in rows]),
-        Column("ranks", [_ranks_on(row) for row in rows]),
-        *(column for _, column in _shown_columns(rows)),
-    ]
-
-
-def _shown_columns(rows: Sequence[GpuRow]) -> list[tuple[Shown, Column]]:
-    found = []
-    for one in fields(GpuRow):
-        if look := one.metadata.get("shown"):
-            values = [getattr(row, one.name) for row in rows]
-            if any(isinstance(value, dict) for value in values):
-                values = [_shares_text(value) for value in values]
-            found.append((look, Column(look.title, values, _unit(look.unit))))
-    return found
-
-
-def _four_digits(value: float | None) -> str:
-    return words.NOTHING if value is None else f"{value:,.4g}"
-
-
-def _unit(name: str) -> Unit | None:
-    """How a quantity of a GPU is written; what stands nowhere is a number with its unit."""
-    return _UNITS.get(name, Unit(name, 1, "%,.4g", _four_digits)) if name else None
-
-
-def _ranks_on(row: GpuRow) -> str:
-    if row.ranks is None:
-        return "not known"
-    return ", ".join(f"{rank:,}" for rank in row.ranks) or words.NOTHING
-
-
-def _shares_text(shares: Mapping[str, float]) -> str:
-    """ "power cap 75 %, idle 3 %"; a dash if there are none."""
-    parts = (f"{reason} {words.percent(share)}" for reason, share in shares.items())
-    return ", ".join(parts) or words.NOTHING
 
 
 def outer(row: OuterRow) -> str:

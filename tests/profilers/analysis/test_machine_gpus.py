@@ -8,7 +8,7 @@ import pytest
 
 from profilers.analysis.machine import driver_failures, gpu_notes, gpu_rows, gpus_of
 from profilers.gpu.rank_gpus import RankGpus
-from profilers.model.rows import GpuRow
+from profilers.model.gpu_row import GpuRow
 from profilers.records.reader import RunRecords
 from profilers.records.schema import GROWS, Event, GpuSample, gpu_row_fields, in_row
 from profilers.records.writer import RecordWriter

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from profilers.analysis.communication import message_seconds_reason
-from profilers.model.rows import GpuRow, shown
+from profilers.model.gpu_row import GpuRow, shown
 from profilers.model.run_summary import CommunicationRow, RunSummary
 from workbench.pages.run.details import numbers
-from workbench.text import run
+from workbench.text import quantities, run
 from workbench.text.quantities import MILLISECONDS, Column
 
 KNOWN = {
@@ -84,23 +84,26 @@ def test_a_gpu_in_one_line() -> None:
     row = GpuRow(
         0, 10, utilization=0.93, power_watts=612.4, max_power_watts=700.0, throttled={"power cap": 0.25}
     )
-    assert run.gpu(row) == "busy 93 %, power 612 W, power at most 700 W, clocks throttled by power cap 25 %"
-    assert run.gpu(GpuRow(0, 10)) == "no reading"
+    assert (
+        quantities.gpu(row)
+        == "busy 93 %, power 612 W, power at most 700 W, clocks throttled by power cap 25 %"
+    )
+    assert quantities.gpu(GpuRow(0, 10)) == "no reading"
 
 
 def test_a_new_quantity_of_the_summary_is_shown_as_its_field_says(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [GpuRow(0, 10, sm_clock_mhz=1980.0, ranks_memory_bytes=2**31), GpuRow(1, 10)]
-    before = [column.title for column in run.gpu_columns(rows, with_hosts=False)]
+    before = [column.title for column in quantities.gpu_columns(rows, with_hosts=False)]
     for name, look in (
         ("sm_clock_mhz", shown("clock", "MHz", in_line=True)),
         ("ranks_memory_bytes", shown("memory of ranks", "bytes")),
     ):
         monkeypatch.setattr(GpuRow.__dataclass_fields__[name], "metadata", look)
-    columns = {column.title: column for column in run.gpu_columns(rows, with_hosts=False)}
+    columns = {column.title: column for column in quantities.gpu_columns(rows, with_hosts=False)}
     assert columns.keys() - before == {"clock, MHz", "memory of ranks, GiB"}
     assert columns["clock, MHz"].numbers == [1980.0, None]
     assert columns["memory of ranks, GiB"].numbers == [2.0, None]
-    assert [run.gpu(row) for row in rows] == ["clock 1,980 MHz", "no reading"]
+    assert [quantities.gpu(row) for row in rows] == ["clock 1,980 MHz", "no reading"]
 
 
 def test_a_column_has_one_name_as_text_and_asnumbers() -> None:

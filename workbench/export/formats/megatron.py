@@ -12,7 +12,7 @@ from typing import Any
 from engine.config.errors import InputError
 from engine.config.layout import layers_of_stages
 from engine.config.methods.compression_methods import METHODS, methods_elsewhere
-from workbench.export.formats.megatron_arguments import RANKS, read, text
+from workbench.export.formats.megatron_arguments import FSDP, RANKS, ZERO1, missing_parts, read, text
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import Launch, torchrun_command
 from workbench.export.mapping.losses import add_common_rows
@@ -32,11 +32,7 @@ from workbench.export.mapping.rows import (
 
 _TP, _PP, _CP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"
 _VIRTUAL, _LAYOUT = "--num-virtual-stages-per-pipeline-rank", "--pipeline-model-parallel-layout"
-_FSDP, _STRATEGY, _ZERO1 = (
-    "--use-megatron-fsdp",
-    "--data-parallel-sharding-strategy",
-    "--use-distributed-optimizer",
-)
+_STRATEGY = "--data-parallel-sharding-strategy"
 #: What says which layers a stage has, and what counts as one more of them.
 _PLACED = (_VIRTUAL, _LAYOUT, "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers",
            "--hybrid-layer-pattern")  # fmt: skip
@@ -130,16 +126,16 @@ def _sharding(values: Values) -> Document:
     stage = _stage(values)
     if not stage:
         return {}
-    common: Document = {_ZERO1: True}
-    return common | ({_FSDP: True, _STRATEGY: _STAGES[stage], "--ckpt-format": "fsdp_dtensor",
+    common: Document = {ZERO1: True}
+    return common | ({FSDP: True, _STRATEGY: _STAGES[stage], "--ckpt-format": "fsdp_dtensor",
                       "--no-gradient-accumulation-fusion": True} if stage > 1 else {})  # fmt: skip
 
 
 def _stage_of(document: Document, ranks: int) -> dict[str, Any]:
-    if document.get(_FSDP):
+    if document.get(FSDP):
         back = {name: stage for stage, name in _STAGES.items()} | {"optim": 1, "no_shard": 0}
         return {"parallel.zero_stage": back.get(str(document.get(_STRATEGY, "no_shard")), 0)}
-    return {"parallel.zero_stage": 1 if document.get(_ZERO1) else 0}
+    return {"parallel.zero_stage": 1 if document.get(ZERO1) else 0}
 
 
 def _dp(document: Document, ranks: int) -> dict[str, Any]:
@@ -355,7 +351,7 @@ ROWS = add_common_rows((
         if "parallel.cp_method" in values else {},
         read=lambda document, ranks: {"parallel.cp_method": "ulysses"}
         if document.get("--cp-comm-type") in ("a2a", ["a2a"]) else {}),
-    Row("parallel.zero_stage", Level.EXPRESSED, (_ZERO1, _FSDP, _STRATEGY, "--ckpt-format",
+    Row("parallel.zero_stage", Level.EXPRESSED, (ZERO1, FSDP, _STRATEGY, "--ckpt-format",
                                                  "--no-gradient-accumulation-fusion"),
         "1 is the distributed optimizer, 2 and 3 are Megatron-FSDP", write=_sharding, read=_stage_of),
     Row("batch.micro_batch", Level.EXPRESSED, ("--micro-batch-size",),
@@ -456,7 +452,7 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
     if ranks and ranks % split:
         yield InputError(_TP, given.get(_TP, 1), f"x {_PP} x {_CP} = {split} must divide the {ranks} ranks")
     yield from _uneven_parts(given, ranks)
-    yield from _missing_parts(given)
+    yield from missing_parts(given)
 
 
 def _uneven_parts(given: Document, ranks: int) -> Iterator[InputError]:
@@ -470,20 +466,6 @@ def _uneven_parts(given: Document, ranks: int) -> Iterator[InputError]:
         layers += sum(key in given for key in _COUNTED)
         if layers % given.get(_PP, 1):
             yield InputError("--num-layers", layers, f"must be a multiple of {_PP} ({given[_PP]})")
-
-
-def _missing_parts(given: Document) -> Iterator[InputError]:
-    gather, experts, size = (
-        given.get(key) for key in ("--overlap-param-gather", "--num-experts", "--expert-model-parallel-size")
-    )
-    if gather and not (given.get(_ZERO1) or given.get(_FSDP) or given.get("--optimizer") == "dist_muon"):
-        yield InputError("--overlap-param-gather", True, f"needs {_ZERO1}; give it, or leave this out")
-    if gather and not given.get("--overlap-grad-reduce"):
-        yield InputError("--overlap-param-gather", True, "needs --overlap-grad-reduce; give it, too")
-    if size and size > 1 and not experts:
-        yield InputError("--expert-model-parallel-size", size, "needs --num-experts; give it, too")
-    elif size and experts:
-        yield from documents.divides(given, "--expert-model-parallel-size", experts, "--num-experts")
 
 
 MEGATRON = Format(

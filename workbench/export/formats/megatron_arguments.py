@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 from engine.config.errors import InputError
@@ -13,6 +14,7 @@ from workbench.export.mapping.rows import Document
 #: Of a launcher before the script: how many ranks there are.
 _EACH, _HOSTS = ("--nproc-per-node", "--nproc_per_node"), ("--nnodes",)
 RANKS = "ranks"
+FSDP, ZERO1 = "--use-megatron-fsdp", "--use-distributed-optimizer"
 
 
 def text(document: Document) -> str:
@@ -91,3 +93,18 @@ def _with_ranks(found: Document) -> Document:
     for count in counts:
         total *= count
     return found | ({RANKS: total} if counts else {})
+
+
+def missing_parts(given: Document) -> Iterator[InputError]:
+    """Arguments that ask for another one that is not there."""
+    gather, experts, size = (
+        given.get(key) for key in ("--overlap-param-gather", "--num-experts", "--expert-model-parallel-size")
+    )
+    if gather and not (given.get(ZERO1) or given.get(FSDP) or given.get("--optimizer") == "dist_muon"):
+        yield InputError("--overlap-param-gather", True, f"needs {ZERO1}; give it, or leave this out")
+    if gather and not given.get("--overlap-grad-reduce"):
+        yield InputError("--overlap-param-gather", True, "needs --overlap-grad-reduce; give it, too")
+    if size and size > 1 and not experts:
+        yield InputError("--expert-model-parallel-size", size, "needs --num-experts; give it, too")
+    elif size and experts:
+        yield from documents.divides(given, "--expert-model-parallel-size", experts, "--num-experts")

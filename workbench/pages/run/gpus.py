@@ -11,8 +11,7 @@ from workbench.pages.run.live_charts import gpu_troubles, why_no_gpu
 from workbench.pages.widgets.common import number_table
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.records.live_snapshot import Snapshot
-from workbench.text import run as run_text
-from workbench.text import words
+from workbench.text import quantities, words
 
 #: Function of workbench.figures.gpu -> what it shows, in the order of the page.
 CHARTS = {
@@ -37,7 +36,7 @@ def draw(snapshot: Snapshot, summary: RunSummary) -> None:
     if read_by.names:
         st.caption(f":material/memory: {read_by.names} ({read_by.vendor}), read by {read_by.library}")
     if summary.gpus:
-        number_table(run_text.gpu_columns(summary.gpus, len(snapshot.hosts) > 1), "run-gpu-table")
+        number_table(quantities.gpu_columns(summary.gpus, len(snapshot.hosts) > 1), "run-gpu-table")
     gpu_troubles(snapshot)
     chosen = st.segmented_control(
         "GPU",
