@@ -71,8 +71,8 @@ def _draw(chosen: str) -> None:
     if _is_window(row.id):
         return
     records = thin_snapshot(row.id)
-    state, ending, _ = runs.ending(records.status)
-    live_header.header(records, state, ending)
+    state, ending, reason = runs.ending(records.status)
+    live_header.header(records, state, ending, reason)
     live_header.stall(records if ending is None else None)
     summary = summary_of(runs.load(home() / row.id))
     live_header.findings(summary)

@@ -182,6 +182,18 @@ def visit(browser: Any, request: pytest.FixtureRequest) -> Iterator[Callable[[st
         context.close()
 
 
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[Path]:
+    """A home whose live run takes another step each fifth of a second."""
+    home = tmp_path / "growing"
+    command = [sys.executable, "-m", "tests.support.workbench.synthetic", str(home)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield home
+        process.kill()
+
+
 @pytest.fixture(scope="session")
 def screenshots() -> Path | None:
     """Where pictures go, which take some seconds a test: WORKBENCH_SCREENSHOTS. None are made where it is not set."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.workbench.pages.conftest import PATIENCE_MILLISECONDS, ROOT, Visit
+from tests.workbench.pages.conftest import PATIENCE_MILLISECONDS, Visit
 from tests.workbench.pages.homes import full_home
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -36,18 +34,6 @@ def full(tmp_path_factory: pytest.TempPathFactory, serve: Callable[[Path], str])
     home = tmp_path_factory.mktemp("full")
     full_home(home)
     return serve(home)
-
-
-@pytest.fixture
-def growing(tmp_path: Path) -> Iterator[Path]:
-    """A home whose live run takes another step each fifth of a second."""
-    home = tmp_path / "growing"
-    command = [sys.executable, "-m", "tests.support.workbench.synthetic", str(home)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield home
-        process.kill()
 
 
 @pytest.mark.drawn(1)

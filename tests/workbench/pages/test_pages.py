@@ -131,6 +131,7 @@ def test_runs_can_be_filtered(home: Path) -> None:
     app = visit("runs")
     app.text_input(key="filter").set_value("zero-3 memory").run()
     assert list(app.dataframe[0].value["id"]) == [app.selectbox(key="id").value]
+    assert not app.warning, "what the filter hides is not gone"
     app.text_input(key="filter").set_value("no such thing").run()
     assert "No run or study matches" in texts(app)
 

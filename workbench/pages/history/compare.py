@@ -61,6 +61,7 @@ def _choose_runs(ids: list[str], labels: dict[str, str]) -> list[str]:
         found, gone = _resolve_runs([part for part in linked.split(",") if part][:MOST])
         st.session_state["compare-ids"], st.session_state["compare-gone"] = found, gone
         st.session_state["compare-linked"] = linked
+    _leave_out_deleted()
     known = dict.fromkeys([*st.session_state.get("compare-ids", []), *ids[:MOST_OPTIONS]])
     chosen = st.multiselect(
         "Runs, the first one is the measure",
@@ -76,6 +77,16 @@ def _choose_runs(ids: list[str], labels: dict[str, str]) -> list[str]:
         st.warning(words.escape(line), icon=":material/link_off:")
     st.session_state["compare-linked"] = st.query_params[IDS] = ",".join(chosen)
     return list(chosen)
+
+
+def _leave_out_deleted() -> None:
+    """Of the chosen ones, those whose folder went away meanwhile: they are said to be gone."""
+    chosen = st.session_state.get("compare-ids", [])
+    deleted = [run for run in chosen if not (home() / run).is_dir()]
+    if deleted:
+        st.session_state["compare-ids"] = [run for run in chosen if run not in deleted]
+        lines = [f"{run} is not in this home any more: it was deleted" for run in deleted]
+        st.session_state["compare-gone"] = [*st.session_state.get("compare-gone", []), *lines]
 
 
 def _resolve_runs(texts: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -22,6 +22,7 @@ from workbench.pages.widgets.common import (
     restore_choice,
     run_rows,
     save_choice,
+    say_gone,
     study_rows,
 )
 from workbench.pages.widgets.heading import heading
@@ -40,6 +41,7 @@ def page() -> None:
     )
     names = _names()
     if not names:
+        say_gone("export")
         nothing_yet("There is nothing to export yet.", "workbench train examples/train.yaml")
         return
     with st.container(horizontal=True, vertical_alignment="bottom", key="export-choice"):

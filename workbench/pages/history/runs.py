@@ -26,6 +26,7 @@ from workbench.pages.widgets.common import (
     restore_choice,
     run_rows,
     save_choice,
+    say_gone,
     show_store_note,
     study_rows,
     table_height,
@@ -74,6 +75,7 @@ def page() -> None:
     redraw_on_change(_outcomes)
     lines = all_lines(run_rows(), study_rows())
     if not lines:
+        say_gone("id")
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
     folded = _asked_for_one([line.id for line in lines])
@@ -85,7 +87,7 @@ def page() -> None:
         _table(matches[:MOST_OPTIONS])
         compare_link("runs-ticked")
         _omission_note(matches)
-    chosen = _run_chooser([line.id for line in matches])
+    chosen = _run_chooser([line.id for line in matches], {line.id for line in lines})
     kind = next(line.kind for line in lines if line.id == chosen)
     draw_guarded(lambda: study_details.draw_study(chosen) if kind == "study" else details.draw_run(chosen))
 
@@ -289,9 +291,10 @@ def _select(lines: list[Line]) -> None:
     st.session_state["runs-ticked"] = ticked
 
 
-def _run_chooser(run_ids: list[str]) -> str:
+def _run_chooser(run_ids: list[str], everything: set[str]) -> str:
+    """Of those that match the filter."""
     ids = limit_options("id", run_ids)
-    restore_choice("id", ids)
+    restore_choice("id", ids, hidden=everything)
     chosen = st.selectbox("Details of", ids, key="id", width=420)
     save_choice("id", chosen)
     return chosen

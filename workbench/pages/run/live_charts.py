@@ -82,7 +82,7 @@ def _choose_rank(ranks: list[int]) -> str:
         return str(
             st.selectbox(
                 "Rank", options, key="live-rank-of-many", format_func=_rank_name, label_visibility="collapsed",
-                width=220,
+                width=220, bind="query-params",
             )
         )  # fmt: skip
     chosen = st.segmented_control(
@@ -93,6 +93,7 @@ def _choose_rank(ranks: list[int]) -> str:
         key="live-rank",
         format_func=_rank_name,
         label_visibility="collapsed",
+        bind="query-params",
     )
     return chosen or SLOWEST
 

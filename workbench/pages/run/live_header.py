@@ -32,16 +32,16 @@ _IDLE = (
 PHASES_IN_SHORT = {"communication_exposed": "communication"}
 
 
-def header(snapshot: Snapshot, state: str, ending: str | None) -> None:
-    """Badges, numbers, progress, and the reason if it ended badly."""
+def header(snapshot: Snapshot, state: str, ending: str | None, reason: str) -> None:
+    """Badges, numbers, progress, and the reason if it ended badly, or of a hang that it is in."""
     with st.container(horizontal=True, vertical_alignment="center", key="live-badges"):
         badge(ending or state)
         st.markdown(f"**`{snapshot.id}`**", width="content")
         _labels(snapshot)
         _links(snapshot, goes_on=snapshot.running and ending is None)
-    outcome = snapshot.status.outcome or snapshot.status.hang
-    if outcome is not None and outcome.reason:
-        st.warning(words.escape(outcome.reason), icon=words.look(ending or "hang")[1])
+    hang = snapshot.status.hang
+    if told := reason or (hang.reason if hang and ending is None else ""):
+        st.warning(words.escape(told), icon=words.look(ending or "hang")[1])
     slowest = slowest_rank(snapshot.steps)
     metrics(_numbers(snapshot, slowest, snapshot.running and ending is None), "live-numbers")
     if snapshot.job is None:

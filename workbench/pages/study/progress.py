@@ -28,6 +28,7 @@ from workbench.pages.widgets.common import (
     redraw_on_change,
     restore_choice,
     save_choice,
+    say_gone,
     study_rows,
 )
 from workbench.pages.widgets.plotly_chart import chart
@@ -48,6 +49,7 @@ def watch() -> None:
     names = [row.name for row in study_rows()]
     redraw_on_change(lambda: [(row.name, row.state) for row in study_rows()])
     if not names:
+        say_gone("study")
         nothing_yet("There is no study yet.", "workbench tune examples/quickstart.yaml")
         return
     _go_on_with_the_latest(names)

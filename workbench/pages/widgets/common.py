@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -154,15 +154,23 @@ def limit_options(key: str, options: Sequence[str]) -> list[str]:
     return first + [name for name in dict.fromkeys(places) if name in others]
 
 
-def restore_choice(key: str, options: Sequence[str], first: str | None = None) -> None:
-    """Before a chooser is drawn: its value from a new link, else the last one chosen, else ``first``."""
+def restore_choice(
+    key: str, options: Sequence[str], first: str | None = None, hidden: Collection[str] = ()
+) -> None:
+    """Before a chooser is drawn: its value from a new link, else the last one chosen, else ``first``.
+
+    What is in neither ``options`` nor ``hidden``, which are there and cannot be chosen now, is gone, and
+    :func:`save_choice` says so.
+    """
     linked, last = st.query_params.get(key), st.session_state.get(f"linked-{key}")
     if linked != last:
         st.session_state.pop(f"gone-{key}", None)
         if linked in options:
             st.session_state[key] = linked
-        elif linked:
+        elif linked and linked not in hidden:
             st.session_state[f"gone-{key}"] = linked
+    elif last and last not in options and last not in hidden:  # it was deleted while it was shown
+        st.session_state[f"gone-{key}"] = st.session_state.pop(f"linked-{key}")
     if st.session_state.get(key) not in options:
         st.session_state[key] = last if last in options else first or options[0]
     # Said anew each time: a browser that missed it, as options changed while the page loaded, shows the first one.
@@ -176,11 +184,18 @@ def save_choice(key: str, chosen: str) -> None:
     if gone and chosen != before and before is not None:
         st.session_state.pop(f"gone-{key}")
     elif gone:
-        st.warning(
-            f"{words.escape(gone)} is not in this home: it was deleted, or the link is from another one. "
-            f"Shown is {words.escape(chosen)}.",
-            icon=":material/link_off:",
-        )
+        _say_gone(gone, f"Shown is {chosen}.")
+
+
+def say_gone(key: str) -> None:
+    """Where nothing is left to choose from: what the address names, if it names anything."""
+    if linked := st.query_params.get(key):
+        _say_gone(linked, "")
+
+
+def _say_gone(name: str, instead: str) -> None:
+    said = f"{name} is not in this home: it was deleted, or the link is from another one. {instead}"
+    st.warning(words.escape(said.strip()), icon=":material/link_off:")
 
 
 def show_store_note() -> None:

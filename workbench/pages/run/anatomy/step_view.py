@@ -26,9 +26,11 @@ from workbench.pages.widgets.common import (
     limit_options,
     nothing_yet,
     number_table,
+    redraw_on_change,
     restore_choice,
     run_rows,
     save_choice,
+    say_gone,
     snapshot,
 )
 from workbench.pages.widgets.heading import heading
@@ -56,28 +58,38 @@ def page() -> None:
             "From a run to a step, to a rank, to one call of a collective. The address is a link to it.",
         )
     if not rows:
+        say_gone("run")
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
     with chooser:
         run = _chosen_run(rows)
+    redraw_on_change(lambda: any(row.id == run for row in run_rows()))
     draw_guarded(lambda: _draw(next(row for row in rows if row.id == run)))
 
 
 def _chosen_run(rows: list[RunRow]) -> str:
     ids = limit_options("run", [row.id for row in rows])
     restore_choice("run", ids)
-    chosen = st.selectbox("Run", ids, key="run", on_change=lambda: _go(step=None))
+    chosen = st.selectbox("Run", ids, key="run", on_change=_choose_run)
     save_choice("run", chosen)
     return chosen
 
 
+def _choose_run() -> None:
+    _go(run=st.session_state["run"], step=None)
+
+
 def _go(**places: object) -> None:
-    """To a place of the address; those within it are left."""
+    """To a place of the address; those within it are left. At once: each change of the address is an entry of the
+    browser's history, and back is to lead to where somebody was.
+    """
+    query = st.query_params.to_dict()
     for name, value in places.items():
         for deeper in _DEEPER[_DEEPER.index(name) :] if name in _DEEPER else (name,):
-            st.query_params.pop(deeper, None)
+            query.pop(deeper, None)
         if value is not None:
-            st.query_params[name] = str(value)
+            query[name] = str(value)
+    st.query_params.from_dict(query)
 
 
 def _draw(row: RunRow) -> None:
@@ -148,8 +160,7 @@ def _heat_map(records: Snapshot) -> None:
     drawing = heat.heat(series, f"{records.id}-{name}-{relative}-{len(rows)}")
     clicked = clickable_chart(drawing, "steps-heat", f"{name} of each rank in each step")
     if clicked and isinstance(clicked.about, list):
-        _go(step=int(clicked.about[1]))
-        _go(rank=int(clicked.about[0]))
+        _go(step=int(clicked.about[1]), rank=int(clicked.about[0]))
         st.rerun()
     st.caption(f":material/person_alert: {_skew(records, name)}", help=step_text.SKEW_HELP)
     exceeds_scale = (
@@ -231,7 +242,7 @@ def _one_step(records: Snapshot, step: int, rank: int | None) -> None:
     _clickable_table(columns, "steps-ranks", lambda at: _go(rank=numbers[at]), f"{records.id}-{step}")
     st.caption(":material/touch_app: Choose a rank in the table to see the calls of its collectives.")
     _slowest(view)
-    draw_lanes(records, step, rank)
+    draw_lanes(records, step, rank, _go)
     if rank is not None:
         _one_rank(records, view, rank)
 

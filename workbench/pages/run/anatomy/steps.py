@@ -5,7 +5,7 @@ Where the time of a run's steps went: by phase, by rank, and what was changed on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import streamlit as st
@@ -89,8 +89,8 @@ def _one_step(folder: Path, snapshot: Snapshot) -> None:
     st.caption(f":material/schedule: {lanes_note(timeline)}")
 
 
-def draw_lanes(snapshot: Snapshot, step: int, rank: int | None) -> None:
-    """The lanes of a step: those of a rank come first. A click on a call leads to it; on another bar, to its rank."""
+def draw_lanes(snapshot: Snapshot, step: int, rank: int | None, go: Callable[..., None]) -> None:
+    """The lanes of a step: those of a rank come first. A click on a call goes to it; on another bar, to its rank."""
     folder = home() / snapshot.id / run_folder.RECORDS
     kept, ranks = _steps(folder)
     if step not in kept:
@@ -105,11 +105,7 @@ def draw_lanes(snapshot: Snapshot, step: int, rank: int | None) -> None:
     clicked = clickable_chart(drawing, "steps-lanes", "Phases, actions and collectives by rank")
     if clicked and isinstance(clicked.about, list):
         number, _, call = clicked.about
-        st.query_params["rank"] = str(number)
-        if call:
-            st.query_params["call"] = call
-        else:
-            st.query_params.pop("call", None)
+        go(rank=number, call=call or None)
         st.rerun()
     st.caption(f":material/schedule: {lanes_note(timeline)} Click on a call to see it on all its ranks.")
 
