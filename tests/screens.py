@@ -26,6 +26,7 @@ from tests.workbench.pages.conftest import (
 )
 from tests.workbench.pages.homes import full_home
 from workbench.home.notes import change_annotations
+from workbench.pages.navigation import ENTRIES
 
 WIDTHS = (1440, 800)
 #: Of a run's views those that the others do not show.
@@ -49,6 +50,7 @@ def pages(home: Path) -> dict[str, str]:
     runs = sorted(folder.name for folder in home.iterdir() if folder.name[:2] == "20")
     finished = next(name for name in runs if name.endswith("a7e2"))
     return {
+        **{entry.address: f"/{entry.address}" for entry in ENTRIES},
         "start": "/",
         "runs": f"/runs?id={finished}",
         "run-going": f"/runs?id={live}",
@@ -72,7 +74,6 @@ def pages(home: Path) -> dict[str, str]:
         "tune-new": "/tune?view=new",
         "compare": "/compare?ids=quickstart:0,quickstart:4,quickstart:5",
         "export": "/export?export=quickstart",
-        "machine": "/machine",
     }
 
 

@@ -4,7 +4,7 @@ import gc
 
 import streamlit as st
 
-from workbench.pages.navigation import PAGES
+from workbench.pages.navigation import ENTRIES, PAGES
 from workbench.pages.widgets import login
 from workbench.pages.widgets.common import ASSETS
 from workbench.pages.widgets.forms import keep_typed
@@ -47,13 +47,13 @@ def main() -> None:
     if not login.let_in():
         return
     pages = [
-        st.Page(path, title=name, url_path=name.lower(), default=place == 0)
-        for place, (name, path) in enumerate(PAGES.items())
+        st.Page(entry.file, title=entry.title, url_path=entry.address, default=place == 0)
+        for place, entry in enumerate(ENTRIES)
     ]
     page = st.navigation(pages, position="top")
     if run := st.session_state.pop(OPEN_RUN, None):
         st.switch_page(PAGES["Runs"], query_params={"id": run})
-    if page.title != "Tune":
+    if not any(entry.has_the_form for entry in ENTRIES if entry.title == page.title):
         keep_typed()
     page.run()
     _left_out_of_collections(page.title)

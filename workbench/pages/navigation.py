@@ -5,15 +5,36 @@ In a home folder with nothing in it a page that shows what is there gives the co
 
 from __future__ import annotations
 
-#: Title -> file in this folder or one in it; a page's address is its title in lower case, and the first one opens.
-PAGES: dict[str, str] = {
-    "Start": "start.py",
-    "Runs": "history/runs.py",
-    "Live": "live.py",
-    "Steps": "run/anatomy/step_view.py",
-    "Tune": "tune.py",
-    "Plan": "cluster/plan.py",
-    "Compare": "history/compare.py",
-    "Export": "history/export.py",
-    "Machine": "cluster/machine.py",
-}
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """``file`` is in this folder or one in it. A page that ``has_the_form`` of a new study keeps what is typed into it
+    by itself; beside all others the frame does.
+    """
+
+    title: str
+    file: str
+    has_the_form: bool = False
+
+    @property
+    def address(self) -> str:
+        """Its part of an address, after the slash."""
+        return self.title.lower()
+
+
+#: The first one opens.
+ENTRIES: tuple[Page, ...] = (
+    Page("Start", "start.py"),
+    Page("Runs", "history/runs.py"),
+    Page("Live", "live.py"),
+    Page("Steps", "run/anatomy/step_view.py"),
+    Page("Tune", "tune.py", has_the_form=True),
+    Page("Plan", "cluster/plan.py"),
+    Page("Compare", "history/compare.py"),
+    Page("Export", "history/export.py"),
+    Page("Machine", "cluster/machine.py"),
+)
+#: Title -> file, for links.
+PAGES: dict[str, str] = {page.title: page.file for page in ENTRIES}

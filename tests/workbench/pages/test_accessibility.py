@@ -12,17 +12,17 @@ from axe_playwright_python.sync_playwright import Axe
 
 from tests.workbench.pages.conftest import Visit
 from tests.workbench.pages.homes import home_of_every_page
+from workbench.pages.navigation import ENTRIES
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 CALL = "step=16&rank=0&call=dp.all_reduce.0"
-ADDRESSES = {
+#: Each page as its entry has it, or as said here, and views of some.
+ADDRESSES = {entry.address: f"/{entry.address}" for entry in ENTRIES} | {
     "start": "/",
     "runs": "/runs?id={run}",
     "a run that goes": "/runs?id={going}",
-    "live": "/live",
     "steps": f"/steps?run={{run}}&{CALL}",
-    "tune": "/tune",
     "a study of a run that went on": "/tune?study=live",
     "anatomy": "/runs?id={run}&section=Anatomy",
     "collectives": "/runs?id={run}&section=Collectives",
@@ -34,8 +34,6 @@ ADDRESSES = {
     "new study of a command": "/tune?view=new",
     "compare": "/compare?ids=quickstart:0,quickstart:4,quickstart:5",
     "plan": "/plan?cluster=dgx-a100&nodes=2&model=350m&batch=64",
-    "export": "/export",
-    "machine": "/machine",
 }
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from workbench.pages import navigation
 from workbench.pages.study import details, transfer
 
 ROOT = Path(__file__).parents[3]
-PAGES = [title.lower() for title in navigation.PAGES]
+PAGES = [page.address for page in navigation.ENTRIES]
 
 
 def run_names(home: Path) -> list[str]:
@@ -36,25 +37,24 @@ def all_names(home: Path) -> list[str]:
     return run_names(home) + study_names(home)
 
 
-#: Page -> the key of its chooser, and what can be chosen there.
-CHOSEN = {
+#: Page -> the key of its chooser, and what can be chosen there; most have none.
+CHOSEN: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
     "runs": ("id", all_names),
     "live": ("run", run_names),
     "steps": ("run", run_names),
     "tune": ("study", study_names),
     "export": ("export", all_names),
-    "compare": ("ids", lambda home: []),
-    "start": ("", lambda home: []),
-    "machine": ("machine", lambda home: []),
 }
+#: Pages that need nothing of a home, and so have no command to begin with.
+OF_NO_HOME = ("tune", "plan")
 
 
 def visit(page: str, **query: str) -> AppTest:
     app = AppTest.from_file(str(ROOT / "workbench" / "pages" / "main.py"), default_timeout=60).run()
     for name, value in query.items():
         app.query_params[name] = value
-    paths = {title.lower(): path for title, path in navigation.PAGES.items()}
-    return app.switch_page(paths[page]).run()
+    files = {entry.address: entry.file for entry in navigation.ENTRIES}
+    return app.switch_page(files[page]).run()
 
 
 def texts(app: AppTest) -> str:
@@ -73,7 +73,8 @@ def test_a_new_page_is_a_file_and_an_entry(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hello.py").write_text("import streamlit as st\nst.info('a page that was made up')\n")
-    monkeypatch.setitem(navigation.PAGES, "Hello", str(tmp_path / "hello.py"))
+    entry = navigation.Page("Hello", str(tmp_path / "hello.py"))
+    monkeypatch.setattr(navigation, "ENTRIES", (*navigation.ENTRIES, entry))
     app = AppTest.from_file(str(ROOT / "workbench" / "pages" / "main.py"), default_timeout=60).run()
     shown = app.switch_page(str(tmp_path / "hello.py")).run()
     assert [info.value for info in shown.info] == ["a page that was made up"]
@@ -97,7 +98,7 @@ def test_an_empty_home_says_what_to_do(home: Path, page: str) -> None:
     app = visit(page)
     assert not app.exception
     assert not app.error
-    assert app.code or page == "tune" or page not in CHOSEN
+    assert app.code or page in OF_NO_HOME
 
 
 @pytest.mark.drawn(2)
@@ -106,7 +107,9 @@ def test_damaged_files_never_show_a_traceback(home: Path, page: str) -> None:
     damaged_home(home)
     app = visit(page)
     assert not app.exception
-    chooser, names = CHOSEN.get(page, ("", lambda home: []))
+    if page not in CHOSEN:
+        return
+    chooser, names = CHOSEN[page]
     for name in names(home):
         app.query_params[chooser] = name
         assert not app.run().exception, name
