@@ -34,23 +34,23 @@ HEADER = [
 ]
 
 
-def read(door: Nvml, seconds: float) -> list[GpuSample]:
+def read(library: Nvml, seconds: float) -> list[GpuSample]:
     """Read all GPUs every 0.1 s as the sampler does; the latest value of every field, one sample for each GPU."""
-    gpus = range(door.device_count)
+    gpus = range(library.device_count)
     latest = [dict.fromkeys(GpuSample.__dataclass_fields__) for _ in gpus]
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         began = time.monotonic()
         for gpu in gpus:
-            told = asdict(door.sample(gpu))
+            told = asdict(library.sample(gpu))
             latest[gpu] |= {name: value for name, value in told.items() if value is not None}
         time.sleep(max(0.0, began + INTERVAL_SECONDS - time.monotonic()))
     return [GpuSample(**fields) for fields in latest]  # type: ignore[arg-type]
 
 
-def print_reading(door: Nvml, sample: GpuSample) -> None:
+def print_reading(library: Nvml, sample: GpuSample) -> None:
     """Every field of a sample, and the reasons of throttling in words."""
-    print(f"\nGPU {sample.gpu}: {door.name(sample.gpu)}, driver {door.driver_version}")
+    print(f"\nGPU {sample.gpu}: {library.name(sample.gpu)}, driver {library.driver_version}")
     for name, value in asdict(sample).items():
         shown = (
             "not available"
@@ -95,23 +95,23 @@ def main() -> int:
     """Read, print, and record if asked to."""
     given = arguments()
     recorder = NvmlCallRecorder(pynvml)
-    door = Nvml(recorder)
-    if door.reason is not None or not door.device_count:
-        print(f"skipped: {door.reason or 'the driver shows no GPU'}")
+    library = Nvml(recorder)
+    if library.reason is not None or not library.device_count:
+        print(f"skipped: {library.reason or 'the driver shows no GPU'}")
         return 0
-    samples = read(door, given.seconds)
+    samples = read(library, given.seconds)
     for sample in samples:
-        print_reading(door, sample)
-    for line in door.missing:
+        print_reading(library, sample)
+    for line in library.missing:
         print(f"missing: {line}")
     title = (
-        f"{len(samples)} x {door.name(0)}, driver {door.driver_version}: a reading each {INTERVAL_SECONDS:g} s, "
+        f"{len(samples)} x {library.name(0)}, driver {library.driver_version}: a reading each {INTERVAL_SECONDS:g} s, "
         f"limits, counters and processes each {READ_SECONDS:g} s, for {given.seconds:g} s"
     )
     print()
     _table.show("gpu_nvml", title, HEADER, costs(recorder, given.seconds), given.save)
     about = f"{title}. Written by benchmarks/gpu_nvml.py --record."
-    door.close()
+    library.close()
     if given.record is not None:
         recorder.save(given.record, about)
         print(f"recorded in {given.record}")

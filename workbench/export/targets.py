@@ -58,8 +58,10 @@ class Target:
         return facts(self.format, exported.losses)
 
 
-def _public(form: Format) -> Target:
-    """The target of a public trainer."""
+def public_trainer(form: Format) -> Target:
+    """The target of a public trainer. What its own code is asked in tests stands in a module of its name in
+    ``tests/support/trainers``.
+    """
     return Target(form.name, form.title, functools.partial(render_format, form), "run.sh", format=form)
 
 
@@ -69,7 +71,7 @@ TARGETS: tuple[Target, ...] = (
     Target("trainer", "a trainer that is not this project's", external_trainer.render, "run.sh"),
     Target("slurm", "this trainer as a Slurm batch file", slurm.render, "job.sbatch"),
     Target("k8s", "this trainer as a TrainJob of Kubeflow Trainer 2", k8s.render, "trainjob.yaml"),
-    *(_public(form) for form in (HF, ACCELERATE, DEEPSPEED, MEGATRON, TORCHTITAN, AUTOMODEL)),
+    *(public_trainer(form) for form in (HF, ACCELERATE, DEEPSPEED, MEGATRON, TORCHTITAN, AUTOMODEL)),
 )
 
 

@@ -33,8 +33,8 @@ def test_a_gpu_that_is_lost_and_comes_back_leaves_two_events_and_a_gap(tmp_path:
     module = FakeNvml(gpus=1)
     script = Script(module, lost_after=3, back_after=6, ticks=9)
     with RecordWriter(tmp_path, "launcher") as writer:
-        door = Nvml(module, clock=script.clock)
-        sampler = Sampler(writer, 0.1, library=door, clock=script.clock, wait=script.wait)
+        library = Nvml(module, clock=script.clock)
+        sampler = Sampler(writer, 0.1, library=library, clock=script.clock, wait=script.wait)
         sampler.watch([4243])
         sampler._paces["gpu"].read = lambda reading: reading()  # type: ignore[method-assign]
         with sampler:

@@ -1,4 +1,4 @@
-"""The door to AMD SMI: an MI300X, an MI250X of two dies, one that fails in the middle, and older shapes.
+"""AMD SMI as it is read: an MI300X, an MI250X of two dies, one that fails in the middle, and older shapes.
 
 The answers are those of tests/data/amdsmi_*.json, which are built from documents: no AMD GPU gave them.
 """
@@ -22,7 +22,7 @@ from tests.support.gpu.fake_amdsmi import (
     NOT_SUPPORTED,
     AmdSmiLibraryException,
     FakeAmdSmi,
-    amd_door,
+    open_fake_amd,
 )
 from tests.support.samples import gpu_sample
 
@@ -32,9 +32,9 @@ READINGS = sorted(name for name in FakeAmdSmi().answers if name not in ("amdsmi_
 
 def test_a_sample_has_its_units() -> None:
     """GPU 0 is at its power limit of 750 W; its first table tells nothing of what held the clocks since another."""
-    door, _, _ = amd_door(path=MI300X)
-    door.ranks = frozenset({101})
-    assert door.sample(0) == gpu_sample(
+    library, _, _ = open_fake_amd(path=MI300X)
+    library.ranks = frozenset({101})
+    assert library.sample(0) == gpu_sample(
         0,
         time_unix=5.0,
         utilization_fraction=1.0,
@@ -60,10 +60,10 @@ def test_a_sample_has_its_units() -> None:
 
 
 def test_between_two_tables_lies_what_held_the_clocks_down() -> None:
-    door, _, clock = amd_door(path=MI300X)
-    before = [door.sample(gpu) for gpu in (0, 1)]
+    library, _, clock = open_fake_amd(path=MI300X)
+    before = [library.sample(gpu) for gpu in (0, 1)]
     clock.now += 1.0
-    after = [door.sample(gpu) for gpu in (0, 1)]
+    after = [library.sample(gpu) for gpu in (0, 1)]
     assert [machine.words(one.throttle_reasons or 0) for one in after] == [("power cap",), ()]
     assert after[1].throttle_reasons == 0
     gained = [new.energy_joules - old.energy_joules for new, old in zip(after, before, strict=True)]  # type: ignore[operator]
@@ -88,33 +88,33 @@ def test_each_counter_has_its_reason(counter: str, words: tuple[str, ...]) -> No
 
 
 def test_an_mi250x_tells_that_clocks_are_held_but_not_why() -> None:
-    door, _, _ = amd_door()
-    masks = [door.sample(gpu).throttle_reasons for gpu in range(4)]
+    library, _, _ = open_fake_amd()
+    masks = [library.sample(gpu).throttle_reasons for gpu in range(4)]
     assert masks == [0x8, 0, 0, 0]
     assert machine.words(0x8) == ("hardware slowdown",)
 
 
 def test_the_second_die_of_a_card_has_no_power_of_its_own() -> None:
     """The driver answers 0 W and 0 J there, which would halve the energy of a run on both dies."""
-    door, _, _ = amd_door()
-    read = [door.sample(gpu) for gpu in range(door.device_count)]
+    library, _, _ = open_fake_amd()
+    read = [library.sample(gpu) for gpu in range(library.device_count)]
     assert [one.power_watts for one in read] == [144, None, 97, None]
     assert [one.energy_joules is None for one in read] == [False, True, False, True]
     assert read[0].energy_joules == about(14_610_425_995_231 / 65_536)
     assert [one.power_limit_watts for one in read] == [about(560.0), None, about(560.0), None]
-    assert [door.identity(gpu).get("energy_of") for gpu in range(4)] == [None, 0, None, 2]
-    assert all(door.tells_energy(gpu) for gpu in range(4))
-    assert [line for line in door.missing if "second dies" in line] == [
+    assert [library.identity(gpu).get("energy_of") for gpu in range(4)] == [None, 0, None, 2]
+    assert all(library.tells_energy(gpu) for gpu in range(4))
+    assert [line for line in library.missing if "second dies" in line] == [
         "power and energy of second dies: the driver tells those of a card at its first die"
     ]
 
 
 def test_a_second_die_alone_or_a_gpu_that_counts_nothing_has_no_energy() -> None:
-    door, module, _ = amd_door()
+    library, module, _ = open_fake_amd()
     for gpu in (0, 2):
         module.change("amdsmi_get_gpu_metrics_info", gpu, energy_accumulator=0, average_socket_power=0)
-    assert not any(door.tells_energy(gpu) for gpu in range(4))
-    other, module, _ = amd_door(path=MI300X)
+    assert not any(library.tells_energy(gpu) for gpu in range(4))
+    other, module, _ = open_fake_amd(path=MI300X)
     module.change("amdsmi_get_gpu_metrics_info", 1, energy_accumulator=0)
     assert (other.tells_energy(0), other.tells_energy(1)) == (True, False), "an MI300X has no sister"
     assert other.sample(1).power_watts == 139
@@ -124,7 +124,7 @@ def test_a_second_die_alone_or_a_gpu_that_counts_nothing_has_no_energy() -> None
 @pytest.mark.parametrize("gone", ["N/A", 0xFFFF, 2**32 - 1, 2**64 - 1, None, float("nan")], ids=str)
 def test_what_is_not_told_is_none(path: Path, gone: Any) -> None:
     """amdsmi says "N/A", in older versions all ones of as many bits as a field has."""
-    door, module, _ = amd_door(path=path)
+    library, module, _ = open_fake_amd(path=path)
     widths = {"energy_accumulator": 64, "xgmi_read_data_acc": 64, "xgmi_write_data_acc": 64}
     table = module.answers["amdsmi_get_gpu_metrics_info"]["[0]"][0]
     for name, value in table.items():
@@ -139,7 +139,7 @@ def test_what_is_not_told_is_none(path: Path, gone: Any) -> None:
         told = module.answers[function]["[0]"][0]
         bits = 32 if "vram" in function else 64
         told.update(dict.fromkeys(told, 2**bits - 1 if isinstance(gone, int) else gone))
-    found = door.sample(0)
+    found = library.sample(0)
     left = {one.name for one in fields(found) if getattr(found, one.name) is not None}
     assert left == {"time_unix", "gpu", "slowdown_celsius", "sm_clock_max_mhz", "processes"}
 
@@ -151,48 +151,48 @@ def test_what_is_not_told_is_none(path: Path, gone: Any) -> None:
     ids=["no", "old", "odd"],
 )
 def test_a_function_that_fails_leaves_the_others(function: str, error: Exception) -> None:
-    door, module, _ = amd_door({function: error}, path=MI300X)
-    assert door.device_count == 2
-    door.identity(0), door.driver_version, door.limits(0), door.hip_numbers()
-    found = door.sample(0)
+    library, module, _ = open_fake_amd({function: error}, path=MI300X)
+    assert library.device_count == 2
+    library.identity(0), library.driver_version, library.limits(0), library.hip_numbers()
+    found = library.sample(0)
     assert found.gpu == 0
     assert (found.power_watts is None) == (function == "amdsmi_get_gpu_metrics_info")
     assert (found.memory_used_bytes is None) == (function == "amdsmi_get_gpu_vram_usage")
-    assert any(line.startswith(f"{function}: ") and "\n" not in line for line in door.missing)
+    assert any(line.startswith(f"{function}: ") and "\n" not in line for line in library.missing)
     if isinstance(error, AmdSmiLibraryException):
         asked = module.calls.count(function)
-        door.sample(0)
+        library.sample(0)
         assert module.calls.count(function) <= asked + (function == "amdsmi_get_clock_info")
-        assert not door.error_transitions()
+        assert not library.error_transitions()
 
 
 def test_a_lost_gpu_is_told_once_and_comes_back() -> None:
-    door, module, clock = amd_door()
-    door.sample(0)
-    assert door.error_transitions() == []
+    library, module, clock = open_fake_amd()
+    library.sample(0)
+    assert library.error_transitions() == []
     module.lost = AmdSmiLibraryException(NOT_FOUND)
-    assert door.sample(0).power_watts is None
+    assert library.sample(0).power_watts is None
     words = "AMDSMI_STATUS_NOT_FOUND - Device Not found"
-    assert door.error_transitions() == [
+    assert library.error_transitions() == [
         ("gpu_error", {"gpu": 0, "function": "amdsmi_get_gpu_metrics_info", "error": words})
     ]
-    door.sample(0)
-    assert door.error_transitions() == []
+    library.sample(0)
+    assert library.error_transitions() == []
     clock.now += 6.0
-    assert door.sample(0).power_watts == 144
-    assert door.error_transitions() == [("gpu_recovered", {"gpu": 0})]
+    assert library.sample(0).power_watts == 144
+    assert library.error_transitions() == [("gpu_recovered", {"gpu": 0})]
 
 
 def test_identity_names_a_gpu_as_hip_does() -> None:
-    door, module, _ = amd_door()
+    library, module, _ = open_fake_amd()
     told = {
         "gpu": 0,
         "name": "AMD Instinct MI250X",
         "uuid": "GPU-a32343daf897162a",
         "pci_bus_id": "00000000:C1:00.0",
     }
-    assert door.identity(0) == told
-    older, module, _ = amd_door({"amdsmi_get_gpu_enumeration_info": AttributeError()})
+    assert library.identity(0) == told
+    older, module, _ = open_fake_amd({"amdsmi_get_gpu_enumeration_info": AttributeError()})
     assert older.identity(0) == told, "of the serial number, in upper case"
     assert older.hip_numbers() == [0, 1, 2, 3]
     module.change("amdsmi_get_gpu_asic_info", 0, asic_serial="N/A", market_name="N/A")
@@ -201,25 +201,25 @@ def test_identity_names_a_gpu_as_hip_does() -> None:
 
 
 def test_limits_and_versions() -> None:
-    door, module, _ = amd_door()
-    assert (door.driver_version, door.name(3)) == ("6.7.0", "AMD Instinct MI250X")
-    assert door.limits(0) == GpuLimits(65_520 * MIB, 24_520 * MIB, about(560.0), 1700)
+    library, module, _ = open_fake_amd()
+    assert (library.driver_version, library.name(3)) == ("6.7.0", "AMD Instinct MI250X")
+    assert library.limits(0) == GpuLimits(65_520 * MIB, 24_520 * MIB, about(560.0), 1700)
     module.change("amdsmi_get_power_cap_info", 0, power_cap=560)
-    assert door.limits(0).power_limit_watts == 560.0, "as some versions of ROCm give it"
+    assert library.limits(0).power_limit_watts == 560.0, "as some versions of ROCm give it"
 
 
 def test_the_energy_counter_s_unit_is_rounded_by_the_library() -> None:
-    door, module, _ = amd_door()
-    assert energy_unit_joules(door, 0) == 2.0**-16
+    library, module, _ = open_fake_amd()
+    assert energy_unit_joules(library, 0) == 2.0**-16
     module.change("amdsmi_get_energy_count", 0, counter_resolution=1.0)
-    assert energy_unit_joules(door, 0) == about(1e-6)
+    assert energy_unit_joules(library, 0) == about(1e-6)
     module.change("amdsmi_get_energy_count", 0, counter_resolution="N/A")
-    assert energy_unit_joules(door, 0) is None
+    assert energy_unit_joules(library, 0) is None
 
 
 def test_a_closed_door_opens_again() -> None:
-    door, module, _ = amd_door()
-    assert door.sample(0).power_watts == 144
-    door.close()
+    library, module, _ = open_fake_amd()
+    assert library.sample(0).power_watts == 144
+    library.close()
     assert module.calls[-1] == "amdsmi_shut_down"
-    assert door.sample(0).power_watts == 144
+    assert library.sample(0).power_watts == 144

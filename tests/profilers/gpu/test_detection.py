@@ -40,9 +40,9 @@ def test_torch_s_build_chooses_one_of_two(
 
 
 def test_a_driver_that_is_not_loaded_says_so_in_one_line() -> None:
-    door = AmdSmi(FakeAmdSmi(NO_AMD))
-    assert door.device_count == 0
-    assert door.reason == (
+    library = AmdSmi(FakeAmdSmi(NO_AMD))
+    assert library.device_count == 0
+    assert library.reason == (
         "AMD SMI does not start: AMDSMI_STATUS_DRIVER_NOT_LOADED - Driver not loaded. Is the driver amdgpu loaded?"
     )
 
@@ -69,9 +69,9 @@ def test_without_the_library_the_package_is_not_imported(
 ) -> None:
     """Its import would print two lines and raise a KeyError."""
     package(path, "print('libamd_smi.so: cannot open shared object file'); {}['libamd_smi.so']")
-    door = AmdSmi()
-    assert door.reason == "libamd_smi.so was not found: install ROCm's amd-smi-lib, or set ROCM_PATH"
-    assert (door.device_count, door.driver_version, door.sample(0).power_watts) == (0, None, None)
+    library = AmdSmi()
+    assert library.reason == "libamd_smi.so was not found: install ROCm's amd-smi-lib, or set ROCM_PATH"
+    assert (library.device_count, library.driver_version, library.sample(0).power_watts) == (0, None, None)
     assert capsys.readouterr().out == ""
 
 

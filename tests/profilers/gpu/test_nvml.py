@@ -1,4 +1,4 @@
-"""The door to NVML: a whole driver, a poor one, one that fails in the middle, and none.
+"""NVML as it is read: a whole driver, a poor one, one that fails in the middle, and none.
 
 The answers are those of tests/data/nvml_h100.json and nvml_v100.json. They say which numbers real GPUs gave (what
 nvidia-smi -q printed on three hosts, and two values of GPM) and which are composed to calculate with.
@@ -25,11 +25,11 @@ from tests.support.gpu.fake_nvml import (
     Clock,
     FakeNvml,
     NVMLError,
-    nvml_door,
+    open_fake_nvml,
 )
 from tests.support.samples import gpu_sample
 
-#: What is asked of a GPU; the rest opens and closes the door.
+#: What is asked of a GPU; the rest opens and closes the library.
 READINGS = sorted(
     name for name in FakeNvml().answers if name.startswith("nvmlDeviceGet") and name != "nvmlDeviceGetCount"
 )
@@ -42,8 +42,8 @@ OLD_REASONS, NEW_REASONS = (
 
 def test_a_sample_has_its_units() -> None:
     """GPU 0 is an H100 that its power supply brakes: 86 MHz of 1,980."""
-    door, _, _ = nvml_door()
-    assert door.sample(0) == gpu_sample(
+    library, _, _ = open_fake_nvml()
+    assert library.sample(0) == gpu_sample(
         0,
         time_unix=5.0,
         utilization_fraction=0.0,
@@ -65,24 +65,24 @@ def test_a_sample_has_its_units() -> None:
         ecc_uncorrected=0,
         processes=2,
     )
-    assert door.missing == []
+    assert library.missing == []
 
 
 def test_without_gpm_the_pcie_counters_are_watched_one_gpu_after_the_other() -> None:
-    door, module, clock = nvml_door({"nvmlGpmQueryDeviceSupport": NOT_THERE})
-    assert door.device_count == 2
-    first = [door.sample(gpu).pcie_tx_bytes_per_second for gpu in (0, 1)]
+    library, module, clock = open_fake_nvml({"nvmlGpmQueryDeviceSupport": NOT_THERE})
+    assert library.device_count == 2
+    first = [library.sample(gpu).pcie_tx_bytes_per_second for gpu in (0, 1)]
     clock.now += READ_SECONDS / 2
-    second = [door.sample(gpu).pcie_rx_bytes_per_second for gpu in (0, 1)]
+    second = [library.sample(gpu).pcie_rx_bytes_per_second for gpu in (0, 1)]
     assert (first, second) == ([3_875_000, None], [None, 2_593_000])
     assert module.calls.count("nvmlDeviceGetPcieThroughput") == 4
 
 
 def test_limits_and_counters_are_read_once_a_second() -> None:
-    door, module, clock = nvml_door()
+    library, module, clock = open_fake_nvml()
     seen = []
     for _ in range(21):
-        seen.append(door.sample(0))
+        seen.append(library.sample(0))
         clock.now += 0.1
     assert module.calls.count("nvmlDeviceGetEnforcedPowerLimit") in (2, 3)
     assert module.calls.count("nvmlDeviceGetPowerUsage") == 21
@@ -90,26 +90,26 @@ def test_limits_and_counters_are_read_once_a_second() -> None:
 
 
 def test_the_ranks_own_memory_is_told_apart() -> None:
-    door, _, clock = nvml_door()
-    door.ranks = frozenset({4243, 99})
-    assert (door.sample(0).processes, door.sample(1).processes) == (2, 0)
+    library, _, clock = open_fake_nvml()
+    library.ranks = frozenset({4243, 99})
+    assert (library.sample(0).processes, library.sample(1).processes) == (2, 0)
     clock.now += READ_SECONDS
-    assert door.sample(0).ranks_memory_bytes == 524_288_000
+    assert library.sample(0).ranks_memory_bytes == 524_288_000
 
 
 def test_old_drivers_know_the_old_name_of_the_reasons() -> None:
-    door, module, _ = nvml_door({NEW_REASONS: NVMLError("Function Not Found", FUNCTION_NOT_FOUND)})
+    library, module, _ = open_fake_nvml({NEW_REASONS: NVMLError("Function Not Found", FUNCTION_NOT_FOUND)})
     module.answers[OLD_REASONS] = {"[0]": [4]}
-    assert door.sample(0).throttle_reasons == 4
-    assert door.missing == []
+    assert library.sample(0).throttle_reasons == 4
+    assert library.missing == []
 
 
 def test_an_old_driver_and_gpu() -> None:
     """A V100 on driver 418: no GPM, no margin, absolute thresholds, no NVLink counters: told once."""
     module = FakeNvml(path=H100.with_name("nvml_v100.json"))
-    door = Nvml(module, wall_clock=lambda: 5.0, clock=Clock())
-    sample = door.sample(0)
-    door.sample(0)
+    library = Nvml(module, wall_clock=lambda: 5.0, clock=Clock())
+    sample = library.sample(0)
+    library.sample(0)
     assert sample == gpu_sample(
         0,
         time_unix=5.0,
@@ -132,7 +132,7 @@ def test_an_old_driver_and_gpu() -> None:
         ecc_uncorrected=0,
         processes=0,
     )
-    assert door.missing == [
+    assert library.missing == [
         "nvmlDeviceGetUUID: not in the recording: nvmlDeviceGetUUID[0]",
         "nvmlGpmQueryDeviceSupport: Function Not Found",
         "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: NVML error 3",
@@ -142,26 +142,28 @@ def test_an_old_driver_and_gpu() -> None:
 
 
 def test_what_the_machine_has() -> None:
-    door, _, _ = nvml_door()
-    assert (door.reason, door.device_count, door.driver_version) == (None, 2, "535.161.08")
-    assert door.name(1) == "NVIDIA H100 80GB HBM3"
+    library, _, _ = open_fake_nvml()
+    assert (library.reason, library.device_count, library.driver_version) == (None, 2, "535.161.08")
+    assert library.name(1) == "NVIDIA H100 80GB HBM3"
 
 
 def test_nothing_is_asked_before_the_first_question_and_init_happens_once() -> None:
-    door, module, _ = nvml_door()
+    library, module, _ = open_fake_nvml()
     assert module.calls == []
-    door.sample(0)
-    door.sample(0)
+    library.sample(0)
+    library.sample(0)
     assert module.calls.count("nvmlInit") == 1
     assert module.calls.count("nvmlDeviceGetHandleByIndex") == 1
 
 
 @pytest.mark.parametrize("error", [NOT_THERE, AttributeError("gone"), OSError("ioctl")])
 def test_nothing_answers(error: Exception) -> None:
-    door, _, _ = nvml_door(dict.fromkeys([*READINGS, OLD_REASONS, "nvmlGpmQueryDeviceSupport"], error))
-    samples = [door.sample(0), door.sample(1), door.sample(0)]
+    library, _, _ = open_fake_nvml(
+        dict.fromkeys([*READINGS, OLD_REASONS, "nvmlGpmQueryDeviceSupport"], error)
+    )
+    samples = [library.sample(0), library.sample(1), library.sample(0)]
     assert samples == [gpu_sample(gpu, time_unix=5.0) for gpu in (0, 1, 0)]
-    names = [line.split(":")[0] for line in door.missing]
+    names = [line.split(":")[0] for line in library.missing]
     assert len(names) == len(set(names))
     assert "nvmlDeviceGetPowerUsage" in names
 
@@ -171,17 +173,17 @@ def test_nothing_answers(error: Exception) -> None:
 def test_each_missing_function_leaves_the_others_and_is_reported_once(
     function: str, error: Exception
 ) -> None:
-    door, module, clock = nvml_door({function: error})
+    library, module, clock = open_fake_nvml({function: error})
     whole = Nvml(FakeNvml(), wall_clock=lambda: 5.0, clock=clock)
     for _ in range(3):
         clock.now += READ_SECONDS
-        poor, rich = door.sample(0), whole.sample(0)
-        known, all_of_it = door.identity(0), whole.identity(0)
+        poor, rich = library.sample(0), whole.sample(0)
+        known, all_of_it = library.identity(0), whole.identity(0)
         assert len(dict(known.items() ^ all_of_it.items())) <= 1
         lost = [name for name in GpuSample.__dataclass_fields__ if getattr(poor, name) != getattr(rich, name)]
         assert len(lost) <= 3
     alternatives = {"nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetPcieThroughput"}
-    told = [line.split(":")[0] for line in door.missing].count(function)
+    told = [line.split(":")[0] for line in library.missing].count(function)
     assert told == (function not in alternatives)
     if function not in alternatives and not isinstance(error, AttributeError):
         # What a driver does not have is asked for once of each argument; what only failed is asked for again.
@@ -189,29 +191,29 @@ def test_each_missing_function_leaves_the_others_and_is_reported_once(
 
 
 def test_the_driver_s_own_not_available_is_none() -> None:
-    door, module, _ = nvml_door()
+    library, module, _ = open_fake_nvml()
     module.answers["nvmlDeviceGetPowerUsage"] = {"[0]": [2**32 - 1], "[1]": [0]}
-    assert door.sample(0).power_watts is None
-    assert door.sample(1).power_watts == 0.0
-    assert door.missing == ["nvmlDeviceGetPowerUsage: value not available"]
+    assert library.sample(0).power_watts is None
+    assert library.sample(1).power_watts == 0.0
+    assert library.missing == ["nvmlDeviceGetPowerUsage: value not available"]
 
 
 def test_a_gpu_that_is_not_there() -> None:
-    door, _, _ = nvml_door()
-    assert door.sample(7) == gpu_sample(7, time_unix=5.0)
-    assert door.name(7) is None
-    assert door.missing == ["nvmlDeviceGetHandleByIndex: Invalid Argument"]
+    library, _, _ = open_fake_nvml()
+    assert library.sample(7) == gpu_sample(7, time_unix=5.0)
+    assert library.name(7) is None
+    assert library.missing == ["nvmlDeviceGetHandleByIndex: Invalid Argument"]
 
 
 def test_no_driver() -> None:
-    door, _, _ = nvml_door({"nvmlInit": NVMLError("NVML Shared Library Not Found")})
-    assert door.reason is not None
-    assert "NVML Shared Library Not Found" in door.reason
-    assert "\n" not in door.reason
-    assert (door.device_count, door.driver_version, door.name(0)) == (0, None, None)
-    assert door.sample(0) == gpu_sample(0, time_unix=5.0)
-    assert door.error_transitions() == []
-    door.close()
+    library, _, _ = open_fake_nvml({"nvmlInit": NVMLError("NVML Shared Library Not Found")})
+    assert library.reason is not None
+    assert "NVML Shared Library Not Found" in library.reason
+    assert "\n" not in library.reason
+    assert (library.device_count, library.driver_version, library.name(0)) == (0, None, None)
+    assert library.sample(0) == gpu_sample(0, time_unix=5.0)
+    assert library.error_transitions() == []
+    library.close()
 
 
 def test_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,11 +223,11 @@ def test_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_real_library_gives_a_reason_or_gpus() -> None:
-    door = Nvml()
-    assert (door.reason is None) or (door.device_count == 0 and door.reason.endswith("?"))
-    if door.reason is None:
-        assert door.sample(0).memory_total_bytes
-    door.close()
+    library = Nvml()
+    assert (library.reason is None) or (library.device_count == 0 and library.reason.endswith("?"))
+    if library.reason is None:
+        assert library.sample(0).memory_total_bytes
+    library.close()
 
 
 def test_the_real_library_s_errors_carry_the_numbers_that_decide() -> None:
@@ -235,19 +237,19 @@ def test_the_real_library_s_errors_carry_the_numbers_that_decide() -> None:
 
 
 def test_after_close_a_question_opens_it_again() -> None:
-    door, module, _ = nvml_door()
-    assert door.device_count == 2
-    door.close()
+    library, module, _ = open_fake_nvml()
+    assert library.device_count == 2
+    library.close()
     assert module.calls[-1] == "nvmlShutdown"
-    assert door.sample(0).sm_clock_mhz == 86
+    assert library.sample(0).sm_clock_mhz == 86
     assert module.calls.count("nvmlInit") == 2
 
 
 def test_handles_do_not_outlive_the_driver() -> None:
-    door, module, _ = nvml_door()
-    door.sample(0)
-    door.close()
-    door.sample(0)
+    library, module, _ = open_fake_nvml()
+    library.sample(0)
+    library.close()
+    library.sample(0)
     assert module.calls.count("nvmlDeviceGetHandleByIndex") == 1
     assert module.calls.count("nvmlDeviceGetHandleByUUID") == 1
 

@@ -1,4 +1,4 @@
-"""The door to NVML through the real nvidia-ml-py, on a libnvidia-ml.so.1 of our own that is built here."""
+"""NVML as it is read through the real nvidia-ml-py, on a libnvidia-ml.so.1 of our own that is built here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def driver(tmp_path: Path) -> Scenario:
 
 
 def watts(ask: Session, gpus: int = 8) -> list[float | None]:
-    """What each GPU draws, by the door."""
+    """What each GPU draws, as it is read."""
     return [ask(f"sample({gpu}).get('power_watts')") for gpu in range(gpus)]
 
 
@@ -58,13 +58,13 @@ def test_a_sample_through_the_real_package(driver: Scenario) -> None:
     """The counters grow with time, which passes in the driver; all else is exact."""
     driver.processes(3, (4242, 3 * GIB), (99, None), (4243, GIB))
     with Session(driver) as ask:
-        ask("setattr(door, 'ranks', frozenset({4242, 4243}))")
+        ask("setattr(library, 'ranks', frozenset({4242, 4243}))")
         first = ask("sample(3)")
         time.sleep(0.02)  # what the driver's counters measure
         ask("wait(1.0)")
         told = ask("sample(3)")
-        assert ask("door.missing") == []
-        assert ask("door.identity(3)") == {
+        assert ask("library.missing") == []
+        assert ask("library.identity(3)") == {
             "gpu": 3,
             "name": "NVIDIA H100 80GB HBM3",
             "uuid": driver.uuid(3),
@@ -116,37 +116,37 @@ def test_a_gpu_that_falls_off_the_bus_leaves_its_number_and_not_its_name(driver:
         without = [*all_of_it[:2], None, *all_of_it[3:]]
         assert watts(ask) == without
         assert ask("sample(2)") == {"time_unix": 5.0, "gpu": 2}
-        [[kind, data]] = ask("door.error_transitions()")
+        [[kind, data]] = ask("library.error_transitions()")
         assert (kind, data["gpu"], data["error"]) == ("gpu_error", 2, "GPU is lost")
         driver.change(2, enumerated=0)
         ask("wait(5.0)")
         assert watts(ask) == without
         assert ask("pynvml.nvmlDeviceGetCount()") == 7, "the library was started anew"
-        assert ask("door.error_transitions()") == []
+        assert ask("library.error_transitions()") == []
         driver.change(2, enumerated=1, lost=0)
         ask("wait(10.0)")  # each new start is waited for twice as long
         assert watts(ask) == all_of_it
-        assert ask("door.error_transitions()") == [["gpu_recovered", {"gpu": 2}]]
+        assert ask("library.error_transitions()") == [["gpu_recovered", {"gpu": 2}]]
 
 
 def test_a_gpu_that_was_lost_from_the_start_does_not_take_its_neighbour_s_readings(driver: Scenario) -> None:
     driver.change(2, lost=LOST)
     with Session(driver) as ask:
-        assert ask("door.device_count") == 8
+        assert ask("library.device_count") == 8
         before = watts(ask)
         driver.change(2, enumerated=0)
         ask("wait(5.0)")
         assert watts(ask)[3:] == before[3:]
         assert watts(ask)[2] is None
-        assert [kind for kind, _ in ask("door.error_transitions()")] == ["gpu_error"]
+        assert [kind for kind, _ in ask("library.error_transitions()")] == ["gpu_error"]
 
 
 def test_a_driver_of_2018(tmp_path: Path) -> None:
     """Branch 418 lacks symbols that nvidia-ml-py looks for, of which it raises more than one kind of exception."""
     with Session(Scenario(tmp_path, gpus=2, branch=418)) as ask:
-        ask("door.device_count")
+        ask("library.device_count")
         told = ask("sample(0) | sample(0)")
-        missed = [line.partition(":")[0] for line in ask("door.missing")]
+        missed = [line.partition(":")[0] for line in ask("library.missing")]
     assert (told["power_watts"], told["temperature_celsius"]) == (400.0, 50.0)
     assert (told["throttle_reasons"], told["pcie_tx_bytes_per_second"]) == (0, 1_000_000)
     assert not told.keys() & {"processes", "sm_active_fraction", "slowdown_celsius"}
@@ -161,7 +161,7 @@ def test_a_driver_of_2018(tmp_path: Path) -> None:
 def test_a_driver_without_what_is_deprecated_today(tmp_path: Path) -> None:
     with Session(Scenario(tmp_path, gpus=1, branch=700)) as ask:
         told = ask("sample(0)")
-        assert ask("door.missing") == []
+        assert ask("library.missing") == []
     assert (told["temperature_celsius"], told["slowdown_celsius"], told["throttle_reasons"]) == (50, 89, 0)
 
 
@@ -171,7 +171,7 @@ def test_what_a_user_may_not_read_is_none_and_the_rest_is_there(driver: Scenario
     driver.fail("nvmlDeviceGetComputeRunningProcesses_v3", NO_PERMISSION)
     with Session(driver) as ask:
         poor, rich = ask("sample(0) | sample(0)"), ask("sample(1) | sample(1)")
-        assert ask("door.error_transitions()") == []
+        assert ask("library.error_transitions()") == []
     gpm = {name for name in rich if name.endswith(("active_fraction", "occupancy_fraction"))}
     assert rich.keys() - poor.keys() >= gpm | {"memory_used_bytes", "memory_total_bytes"}
     assert "processes" not in rich
@@ -181,11 +181,11 @@ def test_what_a_user_may_not_read_is_none_and_the_rest_is_there(driver: Scenario
 def test_no_driver_and_a_driver_that_comes_back(driver: Scenario) -> None:
     driver.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
     with Session(driver) as ask:
-        assert "Driver Not Loaded" in ask("door.reason")
-        assert ask("door.device_count") == 0
+        assert "Driver Not Loaded" in ask("library.reason")
+        assert ask("library.device_count") == 0
         driver.fail("nvmlInitWithFlags", 0)
-        ask("door.close()")
-        assert (ask("door.reason"), ask("door.device_count")) == (None, 8)
+        ask("library.close()")
+        assert (ask("library.reason"), ask("library.device_count")) == (None, 8)
 
 
 def test_each_field_value_has_a_return_code_of_its_own(driver: Scenario) -> None:
@@ -236,7 +236,7 @@ def test_a_gpu_in_parts(driver: Scenario) -> None:
     driver.change(1, privileged=0)
     with Session(driver) as ask:
         assert "processes" not in ask("sample(1)")
-        assert ask("door.error_transitions()") == []
+        assert ask("library.error_transitions()") == []
 
 
 def test_a_tape_of_the_real_package_replays_the_same_samples(driver: Scenario, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_tape_of_the_real_package_replays_the_same_samples(driver: Scenario, t
     driver.change(1, link_kib_per_second=0, power_mw=None)
     with Session(driver) as ask:
         ask("record()")
-        ask("door.device_count")
+        ask("library.device_count")
         heard = [ask("sample(1)"), ask("sample(1)")]
         driver.change(0, lost=LOST)
         lost = [ask("sample(0)"), ask("wait(5.0) or sample(0)")]

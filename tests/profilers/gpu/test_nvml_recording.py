@@ -12,12 +12,12 @@ from tests.support.gpu.fake_nvml import GPU_IS_LOST, FakeNvml, NVMLError
 def test_what_was_recorded_replays_to_the_same_samples(tmp_path: Path) -> None:
     """The driver here is itself a replay; that of a GPU passes through the same recorder."""
     recorder = NvmlCallRecorder(FakeNvml())
-    door = Nvml(recorder, wall_clock=lambda: 5.0)
-    door.ranks = frozenset({4243})
-    assert door.device_count == 2
-    heard = [door.sample(gpu) for gpu in (0, 1, 0, 1)]
-    name, driver, missing = door.name(1), door.driver_version, door.missing
-    door.close()
+    library = Nvml(recorder, wall_clock=lambda: 5.0)
+    library.ranks = frozenset({4243})
+    assert library.device_count == 2
+    heard = [library.sample(gpu) for gpu in (0, 1, 0, 1)]
+    name, driver, missing = library.name(1), library.driver_version, library.missing
+    library.close()
     recorder.save(tmp_path / "recording.json", "a replay of a replay")
     again = Nvml(FakeNvml(path=tmp_path / "recording.json"), wall_clock=lambda: 5.0)
     again.ranks = frozenset({4243})
@@ -34,11 +34,11 @@ def test_answers_that_change_come_one_after_the_other_and_errors_are_kept(tmp_pa
     module = FakeNvml()
     module.answers["nvmlDeviceGetPowerUsage"]["[0]"] = [1000, 2000, 3000]
     recorder = NvmlCallRecorder(module)
-    door = Nvml(recorder)
-    assert door.device_count == 2
-    watts = [door.sample(0).power_watts for _ in range(3)]
+    library = Nvml(recorder)
+    assert library.device_count == 2
+    watts = [library.sample(0).power_watts for _ in range(3)]
     module.broken["nvmlDeviceGetPowerUsage"] = NVMLError("GPU is lost", GPU_IS_LOST)
-    door.sample(0)
+    library.sample(0)
     recorder.save(tmp_path / "recording.json", "one GPU that was lost")
     again = Nvml(FakeNvml(path=tmp_path / "recording.json"))
     assert [again.sample(0).power_watts for _ in range(4)] == [*watts, None] == [1.0, 2.0, 3.0, None]
@@ -55,8 +55,8 @@ def test_a_sample_is_known_again_when_it_comes_out_of_pynvml_s_structure() -> No
 
 def test_every_call_has_its_cost() -> None:
     recorder = NvmlCallRecorder(FakeNvml())
-    door = Nvml(recorder)
-    door.sample(0)
+    library = Nvml(recorder)
+    library.sample(0)
     assert all(
         wall >= 0 and processor >= 0 for spans in recorder.seconds.values() for wall, processor in spans
     )

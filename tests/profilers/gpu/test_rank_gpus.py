@@ -58,8 +58,8 @@ def test_cuda_and_the_driver_spell_a_gpu_alike() -> None:
 
 def test_a_driver_that_does_not_tell_leaves_none() -> None:
     refused = NVMLError("Not Supported", NOT_SUPPORTED)
-    door = Nvml(FakeNvml({"nvmlDeviceGetUUID": refused, "nvmlDeviceGetPciInfo": refused}))
-    assert door.identity(1) == {"gpu": 1, "name": FIRST["name"], "uuid": None, "pci_bus_id": None}
+    library = Nvml(FakeNvml({"nvmlDeviceGetUUID": refused, "nvmlDeviceGetPciInfo": refused}))
+    assert library.identity(1) == {"gpu": 1, "name": FIRST["name"], "uuid": None, "pci_bus_id": None}
 
 
 def test_ranks_are_found_whatever_their_numbers(tmp_path: Path) -> None:

@@ -122,10 +122,10 @@ class FakeAmdSmi:
         return argument.index
 
 
-def amd_door(
+def open_fake_amd(
     broken: dict[str, Exception] | None = None, path: Path = MI250X
 ) -> tuple[AmdSmi, FakeAmdSmi, Clock]:
-    """A door to the answers of a file, at 5 s unix time, with the library and the clock behind it."""
+    """AMD SMI with the answers of a file, at 5 s unix time, with the module and the clock behind it."""
     module, clock = FakeAmdSmi(broken, path), Clock()
     return AmdSmi(module, wall_clock=lambda: 5.0, clock=clock), module, clock
 
@@ -138,8 +138,8 @@ def sampled_by_amd(writer: RecordWriter, module: FakeAmdSmi, seconds: int) -> No
         clock.now += 1.0
         return clock.now >= 100.0 + seconds
 
-    door = AmdSmi(module, wall_clock=clock, clock=clock)
-    sampler = Sampler(writer, 1.0, library=door, clock=clock, wait=wait)
+    library = AmdSmi(module, wall_clock=clock, clock=clock)
+    sampler = Sampler(writer, 1.0, library=library, clock=clock, wait=wait)
     sampler._paces["gpu"].read = lambda reading: reading()  # type: ignore[method-assign]
     with sampler:
         sampler._thread.join(60)

@@ -127,10 +127,10 @@ class Clock:
         return self.now
 
 
-def nvml_door(
+def open_fake_nvml(
     broken: dict[str, Exception] | None = None, gpus: int | None = None
 ) -> tuple[Nvml, FakeNvml, Clock]:
-    """A door to the recorded driver, at 5 s unix time, with the driver and the clock behind it."""
+    """NVML with the recorded driver, at 5 s unix time, with the driver and the clock behind it."""
     module, clock = FakeNvml(broken, gpus), Clock()
     return Nvml(module, wall_clock=lambda: 5.0, clock=clock), module, clock
 

@@ -1,7 +1,8 @@
 """An environment for each public trainer, beside this project's torch, and what its own code knows.
 
 ``python -m tests.support.trainers.environments`` makes those that are missing in ``.targets`` and writes
-``known_keys.json`` from them; names after it take those alone. pip's own settings (an index) hold here too.
+``known_keys.json`` from them; names after it take those alone. pip's own settings (an index) hold here too. What a
+trainer is asked, and where, stands in the module of its name beside this one.
 """
 
 from __future__ import annotations
@@ -22,36 +23,28 @@ from typing import Any
 
 import pytest
 
+from tests.support.trainers.packages import Environment
+from workbench.export import targets
 from workbench.export.mapping.documents import KNOWN
-from workbench.export.mapping.rows import Row
+from workbench.export.targets import find_target
 
 ROOT = Path(__file__).parents[3]
 PLACE = Path(os.environ.get("WORKBENCH_TARGETS") or ROOT / ".targets")
-#: By environment: what pip is given. torch and what it brings is this project's.
-PACKAGES: dict[str, tuple[str, ...]] = {
-    "hf": ("transformers==5.23.0", "accelerate==1.15.0"),
-    "deepspeed": ("deepspeed==0.19.8",),
-    "automodel": ("transformers==5.23.0", "accelerate==1.15.0", "nemo-automodel==0.7.0"),
-    "torchtitan": ("torchtitan==0.3.0", "triton==3.9.0", "omegaconf==2.4.0"),
-}
-#: Packages whose dependencies are left out: parsing needs none of them.
-ALONE = ("nemo-automodel",)
-#: Wheels of a newer Python that are unpacked into an environment: pip offers older ones.
-UNPACKED = {"torchtitan": ("megatron-core==0.19.2", "3.12")}
-#: What an environment compiles at its first use: an interrupted build leaves a lock that later ones wait for without
-#: end, so it is part of making the environment, in a folder of its own.
-BUILT = {
-    "deepspeed": "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().load(verbose=False)"
-}
+
+
+def trainers() -> dict[str, Any]:
+    """Of each export target that is a public trainer, the module here that asks it."""
+    names = [target.name for target in targets.TARGETS if target.format is not None]
+    return {name: importlib.import_module(f"tests.support.trainers.{name}") for name in names}
+
+
+TRAINERS = trainers()
+_ENVIRONMENTS: dict[str, Environment] = {one.ENVIRONMENT.name: one.ENVIRONMENT for one in TRAINERS.values()}
+#: By environment: what pip is given, and what is unpacked besides.
+PACKAGES = {name: one.packages for name, one in _ENVIRONMENTS.items()}
+UNPACKED = {name: one.newer for name, one in _ENVIRONMENTS.items() if one.newer is not None}
 #: The environment that has a format's trainer.
-OF_FORMAT = {
-    "hf": "hf",
-    "accelerate": "hf",
-    "deepspeed": "deepspeed",
-    "megatron": "torchtitan",
-    "torchtitan": "torchtitan",
-    "automodel": "automodel",
-}
+OF_FORMAT: dict[str, str] = {name: one.ENVIRONMENT.name for name, one in TRAINERS.items()}
 
 
 def made(name: str) -> Path:
@@ -76,14 +69,15 @@ def _made(name: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     site = _lend_packages(folder)
-    _installed(python, [one for one in PACKAGES[name] if _name(one) not in ALONE])
-    for one in PACKAGES[name]:
-        if _name(one) in ALONE:
+    asked = _ENVIRONMENTS[name]
+    _installed(python, [one for one in asked.packages if _name(one) not in asked.alone])
+    for one in asked.packages:
+        if _name(one) in asked.alone:
             _installed(python, ["--no-deps", one])
-    if name in UNPACKED:
-        _unpack(python, site, *UNPACKED[name])
-    if name in BUILT:
-        subprocess.run([python, "-c", BUILT[name]], check=True, env=variables(name))
+    if asked.newer is not None:
+        _unpack(python, site, *asked.newer)
+    if asked.build:
+        subprocess.run([python, "-c", asked.build], check=True, env=variables(name))
     ready.write_text(wanted, encoding="utf-8")
     return python
 
@@ -152,15 +146,19 @@ def asked(form: str, script: str, *arguments: str, given: str = "") -> str:
     return done.stdout
 
 
-def _rows(form: str) -> tuple[Row, ...]:
-    rows: tuple[Row, ...] = importlib.import_module(f"workbench.export.formats.{form}").ROWS
-    return rows
-
-
 def knowledge(form: str) -> dict[str, Any]:
     """A format's entry of ``known_keys.json``, taken from the trainer's code."""
-    used = sorted({key for row in _rows(form) for key in row.keys})
-    found: dict[str, Any] = json.loads(asked(form, f"known_{form}", json.dumps(used)).splitlines()[-1])
+    table = find_target(form).format
+    assert table is not None
+    used = json.dumps(sorted({key for row in table.rows for key in row.keys}))
+    found: dict[str, Any] = json.loads(asked(form, "ask", form, "known", used).splitlines()[-1])
+    return found
+
+
+def problems(form: str, files: list[dict[str, Any]]) -> list[str]:
+    """What a format's trainer says against each of the files, of {"text", "ranks"}; "" if nothing."""
+    said = asked(form, "ask", form, "problems", given=json.dumps(files))
+    found: list[str] = json.loads(said.splitlines()[-1])
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from tests.support.trainers import small_llama
-from tests.support.trainers.parse_accelerate import launched
+from tests.support.trainers.accelerate import launched
 
 RATE = 1e-3
 

@@ -11,7 +11,7 @@ from engine.config.errors import InputError
 from profilers.model.gpu_row import GpuRow
 from profilers.model.rows import HostRow, QualityRow
 from profilers.model.run_summary import MemoryRow, RunSummary
-from tests.support.gpu.fake_nvml import NOT_SUPPORTED, NVMLError, nvml_door
+from tests.support.gpu.fake_nvml import NOT_SUPPORTED, NVMLError, open_fake_nvml
 from tests.support.gpu.torch_gpus import torch_can_use
 from tests.support.studies.weighed import GIB, asked
 from tuning.analysis import constraints, leaderboard
@@ -238,8 +238,10 @@ def test_what_a_machine_cannot_measure_is_refused(more: dict[str, Any], field: s
 def test_gpus_that_tell_their_energy_can_be_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     torch_can_use(monkeypatch, 2)
     wanted = asked(ranks=2, space={"batch.micro_batch": [1, 2]}, objective=["joules_per_token", "mfu"])
-    preflight.check(wanted, nvml_door()[0])
-    silent = nvml_door({"nvmlDeviceGetTotalEnergyConsumption": NVMLError("Not Supported", NOT_SUPPORTED)})[0]
+    preflight.check(wanted, open_fake_nvml()[0])
+    silent = open_fake_nvml(
+        {"nvmlDeviceGetTotalEnergyConsumption": NVMLError("Not Supported", NOT_SUPPORTED)}
+    )[0]
     with pytest.raises(InputError, match="the driver does not report those of NVIDIA H100"):
         preflight.check(wanted, silent)
 

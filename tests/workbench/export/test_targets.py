@@ -1,19 +1,28 @@
-"""An export target is one entry: a made-up one is offered on the page, written by the command, and named in errors."""
+"""An export target is one entry: a made-up one is offered on the page, written by the command, and named in errors; a
+made-up trainer is read, documented and asked by its name, too.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from engine.config.errors import InputError
+from tests import reference
+from tests.support.trainers import environments
 from tests.workbench.conftest import Furnished, Run
 from tests.workbench.pages.test_pages import visit
 from workbench.analysis.studies import StudyDocument
 from workbench.export import importing, targets
 from workbench.export.bundle import Bundle
+from workbench.export.formats.hf import HF
 from workbench.export.mapping import documents
 from workbench.export.targets import TARGETS, Target
 from workbench.home.runs import RunView
@@ -60,6 +69,46 @@ def test_doctor_says_whether_its_trainer_is_installed(tmp_path: Path) -> None:
     assert checks["export abacus"].status == "note"
     assert "abacus-trainer is not installed" in checks["export abacus"].why
     assert doctor.usable(list(checks.values()))
+
+
+ABACUS = replace(HF, name="abacus", title="a trainer's beads", file="beads.abacus", own_suffixes=(".abacus",))
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A made-up public trainer that writes and reads as another one does, and knows the same keys."""
+    known = json.loads(documents.KNOWN.read_text("utf-8"))
+    with_it = tmp_path / "known_keys.json"
+    with_it.write_text(json.dumps(known | {"abacus": known["hf"] | {"package": "abacus 1.0"}}))
+    monkeypatch.setattr(documents, "KNOWN", with_it)
+    for module in (targets, reference):
+        monkeypatch.setattr(module, "TARGETS", (*TARGETS, targets.public_trainer(ABACUS)))
+    documents.read_format.cache_clear()
+    yield
+    documents.read_format.cache_clear()
+
+
+@pytest.mark.usefixtures("trainer")
+def test_a_trainer_is_its_table_its_entry_and_the_module_that_asks_it(
+    command: Run, own_home: Furnished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = next(path.name for path in own_home.home.iterdir() if path.name.startswith("20"))
+    assert command("export", run, "--to", "abacus", "--out", tmp_path / "out").code == 0
+    assert "Keys are those of abacus 1.0" in (tmp_path / "out" / "README.md").read_text("utf-8")
+    imported = importing.read(tmp_path / "out" / "beads.abacus")
+    assert (imported.format, imported.package) == ("abacus", "abacus 1.0")
+    assert "## abacus\n" in reference.exports()
+    asking = ModuleType("tests.support.trainers.abacus")
+    monkeypatch.setitem(sys.modules, asking.__name__, asking)
+    assert environments.trainers()["abacus"] is asking
+
+
+@pytest.mark.parametrize("name", environments.TRAINERS)
+def test_what_a_trainer_refuses_an_import_refuses_too(name: str) -> None:
+    form = targets.find_target(name).format
+    assert form is not None
+    with pytest.raises(InputError):
+        form.settings(form.document(environments.TRAINERS[name].WRONG), 2)
 
 
 #: Of a trainer whose keys nobody took yet: who knows the others, and what is said of it.

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine.run.devices import torch_gpus
 from engine.run.devices.torch_gpus import TorchGpu, TorchGpus
 from profilers.gpu.amd_smi import AmdSmi
-from tests.support.gpu.fake_amdsmi import MI300X, FakeAmdSmi, amd_door, sampled_by_amd
+from tests.support.gpu.fake_amdsmi import MI300X, FakeAmdSmi, open_fake_amd, sampled_by_amd
 from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.conftest import Run
 from tests.workbench.pages.test_pages import texts, visit
@@ -33,7 +33,7 @@ def rocm(monkeypatch: pytest.MonkeyPatch) -> None:
         "2.13.0+rocm7.0", "ROCm 7.0.2", "2.22.3", ("gfx90a",), (TorchGpu("AMD Instinct MI250X"),) * 4
     )
     monkeypatch.setattr("torch.version.hip", "7.0.2")
-    monkeypatch.setattr("profilers.gpu.amd_smi.AmdSmi", lambda: amd_door()[0])
+    monkeypatch.setattr("profilers.gpu.amd_smi.AmdSmi", lambda: open_fake_amd()[0])
     monkeypatch.setattr(torch_gpus, "ask", lambda: told)
 
 

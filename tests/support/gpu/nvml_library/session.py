@@ -18,12 +18,11 @@ from tests.support.gpu.nvml_library.scenario import Scenario
 
 
 class Session:
-    """``with Session(scenario) as ask: ask("door.sample(0).power_watts")``; errors come back as RuntimeError.
+    """``with Session(scenario) as ask: ask("library.sample(0).power_watts")``; errors come back as RuntimeError.
 
-    Names: ``pynvml``; ``door``, a ``profilers.gpu.nvml.Nvml`` at 5 s unix time; ``sample(gpu)``, what that door says
-    of a GPU, without None; ``wait(seconds)``, which moves the door's clock and not the driver's; ``visible()``, the
-    GPUs that ranks may use; ``record()``, after which the answers are recorded, and ``save(path)``, which
-    writes it.
+    Names: ``pynvml``; ``library``, a ``profilers.gpu.nvml.Nvml`` at 5 s unix time; ``sample(gpu)``, what it says of a
+    GPU, without None; ``wait(seconds)``, which moves its clock and not the driver's; ``visible()``, the GPUs that ranks
+    may use; ``record()``, after which the answers are recorded, and ``save(path)``, which writes them.
     """
 
     def __init__(self, scenario: Scenario, **variables: str) -> None:
@@ -70,22 +69,22 @@ def main() -> None:
         now[0] += seconds
 
     def sample(gpu: int) -> dict[str, Any]:
-        told = dataclasses.asdict(names["door"].sample(gpu))
+        told = dataclasses.asdict(names["library"].sample(gpu))
         return {name: value for name, value in told.items() if value is not None}
 
     def visible() -> list[int | None]:
         from engine.run.devices import selection
 
-        return selection.visible(names["door"])
+        return selection.visible(names["library"])
 
     def record() -> None:
         from profilers.gpu.nvml_call_recorder import NvmlCallRecorder
 
         recorder = NvmlCallRecorder(pynvml)
-        names["door"] = Nvml(recorder, lambda: 5.0, lambda: now[0])
+        names["library"] = Nvml(recorder, lambda: 5.0, lambda: now[0])
         names["save"] = lambda path: recorder.save(Path(path), "")
 
-    names: dict[str, Any] = {"pynvml": pynvml, "door": Nvml(None, lambda: 5.0, lambda: now[0])}
+    names: dict[str, Any] = {"pynvml": pynvml, "library": Nvml(None, lambda: 5.0, lambda: now[0])}
     names |= {function.__name__: function for function in (wait, sample, visible, record)}
     for line in sys.stdin:
         try:
