@@ -8,7 +8,7 @@ promises a gain of 1 %.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
 from random import Random
 from typing import Any, NamedTuple
@@ -210,17 +210,11 @@ def _proposals(state: StudyState) -> int:
 
 
 def _take(belief: Belief, rows: list[int]) -> Belief:
+    """Some of its rows."""
     chosen = np.array(rows, np.intp)
-    names = (
-        "features",
-        "slow_features",
-        "log_seconds",
-        "spread",
-        "slower",
-        "slow_chance",
-        "risk",
-        "faults",
-        "fills",
-    )
-    columns: dict[str, Array] = {name: getattr(belief, name)[chosen] for name in names}
-    return replace(belief, **columns, refused=tuple(belief.refused[row] for row in rows))
+    columns = {field.name: getattr(belief, field.name) for field in fields(belief)}
+    taken: dict[str, Any] = {
+        name: column[chosen] if isinstance(column, np.ndarray) else tuple(column[row] for row in rows)
+        for name, column in columns.items()
+    }
+    return replace(belief, **taken)
