@@ -18,6 +18,7 @@ from engine.config.errors import InputError
 from engine.config.formulas.batch_ramp import BATCH, grows
 from engine.config.formulas.expert_rows import is_bucketed
 from engine.config.formulas.network import shape_of
+from engine.config.knobs.catalogue import KNOBS
 from engine.config.layout import SEQUENCE, Layout, accumulation, layout_of, round_steps
 from engine.config.presets import WorkloadFacts, is_decoder
 from engine.config.run_config import RunConfig
@@ -327,14 +328,10 @@ def summary_of(
     return replace(summary, pipeline=_with_registers(row, records))
 
 
-#: A share of 1 leaves nothing out; no two of them are lower.
-_SHARES = ("memory.sample_tokens", "train.slice_keep")
-
-
 def _partial_products(config: RunConfig) -> PartialProductsRow | None:
-    """None where products are whole."""
-    flat = config.flat()
-    key = next((one for one in _SHARES if flat[one] < 1), None)
+    """None where products are whole. No two shares of them are below 1."""
+    shares = {key: config.value_of(key) for key, knob in KNOBS.items() if knob.product_share}
+    key = next((key for key, share in shares.items() if share < 1), None)
     if key is None or config.trainer or not is_decoder(config.model):
         return None
     parts = parts_of(config, plan_of(config))
@@ -344,7 +341,7 @@ def _partial_products(config: RunConfig) -> PartialProductsRow | None:
         for one in (config.with_values({key: 1.0}), config)
     )  # fmt: skip
     place = whole.index(max(whole))
-    return PartialProductsRow(key, flat[key], kept[place], whole[place])
+    return PartialProductsRow(key, shares[key], kept[place], whole[place])
 
 
 def _with_registers(row: PipelineRow, records: RunRecords) -> PipelineRow:

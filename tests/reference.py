@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import re
 import sys
 import typing
@@ -20,8 +19,6 @@ import typer.main
 from pydantic import BaseModel
 
 from engine.config.environment import VARIABLES, Environment
-from engine.config.knobs.catalogue import KNOBS
-from engine.config.knobs.facts import TURNS
 from engine.config.methods.compression_methods import METHODS
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import PRESETS
@@ -32,6 +29,8 @@ from engine.schedules.registry import SCHEDULES
 from profilers.model import run_summary
 from profilers.records import schema
 from profilers.records.operations import OPERATIONS
+from tests.support.knob_tables import knob_tables
+from tests.support.markdown import spelled, table
 from tuning.analysis.recommendation import TIE_RULES
 from tuning.spec.objectives import KNOWN as OBJECTIVES
 from tuning.spec.sampler_choice import SAMPLERS
@@ -49,13 +48,6 @@ FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 PARTIAL = "partial"
 PICTURES = FOLDER.parent / "images" / "schedules"
 WRITTEN = "<!-- Written by `python -m tests.reference`; not by hand. -->"
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table; cells may hold any text of one line."""
-    cells = [list(head), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
-    lines = ["| " + " | ".join(row) + " |" for row in cells]
-    return "\n".join([lines[0], "| " + " | ".join("---" for _ in cells[0]) + " |", *lines[1:]])
 
 
 def sentence(text: str | None) -> str:
@@ -119,13 +111,6 @@ def fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, st
         shown = "required" if field.is_required() else f"`{spelled(default)}`"
         facts = shape["properties"][name]
         yield f"`{prefix}{name}`", values(facts, choices(section, name), shape.get("$defs", {})), shown
-
-
-def spelled(value: object) -> str:
-    """A default as YAML has it."""
-    if isinstance(value, BaseModel):
-        return ", ".join(f"{name}: {spelled(part)}" for name, part in value)
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -212,11 +197,6 @@ def study_file() -> str:
 
 def names() -> str:
     """Registries: every name that users write or read."""
-    knobs = [
-        (f"`{key}`", knob.title, ", ".join(knob.changes), knob.trade, TURNS.get(knob.live, ""))
-        for key, knob in KNOBS.items()
-        if knob.title
-    ]
     return page(
         "Names",
         [
@@ -263,9 +243,7 @@ def names() -> str:
                     for name, kind in SCHEDULES.items()
                 ),
             ),
-            "## Knobs",
-            "Keys with a name on the form. *live*: what a turn while a run goes costs; empty where its start decides.",
-            table(("key", "name", "may change", "trade", "live"), knobs),
+            *knob_tables(),
             "## Endings",
             table(
                 ("ending", "what a study takes it for", "what to change"),

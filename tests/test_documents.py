@@ -15,7 +15,7 @@ UNTYPED = {
             "engine.config.knobs.catalogue.arithmetic",
             "engine.config.knobs.catalogue.exact_changes",
             "engine.config.knobs.catalogue.lossy",
-            "engine.config.knobs.catalogue.plain_values",
+            "engine.config.knobs.catalogue.baseline_values",
             "engine.config.run_config.flatten",
             "engine.config.validation.live_changes.change_config",
             "tuning.space.knobs.parse_space",

@@ -21,31 +21,16 @@ from engine.config.compression import keeps_errors
 from engine.config.errors import InputError, several
 from engine.config.formulas.batch_ramp import batch_of, grows
 from engine.config.formulas.learning import OPTIMIZERS
+from engine.config.knobs.catalogue import decides_numbers
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import Model
 
 _FIELD = "train.resume"
-#: Sections of the configuration that decide the numbers of a step; what differs is noted when a run resumes.
-_TELLING = (
-    "data.", "batch.", "train.", "compression.", "outer.", "precision", "schedule.skip_", "overlap.delay",
-    "memory.sample_tokens", "memory.parameters", "model.balance_weight", "model.capacity_factor",
-)  # fmt: skip
 #: Keys that have to be as they were where a run continues one that was saved within a round of an outer loop.
 _SAME_WITHIN_A_ROUND = (
     *(f"outer.{name}" for name in ("method", "replicas", "variant", "gap", "fragments")),
     *(f"parallel.{name}" for name in ("dp", "tp", "pp", "cp", "ep", "zero_stage", "shard_ranks")),
-)
-#: Of these sections what says how long a run is, or decides no number.
-_LEFT_OUT = (
-    "data.ahead",
-    "train.timeout_seconds",
-    "train.step_timeout_seconds",
-    "train.steps",
-    "train.warmup",
-    "train.resume",
-    "train.validation_batches",
-    "train.validate_every",
 )
 
 
@@ -154,7 +139,7 @@ def identity(model: Model) -> dict[str, Any]:
 def changes(config: RunConfig, point: ResumePoint) -> dict[str, list[Any]]:
     """Dotted keys that decide a step's numbers -> [value then, value now], where they differ."""
     then, now = point.manifest.config, config.flat()
-    keys = [key for key in now if key.startswith(_TELLING) and key not in _LEFT_OUT]
+    keys = [key for key in now if decides_numbers(key)]
     return {key: [then.get(key), now[key]] for key in keys if then.get(key) != now[key]}
 
 

@@ -5,7 +5,7 @@ as variables of a process, and where they cannot act. Pure but for ``take``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -28,32 +28,43 @@ Level = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
 Where = Literal["anywhere", "nccl", "gpu"]
 #: When it is read: once a process needs it, so a rank can set it after the fork; or as a program starts.
 Read = Literal["first use", "start"]
+#: The part of a run that a variable turns while the run goes: its operators have as many threads from then on.
+THREADS = "threads"
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
     """What is known of a setting. ``since`` is a library's version, "any" where its documentation names none that is
     younger than what this package needs; ``part`` is its key within ``name``, where a variable holds several settings.
-    ``offered`` are the values that a search is offered beside "as the machine has it": what can corrupt data or needs
-    rare hardware is left to whoever types it in.
+    ``offered`` are the values that a search is offered beside "as the machine has it", or a function of the cores that
+    a rank has: what can corrupt data or needs rare hardware is left to whoever types it in. ``live`` is the part of a
+    run that it turns while the run goes; one without says why it acts from the run's start alone, ``at_start``.
     """
 
     does: str
     since: str
     source: str
-    offered: tuple[Any, ...] = ()
+    offered: tuple[Any, ...] | Callable[[int], tuple[Any, ...]] = ()
     acts: Where = "anywhere"
     read: Read = "first use"
     name: str | None = None
     part: str | None = None
+    live: str = ""
+    at_start: str = ""
+
+    def offered_on(self, cores: int) -> tuple[Any, ...]:
+        """The values that a search is offered on ranks with so many cores each."""
+        return self.offered if isinstance(self.offered, tuple) else self.offered(cores)
 
 
 def _nccl(does: str, since: str, offered: tuple[Any, ...] = ()) -> Variable:
-    return Variable(does, since if since == "any" else f"NCCL {since}", _NCCL, offered, "nccl")
+    why = "NCCL reads it once, as its first communicator is made; it would take new processes"
+    return Variable(does, since if since == "any" else f"NCCL {since}", _NCCL, offered, "nccl", at_start=why)
 
 
 def _torch_nccl(does: str, since: str, offered: tuple[Any, ...] = ()) -> Variable:
-    return Variable(does, f"torch {since}", _TORCH_NCCL, offered, "nccl")
+    why = "torch reads it as process groups are made; it would take new groups"
+    return Variable(does, f"torch {since}", _TORCH_NCCL, offered, "nccl", at_start=why)
 
 
 def _allocator(does: str, since: str, part: str, offered: tuple[Any, ...] = ()) -> Variable:
@@ -65,11 +76,19 @@ def _allocator(does: str, since: str, part: str, offered: tuple[Any, ...] = ()) 
         "gpu",
         name="PYTORCH_ALLOC_CONF",
         part=part,
+        at_start="what the GPU allocator holds was cut by the old setting; it would take giving all of it back",
     )
 
 
 def _malloc(does: str, since: str, offered: tuple[Any, ...] = ()) -> Variable:
-    return Variable(does, since if since == "any" else f"glibc {since}", _GLIBC, offered, read="start")
+    why = "the C library reads it as a process begins; it would take new processes"
+    source = since if since == "any" else f"glibc {since}"
+    return Variable(does, source, _GLIBC, offered, read="start", at_start=why)
+
+
+def _thread_counts(cores: int) -> tuple[int, ...]:
+    """Powers of two up to what a rank has of the cores, and 2 at least."""
+    return tuple(2**power for power in range(max(2, cores).bit_length()))
 
 
 class Environment(Section):
@@ -81,7 +100,13 @@ class Environment(Section):
 
     OMP_NUM_THREADS: Annotated[
         Annotated[int, Field(ge=1, le=1024)] | None,
-        Variable("threads of a rank's operators; without it the cores are dealt to ranks", "any", _OPENMP),
+        Variable(
+            "threads of a rank's operators; without it the cores are dealt to ranks",
+            "any",
+            _OPENMP,
+            _thread_counts,
+            live=THREADS,
+        ),
     ] = None
     MALLOC_ARENA_MAX: Annotated[
         Annotated[int, Field(ge=1, le=64)] | None,
@@ -186,7 +211,12 @@ class Environment(Section):
     CUDA_DEVICE_MAX_CONNECTIONS: Annotated[
         Annotated[int, Field(ge=1, le=32)] | None,
         Variable(
-            "queues from the host to a GPU; with 1 kernels start in order", "CUDA 5.0", _CUDA, (1, 32), "gpu"
+            "queues from the host to a GPU; with 1 kernels start in order",
+            "CUDA 5.0",
+            _CUDA,
+            (1, 32),
+            "gpu",
+            at_start="the driver reads it as a process first uses its GPU; it would take new processes",
         ),
     ] = None
     allocator_max_split_size_mb: Annotated[

@@ -31,6 +31,13 @@ def several(number: int, things: str) -> str:
     return f"{number:,} {things[:-1] if number == 1 else things}"
 
 
+def written(value: object) -> str:
+    """A value as a file or the command line has it: true, 0.5, none."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 _KINDS = {
     "int": "a whole number",
     "float": "a number",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 from pydantic.fields import FieldInfo
@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from engine.config.environment import Environment
 from engine.config.errors import InputError, remedy_of
 from engine.config.sections import (
+    Automatic,
     Batch,
     Checkpoint,
     Compression,
@@ -33,14 +34,10 @@ from engine.config.sections import (
     Train,
 )
 
-#: Values that are dictionaries of their own, not sections.
-MAPPINGS = ("compression.layers", "model.options")
 #: Values of a trainer that is not this project's, by the names that it gives them.
 TrainerValues = dict[
     Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], bool | int | float | str
 ]
-#: Lists that a study can find by itself.
-FOUND_BY_STUDIES = ("parallel.placement", "parallel.tp_replicated", "schedule.stage_layers")
 #: Of so many keys all are named where one is unknown.
 _MOST_LISTED = 30
 #: How pydantic's kinds of errors end that are about a value's type.
@@ -99,6 +96,11 @@ class RunConfig(Section):
         """Dotted keys to values, as ``--set`` takes them."""
         return flatten(self.model_dump(mode="json"))
 
+    def value_of(self, key: str) -> Any:
+        """The value under a dotted key; quicker than all of them."""
+        section, _, name = key.rpartition(".")
+        return getattr(getattr(self, section) if section else self, name)
+
     def dumps(self) -> str:
         """The exact configuration as indented JSON; of environment variables those that are set."""
         tree = self.model_dump(mode="json")
@@ -110,6 +112,24 @@ class RunConfig(Section):
         if self.tokens_told:
             del tree["tokens_told"]
         return json.dumps(tree, indent=2) + "\n"
+
+
+def _keys_of(holds: Callable[[FieldInfo], bool]) -> tuple[str, ...]:
+    """Dotted keys of the fields of sections for which something holds."""
+    sections = {name: field.annotation for name, field in RunConfig.model_fields.items()}
+    return tuple(
+        f"{section}.{name}"
+        for section, kind in sections.items()
+        if isinstance(kind, type) and issubclass(kind, Section)
+        for name, field in kind.model_fields.items()
+        if holds(field)
+    )
+
+
+#: Lists that a study can work out: ``auto`` stands for them in its space.
+AUTOMATIC = _keys_of(lambda field: any(isinstance(one, Automatic) for one in field.metadata))
+#: Values that are dictionaries of their own, not sections.
+_MAPPINGS = _keys_of(lambda field: get_origin(field.annotation) is dict)
 
 
 def tokens_per_step_of(tree: Mapping[str, Any], batch: int | None = None) -> int | None:
@@ -157,7 +177,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested dictionaries to dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        is_section = isinstance(value, dict) and prefix + key not in MAPPINGS
+        is_section = isinstance(value, dict) and prefix + key not in _MAPPINGS
         flat |= flatten(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": value}
     return flat
 
@@ -195,7 +215,7 @@ def _remedy(problem: ErrorDetails, path: list[str], root: type[BaseModel]) -> st
     remedy, keys = remedy_of(problem), _fields_at(root, path)
     if keys and problem["type"].startswith(("model", "dict")):
         return f"{remedy}: {_list_keys('', keys)}"
-    if problem["input"] == "auto" and ".".join(path[-2:]) in FOUND_BY_STUDIES:
+    if problem["input"] == "auto" and ".".join(path[-2:]) in AUTOMATIC:
         return f"{remedy}; auto is a value in a study's space: {'.'.join(path[-2:])}: [null, auto]"
     field = _field_at(root, path)
     usual = field.get_default() if field and not field.is_required() else None

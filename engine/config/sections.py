@@ -38,6 +38,11 @@ class OneOf:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class Automatic:
+    """Of a field that has a list or nothing: a study can work that list out by itself."""
+
+
 Count = Annotated[int, Field(ge=1)]
 #: Matrices of the decoder that tp splits: those of a block are four groups.
 TensorPart = Literal["embedding", "query_key_value", "attention_output", "gate_up", "down", "head"]
@@ -156,12 +161,12 @@ class Parallel(Section):
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     shard_ranks: Count | None = None
     tp_regather: bool = False
-    tp_replicated: Annotated[list[TensorPart], Field(min_length=1)] | None = None
+    tp_replicated: Annotated[Annotated[list[TensorPart], Field(min_length=1)] | None, Automatic()] = None
     reduce_every_micro_batch: bool = False
     embedding: Literal["replicated", "columns"] = "replicated"
     task_ranks: Literal["even", "proportional"] = "proportional"
     sequence_groups: Literal[1, 2, 4, 8, "planned"] = 1
-    placement: list[Annotated[int, Field(ge=0)]] | None = None
+    placement: Annotated[list[Annotated[int, Field(ge=0)]] | None, Automatic()] = None
     world_size: Count | None = None
 
 
@@ -192,7 +197,7 @@ class Schedule(Section):
 
     kind: Annotated[str, OneOf(lambda: SCHEDULES)] = "1f1b"
     chunks: Count = 1
-    stage_layers: list[Annotated[int, Field(ge=1)]] | None = None
+    stage_layers: Annotated[list[Annotated[int, Field(ge=1)]] | None, Automatic()] = None
     skip_share: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     skip_order: Literal["planned", "unplanned"] = "planned"
     registers: Annotated[int, Field(ge=1)] | None = None

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from engine.comm.context import RankContext
+from engine.config.environment import THREADS
 from engine.config.formulas.batch_ramp import BATCH, batch_of
 from engine.config.knobs import facts
 from engine.config.run_config import RunConfig
@@ -224,5 +225,5 @@ PARTS: dict[str, Callable[[RankContext, PipelineExecutor, LocalOptimizer], None]
     facts.ROUNDS: _rounds,
     facts.PRODUCTS: _products,
     facts.UPDATES: _updates,
-    facts.THREADS: _threads,
+    THREADS: _threads,
 }

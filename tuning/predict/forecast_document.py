@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from engine.config import environment
+from engine.config.errors import written
 from engine.config.formulas.learning import OPTIMIZERS
+from engine.config.knobs.catalogue import KNOBS, default_of
 from engine.config.layout import layout_of
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
@@ -175,97 +177,32 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     """A line for each setting whose time is not modelled; ``lab_known``: its links are those of the lab."""
     workload = config.model.workload
     said = {f"model.workload={workload}: formulas know the decoder alone": not is_decoder(config.model)}
-    said |= {**_parallel(config), **_overlap(config), **_memory(config)}
+    for key, knob in KNOBS.items():
+        if knob.not_predicted:
+            value = config.value_of(key)
+            named = key if isinstance(value, list) else f"{key}={written(value)}"
+            said[f"{named}: {knob.not_predicted}"] = value != default_of(key)
     variables = ", ".join(environment.settings_given(config.environment))
     said[f"environment: what {variables} changes is not modelled"] = bool(variables)
-    kind = config.schedule.kind
-    said[f"schedule.kind={kind}: what ZeRO 2 gathers less often is not counted"] = (
-        SCHEDULES[kind].chunk_by_chunk
-        and config.parallel.zero_stage == 2
-        and config.parallel.reduce_every_micro_batch
-    )
-    skip = config.schedule.skip_share
-    said[f"schedule.skip_share={skip:g}: seconds are those of all stages; --simulate plays the paths"] = (
-        skip > 0
-    )
-    registers = config.schedule.registers
-    said[
-        f"schedule.registers={registers}: seconds are those without a bound, and memory is without what waits between "
-        "stages; --simulate plays them"
-    ] = registers is not None and config.parallel.pp > 1
-    said["data.documents=masked: attention is taken to be over whole sequences"] = (
-        config.data.documents == "masked"
-    )
-    said[
-        "data.documents=whole: every rank is taken to have micro_batch x sequence_length tokens; groups are predicted "
-        "by the run itself, from what it measures at its start"
-    ] = config.data.documents == "whole"
-    said["train.optimizer=muon: its products are not counted, and its state as AdamW's"] = (
-        config.train.optimizer == "muon"
-    )
-    keep = config.train.slice_keep
-    said[f"train.slice_keep={keep:g}: seconds are those of whole matrices"] = keep < 1
-    adapt = config.train.adapt
-    said[f"train.adapt={adapt}: seconds are those of training everything; bytes and memory are its own"] = (
-        adapt != "none"
-    )
-    optimizer = config.train.optimizer
-    said[f"train.optimizer={optimizer}: its sums over ranks are not counted"] = OPTIMIZERS[
-        optimizer
-    ].whole_sums
-    said["compile=true: kernels are taken as blocks are written"] = config.compile
+    said |= _by_value(config)
     said[LAB_LEFT_OUT] = config.lab.wanted and not lab_known
     return [line for line, applies in said.items() if applies]
 
 
-def _parallel(config: RunConfig) -> dict[str, bool]:
-    parallel, outer, compression = config.parallel, config.outer, config.compression
+def _by_value(config: RunConfig) -> dict[str, bool]:
+    """What is left out of some of a setting's values alone."""
+    parallel, kind, optimizer = config.parallel, config.schedule.kind, config.train.optimizer
+    documents = config.data.documents
     return {
-        "experts: tokens sent to them, and their uneven number, are not modelled": config.model.experts
-        is not None,
         f"parallel.shard_ranks={parallel.shard_ranks}: slices are taken to be spread over all of dp": (
             parallel.shard_ranks is not None and parallel.shard_ranks != layout_of(config).data
         ),
-        "parallel.placement: seconds are those of ranks in order": parallel.placement is not None,
-        "parallel.embedding=columns: seconds are those of a whole embedding; --simulate plays its messages": (
-            parallel.embedding == "columns"
+        f"schedule.kind={kind}: what ZeRO 2 gathers less often is not counted": (
+            SCHEDULES[kind].chunk_by_chunk and parallel.zero_stage == 2 and parallel.reduce_every_micro_batch
         ),
-        "parallel.tp_regather=true: the second gathers are not counted": parallel.tp_regather,
-        f"outer.method={outer.method}: its own step and what replicas average at every step are not counted": (
-            outer.method != "none"
-        ),
-        f"compression.method={compression.method}: its own computation is not counted": compression.method
-        != "none",
-        "compression.weights: parameters are taken to be gathered as they are": compression.weights != "none",
-    }
-
-
-def _overlap(config: RunConfig) -> dict[str, bool]:
-    overlap = config.overlap
-    return {
-        "overlap.prefetch: what it hides is not modelled": overlap.prefetch > 0,
-        "overlap.fused_gathers: messages are taken to be of whole layers": not overlap.fused_gathers,
-        "overlap.tp_chunks: what tp hides is not modelled": overlap.tp_chunks > 1,
-        "overlap.gather_with_optimizer: the gather is taken to come after the update": overlap.gather_with_optimizer,
-        "overlap.delay: gradients are taken to be waited for": overlap.delay > 0,
-    }
-
-
-def _memory(config: RunConfig) -> dict[str, bool]:
-    memory = config.memory
-    return {
-        f"memory.offload={memory.offload}: copies to and from the host are not modelled": memory.offload
-        != "none",
-        "memory.block_actions: seconds are those of blocks that keep everything": memory.block_actions
-        is not None,
-        f"memory.budget_gib={memory.budget_gib}: the plan is made when the run starts; seconds are those of blocks "
-        "that keep everything": memory.budget_gib is not None,
-        f"memory.expert_slots={memory.expert_slots}: experts are taken to lie where they are used": (
-            memory.expert_slots is not None
-        ),
-        f"memory.sample_tokens={memory.sample_tokens:g}: seconds are those of whole weight gradients": (
-            memory.sample_tokens < 1
-        ),
-        "memory.recompute_layers: all layers are taken to be computed again": memory.recompute_layers
-        is not None,
+        "data.documents=masked: attention is taken to be over whole sequences": documents == "masked",
+        "data.documents=whole: every rank is taken to have micro_batch x sequence_length tokens; groups are predicted "
+        "by the run itself, from what it measures at its start": documents == "whole",
+        "train.optimizer=muon: its products are not counted, and its state as AdamW's": optimizer == "muon",
+        f"train.optimizer={optimizer}: its sums over ranks are not counted": OPTIMIZERS[optimizer].whole_sums,
     }

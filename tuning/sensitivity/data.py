@@ -46,7 +46,7 @@ def judged_trials(state: StudyState) -> list[tuple[Trial, bool]]:
 
 
 def knobs_at(space: Space, trial: Trial) -> Point:
-    """The turned knobs of a trial, also those at rest; what this version does not know is left out."""
+    """The turned knobs of a trial, also those that do not act; what this version does not know is left out."""
     point = space.base_values | space.canonical_point(trial.config)
     return {knob.key: point[knob.key] for knob in space.knobs}
 

@@ -130,7 +130,7 @@ def _reason(points: list[tuple[Point, float]]) -> str:
 
 
 def _clip_to_ranges(point: Point, space: Space) -> Point:
-    """A knob at rest may stand outside its range; then the nearer end stands for it."""
+    """A knob that does not act may stand outside its range; then the nearer end stands for it."""
     ends = {knob.key: (knob.low, knob.high) for knob in space.knobs if knob.is_range}
     return {
         key: min(max(value, ends[key][0]), ends[key][1]) if key in ends else value

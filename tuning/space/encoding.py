@@ -173,7 +173,7 @@ def _decode(knob: Knob, params: dict[str, Any]) -> Any:
 
 
 def _encode(knob: Knob, value: Any) -> Any:
-    """A knob at rest may stand outside its values; then the nearest one stands for it."""
+    """A knob that does not act may stand outside its values; then the nearest one stands for it."""
     if knob.is_range:
         low, high = knob.grid()[0], knob.grid()[-1]
         return min(max(value, low), high)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from math import prod
 from typing import Any
 
-from engine.config.knobs.catalogue import AUTOMATIC
 from engine.config.knobs.facts import AUTO
+from engine.config.run_config import AUTOMATIC
 from tuning.space.knobs import Knob
 from tuning.space.points import RANKS, Point
 from tuning.space.space import Space

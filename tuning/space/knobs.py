@@ -9,8 +9,8 @@ from typing import Any
 from engine.config.environment import SECTION, VARIABLES, ineffective_reason
 from engine.config.errors import InputError, several
 from engine.config.knobs.catalogue import KNOBS, facts_of
-from engine.config.knobs.facts import AUTO, GIVEN, UNSAID, Search
-from engine.config.run_config import RunConfig
+from engine.config.knobs.facts import AUTO, FROM_BASE, Search
+from engine.config.run_config import AUTOMATIC, RunConfig
 
 #: What a study can turn though a run's configuration has no such key: the number of ranks, and of micro-batches a step.
 STUDY_KEYS = ("ranks", "batch.accumulation")
@@ -102,9 +102,9 @@ def _parse_knob(key: str, value: Any, base: RunConfig) -> Knob:
 
 def _distinct(key: str, given: list[Any], choices: list[Any]) -> tuple[Any, ...]:
     """The choices; one that stands there twice is likelier a slip of another value than a wish."""
-    twice = next((choice for place, choice in enumerate(choices) if choice in choices[:place]), UNSAID)
-    if twice is not UNSAID:
-        raise InputError(f"space.{key}", given, f"{twice!r} is given twice; give each value once")
+    twice = [choice for place, choice in enumerate(choices) if choice in choices[:place]]
+    if twice:
+        raise InputError(f"space.{key}", given, f"{twice[0]!r} is given twice; give each value once")
     return tuple(choices)
 
 
@@ -156,13 +156,14 @@ def check_value(key: str, value: Any, base: RunConfig) -> Any:
     Raises:
         InputError: a run refuses it.
     """
-    if facts_of(key).automatic:
+    if key in AUTOMATIC:
         given = base.flat()[key]
         if value in (None, AUTO):
             return value
-        if given and value in (GIVEN, given):
-            return GIVEN
-        remedy = f"a study turns this between null and {AUTO}, and the list that the base has, as {GIVEN}; put it there"
+        if given and value in (FROM_BASE, given):
+            return FROM_BASE
+        of_base = f"the list that the base has, as {FROM_BASE}; put it there"
+        remedy = f"a study turns this between null and {AUTO}, and {of_base}"
         raise InputError(key, value, remedy)
     try:
         return base.with_values({key: value}).flat()[key]
@@ -193,19 +194,20 @@ def default_space(base: RunConfig, ranks: int, in_time: bool = False) -> dict[st
     """
     search = Search(base, ranks, in_time)
     found = offered_space(base, ranks, in_time)
-    return {key: values for key, values in found.items() if KNOBS[key].usual(search)}
+    return {key: values for key, values in found.items() if KNOBS[key].is_searched(search)}
 
 
 def offered_space(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, Any]:
     """Every knob with sensible values, also those that are not turned unless somebody asks for them."""
     search = Search(base, ranks, in_time)
-    values = {key: knob.offered(search) for key, knob in KNOBS.items()}
+    values = {key: knob.suggested(search) for key, knob in KNOBS.items()}
     return {key: found for key, found in values.items() if found is not None}
 
 
-def rare_values(base: RunConfig, ranks: int) -> dict[str, list[Any]]:
+def other_values(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, list[Any]]:
     """By knob, values that a form lists beside the offered ones, where there are some."""
-    found = {key: list(KNOBS[key].rare(Search(base, ranks))) for key in offered_space(base, ranks)}
+    search = Search(base, ranks, in_time)
+    found = {key: list(KNOBS[key].also_listed(search)) for key in offered_space(base, ranks, in_time)}
     return {key: values for key, values in found.items() if values}
 
 
@@ -215,16 +217,16 @@ def fixed_knob_reasons(base: RunConfig, ranks: int, in_time: bool = False) -> di
     found = {key: facts for key, facts in KNOBS.items() if facts.title and key not in turned}
     # Those of an outer loop act only beside its method, which is named.
     named = (key for key in found if not key.startswith("outer.") or key == "outer.method")
-    return {key: _why_left_alone(key, search) for key in named if ranks > 1 or KNOBS[key].offered(search)}
+    return {key: _why_not_searched(key, search) for key in named if ranks > 1 or KNOBS[key].suggested(search)}
 
 
-def _why_left_alone(key: str, search: Search) -> str:
+def _why_not_searched(key: str, search: Search) -> str:
     facts = KNOBS[key]
-    if facts.left_alone:
-        return facts.left_alone
+    if facts.why_not_searched:
+        return facts.why_not_searched
     if facts.alters_learning and not search.in_time:
         return "changes what is learned of a token; a study of the time to a loss turns it"
-    if facts.offered(search) is None:
+    if facts.suggested(search) is None:
         return "cannot act here"
     if "loss" in facts.changes:
         if key.startswith("compression."):
@@ -247,12 +249,10 @@ def space_note(ranks: int, given: bool) -> str:
 def offered_environment(kind: str, ranks: int, cores: int) -> dict[str, list[Any]]:
     """Variables that can act on ranks of a kind of device (``cpu``, ``cuda``), as a study's ``space`` has them.
 
-    None comes first: a variable as the machine has it. Threads go up to what each rank has of ``cores``, at least 2.
+    None comes first: a variable as the machine has it.
     """
-    most_threads = max(2, cores // ranks)
-    threads = tuple(2**power for power in range(most_threads.bit_length()))
     return {
-        f"{SECTION}.{name}": [None, *(threads if name == "OMP_NUM_THREADS" else known.offered)]
+        f"{SECTION}.{name}": [None, *known.offered_on(cores // ranks)]
         for name, known in VARIABLES.items()
         if ineffective_reason(name, kind, ranks) is None
     }

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.config.knobs.catalogue import facts_of
-from engine.config.knobs.facts import UNSAID
+from engine.config.knobs.catalogue import default_of, facts_of
 from tuning.space.points import (
     ACCUMULATION,
     NAMED_DEGREES,
@@ -93,5 +92,5 @@ def turned_keys(points: Points, point: Point) -> list[str]:
 def _plain(points: Points, key: str) -> object:
     if key in _AXES:
         return 1
-    plain: object = facts_of(key).plain
-    return points.base_values[key] if plain is UNSAID else plain
+    plain: object = default_of(key) if facts_of(key).neutral_default else points.base_values[key]
+    return plain

@@ -1,6 +1,6 @@
 """Points: flat dictionaries of every turned key, with ``parallel.dp`` derived from the ranks.
 
-A knob that has no effect at a point (a schedule without pipeline, say) stands at its resting value, and of names
+A knob that does not act at a point (a schedule without pipeline, say) has its inactive value, and of names
 for the same thing one is used: equal runs are equal points.
 
 Schedules that make ranks do the same under other names; measuring both would waste a trial. Pure.
@@ -16,9 +16,10 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, TypeVar
 
-from engine.config.knobs.catalogue import AUTOMATIC, acts, deciding_knobs, facts_of
-from engine.config.knobs.facts import AUTO, GIVEN, UNSAID, data_ranks
-from engine.config.run_config import RunConfig
+from engine.config.knobs.catalogue import acts, deciding_knobs, default_of, facts_of
+from engine.config.knobs.conditions import data_ranks
+from engine.config.knobs.facts import AUTO, FROM_BASE
+from engine.config.run_config import AUTOMATIC, RunConfig
 from engine.config.validation import live_changes
 from engine.config.validation.rules import problems
 from engine.schedules.actions import Action
@@ -143,10 +144,10 @@ class Points:
     @cached_property
     def base_values(self) -> Point:
         """Every value of the base under its dotted key; what a study alone turns as the base has it. What is turned
-        and has a list there is ``GIVEN``.
+        and has a list there is ``FROM_BASE``.
         """
         flat = self.base.flat()
-        flat |= {key: GIVEN for key in AUTOMATIC if key in self.by_key and flat[key]}
+        flat |= {key: FROM_BASE for key in AUTOMATIC if key in self.by_key and flat[key]}
         own = {RANKS: self.ranks, ACCUMULATION: max(1, flat["batch.global_batch"] // self._sequences(flat))}
         return flat | {key: value for key, value in own.items() if key in self.by_key}
 
@@ -207,7 +208,7 @@ class Points:
     def layout_part(self, values: Point) -> Point:
         """The layout's part of a point, from degrees; those that are not given stand as in the base."""
         degrees = {key: values.get(key, self.base_values[key]) for key in self.layout_keys}
-        return self.rest_inactive({"parallel.dp": self.data_parallel(values)} | degrees)
+        return self.reset_inactive({"parallel.dp": self.data_parallel(values)} | degrees)
 
     def point(self, values: Point) -> Point:
         """The canonical point of values; those that are not given stand as in the base, dp follows."""
@@ -215,27 +216,28 @@ class Points:
         return self.canonical_point(self.layout_part(values) | free)
 
     def canonical_point(self, point: Point) -> Point:
-        """A point with every silent knob at rest, and one name for what has two."""
-        rested = self.rest_inactive(point)
-        now = self.base_values | rested
+        """A point with every inactive knob reset, and one name for what has two."""
+        found = self.reset_inactive(point)
+        now = self.base_values | found
         width = self.by_key.get("parallel.shard_ranks")
         if width and width.contains(None) and now[width.key] == data_ranks(now):
-            rested[width.key] = None
+            found[width.key] = None
         micro_batches = self._micro_batches(now)
-        if ONLY_BETWEEN in rested and micro_batches == 1:
-            rested[ONLY_BETWEEN] = False
-        if "schedule.kind" in rested and now["parallel.pp"] > 1:
+        if ONLY_BETWEEN in found and micro_batches == 1:
+            found[ONLY_BETWEEN] = False
+        if "schedule.kind" in found and now["parallel.pp"] > 1:
             size = (now["parallel.pp"], now["schedule.chunks"], micro_batches, now["parallel.zero_stage"])
             kinds = self.choices("schedule.kind")
-            rested["schedule.kind"] = best_known(now["schedule.kind"], kinds, *size)
-        return rested | self._left_alone(rested)
+            found["schedule.kind"] = best_known(now["schedule.kind"], kinds, *size)
+        return found | self._left_alone(found)
 
     def _left_alone(self, point: Point) -> Point:
         """What stands at ``auto`` where that comes to another value of the knob: equal runs are equal points."""
         asked = [key for key in self.automatic(point) if len(self.by_key[key].choices) > 1]
         found = self.resolve(self._quick_config(point), asked) if asked else {}
         named = {
-            key: GIVEN if value and value == self.base.flat()[key] else value for key, value in found.items()
+            key: FROM_BASE if value and value == self.base.flat()[key] else value
+            for key, value in found.items()
         }
         return {key: value for key, value in named.items() if self.by_key[key].contains(value)}
 
@@ -245,23 +247,23 @@ class Points:
             return int(now[ACCUMULATION])
         return int(now["batch.global_batch"] // (now["parallel.dp"] * now["batch.micro_batch"]))
 
-    def rest_inactive(self, point: Point) -> Point:
-        """A point with every knob that does not act at rest."""
-        resting, now = dict(point), self.base_values | point
+    def reset_inactive(self, point: Point) -> Point:
+        """A point with every knob that does not act at its inactive value."""
+        reset, now = dict(point), self.base_values | point
         for key in (*self.deciding, *point):
-            if key in resting and key in self.by_key and not acts(key, now):
-                now[key] = resting[key] = self.rest(key, now)
-        return resting
+            if key in reset and key in self.by_key and not acts(key, now):
+                now[key] = reset[key] = self.inactive_value(key, now)
+        return reset
 
-    def rest(self, key: str, now: Point) -> Any:
-        """Where a knob stands that does not act."""
+    def inactive_value(self, key: str, now: Point) -> Any:
+        """The value of a knob that does not act."""
         facts = facts_of(key)
-        if facts.at_rest is not UNSAID:
-            return facts.at_rest
+        if facts.resets:
+            return default_of(key)
         if key == "schedule.chunks":
             legal = SCHEDULES[now["schedule.kind"]].chunks
             return min(max(self.base_values[key], legal[0]), legal[-1])
-        plain = None if facts.plain is UNSAID else facts.plain
+        plain = default_of(key) if facts.neutral_default else None
         return plain if plain in self.by_key[key].grid() else self.base_values[key]
 
     def is_active(self, key: str, point: Point) -> bool:
@@ -290,7 +292,7 @@ class Points:
 
     def automatic_keys(self, point: Point) -> list[str]:
         """The keys that stand at ``auto``, or as the base has them, for a list each."""
-        return [key for key in AUTOMATIC if point.get(key) in (AUTO, GIVEN)]
+        return [key for key in AUTOMATIC if point.get(key) in (AUTO, FROM_BASE)]
 
     def _value_of(self, point: Point, key: str) -> Any:
         return point.get(key, self.base_values[key])

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from engine.config.errors import InputError, several
-from engine.config.knobs.catalogue import acts, facts_of, plain_values
+from engine.config.knobs.catalogue import acts, baseline_values, facts_of
 from tuning.space.knobs import STUDY_KEYS, Knob
 from tuning.space.labels import label
 from tuning.space.points import RANKS, WORLD_DEGREES, Point, Points, point_key
@@ -57,7 +57,7 @@ def _others(points: Points, case: Point) -> dict[str, tuple[Any, ...]]:
 def _values(points: Points, case: Point, key: str) -> tuple[Any, ...]:
     """Values of a knob; one that does not act has one."""
     now = points.base_values | case
-    return points.by_key[key].grid() if acts(key, now) else (points.rest(key, now),)
+    return points.by_key[key].grid() if acts(key, now) else (points.inactive_value(key, now),)
 
 
 ALONE: Point = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.ep": 1}
@@ -94,7 +94,7 @@ def _base(points: Points) -> Point:
 def _plain(points: Points, degrees: Point, micro_batch: int) -> Point:
     """May stand outside the space: the yardstick does not depend on what is searched."""
     layout = {key: degrees.get(key, points.base_values[key]) for key in points.layout_keys}
-    changed = (plain_values() if points.ranks > 1 else {}) | {"batch.micro_batch": micro_batch}
+    changed = (baseline_values() if points.ranks > 1 else {}) | {"batch.micro_batch": micro_batch}
     return {
         **{"parallel.dp": points.data_parallel(layout)},
         **layout,

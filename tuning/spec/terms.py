@@ -13,7 +13,7 @@ from pydantic import Field
 from engine.config import environment
 from engine.config.environment import SECTION
 from engine.config.errors import InputError
-from engine.config.knobs.facts import may_use_gpus
+from engine.config.knobs.conditions import may_use_gpus
 from engine.config.layout import group_document_tokens
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section

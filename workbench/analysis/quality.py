@@ -9,17 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from engine.config.knobs.catalogue import arithmetic, exact_changes, lossy
+from engine.config.knobs.catalogue import arithmetic, decides_learning, exact_changes, lossy
 from engine.config.run_config import RunConfig, flatten
 from engine.run import run_folder
 from workbench.home import runs
 from workbench.home.runs import RunView
 
 Row = Mapping[str, Any]
-#: What decides which text a run sees, and what it does with it: a baseline that differs here compares nothing.
-_SAME = ("model.", "data.", "batch.global_batch", "precision", "train.")
-_MAY_DIFFER = ("train.warmup", "train.resume", "train.validate_every", "train.steps", "train.validation_batches",
-               "train.timeout_seconds", "train.step_timeout_seconds")  # fmt: skip
 
 
 def report(home: Path, view: RunView, chosen: RunView | None = None) -> dict[str, Any]:
@@ -86,7 +82,7 @@ def check(name: str, values: Mapping[str, Any], baseline: Mapping[str, Any]) -> 
     if found := lossy(baseline):
         raise InputError("--baseline", name, f"is not exact: {_settings_text(found)}")
     for key, value in values.items():
-        if key.startswith(_SAME) and key not in _MAY_DIFFER and baseline.get(key) != value:
+        if decides_learning(key) and baseline.get(key) != value:
             remedy = (
                 f"has {key}={baseline.get(key)} where the run has {value}; give one that saw the same text"
             )

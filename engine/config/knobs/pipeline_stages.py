@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.config.knobs import facts as rules
-from engine.config.knobs.facts import AUTO, SCHEDULE, KnobFacts, Search
+from engine.config.knobs import conditions, suggestions
+from engine.config.knobs.facts import AUTO, SCHEDULE, Context, KnobFacts, Search
 from engine.schedules.registry import SCHEDULES
 
 
@@ -19,34 +19,42 @@ PIPELINE_STAGES: dict[str, KnobFacts] = {
         "schedule",
         "schedule",
         named_anyway=True,
-        acts=rules.pipelines,
-        offered=lambda search: (
+        acts=conditions.pipelines,
+        searched_by_default=True,
+        suggested=lambda search: (
             [name for name, kind in SCHEDULES.items() if kind.offered] if search.ranks > 1 else None
         ),
-        rare=rules.not_offered(SCHEDULES),
+        also_listed=suggestions.other_names_of(SCHEDULES),
         live=SCHEDULE,
         decides=5,
         changes=("speed", "memory"),
         trade="how long pipeline ranks wait, and how many activations they keep",
+        in_budget_plan=True,
     ),
     "schedule.chunks": KnobFacts(
         "Stages per rank",
         "stages per rank",
-        acts=lambda now: rules.pipelines(now) and len(SCHEDULES[now["schedule.kind"]].chunks) > 1,
-        offered=_stages_per_rank,
+        acts=lambda now: conditions.pipelines(now) and len(SCHEDULES[now["schedule.kind"]].chunks) > 1,
+        searched_by_default=True,
+        suggested=_stages_per_rank,
         at_start="layers would change ranks; it would take moving weights and state",
         changes=("speed", "memory"),
         trade="more, smaller stages: shorter waits, more messages and activations",
+        refused={
+            Context.OWN_STEP: "has one stage on each rank",
+            Context.FROZEN_MODEL: "a frozen model stays in one stage",
+            Context.WHOLE_DOCUMENTS: "goes without whole documents, which are one stage's",
+            Context.ACTIVATION_BUDGET: "is planned for one stage a rank",
+        },
     ),
     "schedule.stage_layers": KnobFacts(
         "Layers of each stage",
         "stage layers",
         unset="even",
-        automatic=True,
-        acts=lambda now: rules.pipelines(now) and now["schedule.chunks"] == 1,
-        at_rest=None,
-        plain=None,
-        offered=rules.offer_decoder(rules.offer_several_ranks(None, AUTO)),
+        acts=lambda now: conditions.pipelines(now) and now["schedule.chunks"] == 1,
+        neutral_default=True,
+        searched_by_default=True,
+        suggested=suggestions.of_the_decoder(suggestions.on_several_ranks(None, AUTO)),
         at_start="layers would change ranks; it would take moving weights and state",
         changes=("speed", "memory"),
         trade="fewer layers beside the head: stages take equally long, the first ones hold more",
@@ -54,40 +62,44 @@ PIPELINE_STAGES: dict[str, KnobFacts] = {
     "schedule.skip_share": KnobFacts(
         "Share of stages skipped",
         "skipped stages",
-        acts=rules.may_skip,
-        at_rest=0.0,
-        plain=0.0,
-        exact=0.0,
-        offered=rules.offer_decoder(rules.offer_several_ranks(0.0, 0.125, 0.25)),
-        usual=rules.never,
+        acts=conditions.may_skip,
+        neutral_default=True,
+        suggested=suggestions.of_the_decoder(suggestions.on_several_ranks(0.0, 0.125, 0.25)),
         live=SCHEDULE,
         decides=8,
         changes=("speed", "memory", "loss"),
         trade="each micro-batch leaves out stages: less is computed, and each layer learns from fewer tokens",
+        in_budget_plan=True,
+        not_predicted="seconds are those of all stages; --simulate plays the paths",
+        refused={
+            Context.OTHER_MODEL: "only the decoder's blocks can be left out",
+        },
     ),
     "schedule.skip_order": KnobFacts(
         "Order of skipping",
         "order of skipping",
-        acts=lambda now: rules.may_skip(now) and now["schedule.skip_share"] > 0,
-        at_rest="planned",
-        plain="planned",
-        offered=rules.offer_decoder(rules.offer_several_ranks("planned", "unplanned")),
-        usual=rules.never,
+        acts=lambda now: conditions.may_skip(now) and now["schedule.skip_share"] > 0,
+        neutral_default=True,
+        suggested=suggestions.of_the_decoder(suggestions.on_several_ranks("planned", "unplanned")),
         live=SCHEDULE,
         changes=("speed", "memory"),
         trade="planned: micro-batches do not collide; unplanned: they wait for each other",
+        alters_numbers=True,
+        in_budget_plan=True,
     ),
     "schedule.registers": KnobFacts(
         "Registers between stages",
         "registers",
         unset="no bound",
-        acts=rules.pipelines,
-        at_rest=None,
-        plain=None,
-        offered=rules.offer_decoder(rules.offer_several_ranks(None, 1, 2, 4)),
-        usual=rules.never,
+        acts=conditions.pipelines,
+        neutral_default=True,
+        suggested=suggestions.of_the_decoder(suggestions.on_several_ranks(None, 1, 2, 4)),
         live=SCHEDULE,
         changes=("speed", "memory"),
         trade="so many messages wait between two stages: with fewer less memory is held, and a fast stage waits",
+        not_predicted="seconds and memory are those without a bound, and without what waits; --simulate plays them",
+        refused={
+            Context.SKIPPED_STAGES: "micro-batches that skip stages have none",
+        },
     ),
 }

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from engine.config.errors import LayoutError, several
 from engine.config.formulas.expert_rows import format_share, is_bucketed
 from engine.config.formulas.network import DATA, INSIDE
+from engine.config.knobs.facts import Context
 from engine.config.layout import layout_of
 from engine.config.methods.compression_methods import METHODS, RANK, one_way, planned_methods
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, is_decoder, resolve
 from engine.config.run_config import RunConfig
+from engine.config.validation.refusals import refused_settings
 
 
 def compression_problems(config: RunConfig) -> Iterator[LayoutError]:
@@ -115,14 +117,9 @@ def overlap_problems(config: RunConfig) -> Iterator[LayoutError]:
     if config.outer.method == "none":
         return
     # An outer loop takes weights and gives new ones between steps: nothing may be under way then.
-    for name, value, rest in (
-        ("delay", overlap.delay, 0),
-        ("gather_with_optimizer", overlap.gather_with_optimizer, False),
-    ):
-        if value:
-            yield LayoutError(
-                f"overlap.{name}", value, f"not beside outer.method {config.outer.method}; set it to {rest}"
-            )
+    for one in refused_settings(config, Context.OUTER_LOOP):
+        why = one.why or f"not beside outer.method {config.outer.method}"
+        yield LayoutError(one.key, one.value, f"{why}; {one.remedy}")
 
 
 def _gather_rules(config: RunConfig) -> Iterator[LayoutError]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.config.errors import InputError, LayoutError
-from engine.config.knobs.catalogue import live_part, live_parts, why_at_start
+from engine.config.knobs.catalogue import facts_of, live_part, live_parts, why_at_start
 from engine.config.knobs.facts import TRAINER
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
@@ -61,7 +61,7 @@ def live_keys(config: RunConfig) -> list[str]:
 def value_of(config: RunConfig, key: str) -> Any:
     """The value of a live key."""
     section, name = key.split(".")
-    return config.trainer[name] if section == TRAINER else getattr(getattr(config, section), name)
+    return config.trainer[name] if section == TRAINER else config.value_of(key)
 
 
 def parts(found: list[Change]) -> list[str]:
@@ -101,8 +101,8 @@ def _budget_problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutErro
     """A plan is made for the micro-batches that a run starts with."""
     if after.memory.budget_gib is None:
         return
-    for key in ("batch.micro_batch", "schedule.kind", "schedule.skip_share", "schedule.skip_order"):
-        if value_of(after, key) != value_of(before, key):
+    for key in live_keys(after):
+        if facts_of(key).in_budget_plan and value_of(after, key) != value_of(before, key):
             why = "the plan for memory.budget_gib was made for the old value; start a new run with it"
             yield LayoutError(key, value_of(after, key), why)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError, several
+from engine.config.knobs.facts import Context
 from engine.config.layout import accumulation
-from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
+from engine.config.validation.refusals import refused_settings
 from engine.schedules.credits import fewest
 from engine.schedules.registry import SCHEDULES, plan
 from engine.schedules.skip_pipe import LEAST_TRAINED, count_skips, most_skips
@@ -21,8 +22,8 @@ def skip_problems(config: RunConfig) -> Iterator[LayoutError]:
     schedule, share = config.schedule, config.schedule.skip_share
     if not share:
         return
-    if not is_decoder(config.model):
-        yield LayoutError(_FIELD, share, "only the decoder's blocks can be left out; set it to 0")
+    for one in refused_settings(config, Context.SKIPPED_STAGES):
+        yield LayoutError(one.key, one.value, f"{one.why}; {one.remedy}")
     if not SCHEDULES[schedule.kind].skips:
         fitting = " or ".join(name for name, kind in SCHEDULES.items() if kind.skips)
         yield LayoutError(
@@ -63,10 +64,7 @@ def register_problems(config: RunConfig) -> Iterator[LayoutError]:
         yield LayoutError(_REGISTERS, schedule.registers, remedy)
         return
     if schedule.skip_share:
-        yield LayoutError(
-            _REGISTERS, schedule.registers, "micro-batches that skip stages have none; leave it out"
-        )
-        return
+        return  # refused with it
     if SCHEDULES[schedule.kind].chunks_problem(schedule.chunks):
         return
     try:

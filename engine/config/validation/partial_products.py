@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError
+from engine.config.knobs.facts import Context
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
+from engine.config.validation.refusals import refused_settings
 from engine.schedules.registry import SCHEDULES
 
 _TOKENS, _SLICE = "memory.sample_tokens", "train.slice_keep"
@@ -20,16 +22,11 @@ def thinning_problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _slice_problems(config)
     share = config.memory.sample_tokens
     if share < 1:
-        for reason in _reasons(config):
-            yield LayoutError(_TOKENS, share, f"{reason}, or this to 1")
+        for one in refused_settings(config, Context.PARTIAL_PRODUCTS):
+            yield LayoutError(_TOKENS, share, f"{one.why}; {one.named_remedy}, or this to 1")
         if config.memory.recompute == "full" and config.memory.recompute_layers is None:
             remedy = (
                 "everything is computed again, and no input kept; set memory.recompute to none, or this to 1"
-            )
-            yield LayoutError(_TOKENS, share, remedy)
-        if config.memory.budget_gib is not None:
-            remedy = (
-                "its plan measures blocks that keep all tokens; leave out memory.budget_gib, or set this to 1"
             )
             yield LayoutError(_TOKENS, share, remedy)
 
@@ -38,19 +35,12 @@ def _slice_problems(config: RunConfig) -> Iterator[LayoutError]:
     keep, parallel, kind = config.train.slice_keep, config.parallel, SCHEDULES[config.schedule.kind]
     if keep == 1:
         return
-    reasons = list(_reasons(config))
-    if parallel.tp_replicated:
-        reasons.append("matrices that are whole on every rank are not cut; leave out parallel.tp_replicated")
+    for context in (Context.PARTIAL_PRODUCTS, Context.TRAINED_SLICE):
+        for one in refused_settings(config, context):
+            yield LayoutError(_SLICE, keep, f"{one.why}; {one.named_remedy}, or this to 1")
     if kind.splits_backward and parallel.pp * config.schedule.chunks > 1:
-        reasons.append(f"{config.schedule.kind} takes gradients of whole matrices; set schedule.kind to 1f1b")
-    if config.model.layer_groups is not None:
-        reasons.append("layers that share parameters would be cut differently; leave out model.layer_groups")
-    if config.memory.sample_tokens < 1:
-        reasons.append("sampled products take whole matrices; set memory.sample_tokens to 1")
-    if config.memory.budget_gib is not None:
-        reasons.append("a plan of activations measures whole matrices; leave out memory.budget_gib")
-    for reason in reasons:
-        yield LayoutError(_SLICE, keep, f"{reason}, or this to 1")
+        why = f"{config.schedule.kind} takes gradients of whole matrices"
+        yield LayoutError(_SLICE, keep, f"{why}; set schedule.kind to 1f1b, or this to 1")
     if is_decoder(config.model):
         yield from _uneven_slices(config)
 
@@ -71,15 +61,3 @@ def _uneven_slices(config: RunConfig) -> Iterator[LayoutError]:
     if abs(keep - nearest) > _ROUNDING:
         of = " and ".join(f"{name} = {size}" for name, size in each.items())
         yield LayoutError(_SLICE, keep, f"of {of} it keeps no whole number; nearest legal: {nearest:.6g}")
-
-
-def _reasons(config: RunConfig) -> Iterator[str]:
-    """What stands in the way of products of our own."""
-    if not is_decoder(config.model):
-        yield "only the decoder's matrices can; set model.workload to decoder"
-    if config.compile:
-        yield "compiled blocks have no such products; set compile to false"
-    if config.parallel.tp_regather:
-        yield "what tp gathers again is kept in slices; set parallel.tp_regather to false"
-    if config.overlap.tp_chunks > 1:
-        yield "products in chunks keep all of their inputs; set overlap.tp_chunks to 1"

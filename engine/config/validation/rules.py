@@ -155,10 +155,6 @@ def _replication_rules(config: RunConfig) -> Iterator[LayoutError]:
         yield LayoutError(key, parts, f"names {twice} twice; name each part once")
     if config.parallel.tp == 1:
         yield LayoutError(key, parts, "with tp=1 nothing is split; leave it out or raise tp")
-    elif not is_decoder(config.model):
-        yield LayoutError(
-            key, parts, "names matrices of the built-in decoder; leave it out for another workload"
-        )
     elif config.model.experts is not None and {"gate_up", "down"} & set(parts):
         yield LayoutError(key, parts, "experts take the place of gate_up and down; leave them out")
     if config.model.tied_embeddings and ("embedding" in parts) != ("head" in parts):
@@ -170,11 +166,9 @@ def _replication_rules(config: RunConfig) -> Iterator[LayoutError]:
 def _document_rules(config: RunConfig) -> Iterator[LayoutError]:
     """The mask of documents is made of the tokens: where a rank has all of a sequence, and its tokens."""
     parallel, why = config.parallel, None
-    if config.data.documents == "joined":
+    if config.data.documents == "joined" or not is_decoder(config.model):
         return
-    if not is_decoder(config.model):
-        why = "is of the built-in decoder; leave it out for another workload"
-    elif resolve(config.model).vocabulary < 256:
+    if resolve(config.model).vocabulary < 256:
         why = "needs token 255 for borders; set model.vocabulary to 256 or more"
     elif parallel.cp > 1:
         why = f"cp={parallel.cp} splits sequences; set cp to 1"
@@ -189,12 +183,10 @@ def _document_rules(config: RunConfig) -> Iterator[LayoutError]:
 def _column_rules(config: RunConfig) -> Iterator[LayoutError]:
     """Of ``parallel.embedding``."""
     key, parallel, data = "parallel.embedding", config.parallel, layout_of(config).data
-    if parallel.embedding != "columns":
+    if parallel.embedding != "columns" or not is_decoder(config.model):
         return
     why = None
-    if not is_decoder(config.model):
-        why = "splits the built-in decoder's embedding; leave it out for another workload"
-    elif data == 1:
+    if data == 1:
         why = "splits columns over dp x cp, which is 1; leave it out, or raise dp"
     elif resolve(config.model).hidden % data:
         why = f"dp x cp = {data} must divide hidden={resolve(config.model).hidden}; choose another dp"

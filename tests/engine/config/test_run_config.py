@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.config.errors import InputError
-from engine.config.knobs.catalogue import AUTOMATIC
 from engine.config.presets import PRESETS, resolve
-from engine.config.run_config import FOUND_BY_STUDIES, RunConfig, load, parse
+from engine.config.run_config import RunConfig, load, parse
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,3 @@ def test_model_sizes_must_fit_together() -> None:
         with pytest.raises(InputError) as caught:
             resolve(parse({"model": values}).model)
         assert caught.value.field == field
-
-
-def test_lists_that_studies_find_are_those_of_the_catalogue() -> None:
-    assert set(FOUND_BY_STUDIES) == set(AUTOMATIC)

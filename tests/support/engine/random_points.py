@@ -20,7 +20,7 @@ from profilers.records.reader import RunRecords
 from profilers.records.schema import CommSample
 from tests.support.runs import execute
 from tuning.predict.traffic.rank import Pipeline, traffic_of, why_not_known
-from tuning.space.knobs import offered_space, parse_space, rare_values
+from tuning.space.knobs import offered_space, other_values, parse_space
 
 #: Operation, axis, ranks of the group, bytes; None where a formula does not know them.
 Call = tuple[str, str, int, int | None]
@@ -48,8 +48,6 @@ BY_HAND: dict[str, list[Any]] = {
     "model.tied_embeddings": [True],
     "model.layer_groups": [1, 2],
     "model.capacity_factor": [1.5],
-    "train.optimizer": ["sgd", "lamb", "lars", "muon"],
-    "train.learning_rate_schedule": ["cosine", "one_cycle"],
     "train.clip_norm": [0.5],
     "data.documents": ["masked"],
     "data.ahead": [1, 3],
@@ -96,17 +94,6 @@ TOGETHER: list[dict[str, Any]] = [
     {"memory.recompute": "full", "memory.recompute_layers": 2},
     {"parallel.dp": 2, "parallel.zero_stage": 1, "overlap.gather_with_optimizer": True},
 ]
-#: Knobs that no point turns: they need a checkpoint, a GPU, or islands of a lab; a compiled layout takes a minute.
-NOT_TURNED = frozenset(
-    {
-        "train.adapt",
-        "train.adapt_rank",
-        "parallel.ep_island",
-        "network.inside",
-        "compile",
-        "parallel.sequence_groups",
-    }
-)
 #: Keys that say what is learned: the one process has them, too.
 _LEARNED = ("model.", "train.", "data.", "batch.global_batch", "batch.ramp", "precision")
 
@@ -125,10 +112,15 @@ class Compared:
 def _values(experts: bool) -> dict[str, list[Any]]:
     """By knob, every value that a form lists, and what is for people to say."""
     base = EXPERTS if experts else DENSE
-    found, rare = dict[str, list[Any]](), rare_values(base, MOST_RANKS)
+    found, rare = dict[str, list[Any]](), other_values(base, MOST_RANKS, in_time=True)
     for key, values in offered_space(base, MOST_RANKS, in_time=True).items():
         found[key] = [*parse_space({key: values}, base)[0].grid(), *rare.get(key, [])]
     return found | {key: [*found.get(key, []), *values] for key, values in BY_HAND.items()}
+
+
+def turned_keys() -> set[str]:
+    """What points turn: all that is suggested at one of the bases, and what is said here."""
+    return set(_values(False)).union(_values(True), *TOGETHER)
 
 
 def draw(numbers: random.Random) -> RunConfig:

@@ -5,63 +5,41 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from engine.config.methods.compression_methods import METHODS, one_way
-from engine.config.run_config import RunConfig, flatten, parse
+from engine.config.knobs.catalogue import acts, deciding_knobs, default_of
+from engine.config.layout import layout_of
+from engine.config.run_config import AUTOMATIC, RunConfig, flatten, parse
 from engine.config.validation import rules
-from engine.schedules.registry import SCHEDULES
+from tuning.space.knobs import Knob, offered_space, other_values
 
 _MODELS = ("tiny", "mini", "350m", "1b", "7b")
+#: How often a draw turns a knob that can act there.
+_TURNED = 0.2
+#: What the tree below has of each draw already: sizes, which have to fit together.
+_SIZES = ("parallel.tp", "parallel.pp", "parallel.cp", "batch.micro_batch", "batch.global_batch")
 
 
 def _tree(pick: random.Random) -> dict[str, Any]:
+    """Sizes, and settings of which no entry suggests values."""
     choose = pick.choice
     dp, tp, pp, cp = choose([1, 2, 2, 4, 8]), choose([1, 1, 2, 4]), choose([1, 1, 2, 4]), choose([1, 1, 1, 2])
     micro, accumulation = choose([1, 2, 4]), choose([1, 2, 4, 8])
-    stage, experts = choose([0, 1, 2, 3]), choose([None, None, None, 4, 8])
-    precision = choose(["fp32", "bf16"])
-    kind = choose(["1f1b", "1f1b", "gpipe", "interleaved", choose(list(SCHEDULES))])
+    experts = choose([None, None, None, 4, 8])
     return {
         "model": {"preset": choose(_MODELS), "experts": experts, "experts_per_token": choose([1, 2]),
-                  "capacity_factor": choose([None, 1.5]), "balance_weight": choose([0.01, 0.02])},
-        "data": {"sequence_length": choose([128, 512, 2048]), "documents": choose(["joined"] * 3 + ["whole"]),
-                 "longest_document": choose([None, None, None, 100])},
-        "parallel": {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": choose([1, 2, 4]) if experts else 1,
-                     "ep_island": choose([None, None, 2]) if experts else None,
-                     "cp_method": choose(["ring", "ulysses"]), "zero_stage": stage,
-                     "shard_ranks": choose([None, None, 2]) if stage >= 2 else None,
-                     "tp_regather": tp > 1 and choose([False, False, True]),
-                     "tp_replicated": choose([None, None, ["gate_up"], ["embedding", "head"]]) if tp > 1 else None,
-                     "reduce_every_micro_batch": stage >= 2 and choose([False, False, True]),
-                     "embedding": choose(["replicated", "replicated", "columns"]),
-                     "task_ranks": "proportional",
-                     "sequence_groups": choose([1, 1, 1, 1, 2, "planned"])},
+                  "capacity_factor": choose([None, 1.5]) if experts else None, "balance_weight": choose([0.01, 0.02])},
+        "data": {"sequence_length": choose([128, 512, 2048]), "documents": choose(["joined"] * 5 + ["whole"])},
+        "parallel": {"dp": dp, "tp": tp, "pp": pp, "cp": cp,
+                     "ep_island": choose([None] * 7 + [2]) if experts else None,
+                     "tp_replicated": choose([None, None, ["gate_up"], ["embedding", "head"]]) if tp > 1 else None},
         "batch": {"micro_batch": micro, "global_batch": dp * micro * accumulation},
-        "schedule": {"kind": kind, "chunks": choose([1, 1, 2])},
-        "compression": {"method": choose(["none"] * 4 + (list(METHODS) if stage == 0 else list(one_way()))),
-                        "weights": choose(["none", "none", "int8"]) if stage >= 2 else "none",
-                        "experts": choose(["none", "none", "lsh"]) if experts else "none",
-                        "expert_rate": choose([0.2, 0.5]), "expert_residual": choose([True, True, False])},
-        "outer": {"method": choose(["none"] * 6 + ["local", "diloco"]), "period": choose([4, 12])},
-        "overlap": {"bucket_mb": choose([1.0, 10.0, 25.0, 12.5, 100.0]),
-                    "prefetch": choose([0, 0, 1, 2]) if stage >= 2 else 0,
-                    "fused_gathers": stage < 2 or choose([True, True, False]),
-                    "gather_with_optimizer": stage == 1 and choose([False, False, True]),
-                    "tp_chunks": choose([1, 1, 1, 2]) if tp > 1 else 1, "delay": choose([0, 0, 0, 0, 1])},
-        "memory": {"recompute": choose(["none", "selective", "full"]),
-                   "offload": choose(["none", "none", "none", "activations", "optimizer", "both"]),
-                   "parameters": choose(["fp32", precision]), "sample_tokens": choose([1.0] * 6 + [0.3])},
-        "precision": precision,
+        "precision": choose(["fp32", "bf16"]),
         "compile": choose([False, False, True]),
         "device": choose(["auto", "cpu", "cuda"]),
         "train": {"steps": choose([24, 100, 2000]), "seed": choose([0, 1, 1234]),
-                  "learning_rate": choose([1e-3, 3e-4, 5e-5]), "learning_rate_warmup": choose([0, 10]),
-                  "learning_rate_schedule": choose(["constant", "linear", "cosine"]),
                   "learning_rate_floor": choose([0.0, 0.0, 0.1, 0.25, 1.0]),
-                  "optimizer": choose(["adamw", "adamw", "adamw", "sgd", "lamb", "muon"]),
                   "beta1": choose([0.9, 0.85]), "beta2": choose([0.999, 0.95]), "epsilon": choose([1e-8, 1e-6]),
                   "momentum": choose([0.9, 0.9, 0.0]), "clip_value": choose([None, None, None, 0.5]),
                   "weight_decay": choose([0.0, 0.1, 0.01]), "clip_norm": choose([None, 1.0, 0.5]),
-                  "slice_keep": choose([1.0] * 6 + [0.5]),
                   "validation_batches": choose([1, 4]), "validate_every": choose([None, 10])},
         "checkpoint": {"every_steps": choose([None, None, 20]), "keep": choose([1, 2]),
                        "asynchronous": choose([False, True])},
@@ -69,12 +47,35 @@ def _tree(pick: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _draw(pick: random.Random) -> RunConfig:
+    """A tree, and knobs at values that their entries suggest for it, where they act; not always legal."""
+    base = parse(_tree(pick))
+    now, suggested = base.flat(), _suggested(base)
+    turned = [key for key in suggested if pick.random() < _TURNED]
+    now |= {key: pick.choice(suggested[key]) for key in turned}
+    for key in (*deciding_knobs(), *turned):
+        if not acts(key, now):
+            now[key] = default_of(key)
+    return base.with_values({key: now[key] for key in turned})
+
+
+def _suggested(base: RunConfig) -> dict[str, list[Any]]:
+    """By knob, what a form lists, but for sizes, and lists that a study works out."""
+    ranks = layout_of(base).world_size
+    others = other_values(base, ranks, in_time=True)
+    return {
+        key: [*(values if isinstance(values, list) else Knob(key, **values).grid()), *others.get(key, [])]
+        for key, values in offered_space(base, ranks, in_time=True).items()
+        if key not in _SIZES and key not in AUTOMATIC
+    }
+
+
 def legal(count: int, seed: int | str, **fixed: Any) -> list[RunConfig]:
     """So many of them; ``fixed`` dotted keys (``parallel__tp``) are the same in all."""
     pick, found = random.Random(seed), list[RunConfig]()
     held = {key.replace("__", "."): value for key, value in fixed.items()}
     while len(found) < count:
-        config = parse(_tree(pick)).with_values(held)
+        config = _draw(pick).with_values(held)
         if next(rules.problems(config), None) is None:
             found.append(config)
     return found
@@ -99,6 +100,7 @@ TURNS: tuple[dict[str, Any], ...] = (
     {"data.tasks": _TWO_TASKS},
     {"data.tasks": _TWO_TASKS, "parallel.dp": 2, "parallel.task_ranks": "even"},
     {"data.documents": "masked"},
+    {"data.documents": "whole", "data.longest_document": 100},
     {"data.ahead": 2},
     {"parallel.dp": 2, "parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.placement": [1, 0],
      "parallel.world_size": 2},
@@ -140,7 +142,7 @@ def turned(values: dict[str, Any], seed: int | str) -> RunConfig:
     """
     pick = random.Random(seed)
     for _ in range(10_000):
-        drawn, share = parse(_tree(pick)).flat(), pick.choice([0.1, 0.5, 1.0])
+        drawn, share = _draw(pick).flat(), pick.choice([0.1, 0.5, 1.0])
         kept = {key: value for key, value in drawn.items() if pick.random() < share}
         config = RunConfig().with_values(kept | values)
         if next(rules.problems(config), None) is None:
@@ -150,4 +152,7 @@ def turned(values: dict[str, Any], seed: int | str) -> RunConfig:
 
 def settings_drawn() -> set[str]:
     """What ``legal`` and ``TURNS`` give values."""
-    return set(flatten(_tree(random.Random(0)))).union(*TURNS)
+    drawn = set(flatten(_tree(random.Random(0)))).union(*TURNS)
+    for values in ({}, {"model.experts": 4}, {"precision": "bf16"}, {"data.documents": "whole"}):
+        drawn |= _suggested(RunConfig().with_values(values | {"parallel.dp": 4})).keys()
+    return drawn

@@ -13,7 +13,7 @@ from engine.config.environment import SECTION
 from engine.config.knobs.catalogue import KNOBS, acts, deciding_knobs, facts_of
 from engine.config.run_config import RunConfig, parse
 from tuning.predict.placement.automatic import choose_values
-from tuning.space.knobs import Knob, default_space, offered_space, parse_space, rare_values
+from tuning.space.knobs import Knob, default_space, offered_space, other_values, parse_space
 from tuning.space.labels import label
 from tuning.space.space import Space
 from tuning.storage import effective_config
@@ -29,49 +29,39 @@ OF_EXPERTS = ("parallel.ep", "compression.experts", "compression.expert_rate", "
 #: Knobs beside which the others act or rest; each one is turned with these alone.
 DEGREES = ("parallel.tp", "parallel.pp", "parallel.cp")
 DRAWS = 400
-#: Why a knob is in no list of values.
-NOT_LISTED = {
-    "compression.layers": "a table by parameter; a plan chooses such tables",
-    "memory.budget_gib": "how much memory activations may take is for people to say",
-    "memory.block_actions": "a list of its own belongs in base; a budget finds such lists",
-    "parallel.placement": "offered where ranks lie on islands of a lab: elsewhere ranks in order are as fast",
-    "network.inside": "offered where hosts of a lab have a second card",
-    "data.ahead": "offered to other models than the decoder, whose batches are cut from text in no time",
-    "memory.expert_slots": "how much memory experts may take is for people to say",
-    "memory.expert_home": "as the slots",
-    "memory.expert_ahead": "as the slots",
-    "parallel.ep_island": "as the placement",
-    "parallel.task_ranks": "offered where the base has several tasks",
-    "parallel.sequence_groups": "offered where samples are whole documents",
-    "parallel.tp_replicated": "offered to dense decoders: experts stand where two of its groups of matrices are",
-    "batch.global_batch": "offered to a study of the time to a loss: it changes what is learned",
-    "batch.ramp_from": "as the global batch",
-    "batch.ramp_share": "as the global batch, where the base's grows",
-    "train.learning_rate": "as the global batch",
-    "train.learning_rate_warmup": "as the global batch",
-    "train.learning_rate_schedule": "as the global batch",
-    "train.learning_rate_scaling": "as the global batch, where the base says for which batch its rate was chosen",
-    "train.optimizer": "as the global batch",
-    "train.adapt": "offered to a study that goes on from a checkpoint",
-    "train.adapt_rank": "as train.adapt",
-    "compile": "offered on one device: a layout's variety would be compiled for each trial",
-}
+#: Bases at which other knobs have something to turn, each with its ranks.
+OTHERS: tuple[tuple[dict[str, Any], int], ...] = (
+    ({}, 1),
+    ({"lab": {"hosts": 4, "islands": 2, "inside_mbit": 400.0}, "model": SHAPE | {"experts": 8}}, RANKS),
+    ({"data": {"documents": "whole"}}, RANKS),
+    ({"data": {"tasks": [{"name": "a"}, {"name": "b"}]}}, RANKS),
+    ({"model": {"workload": "vision"}}, RANKS),
+    (
+        {
+            "train": {"resume": "a/run", "learning_rate_batch": 8},
+            "batch": {"global_batch": 16, "ramp_from": 8},
+        },
+        RANKS,
+    ),
+)
 
 
 @cache
 def spaces() -> dict[str, list[Any]]:
     """Of each knob all values that a form lists."""
-    offered, rare = offered_space(BASE, RANKS), rare_values(BASE, RANKS)
+    offered, rare = offered_space(BASE, RANKS), other_values(BASE, RANKS)
     return {key: [*Knob.grid(parse_space({key: values}, BASE)[0]), *rare.get(key, [])]
             for key, values in offered.items()}  # fmt: skip
 
 
 def test_every_knob_that_can_vary_is_offered() -> None:
     turned = {key for key in BASE.flat() if not facts_of(key).fixed and not facts_of(key).derived}
-    left_alone = {key for key in turned if key.startswith((f"{SECTION}.", "lab.", "checkpoint."))}
-    not_offered = turned - left_alone - set(offered_space(BASE, RANKS))
-    assert not_offered == set(NOT_LISTED), "offered nowhere here: why, in NOT_LISTED"
-    assert "compile" in offered_space(BASE, 1)
+    for base, ranks in ((BASE, RANKS), (DENSE, RANKS), *((parse(tree), ranks) for tree, ranks in OTHERS)):
+        turned -= offered_space(base, ranks, in_time=True).keys()
+    found = {key for key in turned if not key.startswith((f"{SECTION}.", "lab.", "checkpoint."))}
+    unsaid = [key for key in found if not facts_of(key).why_not_searched]
+    assert not unsaid, "no values are suggested: why_not_searched of the entry says why"
+    assert {"memory.budget_gib", "memory.block_actions", "compression.layers"} <= found
 
 
 def test_each_says_what_it_may_change_and_what_it_costs() -> None:
@@ -88,8 +78,7 @@ def test_what_a_study_turns_by_itself_is_as_it_was() -> None:
         "schedule.chunks", "compression.method", "compression.ratio", "compression.rank", "overlap.bucket_mb",
         "schedule.stage_layers",
     }  # fmt: skip
-    remedy = "usual=rules.never in a knob's entry leaves it to those who ask"
-    assert set(default_space(RunConfig(), 4)) == usual, remedy
+    assert set(default_space(RunConfig(), 4)) == usual
     islands = parse({"lab": {"hosts": 4, "islands": 2}})
     assert set(default_space(islands, 4)) == usual | {"parallel.placement"}
     cards = parse({"lab": {"hosts": 4, "islands": 2, "inside_mbit": 400.0}})
@@ -101,7 +90,7 @@ def test_what_a_study_turns_by_itself_is_as_it_was() -> None:
 @pytest.mark.parametrize("key", sorted(spaces()))
 def test_each_value_stands_in_a_legal_point_at_which_it_acts(key: str) -> None:
     base, known = BASE if key in OF_EXPERTS else DENSE, spaces()
-    listed = [name for name in deciding_knobs() if name not in NOT_LISTED]
+    listed = [name for name in deciding_knobs() if name in known]
     beside = OF_EXPERTS if key in OF_EXPERTS else (*DEGREES, "schedule.chunks", *listed)
     turned = dict.fromkeys((*beside, key))
     space = Space(
@@ -113,7 +102,7 @@ def test_each_value_stands_in_a_legal_point_at_which_it_acts(key: str) -> None:
         points = (point for point in drawn if point is not None and point[key] == value)
         first = next(points, None)
         assert first is not None, f"no legal point has {key}={value}"
-        if value == space.rest(key, first):
+        if value == space.inactive_value(key, first):
             continue
         found = any(acts(key, space.base_values | point) for point in chain([first], points))
         assert found, f"{key}={value} never acts"

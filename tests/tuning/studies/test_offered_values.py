@@ -16,7 +16,7 @@ from engine.session import Session
 from tests.support.drawn import SEED
 from tuning.predict.placement.automatic import choose_values
 from tuning.space import rounds
-from tuning.space.knobs import Knob, offered_space, parse_space, rare_values
+from tuning.space.knobs import Knob, offered_space, other_values, parse_space
 from tuning.space.points import Point
 from tuning.space.space import Space
 from tuning.storage.effective_config import Mask, narrow_space
@@ -48,7 +48,7 @@ def base_of(key: str) -> RunConfig:
 def offered(key: str) -> dict[str, list[Any]]:
     """Of the base at which a knob has something to turn: by knob, all values that a form lists."""
     base = base_of(key)
-    listed, rare = offered_space(base, RANKS, in_time=True), rare_values(base, RANKS)
+    listed, rare = offered_space(base, RANKS, in_time=True), other_values(base, RANKS, in_time=True)
     knobs = {name: parse_space({name: values}, base)[0] for name, values in listed.items()}
     return {name: [*knob.grid(), *rare.get(name, [])] for name, knob in knobs.items()}
 

@@ -18,7 +18,7 @@ import numpy as np
 from engine.config.formulas.network import Shape
 from engine.config.layout import Layout, layers_of_stages, layout_of
 from engine.config.presets import is_decoder, resolve
-from engine.config.run_config import RunConfig
+from engine.config.run_config import AUTOMATIC, RunConfig
 from engine.config.validation.rules import problems
 from tuning.predict.model.cases import rank_layers
 from tuning.predict.placement.cost import Costs, Volumes
@@ -41,8 +41,7 @@ def choose_values(config: RunConfig, keys: Collection[str]) -> Lists:
     nothing: Lists = dict.fromkeys(keys)
     if not is_decoder(config.model):  # what others send and take, no formula knows
         return nothing
-    parallel = config.parallel
-    given = parallel.placement or config.schedule.stage_layers or parallel.tp_replicated
+    given = any(config.value_of(key) for key in AUTOMATIC)
     plain = (
         config.with_values(nothing) if given else config
     )  # asked for every point of a space: checking costs most

@@ -11,7 +11,7 @@ from engine.config.errors import InputError, WorkbenchError
 from engine.config.knobs.catalogue import live_parts
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig
-from tuning.space.knobs import default_space, offered_space, rare_values
+from tuning.space.knobs import default_space, offered_space, other_values
 from tuning.spec.study_file import StudyFile
 from tuning.spec.trainers.sweep import is_sweep, study_of_sweep
 from workbench.home.inputs import tree_of
@@ -115,7 +115,7 @@ def _model() -> None:
         if "live" in tree:
             hot = live_parts()
             offered, usual = ({key: one[key] for key in one if key in hot} for one in (offered, usual))
-        turned = new_knobs.knobs(offered, usual, rare_values(config, ranks))
+        turned = new_knobs.knobs(offered, usual, other_values(config, ranks, in_time))
     tree["space"] = turned | variables
     new_start.finish(tree)
 

@@ -24,9 +24,9 @@ from workbench.pages.widgets.common import grid, wrong_value
 from workbench.text import words
 
 
-def knobs(offered: dict[str, Any], usual: Collection[str], rare: Mapping[str, list[Any]]) -> dict[str, Any]:
+def knobs(offered: dict[str, Any], usual: Collection[str], others: Mapping[str, list[Any]]) -> dict[str, Any]:
     """The ``space`` of a study file: the chosen knobs with their chosen values; ``usual`` ones are chosen at first,
-    ``rare`` values are listed and not chosen.
+    ``others`` are values that are listed and not chosen.
     """
     with st.container(border=True, key="new-space"):
         st.markdown("**What is searched**")
@@ -45,7 +45,7 @@ def knobs(offered: dict[str, Any], usual: Collection[str], rare: Mapping[str, li
         turned = [key for key in offered if key in chosen]
         places = grid(len(turned), COLUMNS)
         return {
-            key: _values(place, key, offered[key], rare.get(key, []))
+            key: _values(place, key, offered[key], others.get(key, []))
             for place, key in zip(places, turned, strict=False)
         }
 
@@ -92,12 +92,12 @@ def knob_help(key: str) -> str:
     return f"{said}. (`{key}`)" if said else f"`{key}`"
 
 
-def _values(place: Any, key: str, offered: Any, rare: list[Any]) -> Any:
+def _values(place: Any, key: str, offered: Any, others: list[Any]) -> Any:
     if isinstance(offered, dict):
         return _range(place, key, offered)
     chosen = place.multiselect(
         title(key),
-        [*offered, *rare],
+        [*offered, *others],
         default=offered,
         key=f"new-space-{words.identifier(key)}",
         format_func=partial(words.choice, key),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError, several
+from engine.config.knobs.facts import Context
 from engine.config.presets import is_decoder, resolve
 from engine.config.run_config import RunConfig
+from engine.config.validation.refusals import refused_settings
 
 KEY = "memory.expert_slots"
 _FP32 = 4
@@ -36,20 +38,12 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
         f"are of CPU ranks so far, and {_ON_GPUS.get(config.device)}; set device to cpu, or leave it out": config.device
         in _ON_GPUS
         and not config.lab.wanted,
-        "needs every expert's own gradient and update on its rank; set zero_stage to 0": config.parallel.zero_stage
-        > 0,
-        "needs fp32 parameters; set memory.parameters to fp32": memory.parameters != "fp32",
-        "says already where experts lie; set memory.offload to none or activations": memory.offload
-        in ("optimizer", "both"),
-        "needs experts of its own for each layer; leave out model.layer_groups": config.model.layer_groups
-        is not None,
-        "goes without an outer loop, which keeps copies of all weights; set outer.method to none": (
-            config.outer.method != "none"
-        ),
     }
     for remedy, applies in reasons.items():
         if applies:
             yield LayoutError(KEY, slots, remedy)
+    for one in refused_settings(config, Context.EXPERT_SLOTS):
+        yield LayoutError(KEY, slots, f"{one.why}; {one.named_remedy}")
 
 
 def _limit_remedy(limit: float | None, size: int) -> str:

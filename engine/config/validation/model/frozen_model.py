@@ -5,32 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError
+from engine.config.knobs.facts import Context
 from engine.config.presets import WorkloadFacts, facts_of, is_decoder, resolve
 from engine.config.run_config import RunConfig
+from engine.config.validation.refusals import refused_settings
 
 KEY, RANK = "train.adapt", "train.adapt_rank"
-#: Settings that a frozen model does without so far: key, the value with which it does nothing, and why.
-_WITHOUT = (
-    ("parallel.tp", 1, "factors are not split over tp"),
-    ("parallel.pp", 1, "a frozen model stays in one stage"),
-    ("parallel.cp", 1, "what is trained sees whole sequences"),
-    ("schedule.chunks", 1, "a frozen model stays in one stage"),
-    ("parallel.embedding", "replicated", "a frozen embedding sends no gradient that could be spared"),
-    ("model.experts", None, "only dense blocks have factors"),
-    ("model.layer_groups", None, "layers that share matrices would have factors of their own"),
-    ("model.tied_embeddings", False, "a frozen head is a matrix of its own"),
-    ("memory.recompute", "none", "a frozen block's backward is not made again"),
-    ("memory.offload", "none", "activations and state are small, and stay where they are"),
-    ("memory.block_actions", None, "activations are few, and stay where they are"),
-    ("memory.budget_gib", None, "a plan measures blocks that learn"),
-    ("memory.parameters", "fp32", "frozen parameters are kept as they were saved"),
-    ("memory.sample_tokens", 1.0, "a frozen matrix has no gradient to sample"),
-    ("train.slice_keep", 1.0, "factors are not cut"),
-    ("compression.method", "none", "gradients of factors are small, and go as they are"),
-    ("outer.method", "none", "replicas meet in all that they hold"),
-    ("overlap.gather_with_optimizer", False, "factors are gathered after the update"),
-    ("compile", False, "compiled blocks have no place for factors"),
-)
 
 
 def adapting_problems(config: RunConfig) -> Iterator[LayoutError]:
@@ -52,12 +32,8 @@ def adapting_problems(config: RunConfig) -> Iterator[LayoutError]:
             "its sums over tokens see no borders of documents; set data.documents to joined, or this to lora"
         )
         yield LayoutError(KEY, kind, why)
-    flat = config.flat()
-    for key, neutral, why in _WITHOUT:
-        if flat[key] != neutral:
-            remedy = "leave out" if neutral is None else f"set {key} to {str(neutral).lower()}"
-            remedy += f" {key}" if neutral is None else ""
-            yield LayoutError(KEY, kind, f"{why}; {remedy}, or this to none")
+    for one in refused_settings(config, Context.FROZEN_MODEL):
+        yield LayoutError(KEY, kind, f"{one.why}; {one.named_remedy}, or this to none")
     if is_decoder(config.model):
         yield from _rank_problems(config)
     elif (facts := facts_of(config.model)) is not None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from engine.config.errors import LayoutError, several
 from engine.config.formulas.task_ranks import task_batches
-from engine.config.presets import is_decoder
+from engine.config.knobs.facts import Context
 from engine.config.run_config import RunConfig
+from engine.config.validation.refusals import refused_settings
 
 _TASKS, _RANKS = "data.tasks", "parallel.task_ranks"
 
@@ -24,33 +25,11 @@ def task_problems(config: RunConfig) -> Iterator[LayoutError]:
     twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
         yield LayoutError(_TASKS, names, f"names {twice} twice; give each task a name of its own")
-    for reason in _reasons(config):
-        yield LayoutError(_TASKS, names, f"{reason}, or leave out the tasks")
+    for one in refused_settings(config, Context.TASKS):
+        # Ranks of one group may have unequal numbers of micro-batches where they meet once a step alone.
+        yield LayoutError(_TASKS, names, f"{one.why}; {one.named_remedy}, or leave out the tasks")
     sizes = list(_size_problems(config))
     yield from sizes or _rank_problems(config)
-
-
-def _reasons(config: RunConfig) -> Iterator[str]:
-    """What stands in the way. Ranks of one group may have unequal numbers of micro-batches where they meet once a step
-    alone.
-    """
-    parallel = config.parallel
-    if config.data.path is not None:
-        yield "each task has a text of its own, and data.path is set; leave out data.path"
-    if not is_decoder(config.model):
-        yield "texts are read by the built-in decoder alone; set model.workload to decoder"
-    if parallel.pp > 1:
-        yield f"pp={parallel.pp} has stages meet at every micro-batch; set pp to 1"
-    if parallel.zero_stage >= 2:
-        yield f"zero_stage={parallel.zero_stage} gathers at every micro-batch; set zero_stage to 0 or 1"
-    if parallel.ep > 1:
-        yield f"ep={parallel.ep} sends tokens at every micro-batch; set ep to 1"
-    if parallel.embedding == "columns":
-        yield "columns are exchanged at every micro-batch; set parallel.embedding to replicated"
-    if config.outer.method != "none":
-        yield "replicas of an outer loop would learn from unequal batches; set outer.method to none"
-    if config.batch.ramp_from is not None:
-        yield "shares are of one batch, and batch.ramp_from has it grow; leave that out"
 
 
 def _size_problems(config: RunConfig) -> Iterator[LayoutError]:

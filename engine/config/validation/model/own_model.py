@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.config.errors import LayoutError, several
+from engine.config.knobs.facts import Context
 from engine.config.presets import FIELD, SHIPPED, facts_of
 from engine.config.run_config import RunConfig
 from engine.config.sections import Model
+from engine.config.validation.refusals import refused_settings
 from engine.schedules.registry import SCHEDULES
 
 #: Of the model section, what any workload has.
@@ -42,35 +44,14 @@ def workload_problems(config: RunConfig) -> Iterator[LayoutError]:
                 f"{model.workload} takes steps of {several(facts.step_samples, 'samples')}; set it to that"
             )
             yield LayoutError("batch.global_batch", config.batch.global_batch, remedy)
-    if config.memory.recompute == "selective":
-        remedy = "only the decoder knows its attention core; set it to full, or to none"
-        yield LayoutError("memory.recompute", "selective", remedy)
+    for one in refused_settings(config, Context.OTHER_MODEL):
+        yield LayoutError(one.key, one.value, f"{one.why}; {one.remedy}")
     if "selective" in (config.memory.block_actions or ()):
         remedy = "only the decoder knows its attention core; give full, or keep, for selective"
         yield LayoutError("memory.block_actions", "selective", remedy)
-    if config.memory.budget_gib is not None:
-        remedy = "only the decoder's blocks are known before they run; give memory.block_actions instead"
-        yield LayoutError("memory.budget_gib", config.memory.budget_gib, remedy)
-    if config.memory.parameters == "bf16":
-        remedy = "its matrices may be of any kind; set it to fp32: precision bf16 computes under autocast"
-        yield LayoutError("memory.parameters", "bf16", remedy)
     if SCHEDULES[config.schedule.kind].splits_backward and stages > 1:
         remedy = "splits the backward, which only the decoder's matrices can; set it to 1f1b or interleaved"
         yield LayoutError("schedule.kind", config.schedule.kind, remedy)
-
-
-#: What the engine's own step does: key, the value with which it does nothing, and why another would be for nothing.
-_ENGINES = (
-    ("parallel.zero_stage", 0, "updates whole parameters"),
-    ("compression.method", "none", "sends what it sends itself"),
-    ("outer.method", "none", "meets the other ranks itself"),
-    ("overlap.delay", 0, "waits for what it sends"),
-    ("schedule.chunks", 1, "has one stage on each rank"),
-    ("precision", "fp32", "computes in the precision of its parameters"),
-    ("memory.offload", "none", "keeps what it needs itself"),
-    ("checkpoint.every_steps", None, "has state that no checkpoint knows"),
-    ("train.resume", None, "has state that no checkpoint knows"),
-)
 
 
 def _own_step_problems(config: RunConfig, axes: tuple[str, ...]) -> Iterator[LayoutError]:
@@ -83,12 +64,9 @@ def _own_step_problems(config: RunConfig, axes: tuple[str, ...]) -> Iterator[Lay
                 f"{workload} takes steps of its own, which work over {' and '.join(axes)} alone; set it to 1"
             )
             yield LayoutError(f"parallel.{axis}", degree, remedy)
-    for key, neutral, why in _ENGINES:
-        section, _, name = key.rpartition(".")
-        value = getattr(getattr(config, section) if section else config, name)
-        if value != neutral:
-            said = "leave it out" if neutral is None else f"set it to {neutral}"
-            yield LayoutError(key, value, f"{workload} takes steps of its own, which {why}; {said}")
+    for one in refused_settings(config, Context.OWN_STEP):
+        remedy = f"{workload} takes steps of its own, which {one.why}; {one.remedy}"
+        yield LayoutError(one.key, one.value, remedy)
 
 
 def _foreign_keys(model: Model) -> Iterator[LayoutError]:

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from benchmarks import _plain as plain
 from benchmarks._ranks import whole_weights
 from engine.config.errors import InputError, LayoutError
-from engine.config.knobs.facts import Search, groups_of_documents
+from engine.config.knobs.facts import Search
+from engine.config.knobs.suggestions import groups_of_documents
 from engine.config.layout import longest_document, sequence_degrees
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig

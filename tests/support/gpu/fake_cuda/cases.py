@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
+from engine.config.knobs.catalogue import KNOBS
+from engine.config.knobs.facts import Search
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
 from tests.engine.runs.test_matrix import AXES, EXPERTS, SIZES, combinations, composed
@@ -20,7 +22,7 @@ STEPS: dict[str, Any] = {
     "train.validation_batches": 1,
     "compression.start_step": 0,
 }
-#: Settings that take numbers, with one that changes what is computed.
+#: Settings that take numbers, with one that changes what is computed; of others what their entries suggest.
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "compression.ratio": (0.1, 0.6),
     "compression.expert_rate": (0.5,),
@@ -121,9 +123,22 @@ def values() -> Iterator[tuple[str, Any]]:
     """Every setting that has few values, with those that are not its usual one."""
     usual = RunConfig().flat()
     for key, annotation in _fields(RunConfig, ""):
-        for value in (*_choices(annotation), *NUMBERS.get(key, ())):
+        for value in (*_choices(annotation), *(NUMBERS.get(key) or _suggested(key))):
             if value != usual[key] and f"{key}={value}" not in UNREACHED:
                 yield key, value
+
+
+def _suggested(key: str) -> tuple[Any, ...]:
+    """A number of a knob's entry that is not its default, of a dense model or one with experts; nothing of what a study
+    does not turn here.
+    """
+    usual = RunConfig()
+    for base in (usual, usual.with_values({"model.experts": 8})):
+        found = KNOBS[key].suggested(Search(base, 4)) if key in KNOBS else None
+        numbers = [one for one in found or () if type(one) in (int, float) and one != usual.value_of(key)]
+        if numbers:
+            return (numbers[0],)
+    return ()
 
 
 def _fields(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.config.presets import resolve
-from engine.config.run_config import RunConfig, parse
+from engine.config.run_config import AUTOMATIC, RunConfig, parse
 from engine.run.outcome import Ending, RunOutcome
 from tests.support.studies import fake
 from tests.support.studies.fake import Machine, run_study, study
@@ -39,6 +39,12 @@ def splits(layers: int, stages: int) -> list[tuple[int, ...]]:
     """All ways to deal layers, one at least to each stage."""
     cuts = itertools.combinations(range(1, layers), stages - 1)
     return [tuple(b - a for a, b in itertools.pairwise((0, *cut, layers))) for cut in cuts]
+
+
+def test_every_list_that_a_field_calls_automatic_is_worked_out() -> None:
+    asked = config(parallel={"dp": 2, "pp": 2})
+    assert choose_values(asked, AUTOMATIC).keys() == set(AUTOMATIC)
+    assert {LAYERS, PLACEMENT} < set(AUTOMATIC)
 
 
 @pytest.mark.parametrize("pp", [2, 3, 4])

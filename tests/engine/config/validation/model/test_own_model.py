@@ -12,7 +12,7 @@ from tests.support.runs import small
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"parallel__ep": 2, "parallel__dp": 2}, "parallel.ep", "experts are split"),
-    ({"memory__recompute": "selective"}, "memory.recompute", "set it to full"),
+    ({"memory__recompute": "selective"}, "memory.recompute", "set it to none or full"),
     ({"memory__parameters": "bf16", "precision": "bf16"}, "memory.parameters", "autocast"),
     ({"schedule__kind": "zb_h1", "parallel__pp": 2}, "schedule.kind", "splits the backward"),
     ({"model__layers": 2}, "model.layers", "give its factory model.options"),
