@@ -1,7 +1,4 @@
-"""The pages of the dashboard, in the order of the navigation: an entry is all that one needs beside its file.
-
-In a home folder with nothing in it a page that shows what is there gives the command to begin with, as ``st.code``.
-"""
+"""The pages of the dashboard, in the order of the navigation: an entry is all that one needs beside its file."""
 
 from __future__ import annotations
 
@@ -10,12 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``file`` is in this folder or one in it. A page that ``has_the_form`` of a new study keeps what is typed into it
-    by itself; beside all others the frame does.
+    """``file`` is in this folder or one in it. A page that ``shows_home`` says what a home folder holds; in an empty
+    one it gives the command to begin with, as ``st.code``. One that ``has_the_form`` of a new study keeps what is
+    typed into it by itself; beside all others the frame does.
     """
 
     title: str
     file: str
+    shows_home: bool = True
     has_the_form: bool = False
 
     @property
@@ -30,8 +29,8 @@ ENTRIES: tuple[Page, ...] = (
     Page("Runs", "history/runs.py"),
     Page("Live", "live.py"),
     Page("Steps", "run/anatomy/step_view.py"),
-    Page("Tune", "tune.py", has_the_form=True),
-    Page("Plan", "cluster/plan.py"),
+    Page("Tune", "tune.py", shows_home=False, has_the_form=True),
+    Page("Plan", "cluster/plan.py", shows_home=False),
     Page("Compare", "history/compare.py"),
     Page("Export", "history/export.py"),
     Page("Machine", "cluster/machine.py"),

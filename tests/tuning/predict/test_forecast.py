@@ -202,7 +202,7 @@ def test_changes_are_legal_fit_and_gain_what_they_say() -> None:
         ),
         ({"memory.offload": "optimizer"}, "memory.offload"),
         ({"memory.block_actions": ["offload"] * 24}, "memory.block_actions"),
-        ({"memory.budget_gib": 1.0}, "memory.budget_gib=1.0"),
+        ({"memory.budget_gib": 1.0}, "memory.budget_gib=1:"),
         ({"compression.method": "int8"}, "compression.method=int8"),
         ({"compile": True}, "compile"),
     ],

@@ -25,7 +25,7 @@ from tests.support.gpu.fake_cuda import cases
 from tests.support.knob_tables import knob_tables
 from tests.support.runs import small
 from tests.support.workbench import drawn_configs
-from tuning.predict.answer import notes
+from tuning.predict.forecast_document import notes
 from tuning.space import labels
 from tuning.space.knobs import default_space, offered_space
 from tuning.spec.study_file import parse

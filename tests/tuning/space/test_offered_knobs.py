@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine.config.environment import SECTION
+from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.knobs.catalogue import KNOBS, acts, deciding_knobs, facts_of
 from engine.config.run_config import RunConfig, parse
 from tuning.predict.placement.automatic import choose_values
@@ -62,6 +63,14 @@ def test_every_knob_that_can_vary_is_offered() -> None:
     unsaid = [key for key in found if not facts_of(key).why_not_searched]
     assert not unsaid, "no values are suggested: why_not_searched of the entry says why"
     assert {"memory.budget_gib", "memory.block_actions", "compression.layers"} <= found
+
+
+def test_seldom_values_are_listed_beside_the_offered_ones() -> None:
+    assert "randomk" in other_values(BASE, RANKS)["compression.method"]
+    assert "train.optimizer" not in other_values(BASE, RANKS)
+    offered = offered_space(BASE, RANKS, in_time=True)["train.optimizer"]
+    others = other_values(BASE, RANKS, in_time=True)["train.optimizer"]
+    assert sorted([*offered, *others]) == sorted(OPTIMIZERS)
 
 
 def test_each_says_what_it_may_change_and_what_it_costs() -> None:
