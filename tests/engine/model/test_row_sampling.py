@@ -232,7 +232,7 @@ def test_norms_that_are_remembered_count_in_memory_and_in_what_is_spared(values:
         ),
         ({"parallel__tp": 2, "overlap__tp_chunks": 2}, "set overlap.tp_chunks to 1, or this to 1"),
         ({"memory__recompute": "full"}, "no input kept; set memory.recompute to none, or this to 1"),
-        ({"memory__budget_gib": 1.0}, "leave out memory.budget_gib, or set this to 1"),
+        ({"memory__budget_gib": 1.0}, "leave out memory.budget_gib, or this to 1"),
     ],
 )
 def test_what_keeps_all_inputs_or_none_is_refused(values: dict[str, Any], remedy: str) -> None:

@@ -168,7 +168,7 @@ def test_what_is_said_of_slots_needs_slots(field: str) -> None:
         ),
         ({"device": "cuda"}, "device is cuda; set device to cpu"),
         ({"device": "auto"}, "device auto takes a GPU where there is one; set device to cpu"),
-        ({"parallel__dp": 2, "parallel__zero_stage": 1}, "set zero_stage to 0"),
+        ({"parallel__dp": 2, "parallel__zero_stage": 1}, "set parallel.zero_stage to 0"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], words: str) -> None:

@@ -262,7 +262,7 @@ def test_no_measured_document_is_longer_than_one_may_be(longest: int, most: int)
          "parallel.sequence_groups", r"kv_heads=2; legal here: \[1, 2\]"),
         ({"data__longest_document": 41}, "data.longest_document", "holds 40 tokens; raise parallel.sequence_groups"),
         ({"data__documents": "joined", "data__longest_document": 9}, "data.longest_document", "to whole"),
-        ({"parallel__tp": 2}, "parallel.tp", "set tp to 1"),
+        ({"parallel__tp": 2}, "parallel.tp", "set it to 1"),
         ({"parallel__cp": 2}, "data.documents", "set cp to 1"),
         ({"parallel__pp": 2}, "data.documents", "set pp to 1"),
         ({"parallel__dp": 2, "outer__method": "local"}, "outer.method", "none"),

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from engine.config.knobs.catalogue import KNOBS
+from engine.config.knobs.catalogue import facts_of
 from engine.config.knobs.facts import Search
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
@@ -50,6 +50,8 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
 ALONG: dict[str, dict[str, Any]] = {
     # More values than topk takes a sample of; where most are sent, a sample of half of them is too few.
     "compression.ratio": {"compression.method": "topk", "model.hidden": 256, "model.ffn_hidden": 512},
+    "compression.rank": {"compression.method": "powersgd"},
+    "compression.bucket_values": {"compression.method": "int8"},
     "compression.stochastic": {"compression.method": "int8"},
     "compression.error_feedback": {"compression.method": "randomk"},
     "compression.plan": {"compression.method": "powersgd"},
@@ -72,6 +74,12 @@ ALONG: dict[str, dict[str, Any]] = {
     "memory.recompute_layers": {"memory.recompute": "full"},
     "model.capacity_factor": {"model.experts": 8},
     "train.learning_rate_scaling": {"train.learning_rate_batch": 1},
+    "schedule.chunks": {"schedule.kind": "interleaved"},
+    "outer.period": {"outer.method": "local"},
+    "outer.replicas": {"outer.method": "local"},
+    "outer.learning_rate": {"outer.method": "diloco"},
+    "outer.momentum": {"outer.method": "diloco"},
+    "outer.mixing": {"outer.method": "streaming"},
     "outer.gap": {"outer.method": "co2"},
     "outer.variant": {"outer.method": "co2"},
     "checkpoint.asynchronous": {"checkpoint.every_steps": 1},
@@ -129,12 +137,14 @@ def values() -> Iterator[tuple[str, Any]]:
 
 
 def _suggested(key: str) -> tuple[Any, ...]:
-    """A number of a knob's entry that is not its default, of a dense model or one with experts; nothing of what a study
-    does not turn here.
+    """A number of a knob's entry that is not its default, of a dense model or one with experts. None of degrees, which
+    layouts have, and of micro-batches, of which each step here has two.
     """
     usual = RunConfig()
+    if facts_of(key).degree or key == "batch.micro_batch":
+        return ()
     for base in (usual, usual.with_values({"model.experts": 8})):
-        found = KNOBS[key].suggested(Search(base, 4)) if key in KNOBS else None
+        found = facts_of(key).suggested(Search(base, 4))
         numbers = [one for one in found or () if type(one) in (int, float) and one != usual.value_of(key)]
         if numbers:
             return (numbers[0],)
