@@ -164,7 +164,7 @@ def token_formats(search: Search) -> list[str] | None:
 
 
 def other_names_of(
-    registry: Mapping[str, CompressionMethod | OuterMethod | Kind],
+    registry: Mapping[str, CompressionMethod | OuterMethod | ScheduleFacts],
 ) -> Callable[[Search], Sequence[Any]]:
     """The entries that the space of a study that names none leaves out."""
     return lambda search: [name for name, entry in registry.items() if not entry.offered]
