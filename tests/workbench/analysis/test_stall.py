@@ -194,7 +194,8 @@ def test_a_stopped_rank_is_named_while_it_is_stopped(
         finally:
             os.kill(pid, signal.SIGCONT)
         assert wait_until(lambda: _held_up(folder) is None)
-        assert "No step has ended" not in texts(visit("live", run=folder.name))
+        # A page may show a look that is a second old.
+        assert wait_until(lambda: "No step has ended" not in texts(visit("live", run=folder.name)))
     assert command("show", folder.name, "--json").document["stall"] is None
 
 
