@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
-from workbench.pages.study.watch import SHOWN_ANSWERS
 
 from engine.config.errors import InputError
 from engine.run import run_folder
@@ -18,6 +17,7 @@ from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from tuning.spec import study_file
 from tuning.storage.journal import Journal
+from workbench.pages.study.progress import SHOWN_ANSWERS
 from workbench.pages.tune import NEW, WATCH
 from workbench.pages.widgets import trial_table
 from workbench.services import jobs
