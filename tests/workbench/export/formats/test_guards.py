@@ -4,13 +4,13 @@ others; no import asks those parsers.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from engine.config.errors import InputError
-from tests.support.trainers.environments import asked, require
+from tests.support.trainers.environments import problems as problems_of
+from tests.support.trainers.environments import require
 from tests.support.trainers.training import small
 from workbench.export import importing
 from workbench.export.mapping import documents
@@ -146,7 +146,7 @@ def test_its_own_parser_refuses_them_too(name: str) -> None:
     document = form.make_document(small(2, model__layers=4))
     files = [planted(document, wrong) for _, wrong, _, _ in rows]
     given = [{"text": form.text(one), "ranks": 2} for one in [document, *files]]
-    sound, *said = json.loads(asked(name, f"parse_{name}", given=json.dumps(given)).splitlines()[-1])
+    sound, *said = problems_of(name, given)
     assert sound == ""
     assert [row[1] for row, words in zip(rows, said, strict=True) if not words] == []
 
