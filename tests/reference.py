@@ -345,7 +345,7 @@ def commands() -> str:
     parts: list[str] = []
     for path, command in walk(typer.main.get_command(app), "workbench"):
         rows = []
-        for parameter in command.params:
+        for parameter in command.get_params(typer.Context(command)):
             if parameter.name in ("help", "install_completion", "show_completion"):
                 continue
             spelling = (
@@ -354,10 +354,11 @@ def commands() -> str:
                 else f"`{(parameter.name or '').upper()}`"
             )
             rows.append((spelling, " ".join((getattr(parameter, "help", "") or "").split())))
-        text = re.sub(
-            r"\[/?[a-z]+\]", "", sentence((command.help or "").partition("\f")[0].replace("\b", ""))
-        )
-        parts += [f"## {path}", text, *([table(("argument", "meaning"), rows)] if rows else [])]
+        about, _, lines = (command.help or "").partition("\f")[0].partition("\b\n")
+        parts += [f"## {path}", re.sub(r"\[/?[a-z]+\]", "", sentence(about))]
+        if lines:  # a terminal shows them as they are
+            parts.append(f"```text\n{lines.strip()}\n```")
+        parts += [table(("argument", "meaning"), rows)] if rows else []
     return page("Commands", parts)
 
 

@@ -31,6 +31,7 @@ from workbench.commands import (
     train,
     tune,
 )
+from workbench.commands.options import command_with_names
 from workbench.home.settings import HOME_VARIABLE, JOBS, home_folder
 from workbench.text.output import say
 
@@ -72,13 +73,11 @@ for command in (
     show.show,
     show.note,
     control.stop,
-    export.export,
     predict.predict,
     predict.plan,
     analyse.compare,
     analyse.quality,
     analyse.sensitivity,
-    predict.schedule,
     show.reindex,
     export.report,
     export.records,
@@ -86,6 +85,8 @@ for command in (
     serve.metrics,
 ):
     app.command()(command)
+app.command(cls=command_with_names(export.target_names))(export.export)
+app.command(cls=command_with_names(predict.schedule_names))(predict.schedule)
 app.command(context_settings=train.RUN_SETTINGS)(train.run)
 app.command(name="import")(export.import_file)
 app.command(help=control.HELP)(control.control)

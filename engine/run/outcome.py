@@ -145,8 +145,8 @@ class Ending(StrEnum):
         "lost",
         EndingFacts(
             about=FailureClass.OUTSIDE,
-            spoken="lost",
-            counted="got lost",
+            spoken="ending unknown",
+            counted="ended unseen",
             color="gray",
             icon="link_off",
             by_interrupt=True,

@@ -20,7 +20,7 @@ def control(
     action: Annotated[Action, typer.Argument(metavar="ACTION", help="Action to send; see the table.")],
     home: Home,
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="AFTER_IT", help="Arguments of the action.")
+        list[str] | None, typer.Argument(metavar="ARGUMENTS", help="Arguments of the action; see the table.")
     ] = None,
     json: Json = False,
 ) -> int:

@@ -22,9 +22,7 @@ from workbench.commands.options import Home, Id, Json, More, Sets
 
 def export(
     identity: Id,
-    to: Annotated[
-        str, typer.Option("--to", metavar="TARGET", help="Target, such as torchrun, slurm or deepspeed.")
-    ],
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="What trains it: {names}.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
     home: Home,
     json: Json = False,
@@ -120,6 +118,13 @@ def report(
     return 0
 
 
+def target_names() -> list[str]:
+    """All that ``export --to`` can be."""
+    from workbench.export.targets import TARGETS
+
+    return [target.name for target in TARGETS]
+
+
 class RecordFormat(StrEnum):
     """What records can be written as."""
 
@@ -130,7 +135,9 @@ def records(
     identity: Id,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
     home: Home,
-    to: Annotated[RecordFormat, typer.Option("--to", help="File format.")] = RecordFormat.PARQUET,
+    to: Annotated[
+        RecordFormat, typer.Option("--to", help="Format of the tables; so far only Parquet.")
+    ] = RecordFormat.PARQUET,
     json: Json = False,
 ) -> int:
     """Write all records of a run as tables, one file per stream; for a study, those of its best run."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from workbench.home.settings import DEFAULT_HOME, HOME_VARIABLE, home_folder
 
@@ -37,3 +39,20 @@ More = Annotated[
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="A run or a study: its id, a unique prefix, or a run's last part.")
 ]
+
+
+def command_with_names(read_names: Callable[[], Iterable[str]]) -> type[TyperCommand]:
+    """A kind of command whose help shows these names for ``{names}``.
+
+    They are read when the command is called or its help is shown: registries take too long to import for every start.
+    """
+
+    class CommandWithNames(TyperCommand):
+        def get_params(self, ctx: typer.Context) -> list[Any]:
+            parameters = super().get_params(ctx)
+            for parameter in parameters:
+                if "{names}" in (getattr(parameter, "help", None) or ""):
+                    parameter.help = parameter.help.replace("{names}", ", ".join(read_names()))
+            return parameters
+
+    return CommandWithNames

@@ -259,17 +259,32 @@ def _configuration_of(
     return config.with_values(overrides), ranks
 
 
+def schedule_names() -> list[str]:
+    """All that ``schedule`` can show."""
+    from engine.schedules.registry import SCHEDULES
+
+    return list(SCHEDULES)
+
+
 def schedule(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="gpipe, 1f1b, interleaved, zb_h1, ...")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Schedule: {names}.")],
     ranks: Annotated[int, typer.Option(min=1, max=64, help="Ranks in the pipeline.")] = 4,
     chunks: Annotated[int | None, typer.Option(min=1, help="Stages per rank.")] = None,
     micro_batches: Annotated[int, typer.Option(min=1, max=512, help="Micro-batches per step.")] = 8,
     *,
     skip: Annotated[
         float,
-        typer.Option(min=0, max=0.49, help="Share of visits of stages to leave out (schedule.skip_share)."),
+        typer.Option(
+            min=0, max=0.49, help="Share of all (micro-batch, stage) pairs to skip (schedule.skip_share)."
+        ),
     ] = 0.0,
-    unplanned: Annotated[bool, typer.Option("--unplanned", help="Leave out stages in turn.")] = False,
+    unplanned: Annotated[
+        bool,
+        typer.Option(
+            "--unplanned",
+            help="With --skip: skip stages in turn, even if micro-batches then wait for each other.",
+        ),
+    ] = False,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw it to an SVG file.")] = None,
     json: Json = False,
 ) -> int:

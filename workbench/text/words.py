@@ -33,7 +33,8 @@ LOOKS: dict[str, tuple[str, str]] = {
     "continued": ("violet", ":material/fork_right:"),
 }
 _SPOKEN = {ending.value: ending.facts.spoken for ending in Ending} | {
-    "communication_exposed": "exposed communication"
+    "communication_exposed": "exposed communication",
+    "continued": "continued in another study",
 }
 #: By the value of train.adapt, the name that its authors gave it.
 ADAPTERS = {"lora": "LoRA", "losa": "LoSA"}

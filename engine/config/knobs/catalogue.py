@@ -38,7 +38,7 @@ KNOBS: dict[str, KnobFacts] = {
     **PARALLEL,
     **MICRO_BATCH,
     "memory.budget_gib": KnobFacts(
-        "Budget of activations (GiB)",
+        "Activation budget (GiB)",
         "activation budget",
         "activations_gib",
         unset="none",
@@ -62,7 +62,7 @@ KNOBS: dict[str, KnobFacts] = {
         },
     ),
     "memory.block_actions": KnobFacts(
-        "Action of each block",
+        "Action per block",
         "block actions",
         unset="as said for all",
         neutral_default=True,
@@ -108,7 +108,7 @@ KNOBS: dict[str, KnobFacts] = {
         not_predicted="all layers are taken to be computed again",
     ),
     "memory.offload": KnobFacts(
-        "Offload to host",
+        "Offload to host memory",
         "offload",
         neutral_default=True,
         suggested=suggestions.anywhere("none", "activations", "optimizer", "both"),
@@ -128,8 +128,8 @@ KNOBS: dict[str, KnobFacts] = {
         },
     ),
     "data.ahead": KnobFacts(
-        "Batches ahead",
-        "ahead",
+        "Prefetched batches",
+        "prefetched batches",
         neutral_default=True,
         suggested=lambda search: None if is_decoder(search.base.model) else [0, 2],
         why_not_searched="helps where steps wait for data, as the verdict input_bound says",
@@ -142,7 +142,7 @@ KNOBS: dict[str, KnobFacts] = {
         },
     ),
     "memory.expert_slots": KnobFacts(
-        "Slots of experts",
+        "Expert slots",
         unset="none",
         neutral_default=True,
         why_not_searched=_EXPERT_MEMORY,
@@ -154,22 +154,22 @@ KNOBS: dict[str, KnobFacts] = {
         },
     ),
     "memory.expert_home": KnobFacts(
-        "Home of experts",
+        "Expert storage",
         neutral_default=True,
         why_not_searched=_EXPERT_MEMORY,
         at_start="experts move to their homes as the model is made; it would take moving them again",
         trade="on disk they take no memory",
     ),
     "memory.expert_ahead": KnobFacts(
-        "Experts fetched ahead",
+        "Expert prefetch",
         neutral_default=True,
         why_not_searched=_EXPERT_MEMORY,
         at_start="as the slots, which have it",
         trade="off: products wait for each expert that is not there",
     ),
     "memory.parameters": KnobFacts(
-        "Parameters in",
-        "parameters",
+        "Parameter dtype",
+        "parameter dtype",
         neutral_default=True,
         suggested=lambda search: ["fp32", "bf16"] if search.base.precision == "bf16" else None,
         at_start="parameters would get another dtype; it would take new master weights and buckets",
@@ -215,7 +215,7 @@ KNOBS: dict[str, KnobFacts] = {
     },
     **LEARNING,
     "memory.sample_tokens": KnobFacts(
-        "Tokens of weight gradients",
+        "Tokens sampled for weight gradients",
         "sampled tokens",
         acts=conditions.keeps_inputs,
         neutral_default=True,

@@ -32,7 +32,7 @@ _MEMORY_LOSS: tuple[Change, ...] = ("memory", "loss")
 COMPRESSION_DETAILS: tuple[
     tuple[str, str, Callable[[Values], bool], tuple[Any, ...], tuple[Change, ...], str], ...
 ] = (
-    ("bucket_values", "Values a scale", conditions.method_has_field("compression.bucket_values"),
+    ("bucket_values", "Values per scale", conditions.method_has_field("compression.bucket_values"),
      (256, 1024, 4096), _SPEED_LOSS, "fewer share one: finer scales, a few more bytes"),
     ("stochastic", "Stochastic rounding", conditions.method_has_field("compression.stochastic"),
      (None, False, True), _SPEED_LOSS, "rounding without bias, more noise"),
@@ -40,13 +40,13 @@ COMPRESSION_DETAILS: tuple[
      "the first steps in full, when gradients change most"),
     ("error_feedback", "Error feedback", conditions.loses, (None, False, True), _MEMORY_LOSS,
      "what was not sent comes later, memory for it"),
-    ("plan", "Plan by layer", conditions.is_planned, ("none", "l_greco"), _SPEED_LOSS,
+    ("plan", "Per-layer plan", conditions.is_planned, ("none", "l_greco"), _SPEED_LOSS,
      "each layer its own value by what it costs and loses, time to plan"),
     ("plan_every", "Steps between plans", conditions.plans, (50, 200), _SPEED_LOSS,
      "plans follow the training, time to plan"),
-    ("plan_budget", "Budget of a plan", conditions.plans, ("loss", "error"), _SPEED_LOSS,
+    ("plan_budget", "Plan budget", conditions.plans, ("loss", "error"), _SPEED_LOSS,
      "the effect on the loss of one value for all, or as much error: fewer bytes, a higher loss"),
-    ("plan_alpha", "Budget of a plan, times", conditions.plans, (0.5, 1.0, 2.0), _SPEED_LOSS,
+    ("plan_alpha", "Plan budget factor", conditions.plans, (0.5, 1.0, 2.0), _SPEED_LOSS,
      "fewer bytes, more is lost than with one value for all"),
 )  # fmt: skip
 #: Why those of the section ``outer`` that do not turn are decided when a run starts.
@@ -81,7 +81,7 @@ OUTER_DETAILS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
     ),
     (
         "variant",
-        "Start of a round",
+        "Weights at round start",
         "",
         ("keep_local", "delayed", "paper"),
         "from which weights a round begins",
@@ -89,14 +89,14 @@ OUTER_DETAILS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
     ("fragments", "Fragments", "", (2, 4), "smaller messages, spread over the round"),
     (
         "overlap",
-        "Steps a fragment travels",
+        "Fragment overlap (steps)",
         "",
         (1, 2, 4),
         "more time to travel, averages come later",
     ),
     (
         "mixing",
-        "Own weights kept",
+        "Weight of own parameters",
         "",
         (0.25, 0.5, 0.75),
         "how much of the own weights is kept beside the mean",
@@ -195,8 +195,8 @@ COMMUNICATION: dict[str, KnobFacts] = {
         },
     ),
     "outer.period": KnobFacts(
-        "Steps a round",
-        "steps a round",
+        "Steps per round",
+        "steps per round",
         "outer_period",
         named_anyway=True,
         acts=conditions.has_outer,
@@ -207,7 +207,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         trade="fewer meetings, more drift",
     ),
     "outer.replicas": KnobFacts(
-        "Replicas of the outer loop",
+        "Outer-loop replicas",
         "replicas",
         unset="one a dp rank",
         acts=conditions.has_outer,
@@ -243,7 +243,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         trade="small buckets leave early, large ones cost fewer calls",
     ),
     "overlap.prefetch": KnobFacts(
-        "Layers gathered ahead",
+        "Prefetched layers",
         "prefetched layers",
         acts=conditions.shards,
         neutral_default=True,
@@ -254,7 +254,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         not_predicted="what it hides is not modelled",
     ),
     "overlap.fused_gathers": KnobFacts(
-        "Layers gathered in one message",
+        "Fused weight gathers",
         "fused gathers",
         acts=lambda now: conditions.shards(now) and now["compression.weights"] == "none",
         neutral_default=True,
@@ -265,8 +265,8 @@ COMMUNICATION: dict[str, KnobFacts] = {
         not_predicted="messages are taken to be of whole layers",
     ),
     "overlap.gather_with_optimizer": KnobFacts(
-        "Gather beside the update",
-        "gather beside update",
+        "Gather during optimizer step",
+        "gather with optimizer",
         acts=lambda now: conditions.reduces(now) and now["parallel.zero_stage"] == 1,
         neutral_default=True,
         suggested=suggestions.on_several_ranks(False, True),
@@ -280,7 +280,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         },
     ),
     "overlap.tp_chunks": KnobFacts(
-        "Tensor parallel in chunks",
+        "Tensor-parallel chunks",
         "tp chunks",
         acts=conditions.splits_matrices,
         neutral_default=True,
@@ -294,8 +294,8 @@ COMMUNICATION: dict[str, KnobFacts] = {
         },
     ),
     "overlap.delay": KnobFacts(
-        "Steps gradients come late",
-        "late gradients",
+        "Gradient delay (steps)",
+        "gradient delay",
         acts=conditions.buckets,
         neutral_default=True,
         suggested=suggestions.on_several_ranks(0, 1),
@@ -310,8 +310,8 @@ COMMUNICATION: dict[str, KnobFacts] = {
         },
     ),
     "compression.weights": KnobFacts(
-        "Weights sent in",
-        "weights sent in",
+        "Weight gather format",
+        "weight format",
         acts=conditions.shards,
         neutral_default=True,
         suggested=suggestions.on_several_ranks("none", "int8"),
@@ -321,8 +321,8 @@ COMMUNICATION: dict[str, KnobFacts] = {
         not_predicted="parameters are taken to be gathered as they are",
     ),
     "compression.experts": KnobFacts(
-        "Expert tokens sent in",
-        "tokens sent in",
+        "Expert token format",
+        "token format",
         acts=lambda now: bool(now["parallel.ep"] > 1),
         neutral_default=True,
         suggested=suggestions.with_experts(suggestions.token_formats),
@@ -334,7 +334,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         },
     ),
     "compression.expert_rate": KnobFacts(
-        "Bytes of expert tokens sent",
+        "Share of expert token bytes sent",
         "expert rate",
         acts=conditions.buckets_tokens,
         suggested=suggestions.with_experts(suggestions.on_several_ranks(0.13, 0.2, 0.4)),
@@ -344,8 +344,8 @@ COMMUNICATION: dict[str, KnobFacts] = {
         trade="fewer tokens travel, each for more others",
     ),
     "compression.expert_residual": KnobFacts(
-        "Distances of expert tokens added",
-        "token residual",
+        "Expert token residuals",
+        "token residuals",
         acts=conditions.buckets_tokens,
         suggested=suggestions.with_experts(suggestions.on_several_ranks(False, True)),
         at_start="as the exchanges, which have it",

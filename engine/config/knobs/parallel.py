@@ -53,7 +53,7 @@ PARALLEL: dict[str, KnobFacts] = {
         },
     ),
     "parallel.cp_method": KnobFacts(
-        "Context parallel by",
+        "Context-parallel method",
         "cp method",
         named_anyway=True,
         acts=lambda now: bool(now["parallel.cp"] > 1),
@@ -116,8 +116,8 @@ PARALLEL: dict[str, KnobFacts] = {
         trade="fewer ranks a copy: messages stay near, more memory",
     ),
     "parallel.reduce_every_micro_batch": KnobFacts(
-        "Reduce every micro-batch",
-        "reduce each",
+        "Reduce gradients every micro-batch",
+        "reduce every micro-batch",
         acts=conditions.shards,
         neutral_default=True,
         suggested=suggestions.on_several_ranks(False, True),
@@ -126,8 +126,8 @@ PARALLEL: dict[str, KnobFacts] = {
         trade="less memory for gradients, as many more messages",
     ),
     "parallel.tp_regather": KnobFacts(
-        "Gather again in backward",
-        "gather again",
+        "Regather inputs in backward (tp)",
+        "tp regather",
         acts=conditions.splits_matrices,
         neutral_default=True,
         suggested=suggestions.on_several_ranks(False, True),
@@ -141,7 +141,7 @@ PARALLEL: dict[str, KnobFacts] = {
         },
     ),
     "parallel.tp_replicated": KnobFacts(
-        "Matrices whole on every tp rank",
+        "Matrices replicated over tp",
         "replicated over tp",
         unset="none",
         acts=conditions.splits_matrices,
@@ -160,7 +160,7 @@ PARALLEL: dict[str, KnobFacts] = {
         },
     ),
     "parallel.placement": KnobFacts(
-        "Placement of ranks",
+        "Rank placement",
         "placement",
         unset="in order",
         acts=conditions.has_several_ranks,
@@ -174,8 +174,8 @@ PARALLEL: dict[str, KnobFacts] = {
         not_predicted="seconds are those of ranks in order",
     ),
     "network.inside": KnobFacts(
-        "Network inside of islands",
-        "inside",
+        "Network inside islands",
+        "network inside islands",
         unset="by membership",
         acts=conditions.has_several_ranks,
         reset_when_inactive=True,
@@ -191,7 +191,7 @@ PARALLEL: dict[str, KnobFacts] = {
 #: Of models with tasks, experts, many words or whole documents.
 PARALLEL_OF_SOME: dict[str, KnobFacts] = {
     "parallel.task_ranks": KnobFacts(
-        "Ranks of tasks",
+        "Ranks per task",
         "task ranks",
         acts=lambda now: bool(now["data.tasks"]) and bool(now["parallel.dp"] > 1),
         neutral_default=True,
@@ -202,8 +202,8 @@ PARALLEL_OF_SOME: dict[str, KnobFacts] = {
         trade="even: a rank serves one task, and waits for those of larger ones",
     ),
     "parallel.ep_island": KnobFacts(
-        "Ranks of ep on an island",
-        "ep island",
+        "Ep ranks per island",
+        "ep ranks per island",
         unset="none",
         acts=lambda now: bool(now["parallel.ep"] > 2),
         neutral_default=True,
@@ -215,7 +215,7 @@ PARALLEL_OF_SOME: dict[str, KnobFacts] = {
         trade="fewer and longer messages between islands; inside of them rows travel once more",
     ),
     "parallel.embedding": KnobFacts(
-        "Embedding",
+        "Embedding split",
         "embedding",
         acts=conditions.may_split_columns,
         neutral_default=True,
@@ -234,7 +234,7 @@ PARALLEL_OF_SOME: dict[str, KnobFacts] = {
         },
     ),
     "parallel.sequence_groups": KnobFacts(
-        "Ranks that share a document",
+        "Ranks per document",
         "sequence groups",
         acts=lambda now: bool(now["parallel.dp"] > 1),
         reset_when_inactive=True,

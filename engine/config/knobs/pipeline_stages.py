@@ -48,7 +48,7 @@ PIPELINE_STAGES: dict[str, KnobFacts] = {
         },
     ),
     "schedule.stage_layers": KnobFacts(
-        "Layers of each stage",
+        "Layers per stage",
         "stage layers",
         unset="even",
         acts=lambda now: conditions.pipelines(now) and now["schedule.chunks"] == 1,
@@ -60,8 +60,8 @@ PIPELINE_STAGES: dict[str, KnobFacts] = {
         trade="fewer layers beside the head: stages take equally long, the first ones hold more",
     ),
     "schedule.skip_share": KnobFacts(
-        "Share of stages skipped",
-        "skipped stages",
+        "Share of skipped stages",
+        "share of skipped stages",
         acts=conditions.may_skip,
         neutral_default=True,
         suggested=suggestions.of_the_decoder(suggestions.on_several_ranks(0.0, 0.125, 0.25)),
@@ -76,8 +76,8 @@ PIPELINE_STAGES: dict[str, KnobFacts] = {
         },
     ),
     "schedule.skip_order": KnobFacts(
-        "Order of skipping",
-        "order of skipping",
+        "Skip order",
+        "skip order",
         acts=lambda now: conditions.may_skip(now) and now["schedule.skip_share"] > 0,
         neutral_default=True,
         suggested=suggestions.of_the_decoder(suggestions.on_several_ranks("planned", "unplanned")),
@@ -88,8 +88,8 @@ PIPELINE_STAGES: dict[str, KnobFacts] = {
         in_budget_plan=True,
     ),
     "schedule.registers": KnobFacts(
-        "Registers between stages",
-        "registers",
+        "Buffered messages between stages",
+        "buffered messages",
         unset="no bound",
         acts=conditions.pipelines,
         neutral_default=True,

@@ -48,7 +48,7 @@ MICRO_BATCH: dict[str, KnobFacts] = {
 #: What a step trains of a model.
 TRAINED_PARTS: dict[str, KnobFacts] = {
     "train.slice_keep": KnobFacts(
-        "Share of heads and width trained",
+        "Trained share of heads and width",
         "trained slice",
         neutral_default=True,
         suggested=suggestions.of_the_decoder(suggestions.anywhere(1.0, 0.75)),
@@ -64,8 +64,8 @@ TRAINED_PARTS: dict[str, KnobFacts] = {
         },
     ),
     "train.adapt": KnobFacts(
-        "Trained beside a frozen model",
-        "adapted by",
+        "Adapter for a frozen model",
+        "adapter",
         acts=_may_freeze,
         neutral_default=True,
         suggested=lambda search: _from_checkpoint(search, KINDS),
@@ -79,7 +79,7 @@ TRAINED_PARTS: dict[str, KnobFacts] = {
         },
     ),
     "train.adapt_rank": KnobFacts(
-        "Rank of what is trained beside it",
+        "Adapter rank",
         "adapter rank",
         acts=_adapts,
         suggested=lambda search: _from_checkpoint(search, _RANKS),
@@ -106,8 +106,8 @@ LEARNING: dict[str, KnobFacts] = {
         trade="larger: fewer messages a token, fewer updates",
     ),
     "batch.ramp_from": KnobFacts(
-        "Batch of the first steps",
-        "first batch",
+        "Initial batch",
+        "initial batch",
         alters_learning=True,
         suggested=suggestions.first_batches,
         at_start=_LEARNED_OTHERWISE,
@@ -119,8 +119,8 @@ LEARNING: dict[str, KnobFacts] = {
         },
     ),
     "batch.ramp_share": KnobFacts(
-        "Steps with a growing batch",
-        "growing batch",
+        "Batch ramp-up steps",
+        "batch ramp-up",
         alters_learning=True,
         acts=lambda now: now["batch.ramp_from"] not in (None, now["batch.global_batch"]),
         reset_when_inactive=True,
@@ -140,8 +140,8 @@ LEARNING: dict[str, KnobFacts] = {
         trade="larger steps, until they are too large",
     ),
     "train.learning_rate_warmup": KnobFacts(
-        "Steps of warm-up",
-        "warm-up",
+        "Warm-up steps",
+        "warm-up steps",
         alters_learning=True,
         suggested=suggestions.warmups,
         at_start=_LEARNED_OTHERWISE,
@@ -150,7 +150,7 @@ LEARNING: dict[str, KnobFacts] = {
     ),
     "train.learning_rate_schedule": KnobFacts(
         "Learning-rate schedule",
-        "schedule of the rate",
+        "learning-rate schedule",
         alters_learning=True,
         suggested=lambda search: ["constant", "linear", "cosine", "one_cycle"] if search.in_time else None,
         at_start=_LEARNED_OTHERWISE,
@@ -158,8 +158,8 @@ LEARNING: dict[str, KnobFacts] = {
         trade="a falling rate ends lower, and knows the number of steps",
     ),
     "train.learning_rate_scaling": KnobFacts(
-        "Learning rate by batch",
-        "rate by batch",
+        "Learning-rate scaling with batch",
+        "rate scaling",
         alters_learning=True,
         acts=lambda now: now["train.learning_rate_batch"] not in (None, now["batch.global_batch"]),
         reset_when_inactive=True,

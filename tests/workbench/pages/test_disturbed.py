@@ -215,9 +215,9 @@ def test_a_run_whose_process_is_killed_under_its_pages_is_lost_and_they_say_so(
     ranks = [psutil.Process(pid) for pid in runs.load(folder).status.rank_pids]
     process.send_signal(signal.SIGKILL)
     process.wait()
-    live.page.locator(".st-key-live-badges").get_by_text("lost").wait_for()
+    live.page.locator(".st-key-live-badges").get_by_text("ending unknown").wait_for()
     live.page.get_by_text(runs.LOST_REASON).wait_for()
-    page.page.locator(".st-key-run-badges").get_by_text("lost").wait_for()
+    page.page.locator(".st-key-run-badges").get_by_text("ending unknown").wait_for()
     page.page.get_by_text(runs.LOST_REASON).first.wait_for()
     for tab in (live, page):
         sound(tab)

@@ -66,7 +66,7 @@ def _state(stored: store.CalibrationLookup, shown: Calibration) -> None:
     when = f"Measured {words.date_text(shown.measured_unix)}, {words.age_text(shown.measured_unix)}"
     with st.container(horizontal=True, vertical_alignment="center", key="machine-state"):
         if stored.calibration:
-            st.badge("holds", icon=":material/check_circle:", color="green")
+            st.badge("valid", icon=":material/check_circle:", color="green")
         else:
             st.badge("stale", icon=":material/history:", color="orange")
         st.markdown(f"**`{shown.fingerprint.id}`**", width="content")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from tuning.analysis.learning import POWER
 from tuning.spec.objectives import Aim, text
 from tuning.storage.commands import send
 from workbench.analysis import live_report
@@ -18,37 +19,43 @@ from workbench.pages.widgets.common import button_pressed, table
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.text import words
 
-_SAVED = "What as many steps of the baseline would have taken more; negative where the window was slower."
-
+_SAVED = (
+    "Time that the baseline would take for as many steps, minus the window's own. Negative: it was slower."
+)
 _REVERT = "The search ends, and the run goes on with the values that it began with."
-_RANGE = "95 % interval of the value."
-_LEADER = (
-    "What a step of the fastest values took right before and after the window, over what it took when they were "
-    "measured: 1 where the machine is as it was. Elsewhere the interval is as much wider, and rounds side by side "
-    "decide."
+_VALUE = "Measured over the window's steps, with its 95 % interval."
+_RATE_VS_LEADER = (
+    "The window's rate divided by the leader's, measured right before and after it. The leader is the fastest "
+    "configuration so far. With a 95 % interval where there are enough steps for one; without it, do not rely on small "
+    "differences."
 )
-_BESIDE = (
-    "The window's rate over that of the fastest values right before and after it, with its 95 % interval where there "
-    "are enough steps for one."
+_VS_BASELINE = (
+    "Trials are ranked by this: the window's value relative to the baseline's, corrected for changes in the machine's "
+    "speed. Where the two were measured in alternating windows, it comes from those."
 )
-_OVER = (
-    "By which trials rank: its value over the baseline's as if the machine had been the same for both, by windows in "
-    "turns where there are some."
+_DISCARDED = (
+    "Steps at the start of the window that are left out of the measurement, because they took a different time than "
+    "the rest. Where there were too few steps to detect that, the number of warm-up steps."
 )
-_SETTLING = (
-    "Steps at the start that took another time than the rest; where too few tell, the warm-up. Not measured."
+_LEADER_TIME = (
+    "Step time of the leader right before and after the window, relative to when it was first measured. Near 1, the "
+    "machine is as fast as it was. Away from 1, intervals are widened to match, and alternating windows decide."
 )
-_LOSS = "Held-out loss above the baseline's after the same steps, from the same weights and on the same text."
-_LEARNED = (
-    "By how much the held-out loss fell in these steps, over what it fell by for the baseline. Empty for exact values, "
-    "and where the baseline learned too little to tell."
+_LOSS_GAP = (
+    "How far the held-out loss is above the baseline's, both trained for the same steps from the same weights and on "
+    "the same text."
 )
-_IN_THE_END = (
-    "By how much the loss may be above the baseline's after as many steps if this share stays: losses fall about as a "
-    "power of the steps, here at least 0.76. What is guarded is the larger one of both."
+_LOSS_DECREASE = (
+    "How much the held-out loss fell during the window, relative to the baseline's decrease over the same steps. Empty "
+    "for values that leave the loss exact, and where the baseline's loss fell too little to compare."
+)
+_FINAL_LOSS_GAP = (
+    "Projected, not measured: how far the loss may end above the baseline's if the relative loss decrease stays as it "
+    f"is and the loss follows a power law of the steps with an exponent of at least {POWER:g}. The loss limit applies "
+    "to this or the measured gap, whichever is larger."
 )
 
-#: Of the column that both tables begin with: "12, loss again".
+#: Of the column that both tables begin with: "12, loss check".
 _TRIAL_PIXELS = 84
 
 
@@ -102,7 +109,7 @@ def _leader_ratio_text(row: WindowRow) -> str:
 def _trial(row: WindowRow) -> str:
     if row.confirms is None:
         return f"{row.trial}"
-    return f"{row.confirms}, {'loss again' if row.checks_loss else 'again'}"
+    return f"{row.confirms}, {'loss check' if row.checks_loss else 'repeat'}"
 
 
 def _windows(report: LiveReport, aim: Aim) -> None:
@@ -115,16 +122,16 @@ def _windows(report: LiveReport, aim: Aim) -> None:
             "trial": trials,
             "values": _differing_labels(rows),
             aim.unit: [_value(row, aim) for row in rows],
-            "beside it": [_leader_ratio_text(row) for row in rows],
-            "over the start": [row.over_baseline for row in rows],
+            "rate vs. leader": [_leader_ratio_text(row) for row in rows],
+            "vs. baseline": [row.over_baseline for row in rows],
         },
         "tune-live-windows",
         {
             "trial": config.TextColumn(width=_TRIAL_PIXELS),
             "values": config.TextColumn(width=220),
-            aim.unit: config.TextColumn(width=150, help=_RANGE),
-            "beside it": config.TextColumn(width=142, help=_BESIDE),
-            "over the start": config.NumberColumn(width=90, format="%.2f x", help=_OVER),
+            aim.unit: config.TextColumn(width=150, help=_VALUE),
+            "rate vs. leader": config.TextColumn(width=142, help=_RATE_VS_LEADER),
+            "vs. baseline": config.NumberColumn(width=90, format="%.2f x", help=_VS_BASELINE),
         },
     )
     table(
@@ -133,23 +140,23 @@ def _windows(report: LiveReport, aim: Aim) -> None:
             "steps": [f"{row.first:,} to {row.end - 1:,}" if row.end > row.first else "none" for row in rows],
             "ended": [words.ending_words(row.outcome) + (", undone" if row.undone else "") for row in rows],
             "saved, s": [row.saved_seconds for row in rows],
-            "loss": [row.loss_increase for row in rows],
-            "learned": [row.learned for row in rows],
-            "loss in the end": [row.later_increase for row in rows],
-            "settling": [row.settling_steps for row in rows],
-            "leader": [row.leader_level for row in rows],
+            "loss gap": [row.loss_increase for row in rows],
+            "loss decrease": [row.learned for row in rows],
+            "final loss gap": [row.later_increase for row in rows],
+            "discarded": [row.settling_steps for row in rows],
+            "leader time": [row.leader_level for row in rows],
         },
         "tune-live-losses",
         {
             "trial": config.TextColumn(width=_TRIAL_PIXELS),
             "steps": config.TextColumn(width=80),
-            "ended": config.TextColumn(width=130),
+            "ended": config.TextColumn(width=96),
             "saved, s": config.NumberColumn(width=62, format="%+.2f", help=_SAVED),
-            "loss": config.NumberColumn(width=56, format="percent", help=_LOSS),
-            "learned": config.NumberColumn(width=60, format="%.2f x", help=_LEARNED),
-            "loss in the end": config.NumberColumn(width=96, format="percent", help=_IN_THE_END),
-            "settling": config.NumberColumn(width=56, format="%d", help=_SETTLING),
-            "leader": config.NumberColumn(width=56, format="%.2f x", help=_LEADER),
+            "loss gap": config.NumberColumn(width=56, format="percent", help=_LOSS_GAP),
+            "loss decrease": config.NumberColumn(width=88, format="%.2f x", help=_LOSS_DECREASE),
+            "final loss gap": config.NumberColumn(width=92, format="percent", help=_FINAL_LOSS_GAP),
+            "discarded": config.NumberColumn(width=66, format="%d", help=_DISCARDED),
+            "leader time": config.NumberColumn(width=76, format="%.2f x", help=_LEADER_TIME),
         },
     )
 

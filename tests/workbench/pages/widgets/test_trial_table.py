@@ -76,6 +76,10 @@ def test_what_the_words_of_a_layout_do_not_tell_has_columns_of_its_own(
     row = Measurement(0, config=config, source="sampler", outcome="completed")
     trial_table.trials_table([row], lambda key, now: True, "a-table")
     assert shown["layout"] == ["dp4 · ZeRO-1"]
-    for key, value in {"placement": "auto", "sequence groups": "planned", "ep island": "none"}.items():
+    for key, value in {
+        "placement": "auto",
+        "sequence groups": "planned",
+        "ep ranks per island": "none",
+    }.items():
         assert shown[key] == [value], key
     assert "dp" not in shown and "micro-batch" in shown
