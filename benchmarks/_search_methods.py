@@ -14,7 +14,7 @@ from benchmarks.published.columns import Columns, take
 from tests.support.studies.replay import Recorded
 from tuning.predict.model.cases import Array
 from tuning.search.acquisition import propose
-from tuning.search.surrogate import Belief, Observations
+from tuning.search.surrogate import Observations, Prior
 
 BUDGET = 10
 #: Trials before a sampler's model is asked; their default is the whole budget.
@@ -64,10 +64,10 @@ def speeds(recorded: Recorded) -> Array:
     return np.asarray(recorded.columns["global_batch"] / recorded.seconds, np.float64)
 
 
-def ours(belief: Belief, meter: Meter) -> None:
+def ours(prior: Prior, meter: Meter) -> None:
     """The prior's proposals, each after what the ones before it measured."""
     while meter.left:
-        proposal = propose(belief, meter.seen)
+        proposal = propose(prior, meter.seen)
         assert proposal is not None, "a meter has no more budget than rows"
         meter(proposal.row)
 

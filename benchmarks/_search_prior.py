@@ -18,7 +18,7 @@ from tuning.predict.fit.least_squares import fit
 from tuning.predict.model import constants, step_time
 from tuning.predict.model.cases import Array, Cases
 from tuning.predict.model.constants import Constants
-from tuning.search.surrogate import Belief
+from tuning.search.surrogate import Prior
 
 _CLUSTER, _NODES = "dgx-h100", 64
 #: Steps of a refit to resampled rows, which begins at the fit to all rows of the same split.
@@ -70,7 +70,7 @@ def learned(table: Physics, rows: NDArray[np.intp], near: Constants | None = Non
     return Fold(constants, stalls, peaks, risk, _spread(finished, seconds, without, stalls))
 
 
-def belief(fold: Fold, columns: Columns) -> Belief:
+def make_prior(fold: Fold, columns: Columns) -> Prior:
     """Of one cell's candidates; log seconds are of a sequence, so that batches of different sizes compare."""
     table = Physics.of(columns)
     own, reasons = table.own, nanotron.refused(table.own)
@@ -79,7 +79,7 @@ def belief(fold: Fold, columns: Columns) -> Belief:
     out_of_memory = fold.risk.out_of_memory(bytes_)
     lives = 1 - fold.risk.fails(own, bytes_, np.zeros(len(own), np.bool_))
     alike = features(columns)
-    return Belief.from_columns(
+    return Prior.from_columns(
         alike,
         np.log(without / own.global_batch),
         fold.spread,

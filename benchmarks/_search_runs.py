@@ -20,7 +20,7 @@ from tests.support.studies import replay
 from tests.support.studies.replay import Recorded
 from tuning.predict.model.constants import Constants
 from tuning.search import acquisition
-from tuning.search.surrogate import Belief, Observations
+from tuning.search.surrogate import Observations, Prior
 
 #: What a prior has never seen: the cell that it is asked about, any cell of that model's size, on that number of nodes,
 #: or of either.
@@ -93,7 +93,7 @@ def with_physics(table: Replayed, unseen: Unseen, seed: int) -> Result:
     for split, cells in table.folds(unseen):
         fold = table.fold(split, seed)
         for cell in cells:
-            believed = physics.belief(fold, cell.columns)
+            believed = physics.make_prior(fold, cell.columns)
             meter = Meter(cell, methods.BUDGET if cell.runs else SAY_WITHIN)
             if cell.runs:
                 methods.ours(believed, meter)
@@ -137,7 +137,7 @@ def scored(cell: Recorded, meter: Meter) -> dict[str, Any]:
     return {"score": round(best, 5), "failed": round(1 - len(ran) / len(meter.values), 5)}
 
 
-def _said_after(believed: Belief, meter: Meter) -> tuple[int | None, str]:
+def _said_after(believed: Prior, meter: Meter) -> tuple[int | None, str]:
     """After how many trials it is said that nothing runs, and why."""
     while meter.left:
         proposal = acquisition.propose(believed, meter.seen)
@@ -149,7 +149,7 @@ def _said_after(believed: Belief, meter: Meter) -> tuple[int | None, str]:
     return None, ""
 
 
-def _said(believed: Belief, meter: Meter) -> bool:
+def _said(believed: Prior, meter: Meter) -> bool:
     """Whether it was said at any time that nothing runs, where something does."""
     whole = meter.seen
     return any(

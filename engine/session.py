@@ -11,7 +11,7 @@ from engine.checkpoint import resume
 from engine.config.errors import InputError, LayoutError
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
-from engine.dry_run.inspection import look_at
+from engine.dry_run.inspection import inspect_workload
 from engine.footprint.budget import check_budget
 from engine.launch.lab import lab
 from engine.launch.supervisor import Launch, Launcher
@@ -60,7 +60,7 @@ class Session:
         Raises:
             InputError: the home folder, workload, data, device or checkpoint to continue from cannot be used.
         """
-        look_at(config)
+        inspect_workload(config)
         try:
             where = rules.check(config)
             check_budget(config)

@@ -55,7 +55,7 @@ class Checkpoints:
         #: Of a batch that grows: sequences of the first step of a run that continues; None where it begins.
         self.first_batch: int | None = None
         #: The same of the steps before a step: of all together, and of the last one.
-        self.taken: Callable[[int], tuple[int, int]] = lambda _: (
+        self.sequences_and_batch: Callable[[int], tuple[int, int]] = lambda _: (
             rank.sequences,
             rank.step_config.batch.global_batch,
         )
@@ -192,7 +192,7 @@ class Checkpoints:
     def _manifest(self, step: int) -> checkpoint_folder.Manifest:
         config, plan = self._rank.config, self._rank.plan
         held = {} if plan == NO_PLAN else asdict(plan)
-        taken, batch = self.taken(step) if grows(config) else (None, None)
+        taken, batch = self.sequences_and_batch(step) if grows(config) else (None, None)
         return Manifest(
             step, identity(config.model), config.flat(), {}, held, taken, self.backbone.description, batch
         )
@@ -209,5 +209,5 @@ def _group(rank: RankContext) -> Group | None:
     # On GPUs names are NCCL's.
     network = rank.groups.transport.between if rank.device.type == "cpu" else None
     with use_interface(network, "gloo"):
-        group: Group = dist.new_group(backend="gloo", timeout=rank.patience)
+        group: Group = dist.new_group(backend="gloo", timeout=rank.group_timeout)
     return group

@@ -27,9 +27,9 @@ def box(x: Tensor, source: Signature, target: Signature, channel: Channel) -> Te
         channel.all_reduce(whole)
         return whole
     if source == PARTIAL:
-        return _along(target.dim, channel.reduce_scatter, x)
+        return _apply_to_dim(target.dim, channel.reduce_scatter, x)
     if target == BROADCAST:
-        return _along(source.dim, channel.all_gather, x)
+        return _apply_to_dim(source.dim, channel.all_gather, x)
     return _change_split(x, source.dim, target.dim, channel)
 
 
@@ -42,7 +42,7 @@ def _as_partial(x: Tensor, source: Signature, channel: Channel) -> Tensor:
     return torch.cat(parts, source.dim)
 
 
-def _along(dim: int, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def _apply_to_dim(dim: int, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """A collective that splits or joins the first dimension, along another one."""
     return call(x) if dim == 0 else call(x.movedim(dim, 0)).movedim(0, dim)
 

@@ -148,8 +148,8 @@ class RankContext:
     control: StopControl
     progress: Progress | None = None
     folder: Path = Path()
-    patience: timedelta = timedelta(minutes=30)
-    seat: LabPlacement | None = None
+    group_timeout: timedelta = timedelta(minutes=30)
+    lab_placement: LabPlacement | None = None
     #: None where a schedule has one stage.
     actions: ActionRecorder | None = None
     plan: Plan = NO_PLAN

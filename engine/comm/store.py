@@ -40,7 +40,7 @@ class RankStore:
         if self._rank.rank:
             return []
         keys = [f"{key}.{rank}" for rank in range(self._rank.layout.world_size)]
-        self._store.wait(keys, self._rank.patience)
+        self._store.wait(keys, self._rank.group_timeout)
         documents = [json.loads(self._store.get(key)) for key in keys]
         # Who has come here has read what was broadcast before.
         for old in (*keys, *self._broadcast_keys):
@@ -59,5 +59,5 @@ class RankStore:
         if self._rank.rank == 0:
             self._store.set(key, json.dumps(document()))
             self._broadcast_keys.append(key)
-        self._store.wait([key], self._rank.patience)
+        self._store.wait([key], self._rank.group_timeout)
         return json.loads(self._store.get(key))

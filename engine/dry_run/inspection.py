@@ -14,7 +14,7 @@ from engine.dry_run.child import SLOW_SECONDS, ChildError, UnansweredError, ask
 LEAST_PATIENCE_SECONDS = 60.0
 
 
-def look_at(
+def inspect_workload(
     config: RunConfig, patience_seconds: float | None = None, tell: Callable[[str], None] | None = None
 ) -> WorkloadFacts | None:
     """What a workload that is not the decoder was found to be; this process knows it from then on. None of the decoder,

@@ -131,10 +131,10 @@ def _peak_of(costs: Sequence[Cost], around: StageOverhead) -> int:
         most = max(most, held + transit + cost.forward_bytes, held + transit + cost.backward_bytes)
         held += cost.resident
         transit = cost.away or transit
-    return _together(held, transit, most, around)
+    return _peak_bytes(held, transit, most, around)
 
 
-def _together(held: int, transit: int, most: int, around: StageOverhead) -> int:
+def _peak_bytes(held: int, transit: int, most: int, around: StageOverhead) -> int:
     """``most`` is what the blocks of one micro-batch hold at once, ``held`` what waits, ``transit`` left last."""
     others = (around.in_flight - 1) * (held + around.held) + (transit if around.in_flight > 1 else 0)
     return around.given + around.held + max(most, held + transit + around.turn_bytes) + others
@@ -216,7 +216,7 @@ def _seconds(label: _Label, around: StageOverhead) -> float:
 
 
 def _peak(label: _Label, around: StageOverhead) -> int:
-    return _together(label.held, label.transit, label.most, around)
+    return _peak_bytes(label.held, label.transit, label.most, around)
 
 
 def _least(label: _Label, waiting: int, around: StageOverhead) -> int:

@@ -57,7 +57,7 @@ class RankHosts:
             return [None] * devices
         return [self._lab.namespaces[host] for host in self._lab.shape.rank_hosts(devices)]
 
-    def seat(self, rank: int, devices: Sequence[int]) -> LabPlacement | None:
+    def placement_of(self, rank: int, devices: Sequence[int]) -> LabPlacement | None:
         """A rank's place in the lab, if there is one, with the device of each rank; the first rank of a host reads that
         host's counters, and the first of an island those of its uplink.
         """
@@ -267,7 +267,7 @@ class LocalPool:
                 place.store_address,
                 place.store.port,
                 threads,
-                place.seat(rank, devices),
+                place.placement_of(rank, devices),
             )
             with contextlib.suppress(OSError):  # it just died: its death is told by the watch
                 worker.tasks.send(task)

@@ -86,7 +86,7 @@ class ForkServers:
     ) -> ForkServerProcess:
         """A new process that runs ``target``; its program began with the variables ``at_start``."""
         process = self._context.Process(target=target, args=arguments, daemon=True)
-        with self._through(tuple(sorted(at_start.items()))):
+        with self._use_server(tuple(sorted(at_start.items()))):
             begin(process)
         return process
 
@@ -96,7 +96,7 @@ class ForkServers:
             _end(self._own.pop(next(iter(self._own))))
 
     @contextlib.contextmanager
-    def _through(self, at_start: Variables) -> Iterator[None]:
+    def _use_server(self, at_start: Variables) -> Iterator[None]:
         """While inside, processes come from the server with these variables."""
         if not at_start:
             yield

@@ -307,7 +307,7 @@ class Decoder(Stage):
         if self.masked:
             visible = same_document(x)
             blocks = [functools.partial(block, visible=visible) for block in blocks]
-        x = self._through(blocks, x)
+        x = self._run_blocks(blocks, x)
         if torch.is_grad_enabled():
             for mixture in self.mixtures().values():
                 assert mixture.report is not None
@@ -321,7 +321,7 @@ class Decoder(Stage):
             (x,) = self.tp.select_axis("head").column_products(self.norm(x), (self.head,))
         return x
 
-    def _through(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor) -> Tensor:
+    def _run_blocks(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor) -> Tensor:
         """What the last of this stage's blocks gives for the stage's input."""
         if self.offload is not None and torch.is_grad_enabled():
             # What enters has no name here, or it could not leave.

@@ -39,7 +39,9 @@ class Prices:
         self, sent: CompressedGradients, shapes: Shapes, settings: Settings, values: Sequence[Value]
     ) -> Price:
         """A layer on its own: its payload's part of what is sent, without what the backend adds to a message."""
-        found = [self._one(sent, shapes, replace(settings, value=value, values={})) for value in values]
+        found = [
+            self._price_of_value(sent, shapes, replace(settings, value=value, values={})) for value in values
+        ]
         return Price([sent.turns * size for size, _ in found], [alone for _, alone in found])
 
     def bucket_price(self, sent: CompressedGradients, content: Content, settings: Settings) -> float:
@@ -47,17 +49,19 @@ class Prices:
         compressor, content = _unsent(sent, content, settings)
         return sent.turns * sum(_on_the_wire(sent.group, message) for message in compressor.messages(content))
 
-    def _one(self, sent: CompressedGradients, shapes: Shapes, settings: Settings) -> tuple[float, list[bool]]:
+    def _price_of_value(
+        self, sent: CompressedGradients, shapes: Shapes, settings: Settings
+    ) -> tuple[float, list[bool]]:
         key = sent.group.size(), _one_way(sent), shapes, settings.value
         if key not in self._known:
-            compressor, content = _unsent(sent, _alone(shapes, sent.group.size()), settings)
+            compressor, content = _unsent(sent, _layer_content(shapes, sent.group.size()), settings)
             size = sum(_payload(sent.group, message) for message in compressor.messages(content))
             plain = compressor.uncompressed_reasons(content)
             self._known[key] = size, [part.name in plain for part in content.parts]
         return self._known[key]
 
 
-def _alone(shapes: Shapes, ranks: int) -> Content:
+def _layer_content(shapes: Shapes, ranks: int) -> Content:
     """A bucket of one layer: as many equal slices as there are ranks, each of its parts at the start of one."""
     counts = [int(np.prod(shape)) for shape in shapes]
     each = max(counts) if len(shapes) > 1 else -(-counts[0] // ranks)

@@ -126,9 +126,11 @@ class InterfaceLog:
     others use the interfaces, too. What each is held to and who uses it is told once, as the event ``interfaces``.
     """
 
-    def __init__(self, seat: LabPlacement | None, writer: RecordWriter) -> None:
-        self._inside, self._writer = seat is not None, writer
-        self._sources = [] if seat is None else [(one, _open_counters(one)) for one in seat.counted]
+    def __init__(self, lab_placement: LabPlacement | None, writer: RecordWriter) -> None:
+        self._inside, self._writer = lab_placement is not None, writer
+        self._sources = (
+            [] if lab_placement is None else [(one, _open_counters(one)) for one in lab_placement.counted]
+        )
         self._last = 0.0
         if self._sources:
             interfaces = {
@@ -196,7 +198,7 @@ def note(asked: Environment, device: torch.device, log: Path, writer: RecordWrit
     """
     wanted = environment.settings_given(asked)
     lines = _lines(log) if any(name.startswith("NCCL_") for name in wanted) else []
-    rows = [_row(name, value, _proof(name, value, device, lines)) for name, value in wanted.items()]
+    rows = [_row(name, value, _verify_setting(name, value, device, lines)) for name, value in wanted.items()]
     _SAID.extend(line for line in settings(lines) if line not in _SAID)
     if rows:
         writer.event(PROOF, rows=[asdict(row) for row in rows])
@@ -214,7 +216,7 @@ def turn_threads(asked: Environment, device: torch.device, writer: RecordWriter)
     _set_threads(asked.OMP_NUM_THREADS)
     wanted = environment.settings_given(asked)
     rows = [
-        _row(name, value, _threads(value) if name == _THREADS else _proof(name, value, device, []))
+        _row(name, value, _threads(value) if name == _THREADS else _verify_setting(name, value, device, []))
         for name, value in wanted.items()
     ]
     writer.event(ASKED, rows=[asdict(row) for row in rows])
@@ -245,7 +247,7 @@ def _row(name: str, value: Any, found_proof: Proof) -> EnvironmentRow:
     return EnvironmentRow(name, text, seen, found_proof.used, found_proof.proven, found_proof.how)
 
 
-def _proof(name: str, value: Any, device: torch.device, lines: list[str]) -> Proof:
+def _verify_setting(name: str, value: Any, device: torch.device, lines: list[str]) -> Proof:
     silent = environment.ineffective_reason(name, device.type, dist.get_world_size())
     if silent is not None:
         return Proof(None, NO, silent)

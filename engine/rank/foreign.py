@@ -26,7 +26,7 @@ Values = dict[str, Any]
 
 
 class Tuned:
-    """The values of one training loop: ``before`` and ``after`` each step, on every rank.
+    """The values of one training loop: ``begin_step`` and ``end_step`` around each step, on every rank.
 
     ``values`` are those that hold now; the loop begins with what the tuner wants, else with the ones given. Ranks
     agree through a gloo group of their own, so the loop may use any backend.
@@ -62,7 +62,7 @@ class Tuned:
             self._wait()
             self._tell(event="end")
 
-    def before(self, step: int, apply: Callable[[Values], None]) -> None:
+    def begin_step(self, step: int, apply: Callable[[Values], None]) -> None:
         """Between two steps: where the tuner wants other values, ``apply`` them, all ranks before the same step.
 
         ``apply`` gets all values. If it raises ValueError on any rank, it is called again with those from before on
@@ -81,10 +81,13 @@ class Tuned:
                 self._tell(event="turned", number=number, step=step, values=self.values)
         self._ask()
 
-    def after(self, tokens: int | None = None, loss: float | None = None) -> None:
+    def end_step(self, tokens: int | None = None, loss: float | None = None) -> None:
         """The step is done; ``tokens`` are those of all ranks."""
         seconds = time.perf_counter() - self._began
         self._tell(event="step", step=self._step, seconds=seconds, tokens=tokens, loss=loss)
+
+    #: Their earlier names, for loops that were written with them.
+    before, after = begin_step, end_step
 
     def _problem(self, apply: Callable[[Values], None], values: Values) -> str:
         """Why some rank cannot have these values; the same on all ranks."""

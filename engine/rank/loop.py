@@ -106,7 +106,8 @@ def _steps(
             validation.run_at_hold(step)
 
         growing = GrowingBatch(rank, stages, optimizer, log, first, checkpoints.first_batch)
-        validation.whole, checkpoints.taken = growing.whole, growing.taken
+        validation.full_batch = growing.full_batch
+        checkpoints.sequences_and_batch = growing.sequences_and_batch
         between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.handle_order}
         commands = opened.enter_context(CommandReader(rank, first, between, at_hold))
         step, meeting = first, RankBarrier(rank, stages)
@@ -202,7 +203,7 @@ class Validation:
         #: Before which step the last one was taken, and what it was; None once the run may come to that step anew.
         self._taken: tuple[int, float | None] | None = None
         #: Within it micro-batches are as many as a whole batch has.
-        self.whole: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        self.full_batch: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         #: What a loss takes: as many times as the last one had batches, its median one, for the very first is cold.
         self.seconds: float | None = None
 
@@ -258,19 +259,19 @@ class Validation:
         """None on ranks that do not compute it. Told once of a step, whoever asks for it again."""
         if self._taken is not None and self._taken[0] == step:
             return self._taken[1]
-        loss = self._anew(step, count)
+        loss = self._evaluate_batches(step, count)
         self._taken = (step, loss)
         return loss
 
-    def _anew(self, step: int, count: int) -> float | None:
+    def _evaluate_batches(self, step: int, count: int) -> float | None:
         rank = self._rank
         rank.state("validation")
         moments = [time.monotonic()]
-        with pause_recording(), self.whole():
+        with pause_recording(), self.full_batch():
             answers = list[tuple[float | None, float | None]]()
             for partial in (False, True) if self._stages.is_partial else (False,):
                 for batch in range(count):
-                    answers.append(self._one(batch, partial))
+                    answers.append(self._evaluate_batch(batch, partial))
                     moments.append(time.monotonic())
         found, early = answers[:count], answers[count:]
         losses = [loss for loss, _ in found if loss is not None]
@@ -290,7 +291,7 @@ class Validation:
             rank.writer.event("validation", **about, **more)
         return loss
 
-    def _one(self, batch: int, partial: bool = False) -> tuple[float | None, float | None]:
+    def _evaluate_batch(self, batch: int, partial: bool = False) -> tuple[float | None, float | None]:
         """Loss and metric; None on ranks that do not compute them, and where there is no metric. ``partial``: with as
         many stages left out as in training.
         """

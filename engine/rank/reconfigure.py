@@ -138,14 +138,14 @@ class GrowingBatch:
             about = {"key": BATCH, "old": before, "new": batch}
             rank.writer.event(live_changes.EVENT, step=step, **about, by="batch.ramp_from")
 
-    def taken(self, step: int) -> tuple[int, int]:
+    def sequences_and_batch(self, step: int) -> tuple[int, int]:
         """Sequences of all steps before ``step``, and of the last of them."""
         told = (one for one in reversed(self._stretches) if one.step < step)
         stretch = next(told, self._stretches[0])
         return stretch.count_sequences(step), stretch.batch
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def full_batch(self) -> Iterator[None]:
         """With the batch that the last steps have: held-out text is the same each time."""
         batch = self._rank.batch
         if batch is None:

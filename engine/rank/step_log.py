@@ -43,7 +43,7 @@ class StepLog:
         config = rank.config
         first_measured = min(first + _warm_up(config), config.train.steps - 1)
         self._recording = config.profile.collectives
-        self._interfaces = InterfaceLog(rank.seat, rank.writer)
+        self._interfaces = InterfaceLog(rank.lab_placement, rank.writer)
         self._reader = memory.MemoryReader(rank.device)
         self._records = StepRecords(
             timer=rank.timer,

@@ -118,7 +118,7 @@ def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
     store = dist.TCPStore(task.store_address, task.store_port, is_master=False)
     enter_group(config, load_backend(task.backend), dist.PrefixStore(task.folder.name, store), task.rank)
     device = device_of(task.device_kind, devices_of(config)[task.rank])
-    finished = train_in_group(task.rank, config, task.folder, device, progress, task.seat)
+    finished = train_in_group(task.rank, config, task.folder, device, progress, task.lab_placement)
     dist.destroy_process_group()
     return finished
 
@@ -151,7 +151,7 @@ def train_in_group(
     folder: Path,
     device: torch.device,
     progress: Progress | None,
-    seat: LabPlacement | None = None,
+    lab_placement: LabPlacement | None = None,
 ) -> bool:
     """Train as one rank of an initialised default group; False if the run was stopped early."""
     layout = layout_of(config)
@@ -160,7 +160,7 @@ def train_in_group(
     status = unread_status() if progress is None else progress.status(rank)
     timer = StepTimer(clock_for(device.type), status)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
-    _introduce(rank, config, device, seat, writer)
+    _introduce(rank, config, device, lab_placement, writer)
     if carried := made.transport.record_fields():
         writer.event(NETWORKS_EVENT, groups=carried)
     context = RankContext(
@@ -175,8 +175,8 @@ def train_in_group(
         control=StopControl(progress, rank),
         progress=progress,
         folder=folder,
-        patience=group_timeout(config),
-        seat=seat,
+        group_timeout=group_timeout(config),
+        lab_placement=lab_placement,
         actions=ActionRecorder(timer) if config.parallel.pp * config.schedule.chunks > 1 else None,
     )
     try:
@@ -193,12 +193,16 @@ def train_in_group(
 
 
 def _introduce(
-    rank: int, config: RunConfig, device: torch.device, seat: LabPlacement | None, writer: RecordWriter
+    rank: int,
+    config: RunConfig,
+    device: torch.device,
+    lab_placement: LabPlacement | None,
+    writer: RecordWriter,
 ) -> None:
     """Record where and with what this rank computes: the machine's name (in the lab with the number of the host), which
     of the run's devices it has, and the variables that change what it does.
     """
-    host = socket.gethostname() + ("" if seat is None else f", lab host {seat.host}")
+    host = socket.gethostname() + ("" if lab_placement is None else f", lab host {lab_placement.host}")
     number = devices_of(config)[rank]
     writer.event(
         "environment", **identity.variables(), **_arithmetic(device), host=host, device_number=number

@@ -40,7 +40,7 @@ class RankTask:
     store_address: str
     store_port: int
     threads: int
-    seat: LabPlacement | None = None
+    lab_placement: LabPlacement | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class MissingResource(StrEnum):
     MEMORY = "memory"
     STABILITY = "stability"
     TIME = "time"
-    PATIENCE = "patience"
+    HANG_DEADLINE = "patience"
 
 
 class Precedence(IntEnum):
@@ -219,7 +219,7 @@ class Ending(StrEnum):
             counted="hung",
             color="red",
             icon="hourglass_disabled",
-            missing=MissingResource.PATIENCE,
+            missing=MissingResource.HANG_DEADLINE,
         ),
     )
     COMM_ERROR = (

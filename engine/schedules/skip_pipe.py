@@ -73,10 +73,12 @@ def skip_stages(whole: Plan, skips: Skips) -> Plan:
     """
     if skips.planned:
         return _search_plan(whole, skips)
-    return _drop_skipped(whole, _dealt(whole, count_skips(whole.stages, whole.micro_batches, skips.share)))
+    return _drop_skipped(
+        whole, _skip_in_turn(whole, count_skips(whole.stages, whole.micro_batches, skips.share))
+    )
 
 
-def _dealt(whole: Plan, total: int) -> list[Path]:
+def _skip_in_turn(whole: Plan, total: int) -> list[Path]:
     """Stages are left out in turn."""
     stages, count = whole.stages, whole.micro_batches
     ends = [total * number // count for number in range(count + 1)]
@@ -120,7 +122,7 @@ def _search_plan(whole: Plan, skips: Skips) -> Plan:
     """The shortest step that is found."""
     total = count_skips(whole.stages, whole.micro_batches, skips.share)
     course = _PathSimulation(whole, skips.layers)
-    best = _improve_paths(course, _dealt(whole, total))
+    best = _improve_paths(course, _skip_in_turn(whole, total))
     if course.work(best.paths) <= EXACT_WORK:
         best = _shortest(course, total, best)
     return _with_lists(whole, best.paths, best.lists)

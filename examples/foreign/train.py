@@ -65,9 +65,9 @@ def main() -> None:
     with Tuned(folder_given("tuned"), usual) as tuned:
         trainer.apply(tuned.values)
         for step in range(int(sys.argv[1]) if len(sys.argv) > 1 else 600):
-            tuned.before(step, trainer.apply)
+            tuned.begin_step(step, trainer.apply)
             loss = trainer.step()
-            tuned.after(tokens=BATCH * dist.get_world_size(), loss=loss)
+            tuned.end_step(tokens=BATCH * dist.get_world_size(), loss=loss)
     dist.destroy_process_group()
 
 

@@ -44,7 +44,7 @@ class Arm:
     windows: Windows
 
     @property
-    def again(self) -> tuple[Trial, ...]:
+    def repeats(self) -> tuple[Trial, ...]:
         """Its windows, in their order."""
         return tuple(self.windows[place] for place in sorted(self.windows))
 

@@ -90,7 +90,7 @@ def rule_title(name: str) -> str:
 
 def memory_of(arm: Arm) -> int | None:
     """The largest peak that any run of an arm had, in bytes; None if that is not known of all."""
-    peaks = [run.peak_memory_bytes for run in (arm.trial, *arm.again)]
+    peaks = [run.peak_memory_bytes for run in (arm.trial, *arm.repeats)]
     known = [peak for peak in peaks if peak is not None]
     return max(known) if len(known) == len(peaks) else None
 
@@ -108,7 +108,7 @@ def _lightest(equal: list[Arm], file: StudyFile) -> list[Arm]:
 
 def _peak_spread(arm: Arm) -> float:
     """By how much the peaks of an arm's runs differ, as a share of the largest."""
-    peaks = [run.peak_memory_bytes or 0 for run in (arm.trial, *arm.again)]
+    peaks = [run.peak_memory_bytes or 0 for run in (arm.trial, *arm.repeats)]
     return 1 - min(peaks) / max(peaks) if max(peaks) else 0.0
 
 

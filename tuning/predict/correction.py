@@ -2,7 +2,7 @@
 
 Runs count that ran whole, on this machine as it is set up now, with nothing that is not modelled; none counts that
 contradicts another one. This corrects every later prediction for this machine. Inside a study, trials correct the
-belief in the study's own space instead: ``tuning.search.surrogate`` and ``tuning.search.prediction_prior``.
+prior in the study's own space instead: ``tuning.search.surrogate`` and ``tuning.search.prediction_prior``.
 
 A fit starts from this machine's calibration. Its error is that of layouts which were held out: each is predicted by
 constants that were fitted to runs of the others.
@@ -183,7 +183,7 @@ def learn_target(target: Target, runs: Sequence[FinishedRun], here: Fingerprint)
     ]
     left_out += [ExcludedRun(run.id, str(one)) for one in contradictions for run in one] + older
     groups = groups[-_MOST:]
-    able = _of_as_many(target, groups)
+    able = _with_sharing_up_to(target, groups)
     memory_runs, allowance = _memory(known[-_MOST:], target)
     told = Experience(
         runs=len(_flatten(groups)),
@@ -212,7 +212,7 @@ def summarize_runs(groups: Groups, target: Target) -> TrialMeasurements:
     return TrialMeasurements(cases, join_machines(machines), seconds, _parts(groups))
 
 
-def _of_as_many(target: Target, groups: Groups) -> Target:
+def _with_sharing_up_to(target: Target, groups: Groups) -> Target:
     """The same for as many ranks as runs had, if these are more than were timed."""
     if target.sharing is None:
         return target

@@ -90,7 +90,7 @@ _MORE_OF: dict[MissingResource, Callable[[Sequence[Values]], list[str]]] = {
     MissingResource.MEMORY: _memory_tips,
     MissingResource.STABILITY: _divergence_tips,
     MissingResource.TIME: _timeout_tips,
-    MissingResource.PATIENCE: _hang_tips,
+    MissingResource.HANG_DEADLINE: _hang_tips,
 }
 
 

@@ -71,7 +71,7 @@ def confirmation_rounds(
         allowed=confirmation.budget_of_windows(state, file),
         error=found.error,
         equal_within=found.margin,
-        seconds=sum(run.seconds for arm in found.arms for run in arm.again),
+        seconds=sum(run.seconds for arm in found.arms for run in arm.repeats),
         outlook=None if state.over else _outlook(state, found, file),
         over=state.over,
         spared=state.spared,
@@ -95,7 +95,7 @@ def _outlook(state: StudyState, found: ConfirmationResult, file: StudyFile) -> O
     return Outlook(
         trials=[arm.trial.number for arm in asked],
         rounds=more,
-        seconds=more * sum(fmean(run.seconds for run in arm.again) for arm in arms),
+        seconds=more * sum(fmean(run.seconds for run in arm.repeats) for arm in arms),
         confirm_repeats=math.ceil(total / len(found.arms)),
         at_least=single,
     )
@@ -114,11 +114,11 @@ def _condition_differences(one: Arm, other: Arm) -> list[str]:
 
 
 def _run_conditions(arm: Arm) -> list[dict[str, float]]:
-    return [run.conditions for run in arm.again]
+    return [run.conditions for run in arm.repeats]
 
 
 def _order(found: ConfirmationResult) -> list[tuple[int, int]]:
-    return sorted((run.number, arm.trial.number) for arm in found.arms for run in arm.again)
+    return sorted((run.number, arm.trial.number) for arm in found.arms for run in arm.repeats)
 
 
 def _arm(arm: Arm, found: ConfirmationResult, file: StudyFile) -> ArmRow:

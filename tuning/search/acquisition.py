@@ -1,6 +1,6 @@
-"""What to try next and what not at all, given a belief as the trials corrected it, and in which words. Pure numpy.
+"""What to try next and what not at all, given a prior as the trials corrected it, and in which words. Pure numpy.
 
-Nothing is learned here: ``tuning.search.surrogate`` corrects the belief, and tells how wrong it was.
+Nothing is learned here: ``tuning.search.surrogate`` corrects the prior, and tells how wrong it was.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tuning.search.surrogate import Array, Belief, Observations, Posterior, posterior
+from tuning.search.surrogate import Array, Observations, Posterior, Prior, posterior
 
 #: What one failed trial costs, as a share of the best throughput.
 FAILURE = 0.05
@@ -34,13 +34,13 @@ class Proposal(NamedTuple):
     why: str
 
 
-def propose(belief: Belief, seen: Observations) -> Proposal | None:
+def propose(prior: Prior, seen: Observations) -> Proposal | None:
     """The candidate that promises most; None when all were tried. Skipped ones get their turn when no other is left."""
-    left = np.full(len(belief), True)
+    left = np.full(len(prior), True)
     left[seen.rows] = False
     if not left.any():
         return None
-    corrected = posterior(belief, seen)
+    corrected = posterior(prior, seen)
     fails, gains = corrected.fails, expected_gain(corrected, seen)
     worth = (1 - fails) * gains - FAILURE * fails
     promising = left & (fails < HOPELESS)
@@ -61,47 +61,47 @@ def expected_gain(corrected: Posterior, seen: Observations) -> Array:
     return np.asarray(fast + corrected.slow_chance * (slow - fast), np.float64)
 
 
-def explain_infeasibility(belief: Belief, seen: Observations) -> str:
+def explain_infeasibility(prior: Prior, seen: Observations) -> str:
     """Why a study whose trials all failed says that nothing runs; empty while it does not say so."""
     count = len(seen.rows)
-    if count < min(LEAST_FAILURES, len(belief)) or not seen.failed.all():
+    if count < min(LEAST_FAILURES, len(prior)) or not seen.failed.all():
         return ""
-    nothing_runs = posterior(belief, seen).nothing_runs
+    nothing_runs = posterior(prior, seen).nothing_runs
     if nothing_runs >= 1 - GIVE_UP:
         begin = f"nothing runs: all {count} trials failed"
     elif count >= MOST_FAILURES:
         begin = f"nothing ran in {count} trials"
     else:
         return ""
-    chance = f"{FORETOLD} of the {len(belief) - count} left runs is {1 - nothing_runs:.1%}"
-    return "; ".join([begin, chance, *_reasons(belief)])
+    chance = f"{FORETOLD} of the {len(prior) - count} left runs is {1 - nothing_runs:.1%}"
+    return "; ".join([begin, chance, *_reasons(prior)])
 
 
-def _reasons(belief: Belief) -> list[str]:
+def _reasons(prior: Prior) -> list[str]:
     """What stands against the candidates, in words."""
-    refused = np.array([bool(reason) for reason in belief.refused], np.bool_)
+    refused = np.array([bool(reason) for reason in prior.refused], np.bool_)
     reasons = []
     if not refused.all():
-        least = float(belief.fills[~refused].min())
+        least = float(prior.fills[~refused].min())
         needs = f", the smallest {least:.0%} of what a device can hold" if np.isfinite(least) else ""
-        risk = float(belief.risk[~refused].min())
+        risk = float(prior.risk[~refused].min())
         reasons.append(
             f"{(~refused).sum()} were predicted to need too much memory (at least {risk:.1%} sure){needs}"
         )
-    for reason in dict.fromkeys(filter(None, belief.refused)):
-        reasons.append(f"{belief.refused.count(reason)} are refused: {reason}")
+    for reason in dict.fromkeys(filter(None, prior.refused)):
+        reasons.append(f"{prior.refused.count(reason)} are refused: {reason}")
     return reasons
 
 
-def skipped_candidates(belief: Belief, seen: Observations) -> dict[int, str]:
+def skipped_candidates(prior: Prior, seen: Observations) -> dict[int, str]:
     """Candidates that are not tried while others are left, with the reason of each."""
-    fails, tried = posterior(belief, seen).fails, set(seen.rows.tolist())
+    fails, tried = posterior(prior, seen).fails, set(seen.rows.tolist())
     rows = [row for row in np.flatnonzero(fails >= HOPELESS).tolist() if row not in tried]
-    return {row: belief.refused[row] or _too_full(belief, fails, row) for row in rows}
+    return {row: prior.refused[row] or _too_full(prior, fails, row) for row in rows}
 
 
-def _too_full(belief: Belief, fails: Array, row: int) -> str:
-    share = belief.fills[row]
+def _too_full(prior: Prior, fails: Array, row: int) -> str:
+    share = prior.fills[row]
     fills = f"needs {share:.0%} of what a device can hold, " if np.isfinite(share) else ""
     return f"{fills}probability to fail {fails[row]:.0%}"
 

@@ -143,11 +143,11 @@ def _first(
         _next_first_try(state, file, predicted_failures)
         or _less_lossy(state, file)
         or _gentlest(state, file)
-        or _worked_out(state, file)
+        or _next_automatic_try(state, file)
     )
 
 
-def _worked_out(state: StudyState, file: StudyFile) -> Step | None:
+def _next_automatic_try(state: StudyState, file: StudyFile) -> Step | None:
     """The best so far with all that can be worked out for it: formulas have that no slower. In the last part of the
     trials it is measured with each of these taken back as well, for what formulas do not know.
     """

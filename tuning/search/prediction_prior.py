@@ -25,13 +25,15 @@ from tuning.predict.target import Target
 from tuning.search import acquisition, budgets
 from tuning.search.acquisition import HOPELESS
 from tuning.search.budgets import InfeasibleSpace
-from tuning.search.surrogate import Array, Belief, Observations, prediction_errors
+from tuning.search.surrogate import Array, Observations, Prior, prediction_errors
 from tuning.space.points import Point, point_key
 from tuning.space.space import Space
 from tuning.storage.state import StudyState, Trial
 
 
-def prediction_belief(configs: Sequence[RunConfig], target: Target, columns: Array | None = None) -> Belief:
+def prior_from_predictions(
+    configs: Sequence[RunConfig], target: Target, columns: Array | None = None
+) -> Prior:
     """Of configurations with the same model and data on one target. Log seconds are of a token, so that batches of
     different sizes compare. ``columns``: their :func:`features`, if these are not those of their values.
 
@@ -42,7 +44,7 @@ def prediction_belief(configs: Sequence[RunConfig], target: Target, columns: Arr
         raise InputError("space", None, "holds no configuration to predict")
     found = forecasts(configs, target)
     low, high = (np.array([getattr(one.step_seconds, end) for one in found]) for end in ("low", "high"))
-    return Belief.from_columns(
+    return Prior.from_columns(
         features([config.flat() for config in configs]) if columns is None else columns,
         -np.log([one.tokens_per_second for one in found]),
         np.log(high / low) / (2 * HALF_OF_90_PERCENT),
@@ -113,7 +115,7 @@ class PredictionPrior:
         return tuple(point for point in known if not changes_result(space, point))
 
     @cached_property
-    def belief(self) -> Belief | None:
+    def prior(self) -> Prior | None:
         """What is believed of them; None where the target cannot tell."""
         space = self._space
         configs = [space.config(point) for point in self.points]
@@ -122,7 +124,7 @@ class PredictionPrior:
             for config, point in zip(configs, self.points, strict=True)
         ]
         try:
-            return prediction_belief(configs, self._target, features(told))
+            return prior_from_predictions(configs, self._target, features(told))
         except InputError:
             return None
 
@@ -134,15 +136,15 @@ class PredictionPrior:
         """The next point; None where it is the sampler's turn, or predictions promise nothing any more."""
         if not self._proposes or _proposals(state) % SAMPLED == SAMPLED - 1:
             return None
-        belief = self.belief
-        if belief is None:
+        prior = self.prior
+        if prior is None:
             return None
         rows, values = self._measured_rows(state)
         known = set(rows)
         pool = [row for row, point in enumerate(self.points) if row in known or allows(point)]
         place = {row: number for number, row in enumerate(pool)}
         found = acquisition.propose(
-            _take(belief, pool), Observations.from_lists([place[row] for row in rows], values)
+            _take(prior, pool), Observations.from_lists([place[row] for row in rows], values)
         )
         if found is None:
             return None
@@ -155,10 +157,10 @@ class PredictionPrior:
         """What is said of a space in which nothing ran so far; None while there is hope."""
         if not budgets.failed_trials(state):
             return None
-        if self.belief is None:
+        if self.prior is None:
             return budgets.infeasible_by_trials(state)
         words = acquisition.explain_infeasibility(
-            self.belief, Observations.from_lists(*self._measured_rows(state))
+            self.prior, Observations.from_lists(*self._measured_rows(state))
         )
         return budgets.infeasible_by_prediction(words) if words else None
 
@@ -166,10 +168,10 @@ class PredictionPrior:
         """Keys of the candidates that will most likely fail, by predictions as the trials corrected them: the sampler
         and first tries leave them out while others are left.
         """
-        if not self._proposes or self.belief is None:
+        if not self._proposes or self.prior is None:
             return frozenset()
         skipped = acquisition.skipped_candidates(
-            self.belief, Observations.from_lists(*self._measured_rows(state))
+            self.prior, Observations.from_lists(*self._measured_rows(state))
         )
         return frozenset(point_key(self.points[row]) for row in skipped)
 
@@ -178,9 +180,9 @@ class PredictionPrior:
         if not self._proposes:
             return None
         rows, values = self._measured_rows(state)
-        if self.belief is None or not rows:
+        if self.prior is None or not rows:
             return None
-        errors = prediction_errors(self.belief, Observations.from_lists(rows, values))._asdict()
+        errors = prediction_errors(self.prior, Observations.from_lists(rows, values))._asdict()
         errors["within"] = errors["within"] if np.isfinite(errors["within"]) else None
         counts = {"candidates": len(self.points), "skipped": len(self.predicted_failures(state))}
         return errors | counts | {"source": self._target.constants_source}
@@ -209,12 +211,12 @@ def _proposals(state: StudyState) -> int:
     return sum(trial.source in ("sampler", "prior") for trial in state.trials)
 
 
-def _take(belief: Belief, rows: list[int]) -> Belief:
+def _take(prior: Prior, rows: list[int]) -> Prior:
     """Some of its rows."""
     chosen = np.array(rows, np.intp)
-    columns = {field.name: getattr(belief, field.name) for field in fields(belief)}
+    columns = {field.name: getattr(prior, field.name) for field in fields(prior)}
     taken: dict[str, Any] = {
         name: column[chosen] if isinstance(column, np.ndarray) else tuple(column[row] for row in rows)
         for name, column in columns.items()
     }
-    return replace(belief, **taken)
+    return replace(prior, **taken)

@@ -1,4 +1,4 @@
-"""What is believed of candidates before a study tries them, and what its own trials make of that belief. Pure numpy.
+"""What is believed of candidates before a study tries them, and what its own trials make of that prior. Pure numpy.
 
 Log seconds of a candidate are its prediction, a bias that all candidates of the study share, and an error of its own
 that candidates alike have in common (a Gaussian process; C. Rasmussen and C. Williams, 2006, section 2.7). A candidate
@@ -25,14 +25,14 @@ BIAS, NOISE = 0.2, 0.05
 ALIKE = 1.5
 #: Standard deviation of the shift of all risks, in logits.
 SHIFT = 2.0
-#: A belief weighs as much as so many trials: in how often something happens, in how wide an interval is.
+#: A prior weighs as much as so many trials: in how often something happens, in how wide an interval is.
 _TRIALS = 2.0
 _SHIFTS = np.linspace(-3.0, 3.0, 61)
 _MOST = 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
+class Prior:
     """Columns with a row for each candidate.
 
     ``features`` [candidates, features] say which are alike: 1 apart is a doubling of a degree. ``log_seconds`` is the
@@ -67,7 +67,7 @@ class Belief:
         refused: tuple[str, ...] | None = None,
         slow_features: Array | None = None,
         **more: Array | float,
-    ) -> Belief:
+    ) -> Prior:
         """From columns or single values; what is not given is absent.
 
         Raises:
@@ -94,7 +94,7 @@ class Belief:
             *(columns[name] for name in columns if name != "fills"),
         ]
         if len(made.refused) != count or not all(np.isfinite(one).all() for one in numbers):
-            raise ValueError("a belief needs a finite number of each candidate in every column")
+            raise ValueError("a prior needs a finite number of each candidate in every column")
         return made
 
     def __len__(self) -> int:
@@ -155,30 +155,30 @@ class PredictionErrors(NamedTuple):
     risky_ran: int
 
 
-def posterior(belief: Belief, seen: Observations) -> Posterior:
-    """What trials make of a belief. Cost: candidates times trials."""
-    fails, shift, nothing = _fails(belief, seen)
+def posterior(prior: Prior, seen: Observations) -> Posterior:
+    """What trials make of a prior. Cost: candidates times trials."""
+    fails, shift, nothing = _fails(prior, seen)
     rows, measured = seen.rows[~seen.failed], seen.log_seconds[~seen.failed]
-    near = _error_correlation(belief.features, belief.features[rows])
+    near = _error_correlation(prior.features, prior.features[rows])
     happened, as_slow = (
-        _was_slow(belief, rows, measured),
-        _error_correlation(belief.slow_features, belief.slow_features[rows]),
+        _was_slow(prior, rows, measured),
+        _error_correlation(prior.slow_features, prior.slow_features[rows]),
     )
-    slow_chance = (_TRIALS * belief.slow_chance + as_slow @ happened) / (_TRIALS + as_slow.sum(axis=1))
-    slow_chance = np.where(belief.slow_chance > 0, slow_chance, 0.0)
-    off = measured - belief.log_seconds[rows] - happened * belief.slower[rows]
-    moved, spread, scale = _process(belief, rows, off, near)
-    fast = belief.log_seconds + moved
+    slow_chance = (_TRIALS * prior.slow_chance + as_slow @ happened) / (_TRIALS + as_slow.sum(axis=1))
+    slow_chance = np.where(prior.slow_chance > 0, slow_chance, 0.0)
+    off = measured - prior.log_seconds[rows] - happened * prior.slower[rows]
+    moved, spread, scale = _process(prior, rows, off, near)
+    fast = prior.log_seconds + moved
     bias = float(off.mean()) if len(off) else 0.0
-    return Posterior(fast, fast + belief.slower, spread, slow_chance, fails, bias, scale, shift, nothing)
+    return Posterior(fast, fast + prior.slower, spread, slow_chance, fails, bias, scale, shift, nothing)
 
 
-def prediction_errors(belief: Belief, seen: Observations) -> PredictionErrors:
+def prediction_errors(prior: Prior, seen: Observations) -> PredictionErrors:
     """Each trial beside what was believed of it before the study began."""
-    after = posterior(belief, seen)
+    after = posterior(prior, seen)
     ran = ~seen.failed
     rows, measured = seen.rows[ran], seen.log_seconds[ran]
-    before = posterior(belief, Observations.from_lists([], []))
+    before = posterior(prior, Observations.from_lists([], []))
     off = np.minimum(np.abs(measured - before.fast[rows]), np.abs(measured - before.slow[rows]))
     within = float((off < HALF_OF_90_PERCENT * before.spread[rows]).mean()) if len(rows) else float("nan")
     fails = before.fails[seen.rows]
@@ -193,12 +193,12 @@ def prediction_errors(belief: Belief, seen: Observations) -> PredictionErrors:
     )
 
 
-def _process(belief: Belief, rows: Rows, off: Array, near: Array) -> tuple[Array, Array, float]:
+def _process(prior: Prior, rows: Rows, off: Array, near: Array) -> tuple[Array, Array, float]:
     """How far each candidate's prediction moves, its standard deviation, and the scale of all of them.
 
-    The scale has an inverse gamma belief around 1 (Rasmussen and Williams, section 9.9: Student-t processes).
+    The scale has an inverse gamma prior around 1 (Rasmussen and Williams, section 9.9: Student-t processes).
     """
-    own, before = belief.spread, BIAS**2 + belief.spread**2
+    own, before = prior.spread, BIAS**2 + prior.spread**2
     if not len(rows):
         return np.zeros(len(own)), np.sqrt(before + NOISE**2), 1.0
     across = BIAS**2 + own[:, None] * own[rows] * near
@@ -208,26 +208,26 @@ def _process(belief: Belief, rows: Rows, off: Array, near: Array) -> tuple[Array
     return across @ weights[:, 0], scale * np.sqrt(np.maximum(left, 0.0) + NOISE**2), scale
 
 
-def _was_slow(belief: Belief, rows: Rows, measured: Array) -> Array:
+def _was_slow(prior: Prior, rows: Rows, measured: Array) -> Array:
     """Probability that each measured run was one of the slow ones, by how far it is from both predictions."""
-    off = measured - belief.log_seconds[rows]
-    width = 2 * (BIAS**2 + belief.spread[rows] ** 2 + NOISE**2)
-    chance, slower = belief.slow_chance[rows], belief.slower[rows]
+    off = measured - prior.log_seconds[rows]
+    width = 2 * (BIAS**2 + prior.spread[rows] ** 2 + NOISE**2)
+    chance, slower = prior.slow_chance[rows], prior.slower[rows]
     gain = (off**2 - (off - slower) ** 2) / width
     odds = np.exp(np.clip(gain, -50, 50)) * chance / np.maximum(1 - chance, 1e-9)
     return np.asarray(odds / (1 + odds), np.float64)
 
 
-def _fails(belief: Belief, seen: Observations) -> tuple[Array, float, float]:
+def _fails(prior: Prior, seen: Observations) -> tuple[Array, float, float]:
     """Probability of each candidate to fail, the mean shift in logits, and the probability that none that is left runs.
 
     The shift's posterior is taken on a grid; trials that were certain to fail say nothing of it.
     """
-    certain = np.array([bool(reason) for reason in belief.refused], np.bool_)
-    risk = np.clip(belief.risk, 1 - _MOST, _MOST)
+    certain = np.array([bool(reason) for reason in prior.refused], np.bool_)
+    risk = np.clip(prior.risk, 1 - _MOST, _MOST)
     logits = np.log(risk / (1 - risk))
     shifts = SHIFT * _SHIFTS
-    lives = (1 - belief.faults)[:, None] / (1 + np.exp(np.clip(logits[:, None] + shifts, -60, 60)))
+    lives = (1 - prior.faults)[:, None] / (1 + np.exp(np.clip(logits[:, None] + shifts, -60, 60)))
     lives[certain] = 0.0
     tried = ~certain[seen.rows]
     ran = lives[seen.rows[tried]]
@@ -235,7 +235,7 @@ def _fails(belief: Belief, seen: Observations) -> tuple[Array, float, float]:
     weights = -0.5 * _SHIFTS**2 + np.log(np.maximum(right, 1e-12)).sum(axis=0)
     weights = np.exp(weights - weights.max())
     weights /= weights.sum()
-    left = np.full(len(belief), True)
+    left = np.full(len(prior), True)
     left[seen.rows] = False
     none = np.exp(np.log(np.maximum(1 - lives[left], 1e-300)).sum(axis=0))
     return 1 - lives @ weights, float(shifts @ weights), float(none @ weights)

@@ -48,10 +48,10 @@ def command_with_names(read_names: Callable[[], Iterable[str]]) -> type[TyperCom
     """
 
     class CommandWithNames(TyperCommand):
-        def get_params(self, ctx: typer.Context) -> list[Any]:
-            parameters = super().get_params(ctx)
+        def get_params(self, ctx: Any) -> list[Any]:
+            parameters: list[Any] = super().get_params(ctx)
             for parameter in parameters:
-                if "{names}" in (getattr(parameter, "help", None) or ""):
+                if "{names}" in (parameter.help or ""):
                     parameter.help = parameter.help.replace("{names}", ", ".join(read_names()))
             return parameters
 

@@ -16,7 +16,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load, parse
 from engine.config.sections import Lab
 from engine.config.validation import live_changes, rules
-from engine.dry_run.inspection import look_at
+from engine.dry_run.inspection import inspect_workload
 from engine.footprint.budget import check_budget
 from engine.run import run_folder
 from tuning.space.yaml_loader import StrictLoader, place
@@ -169,7 +169,7 @@ def check_tree(tree: dict[str, Any], *, import_workload: bool = True) -> RunConf
     """
     config = _with_absolute_data(runconfig.parse(tree))
     rules.check(config)
-    if import_workload and look_at(config, tell=say) is not None:
+    if import_workload and inspect_workload(config, tell=say) is not None:
         rules.check(config)  # which know more of it now
     check_budget(config)
     _check_texts(config)
@@ -357,7 +357,7 @@ def _check_startable(file: StudyFile) -> None:
         _check_cluster(file, file.simulate.cluster)
         return
     try:
-        look_at(file.config, tell=say)
+        inspect_workload(file.config, tell=say)
         if file.trainer is None:
             _check_texts(file.config)
         lab.require(file.config.lab)

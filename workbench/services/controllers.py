@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _work(home: Path, file: StudyFile) -> None:
-    from engine.dry_run.inspection import look_at
+    from engine.dry_run.inspection import inspect_workload
     from engine.session import Session
     from tuning.execution import preflight
     from tuning.study import run_study
@@ -113,7 +113,7 @@ def _work(home: Path, file: StudyFile) -> None:
     with Session(home, fresh_on_cpu=preflight.weighs_memory(file)) as session:
         make_prior = prior_maker(home, file)
         _load()
-        look_at(file.config)  # what it proposes keeps the rules of its workload
+        inspect_workload(file.config)  # what it proposes keeps the rules of its workload
         os.write(1, b"ready\n")
         os.dup2(2, 1)
         while not _has_begun(folder):

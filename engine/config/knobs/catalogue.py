@@ -14,7 +14,7 @@ from engine.config.knobs.communication import COMMUNICATION
 from engine.config.knobs.facts import ACTIVATIONS, TRAINER, Context, KnobFacts, Refusal, Values
 from engine.config.knobs.parallel import DERIVED, PARALLEL, PARALLEL_OF_SOME
 from engine.config.knobs.pipeline_stages import PIPELINE_STAGES
-from engine.config.knobs.settings import EXTENT, PATIENCE, SETTINGS
+from engine.config.knobs.settings import EXTENT, SETTINGS, TIMEOUTS
 from engine.config.knobs.training import LEARNING, MICRO_BATCH, OPTIMIZER, TRAINED_PARTS
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
@@ -236,7 +236,7 @@ KNOBS: dict[str, KnobFacts] = {
     **OPTIMIZER,
     **SETTINGS,
     **EXTENT,
-    **PATIENCE,
+    **TIMEOUTS,
     **DERIVED,
 }
 

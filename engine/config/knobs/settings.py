@@ -59,7 +59,7 @@ EXTENT: dict[str, KnobFacts] = dict.fromkeys(
     ("train.steps", "train.warmup", "train.validation_batches"), KnobFacts(fixed=True, outside_steps=True)
 )
 #: How long anybody waits, and how often held-out text is looked at.
-PATIENCE: dict[str, KnobFacts] = dict.fromkeys(
+TIMEOUTS: dict[str, KnobFacts] = dict.fromkeys(
     ("train.validate_every", "train.timeout_seconds", "train.step_timeout_seconds"),
     KnobFacts(fixed=True, outside_arithmetic=True),
 )

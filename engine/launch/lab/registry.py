@@ -50,7 +50,7 @@ def keep(shape: Shape) -> Lab:
     Raises:
         LabError: it could not be set up, or a run uses it while a link of it is down.
     """
-    with _alone():
+    with _registry_lock():
         sweep()
         kept = lab.make_lasting_lab(shape)
         if not kept.complete:
@@ -67,7 +67,7 @@ def keep(shape: Shape) -> Lab:
 
 def take_down() -> tuple[list[Lab], list[Lab]]:
     """Remove kept labs and leftovers; returns those and the ones that somebody uses, which stay."""
-    with _alone():
+    with _registry_lock():
         removed, left = sweep(), []
         for one in list_labs():
             held = _lock(one) if one.is_lasting else None
@@ -137,7 +137,7 @@ def _lock(kept: Lab) -> int | None:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
+def _registry_lock() -> Iterator[None]:
     """While this lasts no other process sets up or removes kept labs."""
     # Not the folder of the namespaces: ``ip netns add`` locks that one itself.
     handle = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

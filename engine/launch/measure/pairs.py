@@ -64,9 +64,9 @@ def measure(me: Member, tell: Callable[[str], None] = lambda _: None) -> tuple[l
             dist.barrier()
             if me.rank == source:
                 tell(f"from host {source} to host {target}")
-                own[target] = _from_here(me, target)
+                own[target] = _measure_link(me, target)
             elif me.rank == target:
-                _to_here(me, source)
+                _answer_messages(me, source)
     rows, ranks = _all(me, "pairs", own), range(me.world_size)
     alphas, rates = (
         [[row.get(str(to), (0.0, 0.0))[part] for to in ranks] for row in rows] for part in (0, 1)
@@ -80,7 +80,7 @@ def _all(me: Member, what: str, own: object) -> list[Any]:
     return [json.loads(me.store.get(f"{what}-{number}")) for number in range(me.world_size)]
 
 
-def _from_here(me: Member, target: int) -> tuple[float, float]:
+def _measure_link(me: Member, target: int) -> tuple[float, float]:
     """Seconds before the first byte, and bytes/s of what follows the first quarter of a message: what a shaper lets
     through at once, and what is buffered, does not count.
     """
@@ -95,7 +95,7 @@ def _from_here(me: Member, target: int) -> tuple[float, float]:
     return alpha, (bytes_ - bytes_ // 4) / max(median(rest), 1e-9)
 
 
-def _to_here(me: Member, source: int) -> None:
+def _answer_messages(me: Member, source: int) -> None:
     """Answer each message, one of fewer bytes than none in two parts, until one of no bytes is announced."""
     while bytes_ := _receive_announcement(me, source):
         if bytes_ > 0:
@@ -150,7 +150,7 @@ def _islands_together(me: Member, rates: list[list[float]], tell: Callable[[str]
                 took = _message_seconds(me, target, bytes_)
                 _announce(me, target, 0)
             elif me.rank == target:
-                _to_here(me, source)
+                _answer_messages(me, source)
         found.append(sum(sizes) / max(_all(me, f"island-{island}", took)))
     return found
 

@@ -212,10 +212,10 @@ class ExpertSlots:
             began = time.perf_counter()
             coming.result()
             self.use.waited_seconds += time.perf_counter() - began
-        self._ahead(key, following, returns)
+        self._prefetch_next(key, following, returns)
         return self._experts[slot].parts
 
-    def _ahead(self, used: Key, following: Iterable[Key], returns: bool) -> None:
+    def _prefetch_next(self, used: Key, following: Iterable[Key], returns: bool) -> None:
         """One at a time is under way: more would only wait for each other."""
         for key in following if self.ahead else ():
             if key not in self._cache and not self._coming:

@@ -137,7 +137,7 @@ class SideDecoder(Decoder):
         """With the network, which is used beside its blocks."""
         return [*super().units(), self.side]
 
-    def _through(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor) -> Tensor:
+    def _run_blocks(self, blocks: Sequence[Callable[..., Tensor]], x: Tensor) -> Tensor:
         steps = [functools.partial(block, rotary=self.rotary) for block in blocks]
         out: Tensor = self.side(run_without_gradients(self._embed, steps, x))
         return out

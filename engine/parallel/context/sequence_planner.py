@@ -128,7 +128,7 @@ def search_exhaustively(
     best: tuple[float, list[SequenceGroup]] | None = None
     order = sorted(members, key=lambda one: (-lengths[one], one))
     for degrees in ranks.divisions():
-        groups = _dealt(lengths, order, degrees, ranks.capacity, costs)
+        groups = _assign_documents(lengths, order, degrees, ranks.capacity, costs)
         if groups is None:
             continue
         seconds = slowest(lengths, groups, costs)
@@ -207,7 +207,7 @@ def _divisions(count: int, degrees: Sequence[int]) -> Iterator[tuple[int, ...]]:
             yield (degrees[0],) * times + rest
 
 
-def _dealt(
+def _assign_documents(
     lengths: Sequence[int], order: Sequence[int], degrees: Sequence[int], capacity: int, costs: SequenceCosts
 ) -> list[SequenceGroup] | None:
     documents = [list[int]() for _ in degrees]

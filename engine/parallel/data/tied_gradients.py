@@ -79,7 +79,7 @@ def make_shared_groups(rank: RankContext, holders: Holders, split: bool) -> Stag
         if at.pp in places:
             channels[places] = _channel(rank, places)
         else:
-            dist.new_group([rank.rank], timeout=rank.patience, use_local_synchronization=True)
+            dist.new_group([rank.rank], timeout=rank.group_timeout, use_local_synchronization=True)
     if carried := rank.groups.transport.record_fields():  # once more, these groups with the others
         rank.writer.event(NETWORKS_EVENT, groups=carried)
     return StageSharedParameters(holders, channels, split)
@@ -87,7 +87,7 @@ def make_shared_groups(rank: RankContext, holders: Holders, split: bool) -> Stag
 
 def _channel(rank: RankContext, places: tuple[int, ...]) -> Channel:
     members = [rank.layout.rank(replace(rank.groups.at, pp=place)) for place in places]
-    group = rank.groups.transport.group(_AXIS, members, rank.patience)
+    group = rank.groups.transport.group(_AXIS, members, rank.group_timeout)
     rank.groups.axes[group.group_name] = _AXIS
     return Channel(group, rank.device)
 

@@ -41,7 +41,7 @@ class SlicedParameters(AveragedParameters):
     def __init__(self, shared: SharedParameters, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
         super().__init__(shared, config, timer, tp_size)
         self.arrives_later = self._gathers_beside(config)
-        self._weights = [_together(bucket) for bucket in self.buckets.buckets]
+        self._weights = [_flatten_parameters(bucket) for bucket in self.buckets.buckets]
         self._masters_of = [MasterWeights(config.memory) for _ in self._weights]
         self._arriving = dict[int, _PendingGather]()
         self._bucket_of = {one: bucket.index for bucket in self.buckets.buckets for one in bucket.parameters}
@@ -149,7 +149,7 @@ def _slice(flat: Tensor, group: Group) -> Tensor:
     return flat.chunk(group.size())[group.rank()]
 
 
-def _together(bucket: Bucket) -> Tensor:
+def _flatten_parameters(bucket: Bucket) -> Tensor:
     """A bucket's parameters in one flat tensor, of which they become views."""
     weights = torch.zeros_like(bucket.flat, dtype=bucket.parameters[0].dtype)
     moved = Bucket(bucket.index, bucket.parameters, weights)

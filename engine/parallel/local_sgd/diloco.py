@@ -80,7 +80,7 @@ class FragmentLoop:
         self._rounds = Rounds(rank, given.bring)
         sharded, layers = rank.layout.zero_stage >= 1, settings.fragments
         ranks = link.size if sharded else 1
-        dealt = (FlatVector(of, rank.device, ranks) for of in _dealt(given.pieces, layers))
+        dealt = (FlatVector(of, rank.device, ranks) for of in _split_into_fragments(given.pieces, layers))
         self._fragments = [Fragment(flat, link, settings, sharded) if flat.size else None for flat in dealt]
         #: The fragment that is under way, counted from 1 (0: none), the round it was sent in, and for how many steps.
         self._under_way, self._sent_in, self._age = (torch.zeros((), dtype=torch.int64) for _ in range(3))
@@ -173,7 +173,7 @@ class FragmentLoop:
         self._rounds.report(average)
 
 
-def _dealt(pieces: Sequence[Piece], fragments: int) -> list[list[Piece]]:
+def _split_into_fragments(pieces: Sequence[Piece], fragments: int) -> list[list[Piece]]:
     dealt: list[list[Piece]] = [[] for _ in range(fragments)]
     for piece in pieces:
         layer = _LAYER.match(piece.name)

@@ -105,7 +105,7 @@ def context_of(rank: int, text: str, source: Path, target: Path) -> RankContext:
         writer=RecordWriter(target / "records", f"rank-{rank}"),
         control=StopControl(None, rank),
         folder=target,
-        patience=timedelta(seconds=30),
+        group_timeout=timedelta(seconds=30),
     )
 
 

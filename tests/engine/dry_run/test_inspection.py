@@ -11,7 +11,7 @@ import pytest
 from engine.config.errors import InputError
 from engine.config.presets import facts_of
 from engine.config.validation import rules
-from engine.dry_run.inspection import look_at
+from engine.dry_run.inspection import inspect_workload
 from engine.run.processes import is_running
 from engine.session import Session
 from tests.support.engine.own_models import HERE
@@ -43,7 +43,7 @@ WRONG = {
 def test_a_factory_that_does_not_work(factory: str, remedy: str) -> None:
     config = small(model__workload=f"{HERE}:{factory}")
     with pytest.raises(InputError) as told:
-        look_at(config)
+        inspect_workload(config)
     assert told.value.field == "model.workload" and told.value.value == f"{HERE}:{factory}"
     assert remedy in told.value.remedy and "\n" not in str(told.value)
     assert facts_of(config.model) is None
@@ -62,7 +62,7 @@ def test_a_factory_that_does_not_work(factory: str, remedy: str) -> None:
 )
 def test_weights_and_options_that_do_not_fit(options: dict[str, int], remedy: str) -> None:
     with pytest.raises(InputError, match=r"model\.workload=") as told:
-        look_at(small(model__workload=f"{HERE}:weighted", model__options=options))
+        inspect_workload(small(model__workload=f"{HERE}:weighted", model__options=options))
     assert remedy in told.value.remedy
 
 
@@ -78,7 +78,7 @@ def test_a_module_that_cannot_be_loaded(spec: str, remedy: str, tmp_path: Path) 
     file = tmp_path / "broken.py"
     file.write_text("def factory(:\n", encoding="utf-8")
     with pytest.raises(InputError) as told:
-        look_at(small(model__workload=spec.format(file=file)))
+        inspect_workload(small(model__workload=spec.format(file=file)))
     assert remedy in str(told.value)
 
 
@@ -87,7 +87,7 @@ def test_a_factory_that_never_returns(tmp_path: Path, monkeypatch: pytest.Monkey
     noted, said = tmp_path / "pid", list[str]()
     config = small(model__workload=f"{HERE}:endless", model__options={"noted": str(noted)})
     with pytest.raises(InputError) as told:
-        look_at(config, 3.0, said.append)
+        inspect_workload(config, 3.0, said.append)
     assert told.value.field == "model.workload"
     assert "gives no answer within 3 s; it is at " in told.value.remedy
     assert re.search(
@@ -105,7 +105,7 @@ def test_rules_know_what_was_found(session: Session) -> None:
     options = {"width": 48}  # another model than in other tests
     deep = small(model__workload=f"{HERE}:shrinking", model__options=options, parallel__pp=5)
     assert not list(rules.problems(deep)), "nobody knows yet how many blocks there are"
-    found = look_at(deep)
+    found = inspect_workload(deep)
     assert found is not None and found.blocks == 4
     (problem,) = rules.problems(deep)
     assert (problem.field, problem.remedy) == ("parallel.pp", "5 stages for layers=4; nearest legal: 4")
@@ -120,4 +120,4 @@ def test_a_pipeline_needs_shapes(session: Session) -> None:
 
 
 def test_the_decoder_needs_no_look() -> None:
-    assert look_at(small()) is None
+    assert inspect_workload(small()) is None

@@ -167,7 +167,7 @@ def test_what_was_taken_before_a_step_is_known_when_a_run_went_back(monkeypatch:
     for step, batch in enumerate(BATCHES):
         growing.begin_step(step)
         rank.step_config = config.with_values({"batch.global_batch": batch})
-    assert [growing.taken(step) for step in range(1, 9)] == [
+    assert [growing.sequences_and_batch(step) for step in range(1, 9)] == [
         (sum(BATCHES[:step]), BATCHES[step - 1]) for step in range(1, 9)
     ]
 

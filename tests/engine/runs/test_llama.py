@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.config.errors import InputError
 from engine.config.sections import Data
-from engine.dry_run.inspection import look_at
+from engine.dry_run.inspection import inspect_workload
 from engine.model.data import open_corpus
 from engine.session import Session
 from tests.support.runs import execute, small
@@ -119,13 +119,13 @@ def test_what_is_wrong_is_told_in_one_line(
     config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | change
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(InputError) as told:
-        look_at(small(**wanted(tmp_path)))
+        inspect_workload(small(**wanted(tmp_path)))
     assert remedy in told.value.remedy and "\n" not in str(told.value)
 
 
 def test_a_folder_without_a_model(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(InputError, match="give a model's folder"):
-        look_at(small(**wanted(tmp_path)))
+        inspect_workload(small(**wanted(tmp_path)))
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     with pytest.raises(InputError, match="save the model with save_pretrained"):
-        look_at(small(**wanted(tmp_path)))
+        inspect_workload(small(**wanted(tmp_path)))

@@ -57,7 +57,7 @@ def seats(order: list[int]) -> list[LabPlacement]:
     """Of a lab that is not set up: only names count."""
     place = RankHosts.__new__(RankHosts)
     place._lab = lab.make_process_lab(TWO)
-    found = [place.seat(rank, order) for rank in range(len(order))]
+    found = [place.placement_of(rank, order) for rank in range(len(order))]
     return [seat for seat in found if seat is not None]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
-from engine.dry_run.inspection import look_at
+from engine.dry_run.inspection import inspect_workload
 from engine.session import Session
 from tests.support.engine.own_models import HERE
 from tests.support.engine.plain_loop import plain_losses
@@ -45,4 +45,4 @@ def test_one_that_does_not_say_is_refused(session: Session, axis: str, cut: str)
 
 def test_only_two_axes_can_be_named() -> None:
     with pytest.raises(InputError, match="splits over 'ep'; it can name tp and cp"):
-        look_at(small(model__workload=f"{HERE}:split_wrongly"))
+        inspect_workload(small(model__workload=f"{HERE}:split_wrongly"))

@@ -42,12 +42,12 @@ def main() -> None:
     with Tuned(folder, {"accumulation": 1, "bucket_mb": 25.0}) as tuned:
         loop.apply(tuned.values)
         for step in range(int(sys.argv[1])):
-            tuned.before(step, loop.apply)
+            tuned.begin_step(step, loop.apply)
             time.sleep(SECONDS.get(loop.values["accumulation"], 0.02))
             dist.all_reduce(torch.ones(1))
             noted.write(json.dumps([step, loop.values]) + "\n")
             noted.flush()
-            tuned.after(tokens=64, loss=1.0 / (1 + step))
+            tuned.end_step(tokens=64, loss=1.0 / (1 + step))
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Predictions as a belief: the numbers are the forecast's, and the search begins with the best of them."""
+"""Predictions as a prior: the numbers are the forecast's, and the search begins with the best of them."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from engine.config.run_config import parse
 from tuning.predict import target
 from tuning.predict.forecast import forecasts
 from tuning.search.acquisition import propose, skipped_candidates
-from tuning.search.prediction_prior import features, prediction_belief
+from tuning.search.prediction_prior import features, prior_from_predictions
 from tuning.search.surrogate import Observations
 
 SELENE = target.parse_target("selene", 2)
@@ -29,16 +29,16 @@ CONFIGS = [
 
 
 def test_numbers_are_the_forecasts() -> None:
-    believed, found = prediction_belief(CONFIGS, SELENE), forecasts(CONFIGS, SELENE)
+    prior, found = prior_from_predictions(CONFIGS, SELENE), forecasts(CONFIGS, SELENE)
     speeds = [one.tokens_per_second for one in found]
-    assert np.exp(-believed.log_seconds) == pytest.approx(speeds)
-    assert believed.risk == pytest.approx([one.out_of_memory_probability for one in found])
-    assert believed.spread.min() > 0
-    fits = [speed if risk < 0.05 else 0.0 for speed, risk in zip(speeds, believed.risk, strict=True)]
-    first = propose(believed, Observations.from_lists([], []))
+    assert np.exp(-prior.log_seconds) == pytest.approx(speeds)
+    assert prior.risk == pytest.approx([one.out_of_memory_probability for one in found])
+    assert prior.spread.min() > 0
+    fits = [speed if risk < 0.05 else 0.0 for speed, risk in zip(speeds, prior.risk, strict=True)]
+    first = propose(prior, Observations.from_lists([], []))
     assert first is not None
     assert first.row == int(np.argmax(fits))
-    assert "of what a device can hold" in skipped_candidates(believed, Observations.from_lists([], []))[3]
+    assert "of what a device can hold" in skipped_candidates(prior, Observations.from_lists([], []))[3]
 
 
 def test_features_are_what_differs() -> None:
@@ -49,4 +49,4 @@ def test_features_are_what_differs() -> None:
 
 def test_there_must_be_something_to_predict() -> None:
     with pytest.raises(InputError, match="no configuration"):
-        prediction_belief([], SELENE)
+        prior_from_predictions([], SELENE)

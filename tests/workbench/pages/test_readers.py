@@ -25,8 +25,7 @@ from engine.run import run_folder
 from tests.support.waiting import wait_until
 from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.pages.homes import full_home
-from tests.workbench.pages.test_pages import PAGES, ROOT, texts
-from tests.workbench.pages.test_pages import visit as look_at
+from tests.workbench.pages.test_pages import PAGES, ROOT, texts, visit
 from tuning.storage.study_folder import JOURNAL
 from workbench.pages.cluster import plan
 from workbench.pages.widgets.common import ONLY_SHOWN
@@ -72,7 +71,7 @@ def test_no_workload_is_imported_while_one_types(
     home: Path, factory: tuple[str, Path], become: Callable[[access.Role], None], role: access.Role
 ) -> None:
     full_home(home)
-    app = look_at("runs")
+    app = visit("runs")
     for typed in settings(factory):
         become(access.Role.OWNER)
         app.run()
@@ -94,7 +93,7 @@ def test_what_a_workload_is_refused_for_is_said_after_start_until_it_was_read(
     home: Path, factory: tuple[str, Path]
 ) -> None:
     full_home(home)
-    app = look_at("runs")
+    app = visit("runs")
     app.text_area(key="run-new-changes").set_value(settings(factory)[0]).run()
     app.button(key="run-new-start").click().run()
     assert not app.exception
@@ -120,7 +119,7 @@ def test_a_reader_probes_a_path_and_learns_nothing(
     for role in access.Role:
         for name in ("there", "gone"):
             become(access.Role.OWNER)
-            app = look_at("runs")
+            app = visit("runs")
             app.text_area(key="run-new-changes").set_value(f"{key}={tmp_path / name}")
             become(role)
             app.run()
@@ -168,7 +167,7 @@ def test_nothing_that_a_reader_sends_is_read_checked_or_done(
     secret.mkdir()
     run_folder.update_status(home / run, labels={"purpose": "train"})  # a trial of a study has fewer forms
     page, query, trained = PLACES[name]
-    app = look_at(page, **{key: run if value == "RUN" else value for key, value in query.items()})
+    app = visit(page, **{key: run if value == "RUN" else value for key, value in query.items()})
     for text in (str(secret), f"data.path={secret}"):
         become(access.Role.OWNER)
         app.run()
@@ -199,7 +198,7 @@ def test_a_link_to_a_study_becomes_no_path(
     (following / JOURNAL).touch()
     become(access.Role.READER)
     with watching(outside, monkeypatch) as watch:
-        app = look_at("tune", view="watch", study=f"../../{outside.name}")
+        app = visit("tune", view="watch", study=f"../../{outside.name}")
     assert not app.exception
     assert watch.touched == []
     assert following.name not in texts(app)
@@ -215,7 +214,7 @@ def test_the_same_of_an_owner_is_seen(
     """So the test above can fail."""
     run, secret = full_home(home), tmp_path / "secret"
     page, query, trained = PLACES[name]
-    app = look_at(page, **{key: run if value == "RUN" else value for key, value in query.items()})
+    app = visit(page, **{key: run if value == "RUN" else value for key, value in query.items()})
     if trained:
         group = next(one for one in app.get("button_group") if one.key == "new-trained")
         group.set_value(trained).run()

@@ -10,7 +10,7 @@ from tuning.storage.journal import JournalReader
 from tuning.storage.state import StudyState
 from tuning.storage.study_folder import JOURNAL
 
-#: Who asks the study to pin it.
+#: Who has_pending_commands the study to pin it.
 BY = "set by hand on the run"
 
 
@@ -32,7 +32,7 @@ class PinnedValues:
         return {key: value for values in (pins(state), *asked) for key, value in values.items()}
 
     @property
-    def beside(self) -> dict[str, Any]:
+    def values_not_searched(self) -> dict[str, Any]:
         """What holds of keys that the study does not search: its trials run with them."""
         searched = self._searched_keys()
         return {key: value for key, value in self.values.items() if key not in searched}
@@ -52,7 +52,7 @@ class PinnedValues:
         return {key for trial in self._journal.look().trials for key in trial.config}
 
     @property
-    def asks(self) -> bool:
+    def has_pending_commands(self) -> bool:
         """Whether somebody asked the study for something, and nobody answered."""
         state = self._journal.look()
         return state.successor is None and bool(commands.pending_commands(self._folder, state.answers))

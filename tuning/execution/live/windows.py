@@ -102,7 +102,11 @@ class LiveWindows:
     @property
     def _fastest(self) -> RunConfig | None:
         """The leader, with what was set by hand beside what is searched."""
-        return None if self._leader.config is None else self._leader.config.with_values(self._hand.beside)
+        return (
+            None
+            if self._leader.config is None
+            else self._leader.config.with_values(self._hand.values_not_searched)
+        )
 
     def _window(
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart
@@ -112,7 +116,7 @@ class LiveWindows:
             self._hold(run.manual_values_since(labels["study"]))
         elif others := live_values(self._given, run.config):
             self._hold(run.manual_values(others))
-        config = config.with_values(self._hand.beside)
+        config = config.with_values(self._hand.values_not_searched)
         self._check_undeclared()
         if labels.get("purpose") == CONFIRM:
             self._check_held(config)
@@ -400,9 +404,9 @@ class LiveWindows:
         return self._starter
 
     @property
-    def asked(self) -> bool:
+    def has_pending_commands(self) -> bool:
         """Whether somebody asked the study for something, and nobody answered."""
-        return self._hand.asks
+        return self._hand.has_pending_commands
 
     def _measure_values(
         self,

@@ -179,7 +179,7 @@ class Wire:
         size = BYTES[INT64] * (self.config.model.experts or 1)
         return tuple(Call(ALL_TO_ALL.name, axis, INT64, ranks, size) for axis, ranks in self.hops)
 
-    def there(self) -> tuple[Call, ...]:
+    def dispatch_rows(self) -> tuple[Call, ...]:
         """Rows to their experts; what a rank passes on for others is decided by their tokens."""
         own, others = self._rows(True), self._rows(self.slots is not None)
         sizes = (own, *[others] * (len(self.hops) - 1))
@@ -187,7 +187,7 @@ class Wire:
             size._replace(axis=axis, group_size=n) for size, (axis, n) in zip(sizes, self.hops, strict=True)
         )
 
-    def home(self) -> tuple[Call, ...]:
+    def combine_rows(self) -> tuple[Call, ...]:
         """The same the other way: all of it was decided by others' tokens."""
         size = self._rows(self.slots is not None)
         return tuple(size._replace(axis=axis, group_size=ranks) for axis, ranks in reversed(self.hops))

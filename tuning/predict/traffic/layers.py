@@ -294,7 +294,11 @@ class Layers:
         if wire.layout.ep == 1:
             return [experts]
         counts = () if wire.slots is not None else wire.counts()
-        return [Piece((*counts, *wire.there()), wire.home()), experts, Piece(wire.home(), wire.there())]
+        return [
+            Piece((*counts, *wire.dispatch_rows()), wire.combine_rows()),
+            experts,
+            Piece(wire.combine_rows(), wire.dispatch_rows()),
+        ]
 
     def _is_whole(self, matrices: str) -> bool:
         """Whether every rank of tp has all of them."""

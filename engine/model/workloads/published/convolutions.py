@@ -25,7 +25,7 @@ _SPREAD = 8
 def workload(
     form: str = "folded", image: int = 16, width: int = 16, layers: int = 4, classes: int = 10, seed: int = 0
 ) -> Workload:
-    """Convolutions of the given form on drawn images.
+    """Convolutions of the given form on random images.
 
     Raises:
         ValueError: the form is unknown, ``width`` no multiple of 4, or a number too small.
@@ -71,14 +71,20 @@ class Branches(nn.Module):
         super().__init__()
         self.folded, self.size = folded, size
 
-        def drawn(*shape: int) -> nn.Parameter:
+        def random_parameter(*shape: int) -> nn.Parameter:
             bound = 1 / math.sqrt(math.prod(shape[1:]))
             return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
-        self.square = drawn(outputs, inputs, size, size)
-        self.average, self.cosine, self.point = (drawn(outputs, inputs) for _ in range(3))
-        self.before, self.behind = nn.Parameter(torch.eye(inputs)), drawn(outputs, inputs, size, size)
-        self.spread, self.mix = drawn(inputs * _SPREAD, size, size), drawn(outputs, inputs * _SPREAD)
+        self.square = random_parameter(outputs, inputs, size, size)
+        self.average, self.cosine, self.point = (random_parameter(outputs, inputs) for _ in range(3))
+        self.before, self.behind = (
+            nn.Parameter(torch.eye(inputs)),
+            random_parameter(outputs, inputs, size, size),
+        )
+        self.spread, self.mix = (
+            random_parameter(inputs * _SPREAD, size, size),
+            random_parameter(outputs, inputs * _SPREAD),
+        )
         start = torch.tensor(list(SCALES.values()))
         self.scales = nn.Parameter(start[:, None].repeat(1, outputs))
         self.register_buffer("prior", cosines(outputs, size), persistent=False)

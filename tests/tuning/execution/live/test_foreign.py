@@ -15,6 +15,7 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
+from engine.rank.foreign import Tuned
 from engine.run import run_folder
 from engine.run.outcome import Ending
 from engine.run.run_folder import RunStatus
@@ -58,6 +59,10 @@ def study(steps: int = 100_000, **changes: Any) -> StudyFile:
         "space": {"trainer.accumulation": [1, 2, 4]},
     }  # fmt: skip
     return parse(tree | changes)
+
+
+def test_a_loop_may_call_the_steps_by_their_earlier_names() -> None:
+    assert (Tuned.before, Tuned.after) == (Tuned.begin_step, Tuned.end_step)
 
 
 class Tuning:

@@ -11,12 +11,11 @@ from engine.run.calibration import fingerprint, host_links, store
 from tests.support.engine.calibrations import calibration, links_of_islands, write_stale
 from tests.support.workbench import selftests
 from tests.workbench.pages.conftest import Visit
-from tests.workbench.pages.test_pages import charts, texts
-from tests.workbench.pages.test_pages import visit as look_at
+from tests.workbench.pages.test_pages import charts, texts, visit
 
 
 def test_without_a_calibration_it_names_the_command(home: Path) -> None:
-    app = look_at("machine")
+    app = visit("machine")
     assert not app.exception
     assert [code.value for code in app.code] == ["workbench calibrate", "workbench selftest"]
     assert "not calibrated" in texts(app)
@@ -26,7 +25,7 @@ def test_without_a_calibration_it_names_the_command(home: Path) -> None:
 
 def test_a_calibration_that_holds_is_drawn(home: Path) -> None:
     store.save(home, calibration((2, 4)))
-    app = look_at("machine")
+    app = visit("machine")
     assert not app.exception
     assert not app.warning
     assert charts(app) == [
@@ -42,7 +41,7 @@ def test_a_calibration_that_holds_is_drawn(home: Path) -> None:
 
 def test_links_between_hosts_are_drawn_with_their_islands(home: Path) -> None:
     host_links.save(home, links_of_islands([0, 1, 0, 1]))
-    app = look_at("machine")
+    app = visit("machine")
     assert not app.exception
     assert "Mbit/s from row to column, one message at a time" in charts(app)
     said = texts(app)
@@ -51,7 +50,7 @@ def test_links_between_hosts_are_drawn_with_their_islands(home: Path) -> None:
 
 def test_a_stale_one_is_shown_with_what_changed(home: Path) -> None:
     write_stale(home)
-    app = look_at("machine")
+    app = visit("machine")
     assert not app.exception
     assert "stale (torch: 1.0.0 ->" in app.warning[0].value.replace("\\", "")
     assert "1.0.0" in list(app.dataframe[-1].value["when it was calibrated"])
@@ -60,14 +59,14 @@ def test_a_stale_one_is_shown_with_what_changed(home: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1, "curves": 3}'])
 def test_a_damaged_file_is_none(home: Path, text: str) -> None:
     store.save(home, calibration()).write_text(text)
-    app = look_at("machine")
+    app = visit("machine")
     assert not app.exception
     assert "not calibrated" in texts(app)
 
 
 def test_the_newest_selftest_is_told_check_by_check_what_failed_first(home: Path) -> None:
     folder = selftests.write(home)
-    app = look_at("machine")
+    app = visit("machine")
     assert not app.exception
     assert [code.value for code in app.code] == ["workbench calibrate"]
     shown = app.table[0].value
@@ -80,7 +79,7 @@ def test_the_newest_selftest_is_told_check_by_check_what_failed_first(home: Path
 @pytest.mark.parametrize("text", ["", "{", '{"checks": 3}'])
 def test_a_damaged_selftest_is_none(home: Path, text: str) -> None:
     (selftests.write(home) / "checks.json").write_text(text)
-    app = look_at("machine")
+    app = visit("machine")
     assert not app.exception
     assert "No selftest has been run on this machine" in texts(app)
 

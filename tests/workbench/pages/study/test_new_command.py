@@ -13,8 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.support.foreign import printing
 from tests.workbench.pages.conftest import Visit
-from tests.workbench.pages.test_pages import texts
-from tests.workbench.pages.test_pages import visit as look_at
+from tests.workbench.pages.test_pages import texts, visit
 from tuning.spec import study_file
 from workbench.services import jobs
 from workbench.text.command_plan import plan
@@ -27,7 +26,7 @@ MEGATRON = (
 
 def form(command: str = "", **fields: str) -> AppTest:
     """The page with a command typed into its form."""
-    app = look_at("tune", view="new")
+    app = visit("tune", view="new")
     trained = next(group for group in app.get("button_group") if group.key == "new-trained")
     trained.set_value("command").run()
     if command:

@@ -9,8 +9,7 @@ import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
-from tests.workbench.pages.test_pages import texts
-from tests.workbench.pages.test_pages import visit as look_at
+from tests.workbench.pages.test_pages import texts, visit
 from workbench.services import jobs
 
 STUDY = """
@@ -30,7 +29,7 @@ command: [torchrun, --nproc-per-node, "2", pretrain_gpt.py, --num-layers, "4", "
 
 
 def given(name: str, text: str) -> AppTest:
-    app = look_at("tune", view="new")
+    app = visit("tune", view="new")
     next(group for group in app.get("button_group") if group.key == "new-trained").set_value("file").run()
     assert app.button(key="start").disabled
     app.get("file_uploader")[0].set_value((name, text.encode(), "application/yaml"))
