@@ -19,7 +19,7 @@ from benchmarks import _table as table
 from benchmarks._ratio import half_width, ratio
 from engine.config.run_config import RunConfig, parse
 from engine.model.workloads.blueprint import open_blueprint
-from engine.model.workloads.published.extragradient import METHODS
+from engine.model.workloads.published.extragradient import SADDLE_METHODS
 from engine.model.workloads.sequential import ListedBlueprint, Tensors
 from engine.parallel.build import single_rank_axes
 from engine.session import Session
@@ -90,7 +90,7 @@ def runs_of(system: str) -> Runs:
     """A system's runs by name, and what is kept of each."""
     runs: Runs = {}
     if system == "masha":
-        for method in METHODS:
+        for method in SADDLE_METHODS:
             runs[f"adversarial, {method}"] = adversarial(method), _ended
             for seed in range(SADDLE_SEEDS):
                 runs[f"saddle, {method}, {seed}"] = saddle(method, seed), _reached
@@ -189,12 +189,12 @@ def rows(system: str, kept: dict[str, Any]) -> list[list[str]]:
 
 def _masha_rows(kept: dict[str, Any]) -> list[list[str]]:
     found = []
-    for method in METHODS:
+    for method in SADDLE_METHODS:
         of = [kept[f"saddle, {method}, {seed}"] for seed in range(SADDLE_SEEDS)]
         ends = ", ".join(f"{one['last']:.0e}" for one in of)
         sent = ", ".join(_sent(of, place) for place in range(len(DISTANCES)))
         found.append(["quadratic", method, f"last distance {ends}; {sent}"])
-    for method in METHODS:
+    for method in SADDLE_METHODS:
         one = kept[f"adversarial, {method}"]
         text = f"robust accuracy {one['metric']:.3f}, loss {one['loss']:.3f}, {one['bytes']:.0f} bytes a step"
         found.append(["adversarial network", method, text])
@@ -280,13 +280,18 @@ TITLES = {
 
 
 def _masha(kept: dict[str, Any]) -> list[str]:
-    runs = {method: [kept[f"saddle, {method}, {seed}"] for seed in range(SADDLE_SEEDS)] for method in METHODS}
+    runs = {
+        method: [kept[f"saddle, {method}, {seed}"] for seed in range(SADDLE_SEEDS)]
+        for method in SADDLE_METHODS
+    }
     solved = sum(one["least"] < 1e-12 for name in ("masha1", "masha2") for one in runs[name])
     stalled = sum(
         one.get("least", 1.0) > 1e-3 for name in ("naive_random", "naive_top") for one in runs[name]
     )
     line = max(one["line"] for name in ("masha1", "masha2") for one in runs[name])
-    accuracies = ", ".join(f"{method} {kept[f'adversarial, {method}']['metric']:.2f}" for method in METHODS)
+    accuracies = ", ".join(
+        f"{method} {kept[f'adversarial, {method}']['metric']:.2f}" for method in SADDLE_METHODS
+    )
     good = solved == stalled == 2 * SADDLE_SEEDS
     return [
         "MASHA, workload `saddle`",

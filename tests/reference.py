@@ -19,7 +19,7 @@ import typer.main
 from pydantic import BaseModel
 
 from engine.config.environment import VARIABLES, Environment
-from engine.config.methods.compression_methods import METHODS
+from engine.config.methods.compression_methods import COMPRESSION_METHODS
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig
@@ -210,10 +210,10 @@ def names() -> str:
                         ", ".join(
                             f"`{one}`" for one in (method.value, *method.fields) if isinstance(one, str)
                         ),
-                        "yes" if method.feeds_back else "",
+                        "yes" if method.uses_error_feedback else "",
                         "yes" if method.one_way else "",
                     )
-                    for name, method in METHODS.items()
+                    for name, method in COMPRESSION_METHODS.items()
                 ),
             ),
             "## Outer methods",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.config.knobs.catalogue import KNOBS
-from engine.config.methods.compression_methods import METHODS
+from engine.config.methods.compression_methods import COMPRESSION_METHODS
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import SHIPPED
 from engine.run.outcome import Ending
@@ -85,7 +85,7 @@ SAME_NAME: dict[str, dict[str, str]] = {
 }
 #: Names that users write or read, by the registry that has them.
 ENTRIES: dict[str, list[str]] = {
-    "compression methods": list(METHODS),
+    "compression methods": list(COMPRESSION_METHODS),
     "endings": [ending.value for ending in Ending],
     "knobs": [key for key, knob in KNOBS.items() if knob.title],
     "outer methods": list(OUTER_METHODS),

@@ -28,7 +28,7 @@ from engine.compression.interface import (
 )
 from engine.compression.randomness import RandomStreams
 from engine.config.compression import Settings
-from engine.config.methods.compression_methods import METHODS, Value
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, Value
 from profilers import torch_private
 
 
@@ -169,7 +169,7 @@ class GradientCompressor:
         return self._prepared[content.index]
 
     def _method(self, content: Content, partition: Partition) -> Method:
-        build = _code(self._settings.method, METHODS[self._settings.method].build)
+        build = _code(self._settings.method, COMPRESSION_METHODS[self._settings.method].build)
         method: Method = build(
             MethodInput(
                 self._link, self._settings, content, partition, self._streams, self._factors, self._one_way
@@ -207,9 +207,9 @@ def layer_errors(
     gradient: Tensor, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
 ) -> list[float]:
     """What each value would lose of a layer, by its method's ``LayerErrors``."""
-    errors: LayerErrors = _code(settings.method, METHODS[settings.method].errors)
+    errors: LayerErrors = _code(settings.method, COMPRESSION_METHODS[settings.method].errors)
     return errors(gradient, shape, settings, values)
 
 
 def _code(method: str, name: str) -> Any:
-    return getattr(import_module(METHODS[method].module), name)
+    return getattr(import_module(COMPRESSION_METHODS[method].module), name)

@@ -16,7 +16,7 @@ from engine.comm import gloo_exchange
 from engine.comm.channel import Group, Waitable, all_gather_single
 from engine.compression.randomness import RandomStreams
 from engine.config.compression import Settings
-from engine.config.methods.compression_methods import METHODS, Parameter, Value
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, Parameter, Value
 from profilers import torch_private
 from profilers.collectives.recorder import active_recorder
 from profilers.records.operations import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
@@ -178,7 +178,7 @@ def why_uncompressed(part: Part, settings: Settings) -> str | None:
     if value is None:
         return _AS_ASKED
     parameter = Parameter(part.shape, float(value), settings.bucket_values)
-    return METHODS[settings.method].why_uncompressed(parameter) or None
+    return COMPRESSION_METHODS[settings.method].why_uncompressed(parameter) or None
 
 
 def matrices(shape: tuple[int, ...]) -> tuple[int, int, int]:

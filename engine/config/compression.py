@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from engine.config.methods.compression_methods import METHODS, Value
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, Value
 from engine.config.sections import Compression
 
 
@@ -61,7 +61,7 @@ def usual_value(config: Compression) -> Value:
     """The value of parts that have none of their own: a ratio, bits, or a rank."""
     if config.method == "none":
         return None
-    value = METHODS[config.method].value
+    value = COMPRESSION_METHODS[config.method].value
     return value if isinstance(value, int) else getattr(config, value)
 
 
@@ -74,7 +74,7 @@ def keeps_errors(method: str, error_feedback: bool | None) -> bool:
         return False
     if error_feedback is not None:
         return error_feedback
-    return method not in METHODS or METHODS[method].feeds_back
+    return method not in COMPRESSION_METHODS or COMPRESSION_METHODS[method].uses_error_feedback
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def settings_with(config: Compression, plan: Plan) -> Settings:
 
 def candidates(settings: Settings) -> list[Value]:
     """The values that a plan chooses from for each layer; the usual one is among them."""
-    method = METHODS[settings.method]
+    method = COMPRESSION_METHODS[settings.method]
     assert method.layer_value is not None, f"{settings.method} has no value to plan"
     assert settings.value is not None, f"{settings.method} has no usual value"
     return method.layer_value.candidates(settings.value)

@@ -38,7 +38,7 @@ class Variable:
     younger than what this package needs; ``part`` is its key within ``name``, where a variable holds several settings.
     ``offered`` are the values that a search is offered beside "as the machine has it", or a function of the cores that
     a rank has: what can corrupt data or needs rare hardware is left to whoever types it in. ``live`` is the part of a
-    run that it turns while the run goes; one without says why it acts from the run's start alone, ``at_start``.
+    run that it turns while the run goes; one without says why not: ``why_only_at_start``.
     """
 
     does: str
@@ -50,7 +50,7 @@ class Variable:
     name: str | None = None
     part: str | None = None
     live: str = ""
-    at_start: str = ""
+    why_only_at_start: str = ""
 
     def offered_on(self, cores: int) -> tuple[Any, ...]:
         """The values that a search is offered on ranks with so many cores each."""
@@ -59,12 +59,14 @@ class Variable:
 
 def _nccl(does: str, since: str, offered: tuple[Any, ...] = ()) -> Variable:
     why = "NCCL reads it once, as its first communicator is made; it would take new processes"
-    return Variable(does, since if since == "any" else f"NCCL {since}", _NCCL, offered, "nccl", at_start=why)
+    return Variable(
+        does, since if since == "any" else f"NCCL {since}", _NCCL, offered, "nccl", why_only_at_start=why
+    )
 
 
 def _torch_nccl(does: str, since: str, offered: tuple[Any, ...] = ()) -> Variable:
     why = "torch reads it as process groups are made; it would take new groups"
-    return Variable(does, f"torch {since}", _TORCH_NCCL, offered, "nccl", at_start=why)
+    return Variable(does, f"torch {since}", _TORCH_NCCL, offered, "nccl", why_only_at_start=why)
 
 
 def _allocator(does: str, since: str, part: str, offered: tuple[Any, ...] = ()) -> Variable:
@@ -76,14 +78,14 @@ def _allocator(does: str, since: str, part: str, offered: tuple[Any, ...] = ()) 
         "gpu",
         name="PYTORCH_ALLOC_CONF",
         part=part,
-        at_start="what the GPU allocator holds was cut by the old setting; it would take giving all of it back",
+        why_only_at_start="what the GPU allocator holds was cut by the old setting; it would take freeing all of it",
     )
 
 
 def _malloc(does: str, since: str, offered: tuple[Any, ...] = ()) -> Variable:
     why = "the C library reads it as a process begins; it would take new processes"
     source = since if since == "any" else f"glibc {since}"
-    return Variable(does, source, _GLIBC, offered, read="start", at_start=why)
+    return Variable(does, source, _GLIBC, offered, read="start", why_only_at_start=why)
 
 
 def _thread_counts(cores: int) -> tuple[int, ...]:
@@ -216,7 +218,7 @@ class Environment(Section):
             _CUDA,
             (1, 32),
             "gpu",
-            at_start="the driver reads it as a process first uses its GPU; it would take new processes",
+            why_only_at_start="the driver reads it as a process first uses its GPU; it would take new processes",
         ),
     ] = None
     allocator_max_split_size_mb: Annotated[

@@ -13,7 +13,7 @@ from engine.config.compression import Settings, settings_of
 from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.layout import Layout, accumulation, layout_of
-from engine.config.methods.compression_methods import METHODS, Traffic
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, Traffic
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
@@ -266,9 +266,8 @@ def _gradient_buffers(config: RunConfig, stages: Sequence[StageWeights]) -> int:
     sides = sum(
         (one.rows + one.columns) * one.copies for held in stages for one in held.weights if one.columns > 1
     )
-    return kept + round(
-        METHODS[settings.method].held(_traffic(settings, layout.inner, sides / elements)) * elements
-    )
+    method, traffic = COMPRESSION_METHODS[settings.method], _traffic(settings, layout.inner, sides / elements)
+    return kept + round(method.message_bytes(traffic) * elements)
 
 
 def _slice_bytes(config: RunConfig, stages: Sequence[StageWeights]) -> int:
@@ -278,7 +277,9 @@ def _slice_bytes(config: RunConfig, stages: Sequence[StageWeights]) -> int:
 
 def _sent_bytes(settings: Settings, ranks: int) -> float:
     """Of one value on its way to the rank that needs it."""
-    return 0 if settings.method == "none" else METHODS[settings.method].sent(_traffic(settings, ranks))
+    if settings.method == "none":
+        return 0
+    return COMPRESSION_METHODS[settings.method].wire_bytes(_traffic(settings, ranks))
 
 
 def _traffic(settings: Settings, ranks: int, factors: float = 0.0) -> Traffic:

@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import is_lossy
-from engine.config.methods.compression_methods import METHODS
+from engine.config.methods.compression_methods import COMPRESSION_METHODS
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
@@ -79,7 +79,7 @@ def _moves(config: RunConfig) -> Iterator[dict[str, Any]]:
     )
     yield from _schedules(config)
     if parallel.dp * parallel.cp > 1:
-        methods = [name for name, method in METHODS.items() if method.compared]
+        methods = [name for name, method in COMPRESSION_METHODS.items() if method.compared]
         yield from ({"compression.method": name} for name in ("none", *methods))
 
 

@@ -22,7 +22,7 @@ from engine.run import child_process, run_folder
 from tuning.sensitivity import outcomes
 from tuning.sensitivity.outcomes import Fanova, Method, Shap, StoredOutcome
 
-METHODS: tuple[Method, ...] = ("fanova", "shap")
+SENSITIVITY_METHODS: tuple[Method, ...] = ("fanova", "shap")
 NAMES: dict[Method, str] = {"fanova": "fANOVA", "shap": "SHAP"}
 INSTALL = "pip install 'training-workbench[sensitivity]'"
 _NEEDS: dict[Method, dict[str, str]] = {

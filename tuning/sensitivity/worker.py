@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 from tuning.sensitivity import data, job
-from tuning.sensitivity.job import METHODS
+from tuning.sensitivity.job import SENSITIVITY_METHODS
 from tuning.sensitivity.outcomes import Method
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
@@ -56,8 +56,8 @@ _METHODS = {"fanova": _fanova, "shap": _shap}
 def main() -> None:
     """Of the command line's two arguments."""
     folder, method = Path(sys.argv[1]), sys.argv[2]
-    if method not in METHODS:
-        raise SystemExit(f"{method!r} is not one of {', '.join(METHODS)}")
+    if method not in SENSITIVITY_METHODS:
+        raise SystemExit(f"{method!r} is not one of {', '.join(SENSITIVITY_METHODS)}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of libraries about each other; nobody reads them here
         work(folder, method)

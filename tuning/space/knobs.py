@@ -118,14 +118,18 @@ def _counts(key: str, value: Any) -> Knob:
 
 def _check_key(key: str, value: Any, base: RunConfig) -> None:
     facts, known = facts_of(key), base.flat()
-    if facts.fixed:
+    if facts.fixed_in_study:
         remedy = "stays the same inside a study, or trials could not be compared; set it in base"
         raise InputError(f"space.{key}", value, remedy)
-    if facts.derived:
+    if facts.derived_from_keys:
         remedy = "follows from ranks / (tp * pp * cp); give parallel.tp, parallel.pp and parallel.cp"
         raise InputError(f"space.{key}", value, remedy)
     if key not in known:
-        allowed = [name for name in known if not facts_of(name).fixed and not facts_of(name).derived]
+        allowed = [
+            name
+            for name in known
+            if not facts_of(name).fixed_in_study and not facts_of(name).derived_from_keys
+        ]
         remedy = f"unknown key; a study can turn {', '.join([*STUDY_KEYS, *allowed])}"
         raise InputError(f"space.{key}", value, remedy)
 
@@ -207,7 +211,7 @@ def offered_space(base: RunConfig, ranks: int, in_time: bool = False) -> dict[st
 def other_values(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, list[Any]]:
     """By knob, values that a form lists beside the offered ones, where there are some."""
     search = Search(base, ranks, in_time)
-    found = {key: list(KNOBS[key].also_listed(search)) for key in offered_space(base, ranks, in_time)}
+    found = {key: list(KNOBS[key].unselected_values(search)) for key in offered_space(base, ranks, in_time)}
     return {key: values for key, values in found.items() if values}
 
 

@@ -38,7 +38,9 @@ def label(points: Points, point: Point) -> str:
     words.append(f"micro_batch={now['batch.micro_batch']}")
     words += [f"accumulation={now[ACCUMULATION]}"] if ACCUMULATION in points.by_key else []
     for key in point:
-        said = key in NAMED_FIRST or (now[key] == points.base_values[key] and not facts_of(key).named_anyway)
+        said = key in NAMED_FIRST or (
+            now[key] == points.base_values[key] and not facts_of(key).always_in_label
+        )
         if not said and points.is_active(key, point) and now[key] != "none":
             name = facts_of(key).label or key.rpartition(".")[2]
             words.append(f"{name}={_short(key, now[key])}{_lists(points, point, key)}")

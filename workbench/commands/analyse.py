@@ -137,10 +137,10 @@ def sensitivity(
 
 def _work_out(view: StudyView, method: Way, limit: float) -> None:
     from tuning.sensitivity import data, job
-    from tuning.sensitivity.job import METHODS
+    from tuning.sensitivity.job import SENSITIVITY_METHODS
     from workbench.terminal.progress import SensitivityProgress
 
-    chosen = next(name for name in METHODS if name == method.value)
+    chosen = next(name for name in SENSITIVITY_METHODS if name == method.value)
     request = job.AnalysisRequest(view.folder, chosen, data.ended_trials(view.journal), limit)
     with SensitivityProgress(chosen) as progress:
         job.outcome(request, progress.update)

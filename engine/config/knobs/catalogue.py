@@ -31,7 +31,7 @@ _SECTIONS = ("compression.", "outer.")
 #: Why no study turns where experts lie.
 _EXPERT_MEMORY = "how much memory experts may take is for people to say"
 
-_NO_FACTS, _FIXED = KnobFacts(), KnobFacts(fixed=True)
+_NO_FACTS, _FIXED = KnobFacts(), KnobFacts(fixed_in_study=True)
 _DEFAULTS = RunConfig().flat()
 #: By dotted key, in the order in which forms and spaces have them.
 KNOBS: dict[str, KnobFacts] = {
@@ -42,12 +42,12 @@ KNOBS: dict[str, KnobFacts] = {
         "activation budget",
         "activations_gib",
         unset="none",
-        extend=True,
+        user_extendable=True,
         acts=lambda now: now["memory.block_actions"] is None,
         reset_when_inactive=True,  # not neutral: the baseline has to keep a limit, too
-        decides=6,
+        reset_order=6,
         why_not_searched="how much memory activations may take is for people to say",
-        at_start="blocks are measured before the model is there; it would take measuring them beside it",
+        why_only_at_start="blocks are measured before the model is there; it would take measuring them beside it",
         changes=("speed", "memory"),
         trade="the fastest mix of keeping, computing again and copying away, block by block, that fits",
         not_predicted="the plan is made when the run starts; seconds are those of blocks that keep everything",
@@ -79,13 +79,13 @@ KNOBS: dict[str, KnobFacts] = {
     "memory.recompute": KnobFacts(
         "Recompute",
         "recompute",
-        named_anyway=True,
+        always_in_label=True,
         acts=conditions.says_one_for_all,
         neutral_default=True,
         searched_by_default=True,
         suggested=suggestions.recomputations,
         live=ACTIVATIONS,
-        decides=7,
+        reset_order=7,
         changes=("speed", "memory"),
         trade="less memory for activations, up to a third more computation",
         refused={
@@ -134,7 +134,7 @@ KNOBS: dict[str, KnobFacts] = {
         suggested=lambda search: None if is_decoder(search.base.model) else [0, 2],
         why_not_searched="helps where steps wait for data, as the verdict input_bound says",
         outside_arithmetic=True,
-        at_start="its thread begins with the run; it would take one that begins and ends between two steps",
+        why_only_at_start="its thread begins with the run; it would take one that begins and ends between two steps",
         changes=("speed",),
         trade="a thread makes batches while a step computes, and takes a core for it",
         refused={
@@ -147,7 +147,7 @@ KNOBS: dict[str, KnobFacts] = {
         neutral_default=True,
         why_not_searched=_EXPERT_MEMORY,
         trade="seldom chosen experts lie elsewhere, and are fetched",
-        at_start="experts move to their homes as the model is made; it would take moving them back",
+        why_only_at_start="experts move to their homes as the model is made; it would take moving them back",
         not_predicted="experts are taken to lie where they are used",
         refused={
             Context.WHOLE_DOCUMENTS: "",
@@ -157,14 +157,14 @@ KNOBS: dict[str, KnobFacts] = {
         "Expert storage",
         neutral_default=True,
         why_not_searched=_EXPERT_MEMORY,
-        at_start="experts move to their homes as the model is made; it would take moving them again",
+        why_only_at_start="experts move to their homes as the model is made; it would take moving them again",
         trade="on disk they take no memory",
     ),
     "memory.expert_ahead": KnobFacts(
         "Expert prefetch",
         neutral_default=True,
         why_not_searched=_EXPERT_MEMORY,
-        at_start="as the slots, which have it",
+        why_only_at_start="as the slots, which have it",
         trade="off: products wait for each expert that is not there",
     ),
     "memory.parameters": KnobFacts(
@@ -172,7 +172,7 @@ KNOBS: dict[str, KnobFacts] = {
         "parameter dtype",
         neutral_default=True,
         suggested=lambda search: ["fp32", "bf16"] if search.base.precision == "bf16" else None,
-        at_start="parameters would get another dtype; it would take new master weights and buckets",
+        why_only_at_start="parameters would get another dtype; it would take new master weights and buckets",
         changes=("speed", "memory"),
         trade="bf16: half the memory and bytes of weights, an fp32 copy beside",
         alters_numbers=True,
@@ -190,7 +190,7 @@ KNOBS: dict[str, KnobFacts] = {
         searched_by_default=True,
         suggested=lambda search: [False, True] if search.ranks == 1 else None,
         why_not_searched="it would compile anew for every layout",
-        at_start="compiled blocks stand in for the plain ones; it would take both beside each other",
+        why_only_at_start="compiled blocks stand in for the plain ones; it would take both beside each other",
         changes=("speed",),
         trade="fused kernels, a minute or more before the first step",
         not_predicted="kernels are taken as blocks are written",
@@ -209,7 +209,7 @@ KNOBS: dict[str, KnobFacts] = {
             reset_when_inactive=True,
             unset=UNSET,
             live=variable.live,
-            at_start=variable.at_start,
+            why_only_at_start=variable.why_only_at_start,
         )
         for name, variable in VARIABLES.items()
     },
@@ -270,7 +270,7 @@ def exact_values() -> dict[str, Any]:
 
 def deciding_knobs() -> tuple[str, ...]:
     """Knobs on whose values it depends whether others act; each one may depend on those before it."""
-    found = sorted((knob.decides, key) for key, knob in KNOBS.items() if knob.decides)
+    found = sorted((knob.reset_order, key) for key, knob in KNOBS.items() if knob.reset_order)
     return tuple(key for _, key in found)
 
 
@@ -286,7 +286,7 @@ def live_part(key: str) -> str:
 
 def why_at_start(key: str) -> str:
     """Why it is decided when a run starts, in words; empty of a key that turns, or that is no knob."""
-    return "" if live_part(key) else facts_of(key).at_start
+    return "" if live_part(key) else facts_of(key).why_only_at_start
 
 
 def lossy(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from engine.config.knobs.facts import (
     Refusal,
     Values,
 )
-from engine.config.methods.compression_methods import METHODS
+from engine.config.methods.compression_methods import COMPRESSION_METHODS
 from engine.config.methods.outer_methods import OUTER_METHODS
 
 #: The word for no value of what a method sets by itself.
@@ -111,15 +111,15 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "Gradient compression",
         "compression",
         "compression",
-        named_anyway=True,
+        always_in_label=True,
         acts=conditions.compresses,
         neutral_default=True,
         reset_when_inactive=False,  # to what the space has
         searched_by_default=True,
-        suggested=suggestions.names_of(METHODS),
-        also_listed=suggestions.other_names_of(METHODS),
+        suggested=suggestions.names_of(COMPRESSION_METHODS),
+        unselected_values=suggestions.other_names_of(COMPRESSION_METHODS),
         live=GRADIENTS,
-        decides=3,
+        reset_order=3,
         changes=("speed", "loss"),
         trade="fewer bytes between ranks, time to code them, gradients are inexact",
         not_predicted="its own computation is not counted",
@@ -131,7 +131,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
     "compression.ratio": KnobFacts(
         "Compression ratio",
         "ratio",
-        named_anyway=True,
+        always_in_label=True,
         acts=conditions.method_has_field("compression.ratio"),
         searched_by_default=True,
         suggested=lambda search: {"low": 0.01, "high": 0.25, "log": True} if search.ranks > 1 else None,
@@ -143,7 +143,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
     "compression.rank": KnobFacts(
         "Compression rank",
         "rank",
-        named_anyway=True,
+        always_in_label=True,
         acts=conditions.method_has_field("compression.rank"),
         searched_by_default=True,
         suggested=suggestions.on_several_ranks(1, 2, 4, 8, 16),
@@ -162,7 +162,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
             changes=changes,
             trade=trade,
             live=GRADIENTS,
-            decides=4 if name == "plan" else 0,
+            reset_order=4 if name == "plan" else 0,
             unset=BY_METHOD,
         )
         for name, title, acts_here, values, changes, trade in COMPRESSION_DETAILS
@@ -175,14 +175,14 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "Outer loop",
         "outer loop",
         "outer",
-        named_anyway=True,
+        always_in_label=True,
         acts=lambda now: bool(now["parallel.dp"] > 1),
         neutral_default=True,
         reset_when_inactive=False,  # to what the space has
         suggested=suggestions.names_of(OUTER_METHODS),
-        also_listed=suggestions.other_names_of(OUTER_METHODS),
-        decides=1,
-        at_start="each method keeps a state of its own; it would take one that begins in the middle of a run",
+        unselected_values=suggestions.other_names_of(OUTER_METHODS),
+        reset_order=1,
+        why_only_at_start="each method keeps a state of its own; it would take one that begins in the middle of a run",
         changes=("speed", "memory", "loss"),
         trade="ranks meet once a round, weights drift apart meanwhile",
         not_predicted="its own step and what replicas average at every step are not counted",
@@ -198,7 +198,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "Steps per round",
         "steps per round",
         "outer_period",
-        named_anyway=True,
+        always_in_label=True,
         acts=conditions.has_outer,
         suggested=suggestions.on_several_ranks(2, 4, 8, 12),
         live=ROUNDS,
@@ -213,7 +213,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         acts=conditions.has_outer,
         reset_when_inactive=True,
         suggested=lambda search: [None, *search.degrees[1:-1]] if search.ranks > 2 else None,
-        at_start="replicas have groups and states of their own; it would take new groups and merging states",
+        why_only_at_start="replicas have groups and states of their own; it would take new groups and merging states",
         changes=("speed", "loss"),
         trade="fewer replicas: more meetings inside, less drift",
     ),
@@ -225,7 +225,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
             acts=conditions.method_has_field(f"outer.{name}"),
             suggested=suggestions.on_several_ranks(*values),
             live=ROUNDS if name in _TURNING else "",
-            at_start=_OUTER_AT_START.get(name, ""),
+            why_only_at_start=_OUTER_AT_START.get(name, ""),
             changes=("loss",) if name not in ("fragments", "overlap") else ("speed", "loss"),
             trade=trade,
         )
@@ -234,7 +234,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
     "overlap.bucket_mb": KnobFacts(
         "Bucket size, MB",
         "bucket MB",
-        extend=True,
+        user_extendable=True,
         acts=conditions.buckets,
         searched_by_default=True,
         suggested=suggestions.on_several_ranks(1.0, 5.0, 25.0),
@@ -299,7 +299,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         acts=conditions.buckets,
         neutral_default=True,
         suggested=suggestions.on_several_ranks(0, 1),
-        at_start="a gradient of the step before is under way; it would take a step with two updates or none",
+        why_only_at_start="a gradient of the step before is under way; it would take a step with two updates or none",
         changes=("speed", "memory", "loss"),
         trade="gradients travel beside the next step and come a step late",
         not_predicted="gradients are taken to be waited for",
@@ -326,7 +326,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         acts=lambda now: bool(now["parallel.ep"] > 1),
         neutral_default=True,
         suggested=suggestions.with_experts(suggestions.token_formats),
-        at_start="exchanges of tokens are made with the model; it would take ones that ask in every forward",
+        why_only_at_start="exchanges of tokens are made with the model; it would take ones that ask in every forward",
         changes=("speed", "loss"),
         trade="fewer bytes of tokens, activations are inexact",
         refused={
@@ -338,7 +338,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "expert rate",
         acts=conditions.buckets_tokens,
         suggested=suggestions.with_experts(suggestions.on_several_ranks(0.13, 0.2, 0.4)),
-        at_start="as the exchanges, which have it",
+        why_only_at_start="as the exchanges, which have it",
         changes=("speed", "loss"),
         loses_more="lower",
         trade="fewer tokens travel, each for more others",
@@ -348,7 +348,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "token residuals",
         acts=conditions.buckets_tokens,
         suggested=suggestions.with_experts(suggestions.on_several_ranks(False, True)),
-        at_start="as the exchanges, which have it",
+        why_only_at_start="as the exchanges, which have it",
         changes=("loss",),
         trade="a token's own part passes its expert by instead of being left out; lost more wherever it was measured",
     ),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from engine.config.environment import ineffective_reason
 from engine.config.knobs.facts import Values
-from engine.config.methods.compression_methods import METHODS
+from engine.config.methods.compression_methods import COMPRESSION_METHODS
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.schedules.registry import SCHEDULES
 
@@ -100,14 +100,16 @@ def may_split_columns(now: Values) -> bool:
 
 
 def method_has(fact: str, now: Values) -> bool:
-    method = METHODS.get(now["compression.method"])
+    method = COMPRESSION_METHODS.get(now["compression.method"])
     return method is not None and bool(getattr(method, fact))
 
 
 def method_has_field(key: str) -> Callable[[Values], bool]:
     """Whether the method of the key's section runs at all, and is one with which this field of the section acts."""
     section, _, field = key.partition(".")
-    methods, runs = (METHODS, compresses) if section == "compression" else (OUTER_METHODS, has_outer)
+    methods, runs = (
+        (COMPRESSION_METHODS, compresses) if section == "compression" else (OUTER_METHODS, has_outer)
+    )
 
     def acts_here(now: Values) -> bool:
         method = methods.get(now[f"{section}.method"])

@@ -87,82 +87,69 @@ class Search(NamedTuple):
 
 @dataclass(frozen=True)
 class KnobFacts:
-    """All that is said of one key, but for its default, which is that of its field in ``engine/config/sections.py``.
+    """All that is said of one key, but for its default, which is that of its field in ``engine/config/sections.py``."""
 
-    **Values.**
-
-    =====================  ============================================================  ==========================
-    field                  what it says                                                  example
-    =====================  ============================================================  ==========================
-    neutral_default        with its default the knob does nothing: the baseline, plain   ``overlap.delay``: 0.
-                           data parallelism, has that, and it makes no point complex.    Not of ``bucket_mb``: any
-                           If ``changes`` has loss, no other value is exact.             size does something.
-    reset_when_inactive    where it does not act it is set to its default, whatever the  ``parallel.ep``: 1 without
-                           base says. As ``neutral_default``, unless this says           experts, though baselines
-                           otherwise.                                                    keep the base's value.
-    suggested              values of a study that names none, as its file has them, and  ``zero_stage``: 0, 1, 2, 3
-                           of a form; None: no such knob there.                          on several ranks.
-    also_listed            values that a form lists beside them, unchosen.               methods seldom worth it.
-    searched_by_default    whether a study that names no space turns it.                 ``parallel.cp`` with long
-                                                                                         sequences.
-    why_not_searched       why it does not, where that is not plain from the rest.       "there are few ranks".
-    refused                contexts in which it has to keep its default, each with the   ``compile``, by
-                           reason; empty where the context's own words are enough.       ``FROZEN_MODEL``.
-    =====================  ============================================================  ==========================
-
-    **Words.** ``title`` is its name on a form, ``short`` that of a column, ``label`` its word in a trial's name;
-    without them the key serves. Most knobs are left out of that name where they are as in the study's base; those
-    ``named_anyway`` are not. ``unset`` is the word for no value. ``changes`` is what another value may change, and
-    ``trade`` says in a few words what is gained and what it costs.
-
-    **Effect.** ``acts`` tells whether it changes what runs. Where other knobs ask for its value to tell whether they
-    act, ``decides`` is above 0: the order in which such knobs are reset before the others. ``loses_more`` tells towards
-    which values a lossy method or loop loses more, all else being as it is. One that ``alters_learning`` changes what
-    is learned of a token: only times to a loss compare such trials. One that ``alters_numbers`` loses nothing, but
-    other values give a step's loss more than another rounding: a run that resumes says so. A ``product_share`` is the
-    share of products that is computed, of which a summary tells what it saves. ``not_predicted`` says what predictions
-    leave out where it has another value than its default.
-
-    **While a run goes.** ``live`` is the part of a run that it turns while the run goes; one without says why it is
-    decided ``at_start``, and what it would take to turn it. A plan for ``memory.budget_gib``, made at the start,
-    counts with the values ``in_budget_plan``: a run that has such a plan does not turn them.
-
-    **Kind.** A ``fixed`` key stays the same inside a study, or its trials could not be compared; a ``derived`` one
-    follows from other keys. One ``outside_steps`` says nothing of what a step computes, only how many there are, where
-    they begin, and what of them is measured; one ``outside_arithmetic`` not even that: it may differ between a run and
-    its exact baseline. A ``degree`` is a count of ranks. A form lets people ``extend`` the values that it suggests.
-    """
-
+    #: Its name on a form.
     title: str = ""
+    #: The title of its column in tables; without one, words made of the key.
     short: str = ""
+    #: Its word in a trial's name; without one, the key's own.
     label: str = ""
-    named_anyway: bool = False
+    #: It is in every trial's name; other knobs only where they differ from the study's base.
+    always_in_label: bool = False
+    #: The word for no value.
     unset: str = ""
+    #: What another value may change.
     changes: tuple[Change, ...] = ()
+    #: In a few words, what is gained and what it costs.
     trade: str = ""
+    #: With its default the knob does nothing, as ``overlap.delay`` with 0: the baseline has that, and it makes no point
+    #: complex. Not so ``overlap.bucket_mb``: any size does something. If ``changes`` has loss, no other value is exact.
     neutral_default: bool = False
+    #: Where it does not act it is set to its default, whatever the base says; None: as ``neutral_default`` says.
     reset_when_inactive: bool | None = None
+    #: Values of a study that names none, on forms and in study files; None: no such knob there.
     suggested: Callable[[Search], Any] = lambda search: None
-    also_listed: Callable[[Search], Sequence[Any]] = lambda search: ()
+    #: Further values that a form lists, unselected.
+    unselected_values: Callable[[Search], Sequence[Any]] = lambda search: ()
+    #: Whether a study that names no space turns it, as ``parallel.cp`` with long sequences.
     searched_by_default: bool | Callable[[Search], bool] = False
+    #: Why it does not, where that is not plain from the rest: "there are few ranks".
     why_not_searched: str = ""
+    #: Contexts in which it has to keep its default, each with the reason; empty where the context's words are enough.
     refused: Mapping[Context, str | Refusal] = field(default_factory=dict)
+    #: Whether it changes what runs, given all values.
     acts: Callable[[Values], bool] = lambda now: True
-    decides: int = 0
+    #: Above 0 where other knobs' ``acts`` reads its value: such knobs are reset in this order, before all others.
+    reset_order: int = 0
+    #: Towards which values a lossy method or loop loses more, all else equal.
     loses_more: Literal["", "lower", "higher"] = ""
+    #: It changes what is learned from a token: only times to a loss compare such trials.
     alters_learning: bool = False
+    #: It loses nothing, but values differ by more than rounding in a step's loss: a run that resumes says so.
     alters_numbers: bool = False
+    #: It is the share of products that is computed; a summary tells what that saves.
     product_share: bool = False
+    #: What predictions leave out where it is not at its default.
     not_predicted: str = ""
+    #: The part of a run that it turns while the run goes (``TURNS``); empty: it is set when a run starts.
     live: str = ""
-    at_start: str = ""
+    #: Why it is set when a run starts, and what it would take to turn it later.
+    why_only_at_start: str = ""
+    #: A plan for ``memory.budget_gib`` counts with its value: a run that has such a plan does not turn it.
     in_budget_plan: bool = False
-    fixed: bool = False
-    derived: bool = False
+    #: It stays the same inside a study, or its trials could not be compared.
+    fixed_in_study: bool = False
+    #: Its value follows from other keys.
+    derived_from_keys: bool = False
+    #: It says nothing of what a step computes: only how many there are, where they begin, what of them is measured.
     outside_steps: bool = False
+    #: Not even that: it may differ between a run and its exact baseline.
     outside_arithmetic: bool = False
+    #: It is a count of ranks.
     degree: bool = False
-    extend: bool = False
+    #: A form lets people add values to the suggested ones.
+    user_extendable: bool = False
 
     @cached_property
     def decides_loss(self) -> bool:

@@ -8,14 +8,14 @@ _NO_CHECKPOINT = "has state that no checkpoint knows"
 
 SETTINGS: dict[str, KnobFacts] = {
     "model.workload": KnobFacts(
-        fixed=True,
+        fixed_in_study=True,
         refused={
             Context.TASKS: "texts are read by the built-in decoder alone",
             Context.PARTIAL_PRODUCTS: "only the decoder's matrices can",
         },
     ),
     "model.experts": KnobFacts(
-        fixed=True,
+        fixed_in_study=True,
         not_predicted="tokens sent to them, and their uneven number, are not modelled",
         refused={
             Context.FROZEN_MODEL: "only dense blocks have factors",
@@ -23,7 +23,7 @@ SETTINGS: dict[str, KnobFacts] = {
         },
     ),
     "model.layer_groups": KnobFacts(
-        fixed=True,
+        fixed_in_study=True,
         refused={
             Context.FROZEN_MODEL: "layers that share matrices would have factors of their own",
             Context.TRAINED_SLICE: "layers that share parameters would be cut differently",
@@ -31,35 +31,40 @@ SETTINGS: dict[str, KnobFacts] = {
         },
     ),
     "model.tied_embeddings": KnobFacts(
-        fixed=True, refused={Context.FROZEN_MODEL: "a frozen head is a matrix of its own"}
+        fixed_in_study=True, refused={Context.FROZEN_MODEL: "a frozen head is a matrix of its own"}
     ),
     "model.capacity_factor": KnobFacts(
-        fixed=True,
+        fixed_in_study=True,
         alters_learning=True,
         refused={
             Context.WHOLE_DOCUMENTS: "goes without whole documents, as ranks have unequal numbers of tokens"
         },
     ),
-    "model.balance_weight": KnobFacts(fixed=True, alters_learning=True),
+    "model.balance_weight": KnobFacts(fixed_in_study=True, alters_learning=True),
     "data.path": KnobFacts(
-        fixed=True, refused={Context.TASKS: "each task has a text of its own, and data.path is set"}
+        fixed_in_study=True, refused={Context.TASKS: "each task has a text of its own, and data.path is set"}
     ),
-    "data.documents": KnobFacts(fixed=True, refused={Context.OTHER_MODEL: "is of the built-in decoder"}),
+    "data.documents": KnobFacts(
+        fixed_in_study=True, refused={Context.OTHER_MODEL: "is of the built-in decoder"}
+    ),
     "precision": KnobFacts(
-        fixed=True,
+        fixed_in_study=True,
         alters_learning=True,
         refused={Context.OWN_STEP: "computes in the precision of its parameters"},
     ),
-    **dict.fromkeys(("device", "memory.limit_gib", "tokens_told"), KnobFacts(fixed=True)),
+    **dict.fromkeys(("device", "memory.limit_gib", "tokens_told"), KnobFacts(fixed_in_study=True)),
     "checkpoint.every_steps": KnobFacts(refused={Context.OWN_STEP: _NO_CHECKPOINT}),
-    "train.resume": KnobFacts(fixed=True, outside_steps=True, refused={Context.OWN_STEP: _NO_CHECKPOINT}),
+    "train.resume": KnobFacts(
+        fixed_in_study=True, outside_steps=True, refused={Context.OWN_STEP: _NO_CHECKPOINT}
+    ),
 }
 #: How long a run is, and what of it is measured.
 EXTENT: dict[str, KnobFacts] = dict.fromkeys(
-    ("train.steps", "train.warmup", "train.validation_batches"), KnobFacts(fixed=True, outside_steps=True)
+    ("train.steps", "train.warmup", "train.validation_batches"),
+    KnobFacts(fixed_in_study=True, outside_steps=True),
 )
 #: How long anybody waits, and how often held-out text is looked at.
 TIMEOUTS: dict[str, KnobFacts] = dict.fromkeys(
     ("train.validate_every", "train.timeout_seconds", "train.step_timeout_seconds"),
-    KnobFacts(fixed=True, outside_arithmetic=True),
+    KnobFacts(fixed_in_study=True, outside_arithmetic=True),
 )

@@ -71,37 +71,41 @@ class TorchHook:
 
 @dataclass(frozen=True)
 class CompressionMethod:
-    """Facts about a method.
+    """Facts about a method; its code is in a module of its own."""
 
-    ``paper`` is its arXiv number, if it has one. ``module`` has its code: ``build`` there makes the ``Method`` of a
-    bucket, and ``errors`` is a ``LayerErrors`` that tells what each value would lose of a gradient (both are in
-    ``engine/compression/interface.py``); without such a name no plan chooses values.
-    ``value`` is the field of the section ``compression`` that holds its usual value, or that value itself. Further
-    ``fields`` of the section act with it. ``feeds_back``: what was not sent is added to the next gradient unless the
-    configuration says otherwise. ``one_way``: values can go to the rank alone that needs them, as ZeRO asks for; what
-    does so keeps nothing from step to step. ``sent`` bytes a value count as those of a ring all-reduce. ``held`` bytes
-    are those of its messages on a rank; under ZeRO they are not asked for: a rank holds what it sends, and as much
-    that comes in. ``why_uncompressed`` says why a parameter is sent as it is ("" if not). ``offered`` methods are in
-    the space of a study that names none, ``compared`` ones beside a prediction. ``elsewhere`` is what other trainers
-    call it, by the name of their export target.
-    """
-
+    #: Its arXiv number; empty without a paper.
     paper: str
+    #: The module that has its code.
     module: str
+    #: The function there that makes a bucket's ``Method`` (``engine/compression/interface.py``).
     build: str
+    #: The field of the section ``compression`` that holds its usual value, or that value itself.
     value: str | int
-    sent: Callable[[Traffic], float]
-    held: Callable[[Traffic], float]
+    #: S, in bytes per gradient value, so that of n ranks each sends 2 (n - 1) / n x S, as in a ring all-reduce.
+    wire_bytes: Callable[[Traffic], float]
+    #: Bytes per gradient value that its messages take on a rank. Not used under ZeRO: there a rank holds what it
+    #: sends, and as much again that it receives.
+    message_bytes: Callable[[Traffic], float]
+    #: The value that a plan may choose for each layer; None: no plan chooses.
     layer_value: LayerValue | None = None
+    #: The ``LayerErrors`` in its module that tells what each such value would lose of a gradient; needed by plans.
     errors: str = ""
+    #: Further fields of the section ``compression`` that act with it.
     fields: tuple[str, ...] = ()
-    feeds_back: bool = True
+    #: What was not sent is added to the next gradient, unless the configuration says otherwise.
+    uses_error_feedback: bool = True
+    #: A value can be sent to the one rank that needs it, as ZeRO asks for. Such a method keeps no state between steps.
     one_way: bool = False
+    #: Why a parameter is sent uncompressed; empty if it is not.
     why_uncompressed: Callable[[Parameter], str] = lambda parameter: ""
+    #: In the space of a study that names none.
     offered: bool = False
+    #: Shown for comparison with a prediction.
     compared: bool = False
+    #: The communication hook of torch that does the same.
     torch_hook: TorchHook | None = None
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    #: What other trainers call it, by export target.
+    export_names: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, field: str) -> bool:
         """Whether a field of the section ``compression`` acts with it."""
@@ -188,7 +192,7 @@ def _two_ways(traffic: Traffic) -> float:
 
 def _cast(
     name: str,
-    elsewhere: Mapping[str, str],
+    export_names: Mapping[str, str],
     gpu_only: bool = False,
     offered: bool = False,
     compared: bool = False,
@@ -198,13 +202,13 @@ def _cast(
         "engine.compression.methods.cast",
         name,
         value=16,
-        sent=lambda traffic: 2.0,
-        held=lambda traffic: 2.0,
-        feeds_back=False,
+        wire_bytes=lambda traffic: 2.0,
+        message_bytes=lambda traffic: 2.0,
+        uses_error_feedback=False,
         offered=offered,
         compared=compared,
         torch_hook=TorchHook("default_hooks", f"{name}_compress_hook", gpu_only=gpu_only),
-        elsewhere=elsewhere,
+        export_names=export_names,
     )
 
 
@@ -214,8 +218,8 @@ def _integers(bits: int, compared: bool = False) -> CompressionMethod:
         "engine.compression.methods.quantize",
         "integers",
         value=bits,
-        sent=bytes_per_value,
-        held=_two_ways,
+        wire_bytes=bytes_per_value,
+        message_bytes=_two_ways,
         layer_value=BITS,
         errors="rounding_errors",
         fields=("bucket_values", "stochastic"),
@@ -231,7 +235,7 @@ def _factor_bytes(traffic: Traffic) -> float:
 
 
 #: By the names that configurations use, beside "none".
-METHODS: dict[str, CompressionMethod] = {
+COMPRESSION_METHODS: dict[str, CompressionMethod] = {
     "fp16": _cast("fp16", {"deepspeed": "fp16"}, offered=True),
     "bf16": _cast(
         "bf16",
@@ -247,8 +251,8 @@ METHODS: dict[str, CompressionMethod] = {
         "TopK",
         value="ratio",
         # A gather sends (n - 1) payloads of a value and a place, a ring all-reduce 2 (n - 1) / n of its bytes.
-        sent=lambda traffic: 2 * FP32_BYTES * traffic.value * traffic.ranks / 2,
-        held=lambda traffic: 2 * FP32_BYTES * traffic.value * (1 + traffic.ranks),
+        wire_bytes=lambda traffic: 2 * FP32_BYTES * traffic.value * traffic.ranks / 2,
+        message_bytes=lambda traffic: 2 * FP32_BYTES * traffic.value * (1 + traffic.ranks),
         layer_value=RATIO,
         errors="top_k_errors",
         why_uncompressed=_too_few_to_select,
@@ -261,11 +265,11 @@ METHODS: dict[str, CompressionMethod] = {
         "engine.compression.methods.sparsify",
         "RandomK",
         value="ratio",
-        sent=lambda traffic: FP32_BYTES * traffic.value,
-        held=lambda traffic: (FP32_BYTES + 2 * FLOAT64_BYTES) * traffic.value,
+        wire_bytes=lambda traffic: FP32_BYTES * traffic.value,
+        message_bytes=lambda traffic: (FP32_BYTES + 2 * FLOAT64_BYTES) * traffic.value,
         layer_value=RATIO,
         errors="random_k_errors",
-        feeds_back=False,
+        uses_error_feedback=False,
         why_uncompressed=_too_few_to_select,
     ),
     "powersgd": CompressionMethod(
@@ -273,8 +277,8 @@ METHODS: dict[str, CompressionMethod] = {
         "engine.compression.methods.powersgd",
         "PowerSgd",
         value="rank",
-        sent=_factor_bytes,
-        held=_factor_bytes,
+        wire_bytes=_factor_bytes,
+        message_bytes=_factor_bytes,
         layer_value=RANK,
         errors="low_rank_errors",
         why_uncompressed=_no_factors,
@@ -294,8 +298,8 @@ METHODS: dict[str, CompressionMethod] = {
         "engine.compression.methods.quantize",
         "signs",
         value=1,
-        sent=bytes_per_value,
-        held=_two_ways,
+        wire_bytes=bytes_per_value,
+        message_bytes=_two_ways,
         fields=("bucket_values",),
         why_uncompressed=_too_few_for_a_scale,
         offered=True,
@@ -305,19 +309,23 @@ METHODS: dict[str, CompressionMethod] = {
 
 def names() -> tuple[str, ...]:
     """All that ``compression.method`` can be."""
-    return ("none", *METHODS)
+    return ("none", *COMPRESSION_METHODS)
 
 
-def methods_elsewhere(target: str) -> dict[str, str]:
+def methods_by_export_name(target: str) -> dict[str, str]:
     """Methods that the trainer of an export target has, by what it calls them."""
-    return {method.elsewhere[target]: name for name, method in METHODS.items() if target in method.elsewhere}
+    return {
+        method.export_names[target]: name
+        for name, method in COMPRESSION_METHODS.items()
+        if target in method.export_names
+    }
 
 
 def planned_methods() -> tuple[str, ...]:
     """Methods whose value a plan chooses for each layer."""
-    return tuple(name for name, method in METHODS.items() if method.errors)
+    return tuple(name for name, method in COMPRESSION_METHODS.items() if method.errors)
 
 
 def one_way() -> tuple[str, ...]:
     """Methods that can send values to the rank alone that needs them."""
-    return tuple(name for name, method in METHODS.items() if method.one_way)
+    return tuple(name for name, method in COMPRESSION_METHODS.items() if method.one_way)

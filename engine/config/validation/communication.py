@@ -9,7 +9,7 @@ from engine.config.formulas.expert_rows import format_share, is_bucketed
 from engine.config.formulas.network import DATA, INSIDE
 from engine.config.knobs.facts import Context
 from engine.config.layout import layout_of
-from engine.config.methods.compression_methods import METHODS, RANK, one_way, planned_methods
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, RANK, one_way, planned_methods
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, is_decoder, resolve
 from engine.config.run_config import RunConfig
@@ -33,14 +33,14 @@ def compression_problems(config: RunConfig) -> Iterator[LayoutError]:
         yield LayoutError(
             "compression.method", method, f"{where} no gradient is sent; set it to none or {other}"
         )
-    if config.parallel.zero_stage and not METHODS[method].one_way:
+    if config.parallel.zero_stage and not COMPRESSION_METHODS[method].one_way:
         yield LayoutError(
             "compression.method",
             method,
             f"needs zero_stage 0 (whole gradient buckets); set one of the two, or method to {' or '.join(one_way())}",
         )
     for glob, value in config.compression.layers.items():
-        layer_value = METHODS[method].layer_value
+        layer_value = COMPRESSION_METHODS[method].layer_value
         if value == "none":
             continue
         if layer_value is None:
@@ -50,7 +50,7 @@ def compression_problems(config: RunConfig) -> Iterator[LayoutError]:
             yield LayoutError(
                 f"compression.layers.{glob}", value, f"is {layer_value.unit} with {method}; {problem}"
             )
-    if METHODS[method].layer_value is RANK and is_decoder(config.model):
+    if COMPRESSION_METHODS[method].layer_value is RANK and is_decoder(config.model):
         yield from _rank_problem(config, resolve(config.model))
 
 

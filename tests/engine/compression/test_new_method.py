@@ -21,7 +21,7 @@ from engine.config.errors import InputError
 from engine.config.knobs.catalogue import acts
 from engine.config.methods.compression_methods import (
     BITS,
-    METHODS,
+    COMPRESSION_METHODS,
     CompressionMethod,
     Parameter,
     TorchHook,
@@ -47,7 +47,7 @@ from workbench.export.mapping.rows import Format
 from workbench.pages.widgets.forms import field
 
 NAME = "double"
-LAST = list(METHODS)[-1]
+LAST = list(COMPRESSION_METHODS)[-1]
 
 
 class Double:
@@ -97,24 +97,24 @@ ENTRY = CompressionMethod(
     __name__,
     "build",
     value=4,
-    sent=lambda traffic: 8.0,
-    held=lambda traffic: 8.0,
+    wire_bytes=lambda traffic: 8.0,
+    message_bytes=lambda traffic: 8.0,
     layer_value=BITS,
     errors="no_errors",
     fields=("bucket_values",),
-    feeds_back=False,
+    uses_error_feedback=False,
     why_uncompressed=_vectors,
     offered=True,
     torch_hook=TorchHook(
         "default_hooks", "allreduce_hook", "given({bucket_values}, {start_step}, {error_feedback})", 3
     ),
-    elsewhere={"deepspeed": "fp64", "megatron": "--grad-reduce-in-fp64"},
+    export_names={"deepspeed": "fp64", "megatron": "--grad-reduce-in-fp64"},
 )
 
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, NAME, ENTRY)
+    monkeypatch.setitem(COMPRESSION_METHODS, NAME, ENTRY)
 
 
 def config(**values: Any) -> RunConfig:
@@ -162,7 +162,7 @@ def test_a_plan_chooses_among_its_values() -> None:
 
 
 def trained(rank: int, folder: Path, method: str) -> None:
-    METHODS[NAME] = ENTRY
+    COMPRESSION_METHODS[NAME] = ENTRY
     train_in_group(rank, config(compression__method=method), folder, torch.device("cpu"), None)
 
 
@@ -193,7 +193,7 @@ def test_it_is_exported_as_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None
         "state = given(64, 3, False)\n    ddp.register_comm_hook(state, default_hooks.allreduce_hook)"
         in written
     )
-    monkeypatch.setitem(METHODS, NAME, replace(ENTRY, torch_hook=None))
+    monkeypatch.setitem(COMPRESSION_METHODS, NAME, replace(ENTRY, torch_hook=None))
     written = hooks.files(asked, HF.losses(asked))["gradient_hook.py"]
     assert f'NotImplementedError("{NAME} is not part of torch' in written
 

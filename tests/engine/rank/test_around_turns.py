@@ -144,7 +144,7 @@ def test_an_outer_loop_goes_on_as_one_resumed_with_these_values(session: Session
 
 
 def test_every_knob_that_does_not_turn_says_why() -> None:
-    told = {key: knob.at_start for key, knob in KNOBS.items() if knob.title}
+    told = {key: knob.why_only_at_start for key, knob in KNOBS.items() if knob.title}
     without_reason = {key for key, why in told.items() if not why}
     assert without_reason == live_parts().keys() & told.keys(), "an entry has either `live` or `at_start`"
     variables = {key: why_at_start(key) for key in KNOBS if key.startswith("environment.")}

@@ -39,7 +39,7 @@ ENTRY = KnobFacts(
     "Copies on the shelf",
     "copies",
     "copies",
-    named_anyway=True,
+    always_in_label=True,
     changes=("memory", "loss"),
     trade="more of them, and less room",
     neutral_default=True,
@@ -210,7 +210,7 @@ def test_where_it_decides_whether_another_acts_listing_and_drawing_agree(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     offload = KNOBS["memory.offload"]
-    monkeypatch.setitem(KNOBS, "memory.offload", replace(offload, decides=6))
+    monkeypatch.setitem(KNOBS, "memory.offload", replace(offload, reset_order=6))
     monkeypatch.setitem(
         KNOBS,
         KEY,

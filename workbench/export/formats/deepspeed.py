@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.config.errors import InputError
-from engine.config.methods.compression_methods import METHODS, methods_elsewhere
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, methods_by_export_name
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import script_launch
 from workbench.export.mapping.losses import add_common_rows
@@ -191,14 +191,14 @@ def _bucket(document: Document, ranks: int) -> dict[str, Any]:
 
 
 def _read_compression(document: Document, ranks: int) -> dict[str, Any]:
-    named = methods_elsewhere("deepspeed").get(str(document.get("communication_data_type")))
+    named = methods_by_export_name("deepspeed").get(str(document.get("communication_data_type")))
     return {"compression.method": named} if named and not document.get(f"{_ZERO}stage") and ranks > 1 else {}
 
 
 def _sent_type(values: Values) -> str | None:
     """What DeepSpeed calls the method, at the one stage at which it has one."""
-    method = METHODS.get(values.get("compression.method", "none"))
-    return None if method is None or _stage(values) else method.elsewhere.get("deepspeed")
+    method = COMPRESSION_METHODS.get(values.get("compression.method", "none"))
+    return None if method is None or _stage(values) else method.export_names.get("deepspeed")
 
 
 def _read_key(key: str, setting: str) -> Any:
@@ -233,7 +233,7 @@ ROWS = add_common_rows((
         can=lambda values: values["overlap.bucket_mb"] == 25
         or (_stage(values) == 1 and _elements(values) * _BYTES / _MIB == values["overlap.bucket_mb"])),
     Row("compression.method", Level.EQUIVALENT, ("communication_data_type",),
-        f"{' and '.join(methods_elsewhere('deepspeed').values())}, of stage 0, from the first step on; "
+        f"{' and '.join(methods_by_export_name('deepspeed').values())}, of stage 0, from the first step on; "
         "ZeRO++ has int4 of its own kind for stage 3",
         "export to hf, whose gradient_hook.py is for DistributedDataParallel",
         write=lambda values: {"communication_data_type": sent} if (sent := _sent_type(values)) else {},
@@ -341,7 +341,7 @@ def _check_numbers(document: Document) -> Iterator[InputError]:
     halves = [name for name in ("fp16", "bf16", "bfloat16") if document.get(f"{name}.enabled")]
     if "fp16" in halves and len(halves) > 1:
         yield InputError(f"{halves[1]}.enabled", True, "fp16.enabled is true, too; leave one of them out")
-    known = (*methods_elsewhere("deepspeed"), "fp32")
+    known = (*methods_by_export_name("deepspeed"), "fp32")
     for key in ("communication_data_type", "seq_parallel_communication_data_type"):
         value = document.get(key)
         if value is not None and str(value).lower() not in known:

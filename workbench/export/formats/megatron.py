@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from engine.config.layout import layers_of_stages
-from engine.config.methods.compression_methods import METHODS, methods_elsewhere
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, methods_by_export_name
 from workbench.export.formats.megatron_arguments import FSDP, RANKS, ZERO1, missing_parts, read, text
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import Launch, torchrun_command
@@ -152,14 +152,14 @@ def _data_ranks(document: Document, ranks: int) -> int:
 
 def _reduction_flag(values: Values) -> str | None:
     """The flag of the method that gradients are reduced with; there are such flags beside bf16 weights alone."""
-    method = METHODS.get(values.get("compression.method", "none"))
-    return None if method is None or values["precision"] != "bf16" else method.elsewhere.get("megatron")
+    method = COMPRESSION_METHODS.get(values.get("compression.method", "none"))
+    return None if method is None or values["precision"] != "bf16" else method.export_names.get("megatron")
 
 
 def _read_compression(document: Document, ranks: int) -> dict[str, Any]:
     if _data_ranks(document, ranks) == 1 or _stage_of(document, ranks)["parallel.zero_stage"]:
         return {}
-    named = [name for flag, name in methods_elsewhere("megatron").items() if document.get(flag)]
+    named = [name for flag, name in methods_by_export_name("megatron").items() if document.get(flag)]
     return {"compression.method": named[0]} if named else {}
 
 
@@ -364,8 +364,8 @@ ROWS = add_common_rows((
     Row("schedule.chunks", Level.EXPRESSED, (_VIRTUAL, _LAYOUT), "of the interleaved schedule",
         can=lambda values: values["schedule.chunks"] == _chunks(values)),
     Row("schedule.stage_layers", Level.EXPRESSED, (_LAYOUT,), can=_arrive),
-    Row("compression.method", Level.EQUIVALENT, tuple(methods_elsewhere("megatron")),
-        f"{' and '.join(methods_elsewhere('megatron').values())}, beside bf16 weights, from the first step on",
+    Row("compression.method", Level.EQUIVALENT, tuple(methods_by_export_name("megatron")),
+        f"{' and '.join(methods_by_export_name('megatron').values())}, beside bf16 weights, from the first step on",
         "other methods have no key in Megatron-LM",
         write=lambda values: {flag: True} if (flag := _reduction_flag(values)) else {},
         read=_read_compression,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.config.compression import keeps_errors
-from engine.config.methods.compression_methods import METHODS
+from engine.config.methods.compression_methods import COMPRESSION_METHODS
 from engine.config.run_config import RunConfig
 from engine.config.sections import Compression
 from workbench.export.mapping.losses import GRADIENT_HOOK, OUTER_HOOK
@@ -93,7 +93,7 @@ def files(config: RunConfig, losses: Sequence[Loss]) -> dict[str, str]:
 
 def _gradient(config: RunConfig) -> str:
     asked = config.compression
-    hook = METHODS[asked.method].torch_hook
+    hook = COMPRESSION_METHODS[asked.method].torch_hook
     if hook is None:
         return _OWN.format(method=asked.method, settings=_settings_text(asked) or "it has no settings")
     values = asked.model_dump() | {
@@ -113,7 +113,7 @@ def _gradient(config: RunConfig) -> str:
 
 def _settings_text(asked: Compression) -> str:
     """The settings that act with its method."""
-    method = METHODS[asked.method]
+    method = COMPRESSION_METHODS[asked.method]
     values = {name: getattr(asked, name) for name in Compression.model_fields if method.has(name)}
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 

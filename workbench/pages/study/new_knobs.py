@@ -101,7 +101,7 @@ def _values(place: Any, key: str, offered: Any, others: list[Any]) -> Any:
         default=offered,
         key=f"new-space-{words.identifier(key)}",
         format_func=partial(words.choice, key),
-        accept_new_options=facts_of(key).extend,
+        accept_new_options=facts_of(key).user_extendable,
         help=knob_help(key),
         wrap=True,
     )

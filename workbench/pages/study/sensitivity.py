@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from tuning.sensitivity import job
-from tuning.sensitivity.job import METHODS, NAMES, missing_package
+from tuning.sensitivity.job import NAMES, SENSITIVITY_METHODS, missing_package
 from tuning.sensitivity.outcomes import AnalysisResult, Fanova, Shap
 from tuning.sensitivity.report import Sensitivity, document
 from tuning.storage import study_folder
@@ -70,7 +70,7 @@ def _buttons(name: str, found: Sensitivity, was_moving: bool) -> None:
     if moving != was_moving:
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center", key="mattered-ask"):
-        for method in METHODS:
+        for method in SENSITIVITY_METHODS:
             answer: AnalysisResult[Fanova | Shap] = found.fanova if method == "fanova" else found.shap
             done = answer.found is not None and not answer.note
             off = moving or done or bool(missing_package(method))
@@ -88,7 +88,9 @@ def _buttons(name: str, found: Sensitivity, was_moving: bool) -> None:
             st.rerun()
     _show_job_status(job, moving)
     for words_ in dict.fromkeys(
-        f"{NAMES[method]} {missing_package(method)}" for method in METHODS if missing_package(method)
+        f"{NAMES[method]} {missing_package(method)}"
+        for method in SENSITIVITY_METHODS
+        if missing_package(method)
     ):
         st.caption(f":material/extension: {words_}")
 

@@ -17,7 +17,7 @@ from engine.comm.channel import AsyncCall, Channel
 from engine.model.workload import Mean, OwnStep, StepInput, StepResult, StepSetting
 from engine.model.workloads.published.options import needs_adamw
 
-METHODS = ("masha1", "masha2", "plain", "naive_random", "naive_top")
+SADDLE_METHODS = ("masha1", "masha2", "plain", "naive_random", "naive_top")
 
 
 @dataclass(frozen=True)

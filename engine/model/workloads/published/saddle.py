@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.model.workload import Batches, Mean, Workload
-from engine.model.workloads.published.extragradient import METHODS, Rule, own_step
+from engine.model.workloads.published.extragradient import SADDLE_METHODS, Rule, own_step
 from engine.model.workloads.published.options import require_minimum
 from engine.model.workloads.vision import Classes, DrawnImages, Images, accuracy
 
@@ -39,8 +39,8 @@ def workload(
         ValueError: a name is unknown, or a number out of its range.
     """
     refresh = share if refresh is None else refresh
-    if problem not in GAMES or method not in METHODS:
-        names = f"problems are {', '.join(GAMES)}, methods {', '.join(METHODS)}"
+    if problem not in GAMES or method not in SADDLE_METHODS:
+        names = f"problems are {', '.join(GAMES)}, methods {', '.join(SADDLE_METHODS)}"
         raise ValueError(f"{problem=}, {method=}: {names}")
     if not (0 < share <= 1 and 0 < refresh <= 1):
         raise ValueError(f"{share=}, {refresh=}: both have to be above 0 and at most 1")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config.methods.compression_methods import METHODS
+from engine.config.methods.compression_methods import COMPRESSION_METHODS
 from engine.config.run_config import RunConfig
 from workbench.export.mapping import hooks
 from workbench.export.targets import find_target
@@ -57,11 +57,11 @@ def test_a_cast_of_torch_compresses_as_it_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COMPRESSION_METHODS)
 def test_every_method_runs_or_says_what_to_fill_in(method: str, tmp_path: Path) -> None:
     written(tmp_path, parallel__dp=2, compression__method=method)
     done = run(TRAIN, tmp_path)
-    hook = METHODS[method].torch_hook
+    hook = COMPRESSION_METHODS[method].torch_hook
     if hook is not None and hook.gpu_only and not torch.cuda.is_available():
         assert "communication hook required CUDA" in done.stderr, "torch refuses it on CPUs"
     elif hook is not None:
