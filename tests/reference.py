@@ -37,8 +37,8 @@ from tuning.spec.sampler_choice import SAMPLERS
 from tuning.spec.study_file import StudyFile
 from workbench.cli import app
 from workbench.export.mapping.documents import read_format as documents_known
-from workbench.export.mapping.losses import settings as export_settings
 from workbench.export.mapping.rows import Level
+from workbench.export.mapping.unexpressed import settings as export_settings
 from workbench.export.targets import TARGETS
 from workbench.figures.anatomy.schedule import schedule_series, schedule_svg, series_of_run
 from workbench.text.control import Action

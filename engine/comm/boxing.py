@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.comm.channel import Channel
-from engine.comm.signatures import BROADCAST, PARTIAL, Signature
+from engine.comm.signatures import PARTIAL, REPLICATED, Signature
 
 
 def box(x: Tensor, source: Signature, target: Signature, channel: Channel) -> Tensor:
@@ -20,22 +20,22 @@ def box(x: Tensor, source: Signature, target: Signature, channel: Channel) -> Te
         return x
     if target == PARTIAL:
         return _as_partial(x, source, channel)
-    if source == BROADCAST:
+    if source == REPLICATED:
         return x.chunk(channel.size, target.dim)[channel.rank]
-    if source == PARTIAL and target == BROADCAST:
+    if source == PARTIAL and target == REPLICATED:
         whole = x.clone(memory_format=torch.contiguous_format)
         channel.all_reduce(whole)
         return whole
     if source == PARTIAL:
         return _apply_to_dim(target.dim, channel.reduce_scatter, x)
-    if target == BROADCAST:
+    if target == REPLICATED:
         return _apply_to_dim(source.dim, channel.all_gather, x)
     return _change_split(x, source.dim, target.dim, channel)
 
 
 def _as_partial(x: Tensor, source: Signature, channel: Channel) -> Tensor:
     """Of a whole tensor rank 0 has all and others nothing; a part lies in zeros. Nothing is sent."""
-    if source == BROADCAST:
+    if source == REPLICATED:
         return x if channel.rank == 0 else torch.zeros_like(x)
     parts = [torch.zeros_like(x)] * channel.size
     parts[channel.rank] = x

@@ -22,10 +22,10 @@ class Signature(NamedTuple):
     @property
     def of_gradient(self) -> Signature:
         """How the gradient of such a tensor lies: of a whole one each rank has a part of the sum, and the reverse."""
-        return {"broadcast": PARTIAL, "partial": BROADCAST}.get(self.kind, self)
+        return {"broadcast": PARTIAL, "partial": REPLICATED}.get(self.kind, self)
 
 
-BROADCAST, PARTIAL = Signature("broadcast"), Signature("partial")
+REPLICATED, PARTIAL = Signature("broadcast"), Signature("partial")
 
 
 def split(dim: int) -> Signature:
@@ -38,8 +38,8 @@ def bytes_between(source: Signature, target: Signature, whole_bytes: float, rank
 
     ``whole_bytes`` are those of the undivided tensor.
     """
-    if source in (target, BROADCAST) or target == PARTIAL:
+    if source in (target, REPLICATED) or target == PARTIAL:
         return 0.0
     if source == PARTIAL:
-        return (2 if target == BROADCAST else 1) * (ranks - 1) * whole_bytes
-    return (ranks - 1) * whole_bytes / (1 if target == BROADCAST else ranks)
+        return (2 if target == REPLICATED else 1) * (ranks - 1) * whole_bytes
+    return (ranks - 1) * whole_bytes / (1 if target == REPLICATED else ranks)

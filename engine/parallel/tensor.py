@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from engine.comm.boxing import box
 from engine.comm.channel import Channel
-from engine.comm.signatures import BROADCAST, PARTIAL, split
+from engine.comm.signatures import PARTIAL, REPLICATED, split
 from engine.model.axes import Matrix
 from engine.model.linear import apply
 from engine.parallel.collectives import redistribute
@@ -65,7 +65,7 @@ class TensorParallel:
 
     def gather_sequence(self, x: Tensor) -> Tensor:
         """[sequence / tp, ...] -> [sequence, ...]; its gradient is reduced and scattered."""
-        return x if self.channel is None else redistribute(x, _SEQUENCE, BROADCAST, self.channel)
+        return x if self.channel is None else redistribute(x, _SEQUENCE, REPLICATED, self.channel)
 
     def column_products(self, x: Tensor, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
         """[sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix; one gather for all of them."""
@@ -88,7 +88,7 @@ class TensorParallel:
 
     def my_slice(self, x: Tensor) -> Tensor:
         """[sequence, ...] -> [sequence / tp, ...] of what every rank has; it has no gradient."""
-        return x if self.channel is None else box(x, BROADCAST, _SEQUENCE, self.channel)
+        return x if self.channel is None else box(x, REPLICATED, _SEQUENCE, self.channel)
 
     def sequence_to_width(self, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """[sequence / tp, batch, width] of each -> [sequence, batch, width / tp], in one message."""
@@ -131,7 +131,7 @@ class _Mean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
         ctx.size = channel.size
-        return box(x, PARTIAL, BROADCAST, channel) / channel.size
+        return box(x, PARTIAL, REPLICATED, channel) / channel.size
 
     @staticmethod
     @once_differentiable

@@ -46,8 +46,8 @@ def export(
         emit_json({"run": run.id, "study": source.id if source.kind == "study" else None, "target": to,
                    "out": str(out), "files": sorted(exported.files), **target.facts(exported)})  # fmt: skip
         return 0
-    for loss in exported.losses:
-        say(f"not in it: {loss.line}")
+    for row in exported.unexpressed:
+        say(f"not in it: {row.line}")
     print(f"{run.id} exported to {out}; train it with {out / target.start}")
     return 0
 

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config.errors import InputError
-from workbench.export.mapping.rows import Loss
+from workbench.export.mapping.rows import UnexpressedSetting
 
 _EXECUTABLE, _PLAIN = 0o755, 0o644
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """File names and their text; those in ``executable`` get the bit. ``losses`` are settings that it does not say."""
+    """File names and their text; ``executable`` ones get the bit. ``unexpressed`` are settings that it does not say."""
 
     name: str
     files: dict[str, str]
     executable: frozenset[str] = frozenset()
-    losses: tuple[Loss, ...] = ()
+    unexpressed: tuple[UnexpressedSetting, ...] = ()
 
     def mode(self, name: str) -> int:
         """Permissions of a file."""

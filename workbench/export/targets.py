@@ -53,9 +53,9 @@ class Target:
     def facts(self, exported: Bundle) -> dict[str, Any]:
         """What an export does not say, what its keys were checked against, and which checks were made, of what."""
         if self.format is None:
-            told = [loss.as_dict() for loss in exported.losses]
+            told = [setting.as_dict() for setting in exported.unexpressed]
             return {"losses": told, "checked_against": None, "levels": {}}
-        return facts(self.format, exported.losses)
+        return facts(self.format, exported.unexpressed)
 
 
 def public_trainer(form: Format) -> Target:

@@ -13,7 +13,7 @@ from engine.schedules.registry import compared
 from tuning.predict.forecast_document import Forecast
 from tuning.predict.model.hardware import Cluster
 from tuning.predict.placement.place import Alternative, PlacementReport
-from tuning.predict.placement.signatures.mesh import REPLICATED, Comparison, MeshSignatures
+from tuning.predict.placement.signatures.mesh import REPLICATED_KEY, Comparison, MeshSignatures
 from tuning.predict.placement.traffic_map import TrafficMap
 from tuning.predict.plan.families import Family
 from tuning.predict.plan.track_record import PredictionCheck, Record, find_measured_runs
@@ -175,7 +175,9 @@ def signatures(found: Comparison) -> str:
             "of replicated matrices that the rules allow take noticeably less."
         )
     whole = (
-        " Each rank of tp then holds these matrices whole." if (best.settings or {}).get(REPLICATED) else ""
+        " Each rank of tp then holds these matrices whole."
+        if (best.settings or {}).get(REPLICATED_KEY)
+        else ""
     )
     return (
         f"Messages of dp and tp take {words.seconds(now.seconds)} one after the other; least, "

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.comm.boxing import box
 from engine.comm.channel import Channel
-from engine.comm.signatures import BROADCAST, PARTIAL, Signature, bytes_between, split
+from engine.comm.signatures import PARTIAL, REPLICATED, Signature, bytes_between, split
 from engine.config.sections import Lab
 from engine.launch.pool import RankHosts
 from engine.parallel.collectives import redistribute
@@ -22,7 +22,7 @@ from tests.support.engine.lab import counted, needs_lab
 from tests.support.ranks import on_ranks, on_ranks_of
 
 TABLE = Path(__file__).parents[3] / "benchmarks" / "data" / "oneflow_boxing_cost.csv"
-SIGNATURES = (split(0), split(1), split(2), BROADCAST, PARTIAL)
+SIGNATURES = (split(0), split(1), split(2), REPLICATED, PARTIAL)
 TRANSITIONS = list(itertools.product(SIGNATURES, repeat=2))
 RANKS = range(2, 9)
 
@@ -41,7 +41,7 @@ def part(tensor: Tensor, lies: Signature, rank: int, ranks: int) -> Tensor:
     """What a rank has of a tensor, made without any message; parts of a sum are drawn."""
     if lies.kind == "split":
         return tensor.chunk(ranks, lies.dim)[rank].clone()
-    if lies == BROADCAST:
+    if lies == REPLICATED:
         return tensor.clone()
     others = [whole(100 + other, ranks) for other in range(1, ranks)]
     return others[rank - 1] if rank else tensor - sum(others, torch.zeros_like(tensor))
@@ -51,7 +51,7 @@ def together(parts: list[Tensor], lies: Signature) -> Tensor:
     """The tensor whose parts these are."""
     if lies.kind == "split":
         return torch.cat(parts, lies.dim)
-    if lies == BROADCAST:
+    if lies == REPLICATED:
         assert all(torch.equal(one, parts[0]) for one in parts)
         return parts[0]
     return sum(parts[1:], parts[0])

@@ -188,13 +188,13 @@ def test_it_trains_as_without_compression_and_its_bytes_are_seen(tmp_path: Path)
 @pytest.mark.usefixtures("made_up")
 def test_it_is_exported_as_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = config(compression__start_step=1, compression__bucket_values=64)
-    written = hooks.files(asked, HF.losses(asked))["gradient_hook.py"]
+    written = hooks.files(asked, HF.unexpressed(asked))["gradient_hook.py"]
     assert (
         "state = given(64, 3, False)\n    ddp.register_comm_hook(state, default_hooks.allreduce_hook)"
         in written
     )
     monkeypatch.setitem(COMPRESSION_METHODS, NAME, replace(ENTRY, torch_hook=None))
-    written = hooks.files(asked, HF.losses(asked))["gradient_hook.py"]
+    written = hooks.files(asked, HF.unexpressed(asked))["gradient_hook.py"]
     assert f'NotImplementedError("{NAME} is not part of torch' in written
 
 
@@ -212,7 +212,7 @@ def test_other_trainers_that_have_it_are_told_by_their_name(
     document = form.make_document(config(**asked))
     assert document[key] == value
     assert form.row("compression.method").read(document, 2) == {"compression.method": NAME}
-    lost = [loss.setting for loss in form.losses(config(**asked))]
+    lost = [loss.setting for loss in form.unexpressed(config(**asked))]
     assert "compression.method" not in lost
 
 

@@ -115,7 +115,7 @@ def test_its_export_trains_beside_the_same_checkpoint(
     assert (config.train.adapt, config.train.resume) == (kind, str(last_of(base)))
     assert f"beside the frozen checkpoint of `{base.name}`" in files["README.md"]
     assert run(session, config)[0].losses == alone[kind].losses
-    lost = {loss.setting for loss in find_target("hf").render(view, None).losses}
+    lost = {loss.setting for loss in find_target("hf").render(view, None).unexpressed}
     assert {"train.adapt", "train.adapt_rank", "train.resume"} <= lost
 
 
@@ -184,7 +184,7 @@ def test_what_does_not_fit_a_checkpoint_beside_a_model_is_refused(session: Sessi
         with pytest.raises(InputError) as refused:
             session.execute(adapting(side, "losa", **values), {}, lambda: False)
         assert refused.value.field == "train.resume" and remedy in refused.value.remedy
-    assert torchrun.render(load(side)).losses == ()
+    assert torchrun.render(load(side)).unexpressed == ()
     frozen = last_of(base)
     shutil.move(base / "checkpoints", tmp_path / "elsewhere")
     with pytest.raises(
@@ -193,7 +193,7 @@ def test_what_does_not_fit_a_checkpoint_beside_a_model_is_refused(session: Sessi
         session.execute(adapting(side, "losa"), {}, lambda: False)
     for target in ("torchrun", "slurm", "k8s"):
         exported = find_target(target).render(load(side), None)
-        (told,) = exported.losses
+        (told,) = exported.unexpressed
         assert (told.setting, told.value) == ("train.resume", str(frozen))
         assert find_target(target).facts(exported)["losses"] == [told.as_dict()]
         assert told.why in exported.files["README.md"]

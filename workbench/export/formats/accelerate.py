@@ -12,7 +12,6 @@ from typing import Any
 from engine.config.errors import InputError
 from workbench.export.mapping import documents
 from workbench.export.mapping.launch import Launch
-from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
     Format,
@@ -23,6 +22,7 @@ from workbench.export.mapping.rows import (
     only,
     ranks_of,
 )
+from workbench.export.mapping.unexpressed import add_common_rows
 
 _FSDP, _MESH, _DEEPSPEED = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_", "deepspeed_config."
 _RESHARD = f"{_FSDP}reshard_after_forward"

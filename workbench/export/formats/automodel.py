@@ -11,7 +11,6 @@ from typing import Any
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import Launch, torchrun_command
-from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
     Format,
@@ -22,6 +21,7 @@ from workbench.export.mapping.rows import (
     only,
     same,
 )
+from workbench.export.mapping.unexpressed import add_common_rows
 
 _D, _S, _PIPE = "distributed.", "step_scheduler.", "distributed.pipeline."
 _O, _L, _TARGET = "optimizer.", "lr_scheduler.", "optimizer._target_"

@@ -13,8 +13,8 @@ from engine.config.errors import InputError
 from engine.config.methods.compression_methods import COMPRESSION_METHODS, methods_by_export_name
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import script_launch
-from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import Document, Format, Level, Row, Values, accumulation_of
+from workbench.export.mapping.unexpressed import add_common_rows
 
 _ZERO, _ADAM, _RISE = "zero_optimization.", "optimizer.params.", "scheduler.params."
 _TP, _CP = "tensor_parallel.autotp_size", "sequence_parallel_size"

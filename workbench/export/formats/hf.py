@@ -12,7 +12,6 @@ from engine.config.errors import InputError
 from workbench.export.formats import hf_fsdp
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import script_launch
-from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
     Format,
@@ -24,6 +23,7 @@ from workbench.export.mapping.rows import (
     only,
     same,
 )
+from workbench.export.mapping.unexpressed import add_common_rows
 
 _SYNC = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
 #: Of a file of DeepSpeed that stands within.

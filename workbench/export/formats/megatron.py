@@ -15,7 +15,6 @@ from engine.config.methods.compression_methods import COMPRESSION_METHODS, metho
 from workbench.export.formats.megatron_arguments import FSDP, RANKS, ZERO1, missing_parts, read, text
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import Launch, torchrun_command
-from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
     Format,
@@ -29,6 +28,7 @@ from workbench.export.mapping.rows import (
     same,
     same_read,
 )
+from workbench.export.mapping.unexpressed import add_common_rows
 
 _TP, _PP, _CP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"
 _VIRTUAL, _LAYOUT = "--num-virtual-stages-per-pipeline-rank", "--pipeline-model-parallel-layout"

@@ -11,7 +11,7 @@ from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
 from workbench.export.launchers.torchrun import exports_of, throughput_text
 from workbench.export.mapping import documents, hooks
-from workbench.export.mapping.rows import Format, Loss, ranks_of, settings_of
+from workbench.export.mapping.rows import Format, UnexpressedSetting, ranks_of, settings_of
 from workbench.export.provenance import provenance, source
 from workbench.home.runs import RunView
 from workbench.text.output import dumps
@@ -29,7 +29,7 @@ The configuration that run `{run}` trained{of_study}, for {title}.
 
 ## What the target does not say
 
-{losses}
+{unexpressed}
 """
 
 
@@ -47,34 +47,34 @@ def render_format(form: Format, view: RunView, study: StudyDocument | None = Non
     if not is_decoder(config.model):
         remedy = "is a model of this project's engine, which others do not know; export it to torchrun, slurm or k8s"
         raise InputError(FIELD, config.model.workload, remedy)
-    document, losses = form.make_document(config), tuple(form.losses(config))
+    document, unexpressed = form.make_document(config), tuple(form.unexpressed(config))
     ranks = ranks_of(settings_of(config))
     for problem in form.problems(documents.usual(form.name) | document, ranks):
         raise AssertionError(f"an export to {form.name} breaks its own rules: {problem}")
-    told = {"target": form.name, **facts(form, losses)}
+    told = {"target": form.name, **facts(form, unexpressed)}
     name = f"{view.labels.get('study') or 'run'}-{view.id}"
     files = {
         form.file: form.text(document),
         "run.sh": form.launch.script(form.file, ranks, view.id, exports_of(config)),
-        **hooks.files(config, losses),
+        **hooks.files(config, unexpressed),
         "provenance.json": dumps(provenance(found).as_dict() | told) + "\n",
         "README.md": _README.format(
-            **_words(form, view, losses), name=name, on_ranks=several(ranks, "ranks")
+            **_words(form, view, unexpressed), name=name, on_ranks=several(ranks, "ranks")
         ),
     }
-    return Bundle(name, files, frozenset({"run.sh"}), losses)
+    return Bundle(name, files, frozenset({"run.sh"}), unexpressed)
 
 
-def facts(form: Format, losses: Sequence[Loss]) -> dict[str, Any]:
+def facts(form: Format, unexpressed: Sequence[UnexpressedSetting]) -> dict[str, Any]:
     """What an export does not say, what its keys were checked against, and which checks were made, of what."""
     return {
-        "losses": [loss.as_dict() for loss in losses],
+        "losses": [setting.as_dict() for setting in unexpressed],
         "checked_against": documents.read_format(form.name)["package"],
         "levels": {"guarded": "this export", **form.tried},
     }
 
 
-def _words(form: Format, view: RunView, losses: Sequence[Loss]) -> dict[str, Any]:
+def _words(form: Format, view: RunView, unexpressed: Sequence[UnexpressedSetting]) -> dict[str, Any]:
     study = view.labels.get("study")
     return {
         "run": view.id,
@@ -85,5 +85,6 @@ def _words(form: Format, view: RunView, losses: Sequence[Loss]) -> dict[str, Any
         "measured": throughput_text(view),
         "package": documents.read_format(form.name)["package"],
         "tried": "; ".join(f"{level}: {what}" for level, what in form.tried.items()),
-        "losses": "\n".join(f"- {loss.line}" for loss in losses) or "Nothing: it says all of it.",
+        "unexpressed": "\n".join(f"- {setting.line}" for setting in unexpressed)
+        or "Nothing: it says all of it.",
     }

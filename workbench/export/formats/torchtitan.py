@@ -13,7 +13,6 @@ from typing import Any
 from engine.config.errors import InputError
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import Launch, torchrun_command
-from workbench.export.mapping.losses import add_common_rows
 from workbench.export.mapping.rows import (
     Document,
     Format,
@@ -26,6 +25,7 @@ from workbench.export.mapping.rows import (
     only,
     same,
 )
+from workbench.export.mapping.unexpressed import add_common_rows
 
 _P, _T, _L = "parallelism.", "training.", "lr_scheduler."
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}

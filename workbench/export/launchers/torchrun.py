@@ -20,7 +20,7 @@ from engine.config.sections import Data, Model
 from tuning.spec.objectives import text
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
-from workbench.export.mapping.rows import Loss
+from workbench.export.mapping.rows import UnexpressedSetting
 from workbench.export.provenance import ParentRun, Source, backbone_of, provenance, resume_origin, source
 from workbench.home.runs import RunView
 from workbench.text.output import dumps
@@ -125,7 +125,7 @@ def replace_script(exported: Bundle, name: str, text: str, what: str) -> Bundle:
     files["README.md"] = exported.files["README.md"].replace(line, f"| `{name}` | {what} |")
     files["README.md"] = files["README.md"].replace("ready for `torchrun`", f"ready as `{name}`")
     files = {"config.json": files.pop("config.json"), name: text, **files}
-    return Bundle(exported.name, files, losses=exported.losses)
+    return Bundle(exported.name, files, unexpressed=exported.unexpressed)
 
 
 def _words(found: Source) -> dict[str, Any]:
@@ -257,10 +257,10 @@ def _beside(view: RunView, frozen: Path, origin: ParentRun | None) -> str:
             f". What learns beside it starts from the beginning, though the run continued {_words_of(origin)}; "
             "to continue a checkpoint, set `train.resume` to its folder"
         )
-    return words + "".join(f". **{loss.why}**: {loss.instead}" for loss in _missing_backbone(view))
+    return words + "".join(f". **{setting.why}**: {setting.instead}" for setting in _missing_backbone(view))
 
 
-def _missing_backbone(view: RunView) -> Iterator[Loss]:
+def _missing_backbone(view: RunView) -> Iterator[UnexpressedSetting]:
     """Where a run learned beside a checkpoint that is not where it was."""
     frozen = backbone_of(view)
     if frozen is None:
@@ -269,7 +269,7 @@ def _missing_backbone(view: RunView) -> Iterator[Loss]:
         locate(frozen)
     except InputError:
         why, instead = "the frozen checkpoint is not there now", "put it back, or say where it lies"
-        yield Loss("train.resume", str(frozen), why, instead)
+        yield UnexpressedSetting("train.resume", str(frozen), why, instead)
 
 
 def _saved_in(checkpoint: Path) -> ParentRun:

@@ -11,8 +11,8 @@ from engine.config.compression import keeps_errors
 from engine.config.methods.compression_methods import COMPRESSION_METHODS
 from engine.config.run_config import RunConfig
 from engine.config.sections import Compression
-from workbench.export.mapping.losses import GRADIENT_HOOK, OUTER_HOOK
-from workbench.export.mapping.rows import Loss
+from workbench.export.mapping.rows import UnexpressedSetting
+from workbench.export.mapping.unexpressed import GRADIENT_HOOK, OUTER_HOOK
 
 _TORCH = '''\
 """Compresses gradients with {method} before they are averaged, {since}; call ``register(ddp)`` once.
@@ -80,14 +80,14 @@ def after_step(model):
         raise NotImplementedError("{method} is not part of torch: exchange weights between replicas here")"""
 
 
-def files(config: RunConfig, losses: Sequence[Loss]) -> dict[str, str]:
-    """The files of hooks that a list of losses names."""
-    named = {loss.hook for loss in losses}
+def files(config: RunConfig, unexpressed: Sequence[UnexpressedSetting]) -> dict[str, str]:
+    """The files of hooks that a list of unexpressed settings names."""
+    named = {one.hook for one in unexpressed}
     made: dict[str, str] = {}
     if GRADIENT_HOOK in named and config.compression.method != "none":
         made[GRADIENT_HOOK] = _gradient(config)
     if OUTER_HOOK in named and config.outer.method != "none":
-        made[OUTER_HOOK] = _outer(config, losses)
+        made[OUTER_HOOK] = _outer(config, unexpressed)
     return made
 
 
@@ -118,11 +118,11 @@ def _settings_text(asked: Compression) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
-def _outer(config: RunConfig, losses: Sequence[Loss]) -> str:
+def _outer(config: RunConfig, unexpressed: Sequence[UnexpressedSetting]) -> str:
     told = [
-        f"{loss.setting.partition('.')[2]} {loss.value}"
-        for loss in losses
-        if loss.setting.startswith("outer.")
+        f"{one.setting.partition('.')[2]} {one.value}"
+        for one in unexpressed
+        if one.setting.startswith("outer.")
     ]
     body = _LOCAL if config.outer.method == "local" else _NO_OUTER
     words = {"method": config.outer.method, "period": config.outer.period}

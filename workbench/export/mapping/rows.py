@@ -133,7 +133,7 @@ def drop(setting: str, why: str, instead: str = "", *, always: bool = False, hoo
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class UnexpressedSetting:
     """A setting of a run that its export does not carry: why, and what to do about it; ``hook`` names a file of the
     export that does it in Python.
     """
@@ -197,7 +197,7 @@ class Format:
             document |= row.write(values)
         return document
 
-    def losses(self, config: RunConfig) -> list[Loss]:
+    def unexpressed(self, config: RunConfig) -> list[UnexpressedSetting]:
         """What of a configuration its document does not say, in the configuration's order."""
         values = settings_of(config)
         degrees = self.degrees(values)
@@ -206,7 +206,7 @@ class Format:
             for name in DEGREES
             if name not in degrees and values.get(f"parallel.{name}", 1) > 1
         }
-        found = [_loss(setting, values[setting], self.row(setting)) for setting in values
+        found = [_unexpressed_setting(setting, values[setting], self.row(setting)) for setting in values
                  if setting in unknown or not self.row(setting).arrives(setting, values)]  # fmt: skip
         return found + list(_folding(values, degrees, {one.setting for one in found}))
 
@@ -329,17 +329,17 @@ def fold_degrees(values: Values, degrees: frozenset[str]) -> ActiveSettings:
     return new
 
 
-def _folding(values: Values, degrees: frozenset[str], told: set[str]) -> Iterator[Loss]:
+def _folding(values: Values, degrees: frozenset[str], told: set[str]) -> Iterator[UnexpressedSetting]:
     after = fold_degrees(values, degrees)
     for setting in ("parallel.dp", "batch.global_batch"):
         if after[setting] != values[setting] and setting not in told:
             why = (
                 f"is {after[setting]} there: ranks that this trainer cannot split otherwise are data parallel"
             )
-            yield Loss(
+            yield UnexpressedSetting(
                 setting, values[setting], why, "start fewer ranks, or choose a target that knows the degree"
             )
 
 
-def _loss(setting: str, value: Any, row: Row) -> Loss:
-    return Loss(setting, value, row.why, row.instead, row.hook or None)
+def _unexpressed_setting(setting: str, value: Any, row: Row) -> UnexpressedSetting:
+    return UnexpressedSetting(setting, value, row.why, row.instead, row.hook or None)

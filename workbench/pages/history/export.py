@@ -143,16 +143,15 @@ def _losses(exported: Bundle, target: targets.Target) -> None:
         facts = target.facts(exported)
         checks = "; ".join(f"{level}: {what}" for level, what in facts["levels"].items())
         st.caption(f"Keys of {facts['checked_against']}. {checks}.")
-    if not exported.losses:
+    if not exported.unexpressed:
         return
-    st.markdown(
-        f"**{'1 setting is' if len(exported.losses) == 1 else f'{len(exported.losses)} settings are'} not in it**"
-    )
+    count = len(exported.unexpressed)
+    st.markdown(f"**{'1 setting is' if count == 1 else f'{count} settings are'} not in it**")
     rows = {
-        "setting": [loss.setting for loss in exported.losses],
-        "value": [words.value(loss.value) for loss in exported.losses],
-        "why": [loss.why for loss in exported.losses],
-        "instead": [loss.instead for loss in exported.losses],
+        "setting": [row.setting for row in exported.unexpressed],
+        "value": [words.value(row.value) for row in exported.unexpressed],
+        "why": [row.why for row in exported.unexpressed],
+        "instead": [row.instead for row in exported.unexpressed],
     }
     st.dataframe(rows, key="export-losses", hide_index=True, height="auto")
 

@@ -81,6 +81,6 @@ def test_on_cpus_only_what_is_not_sharded_says_so() -> None:
         config = small(2, parallel__zero_stage=stage, device="cpu")
         document = HF.make_document(config)
         assert document.get("use_cpu") is written and list(HF.problems(document, 2)) == []
-        (told,) = [loss for loss in HF.losses(config) if loss.setting == "device"] or [None]
+        (told,) = [loss for loss in HF.unexpressed(config) if loss.setting == "device"] or [None]
         assert (told is None) == bool(written)
         assert told is None or "shards nothing" in told.why

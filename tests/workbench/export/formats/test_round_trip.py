@@ -12,8 +12,8 @@ from tests.support.drawn import SEED
 from tests.support.trainers.results import OURS, noted
 from tests.support.workbench.drawn_configs import legal
 from workbench.export import importing
-from workbench.export.mapping.losses import settings
 from workbench.export.mapping.rows import USUAL, Format, Level, ranks_of, settings_of
+from workbench.export.mapping.unexpressed import settings
 from workbench.export.targets import TARGETS
 
 FORMATS = {target.name: target.format for target in TARGETS if target.format is not None}
@@ -43,7 +43,7 @@ def differences(form: Format, config: RunConfig) -> set[str]:
 def expressible(form: Format, config: RunConfig) -> RunConfig | None:
     """The configuration with the usual value of all that the format cannot say; None if that is not legal."""
     for _ in range(5):
-        lost = [loss.setting for loss in form.losses(config) if not form.row(loss.setting).always]
+        lost = [loss.setting for loss in form.unexpressed(config) if not form.row(loss.setting).always]
         if not lost:
             return config if next(rules.problems(config), None) is None else None
         config = config.with_values({key: USUAL[key] for key in lost})
@@ -58,7 +58,7 @@ def drawn(count: int, seed: str) -> list[RunConfig]:
 def test_losses_are_what_does_not_come_back(name: str) -> None:
     form = FORMATS[name]
     for config in drawn(EACH, name):
-        told = {loss.setting for loss in form.losses(config)}
+        told = {loss.setting for loss in form.unexpressed(config)}
         different = differences(form, config)
         assert different <= told, config
         given = beside(form, config)
@@ -86,7 +86,7 @@ def test_a_thousand_come_back(name: str) -> None:
     form, count = FORMATS[name], 0
     for number in range(40):  # of what is drawn a third and more can be said
         for config in drawn(MANY // 10, f"{name} {number}"):
-            told = {loss.setting for loss in form.losses(config)}
+            told = {loss.setting for loss in form.unexpressed(config)}
             assert differences(form, config) <= told, config
             whole = expressible(form, config)
             if whole is not None:

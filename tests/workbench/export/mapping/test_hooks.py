@@ -37,7 +37,7 @@ def written(folder: Path, **values: Any) -> dict[str, str]:
     form = find_target("hf").format
     assert form is not None
     config = RunConfig().with_values({key.replace("__", "."): value for key, value in values.items()})
-    files = hooks.files(config, form.losses(config))
+    files = hooks.files(config, form.unexpressed(config))
     for name, text in files.items():
         (folder / name).write_text(text)
     return files

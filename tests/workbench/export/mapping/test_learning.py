@@ -64,7 +64,7 @@ def test_an_optimizer_that_is_not_there_is_told_and_its_adamw_is_written(name: s
     form = find_target(name).format
     assert form is not None
     config = RunConfig().with_values({"train.optimizer": "lamb", "parallel.zero_stage": 1, "parallel.dp": 2})
-    assert "train.optimizer" in {loss.setting for loss in form.losses(config)}
+    assert "train.optimizer" in {loss.setting for loss in form.unexpressed(config)}
     assert form.settings(form.make_document(config), 2)["train.optimizer"] == "adamw"
 
 

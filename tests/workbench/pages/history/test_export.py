@@ -25,7 +25,7 @@ def test_losses_stand_on_the_page(name: str, home: Path) -> None:
     assert not app.exception
     target = next(one for one in TARGETS if one.name == name)
     assert target.format is not None
-    losses = target.format.losses(runs.load(run).config())
+    losses = target.format.unexpressed(runs.load(run).config())
     tables = [found.value for found in app.dataframe if "instead" in list(found.value)]
     assert [list(table["setting"]) for table in tables] == (
         [[loss.setting for loss in losses]] if losses else []

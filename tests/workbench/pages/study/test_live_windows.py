@@ -64,18 +64,18 @@ def _table(app: Any, column: str) -> Any:
 def test_each_window_has_its_steps_its_rate_beside_the_leader_and_what_was_learned(live: Path) -> None:
     app = visit("tune", study="live")
     assert not app.exception
-    speed, losses = _table(app, "beside it"), _table(app, "learned")
+    speed, losses = _table(app, "rate vs. leader"), _table(app, "loss decrease")
     assert list(speed["trial"]) == list(losses["trial"]) == ["5", "4", "3", "2", "1", "0"], "the newest first"
     assert losses["steps"].iloc[-1] == "8 to 19", "the run did some steps before it was asked for the first"
     assert len(set(losses["steps"].iloc[:4])) == 1, "what is lossy is done on the same steps"
     for method in (INT8, TOPK):
         rows = speed["values"].str.contains(method[1])
-        assert speed[rows]["over the start"].max() == pytest.approx(
+        assert speed[rows]["vs. baseline"].max() == pytest.approx(
             1 / FASTER[method] / FASTER["batch.micro_batch", 2], rel=0.08
         )
-        assert list(losses[rows]["learned"]) == pytest.approx([LEARNS[method]] * 2, abs=0.02)
+        assert list(losses[rows]["loss decrease"]) == pytest.approx([LEARNS[method]] * 2, abs=0.02)
     spoilt = speed["values"].str.contains("topk")
-    assert losses[spoilt]["loss"].min() > 0.01 > losses[~spoilt]["loss"].max()
+    assert losses[spoilt]["loss gap"].min() > 0.01 > losses[~spoilt]["loss gap"].max()
     best = max(studies.document(live / STUDIES / "live").result.trials, key=lambda row: row.value or 0.0)
     assert speed["tokens/s"].iloc[5 - best.number].startswith(f"{best.value:,.0f} (")
 

@@ -16,12 +16,12 @@ from math import inf, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.comm.signatures import BROADCAST, PARTIAL, Signature, bytes_between, split
+from engine.comm.signatures import PARTIAL, REPLICATED, Signature, bytes_between, split
 from tuning.predict.model.hardware import Link
 
 #: Of a tensor: a signature for each axis, the outermost first.
 Signatures = tuple[Signature, ...]
-_ALL = (split(0), split(1), split(2), BROADCAST, PARTIAL)
+_ALL = (split(0), split(1), split(2), REPLICATED, PARTIAL)
 
 
 @dataclass(frozen=True, slots=True)

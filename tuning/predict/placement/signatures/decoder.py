@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, get_args
 
-from engine.comm.signatures import BROADCAST, PARTIAL, Signature
+from engine.comm.signatures import PARTIAL, REPLICATED, Signature
 from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.layout import accumulation, layers_of_stages, layout_of
 from engine.config.presets import is_decoder, resolve
@@ -96,12 +96,12 @@ class AxisUse(NamedTuple):
 
     def product(self, split: OperatorSharding) -> tuple[OperatorSharding, ...]:
         """With a matrix, ``split`` or whole on every rank."""
-        whole = OperatorSharding((self.tokens,), self.tokens, BROADCAST)
+        whole = OperatorSharding((self.tokens,), self.tokens, REPLICATED)
         return (split, whole) if self.matrices else (whole,)
 
     def words(self) -> tuple[OperatorSharding, ...]:
         """Looking words up: a product with their one-hot rows."""
-        whole = OperatorSharding((), self.tokens, BROADCAST)
+        whole = OperatorSharding((), self.tokens, REPLICATED)
         return (OperatorSharding((), PARTIAL, ways.ROWS), whole) if self.matrices else (whole,)
 
     def head(self, tokens: int, ranks: int) -> tuple[OperatorSharding, ...]:
@@ -109,8 +109,8 @@ class AxisUse(NamedTuple):
         of exponentials, its target's logit); of a whole one the ranks of tp sum their means. Backward sends nothing
         for either.
         """
-        parts = Message(SEQUENCE, BROADCAST, 3 * FP32_BYTES * tokens * ranks)
-        mean = Message(PARTIAL, BROADCAST, FP32_BYTES) if self.tokens == SEQUENCE else None
+        parts = Message(SEQUENCE, REPLICATED, 3 * FP32_BYTES * tokens * ranks)
+        mean = Message(PARTIAL, REPLICATED, FP32_BYTES) if self.tokens == SEQUENCE else None
         *split, whole = self.product(COLUMN)
         return (*(replace(one, sends=parts) for one in split), replace(whole, sends=mean))
 
@@ -169,7 +169,7 @@ def ends(
 
 def replicated(graphs: Iterable[Graph]) -> tuple[TensorPart, ...]:
     """The matrices that every rank of the innermost axis has whole, in the order of the configuration's names."""
-    return tuple(part for part, lies in matrices(graphs).items() if lies[-1] == BROADCAST)
+    return tuple(part for part, lies in matrices(graphs).items() if lies[-1] == REPLICATED)
 
 
 def matrices(graphs: Iterable[Graph]) -> dict[TensorPart, Signatures]:

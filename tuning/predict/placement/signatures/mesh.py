@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.comm.signatures import BROADCAST, Signature
+from engine.comm.signatures import REPLICATED, Signature
 from engine.config.layout import accumulation, layout_of
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
@@ -40,7 +40,7 @@ from tuning.predict.placement.signatures.decoder import (
 from tuning.predict.placement.signatures.operators import BATCH, Choice, Operator, Price
 from tuning.predict.target import Target
 
-DEGREES, REPLICATED = ("parallel.dp", "parallel.tp"), "parallel.tp_replicated"
+DEGREES, REPLICATED_KEY = ("parallel.dp", "parallel.tp"), "parallel.tp_replicated"
 #: Signatures cost less only if they save more than this share: the formulas are no closer to what is run.
 LEAST_SAVED = 0.01
 
@@ -107,7 +107,7 @@ class Comparison(NamedTuple):
             return None
         settings = self.listed.settings or {}
         return {
-            "replicated": settings.get(REPLICATED) or [],
+            "replicated": settings.get(REPLICATED_KEY) or [],
             "bytes": self.listed.bytes_,
             "split_bytes": self.split.bytes_,
             "seconds": self.listed.seconds,
@@ -148,7 +148,7 @@ def compare(config: RunConfig, target: Target) -> Comparison | None:
         return None
     now, split, listed = _as_run(config, target, choose=False), None, None
     if layout.tp > 1:
-        split = _as_run(config.with_values({REPLICATED: None}), target, choose=False)
+        split = _as_run(config.with_values({REPLICATED_KEY: None}), target, choose=False)
         listed = _as_run(config, target, choose=True)
     asked = [_with_degrees(config, ranks // tp, tp) for tp in range(1, ranks + 1) if ranks % tp == 0]
     moved = tuple(_as_run(one, target, choose=True) for one in asked if one is not None)
@@ -161,7 +161,7 @@ def _with_degrees(config: RunConfig, dp: int, tp: int) -> RunConfig | None:
     """None where a rule forbids it, and for the degrees that it has."""
     if tp == config.parallel.tp:
         return None
-    asked = config.with_values(dict(zip(DEGREES, (dp, tp), strict=True)) | {REPLICATED: None})
+    asked = config.with_values(dict(zip(DEGREES, (dp, tp), strict=True)) | {REPLICATED_KEY: None})
     return None if any(True for _ in problems(asked)) else asked
 
 
@@ -172,7 +172,7 @@ def _as_run(config: RunConfig, target: Target, choose: bool) -> MeshSignatures:
     found = _solved(config, target, uses, choose)
     whole = [part for part, lies in found.matrices.items() if layout.tp > 1 and lies[-1].kind == "broadcast"]
     settings = dict(zip(DEGREES, (layout.dp, layout.tp), strict=True))
-    return found._replace(settings=settings | {REPLICATED: whole or None})
+    return found._replace(settings=settings | {REPLICATED_KEY: whole or None})
 
 
 def _mixed(config: RunConfig, target: Target) -> MeshSignatures | None:
@@ -225,7 +225,7 @@ def _with_list(graph: Graph, whole: Collection[str]) -> Graph:
 
     def as_listed(one: Operator) -> tuple[Choice, ...]:
         asked = one.name in whole
-        return tuple(c for c in one.choices if c.matrix and (c.matrix[-1] == BROADCAST) == asked)
+        return tuple(c for c in one.choices if c.matrix and (c.matrix[-1] == REPLICATED) == asked)
 
     operators = [
         replace(one, choices=as_listed(one)) if one.name in PARTS else one for one in graph.operators

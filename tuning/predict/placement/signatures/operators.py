@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from engine.comm.signatures import BROADCAST, PARTIAL, Signature, bytes_between, split
+from engine.comm.signatures import PARTIAL, REPLICATED, Signature, bytes_between, split
 from tuning.predict.placement.signatures.boxing import Axis, Signatures, boxing_cost, size_beside
 
 SEQUENCE, BATCH, WIDTH = split(0), split(1), split(2)
@@ -92,11 +92,11 @@ class Operator:
 
 #: Ways of a product with a matrix: rows of the input, columns of the matrix, both along what is summed; or on every
 #: rank alike, and with a sum that is put off.
-DATA = OperatorSharding((SEQUENCE,), SEQUENCE, BROADCAST)
-COLUMN = OperatorSharding((BROADCAST,), WIDTH, COLUMNS)
+DATA = OperatorSharding((SEQUENCE,), SEQUENCE, REPLICATED)
+COLUMN = OperatorSharding((REPLICATED,), WIDTH, COLUMNS)
 ROW = OperatorSharding((WIDTH,), PARTIAL, ROWS)
-ALIKE = OperatorSharding((BROADCAST,), BROADCAST, BROADCAST)
-PUT_OFF = OperatorSharding((PARTIAL,), PARTIAL, BROADCAST)
+ALIKE = OperatorSharding((REPLICATED,), REPLICATED, REPLICATED)
+PUT_OFF = OperatorSharding((PARTIAL,), PARTIAL, REPLICATED)
 PRODUCT = (DATA, COLUMN, ROW, ALIKE, PUT_OFF)
 
 
@@ -106,11 +106,11 @@ def same(inputs: int, *signatures: Signature) -> tuple[OperatorSharding, ...]:
 
 
 #: Value by value; of what is linear a partial one will do.
-POINTWISE, SUM = same(1, SEQUENCE, WIDTH, BROADCAST), same(2, SEQUENCE, WIDTH, BROADCAST, PARTIAL)
+POINTWISE, SUM = same(1, SEQUENCE, WIDTH, REPLICATED), same(2, SEQUENCE, WIDTH, REPLICATED, PARTIAL)
 #: Over the width of each token.
-NORM = same(1, SEQUENCE, BROADCAST)
+NORM = same(1, SEQUENCE, REPLICATED)
 #: Over the sequence, head by head.
-ATTENTION = same(1, WIDTH, BROADCAST)
+ATTENTION = same(1, WIDTH, REPLICATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,9 @@ class Price:
         lies, cost = choice.matrix, 0.0
         for place, axis in enumerate(self.axes if lies else ()):
             assert lies is not None
-            if lies[place] == BROADCAST:
+            if lies[place] == REPLICATED:
                 size = operator.matrix_bytes * axis.matrix_share * size_beside(self.axes, lies, place)
-                cost += bytes_between(PARTIAL, BROADCAST, size, axis.ranks) * axis.per_byte
+                cost += bytes_between(PARTIAL, REPLICATED, size, axis.ranks) * axis.per_byte
         return cost
 
 
@@ -159,7 +159,7 @@ def of_gradient(lies: Signatures) -> Signatures:
 
 def _tokens(lies: Signatures) -> Signatures:
     """How something lies that has the tokens of an activation, but not its width."""
-    return tuple(BROADCAST if one == WIDTH else one for one in lies)
+    return tuple(REPLICATED if one == WIDTH else one for one in lies)
 
 
 def total(operators: Sequence[Operator], chosen: Sequence[int], price: Price) -> float:

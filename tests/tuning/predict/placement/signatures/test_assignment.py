@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.comm.signatures import BROADCAST, PARTIAL, Signature, split
+from engine.comm.signatures import PARTIAL, REPLICATED, Signature, split
 from tuning.predict.placement.signatures.assignment import cheapest
 from tuning.predict.placement.signatures.boxing import Axis
 from tuning.predict.placement.signatures.operators import (
@@ -42,7 +42,7 @@ def exhaustive(operators: list[Operator], price: Price) -> float:
 
 def drawn(numbers: random.Random, axes: int = 1) -> list[Operator]:
     """A graph in which an operator reads one or two of those before it."""
-    given = [OperatorSharding((), one) for one in (split(0), BROADCAST, PARTIAL)]
+    given = [OperatorSharding((), one) for one in (split(0), REPLICATED, PARTIAL)]
     found = [Operator("input", choices(*[given] * axes), (), 64.0)]
     while len(found) < (MOST_OPERATORS if axes == 1 else MOST_ON_TWO):
         ways = numbers.choice([PRODUCT, POINTWISE, NORM, ATTENTION, SUM])
@@ -80,7 +80,7 @@ def feed_forward(tokens: float, ends: Signature) -> list[Operator]:
     ]
 
 
-@pytest.mark.parametrize("ends", [BROADCAST, split(0)])
+@pytest.mark.parametrize("ends", [REPLICATED, split(0)])
 def test_columns_then_rows_are_found_where_matrices_are_large(ends: Signature) -> None:
     """Megatron's way (arXiv 1909.08053): nothing is sent between the two products."""
     operators = feed_forward(128.0, ends)
@@ -104,7 +104,7 @@ def test_a_sum_that_two_products_make_is_put_off() -> None:
         Operator("u", choices([OperatorSharding((), WIDTH)]), (), big),
         Operator("v", choices(PRODUCT), (0,), big, 1.0),
         Operator("w", choices(PRODUCT), (1,), small, 1.0),
-        Operator("all", choices([OperatorSharding((BROADCAST,), BROADCAST)]), (2,), small),
+        Operator("all", choices([OperatorSharding((REPLICATED,), REPLICATED)]), (2,), small),
     ]
     chosen = cheapest(operators, Price((Axis(4),))).chosen
     assert [operators[place].choices[chosen[place]].output for place in (1, 2)] == [(PARTIAL,), (PARTIAL,)]
@@ -112,7 +112,7 @@ def test_a_sum_that_two_products_make_is_put_off() -> None:
 
 def test_products_have_the_published_signatures() -> None:
     """Rows of an input are split along its first dimension, columns along its last."""
-    lies = {"S(0)": ways_of(0), "S(1)": ways_of(1), "B": (BROADCAST,) * 2, "P(sum)": (PARTIAL,) * 2}
+    lies = {"S(0)": ways_of(0), "S(1)": ways_of(1), "B": (REPLICATED,) * 2, "P(sum)": (PARTIAL,) * 2}
     with TABLE.open() as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     one_axis = [row for row in rows if "," not in row["X"]]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.comm.signatures import BROADCAST, PARTIAL, Signature, bytes_between, split
+from engine.comm.signatures import PARTIAL, REPLICATED, Signature, bytes_between, split
 from tuning.predict.placement.signatures.boxing import Axis, Signatures, boxing_cost
 
-EVERY = (split(0), split(1), split(2), BROADCAST, PARTIAL)
+EVERY = (split(0), split(1), split(2), REPLICATED, PARTIAL)
 Parts = dict[tuple[int, int], NDArray[np.float64]]
 SHAPE = (2, 3)
 
@@ -77,26 +77,26 @@ def test_one_axis_has_the_bytes_of_the_table(source: Signature, target: Signatur
     assert boxing_cost((Axis(4),), source=(source,), target=(target,), whole_bytes=8.0) == bytes_between(
         source, target, 8.0, 4
     )
-    beside = boxing_cost((Axis(1), Axis(4)), (BROADCAST, source), (BROADCAST, target), 8.0)
+    beside = boxing_cost((Axis(1), Axis(4)), (REPLICATED, source), (REPLICATED, target), 8.0)
     assert beside == bytes_between(source, target, 8.0, 4)
 
 
 def test_a_sum_over_both_axes_is_as_cheap_as_one_of_all_ranks() -> None:
     """Each group scatters its sums before the others add theirs: 2 (8 - 1) tensors, where two all-reduces send 20."""
     axes = Axis(2), Axis(4)
-    assert boxing_cost(axes, (PARTIAL, PARTIAL), (BROADCAST, BROADCAST), 1.0) == 14.0
+    assert boxing_cost(axes, (PARTIAL, PARTIAL), (REPLICATED, REPLICATED), 1.0) == 14.0
     dear = Axis(2, per_byte=100.0), Axis(4)
-    assert boxing_cost(dear, (PARTIAL, PARTIAL), (BROADCAST, BROADCAST), 1.0) == 6.0 + 200.0 + 6.0
+    assert boxing_cost(dear, (PARTIAL, PARTIAL), (REPLICATED, REPLICATED), 1.0) == 6.0 + 200.0 + 6.0
 
 
 def test_a_part_is_sent_where_the_other_axis_splits() -> None:
     axes = Axis(2), Axis(4)
     assert boxing_cost(axes, (split(1), PARTIAL), (split(1), split(0)), 1.0) == 3.0
     # The outer axis has the same sums twice: each half is brought together once and exchanged, 3 + 1 where 6 would do.
-    assert boxing_cost(axes, (BROADCAST, PARTIAL), (BROADCAST, split(0)), 1.0) == 4.0
+    assert boxing_cost(axes, (REPLICATED, PARTIAL), (REPLICATED, split(0)), 1.0) == 4.0
 
 
 def test_messages_cost_too() -> None:
     axes = Axis(2, 1.0, 10.0), Axis(4, 1.0, 10.0)
-    cost = boxing_cost(axes, (PARTIAL, PARTIAL), (BROADCAST, BROADCAST), 1.0)
+    cost = boxing_cost(axes, (PARTIAL, PARTIAL), (REPLICATED, REPLICATED), 1.0)
     assert cost == 10.0 * 2 + 8.0 + 12.0  # two all-reduces of all that each rank has: the fewest messages

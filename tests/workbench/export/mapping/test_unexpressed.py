@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engine.config.run_config import RunConfig
-from workbench.export.mapping.losses import COMMON, uncovered_rows
 from workbench.export.mapping.rows import Level
+from workbench.export.mapping.unexpressed import COMMON, uncovered_rows
 
 
 def test_every_setting_has_a_row() -> None:
