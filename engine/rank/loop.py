@@ -62,7 +62,7 @@ def train(rank: RankContext) -> bool:
         length = RunLength(rank, began)
         models = [replica.model for replica in stages.stages.values()]
         with Checkpoints(rank, optimizer, models) as checkpoints:
-            finished = _steps(rank, stages, optimizer, samples, checkpoints, validation, length)
+            finished = _train_steps(rank, stages, optimizer, samples, checkpoints, validation, length)
             checkpoints.backbone.tell()
         if finished:
             optimizer.finish()
@@ -79,7 +79,7 @@ def train(rank: RankContext) -> bool:
         return finished
 
 
-def _steps(
+def _train_steps(
     rank: RankContext,
     stages: PipelineExecutor,
     optimizer: LocalOptimizer,
@@ -88,31 +88,33 @@ def _steps(
     validation: Validation,
     length: RunLength,
 ) -> bool:
+    """Every step from the first or the checkpoint's next one to the last; False if the run was stopped before."""
     planner = Planner(rank, stages.stages.values())
-    first = checkpoints.resume(planner.adopt)
-    length.begin(first)
-    divergence = DivergenceCheck(rank.config.train.steps - first)
+    first_step = checkpoints.resume(planner.adopt)
+    length.begin(first_step)
+    divergence = DivergenceCheck(rank.config.train.steps - first_step)
     if length.is_limited:  # how long a loss takes
-        validation.run(first)
+        validation.run(first_step)
     with contextlib.ExitStack() as opened:
         # Ranks of tp have the same tokens.
         mixtures = {} if rank.groups.at.tp else stages.mixtures()
-        log = opened.enter_context(StepLog(rank, first, mixtures=mixtures))
-        turning = Reconfiguration(rank, stages, optimizer, log)
-        copy = RollbackPoint(rank, optimizer, checkpoints, planner, turning, validation)
+        log = opened.enter_context(StepLog(rank, first_step, mixtures=mixtures))
+        reconfiguration = Reconfiguration(rank, stages, optimizer, log)
+        rollback = RollbackPoint(rank, optimizer, checkpoints, planner, reconfiguration, validation)
 
         def at_hold(step: int) -> None:
             log.settle()
             validation.run_at_hold(step)
 
-        growing = GrowingBatch(rank, stages, optimizer, log, first, checkpoints.first_batch)
-        validation.full_batch = growing.full_batch
-        checkpoints.sequences_and_batch = growing.sequences_and_batch
-        between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.handle_order}
-        commands = opened.enter_context(CommandReader(rank, first, between, at_hold))
-        step, meeting = first, RankBarrier(rank, stages)
+        growing_batch = GrowingBatch(rank, stages, optimizer, log, first_step, checkpoints.first_batch)
+        validation.full_batch = growing_batch.full_batch
+        checkpoints.sequences_and_batch = growing_batch.sequences_and_batch
+        handlers = {SET: reconfiguration.apply, TRY: rollback.attempt, BACK: rollback.back}
+        handlers[EVALUATE] = validation.handle_order
+        commands = opened.enter_context(CommandReader(rank, first_step, handlers, at_hold))
+        step, barrier = first_step, RankBarrier(rank, stages)
         while True:
-            meeting.wait_for_ranks(step)
+            barrier.wait_for_ranks(step)
             length.begin_step(step, validation.seconds, checkpoints.seconds)
             if step >= rank.config.train.steps:
                 break
@@ -120,10 +122,10 @@ def _steps(
                 checkpoints.finish(step)
                 return False
             with rank.timer.aside():
-                step, disturbed = commands.begin_step(step)
-            if disturbed:
+                step, was_disturbed = commands.begin_step(step)
+            if was_disturbed:
                 log.leave_out(step)
-            growing.begin_step(step)
+            growing_batch.begin_step(step)
             planner.watch(step)
             divergence.check(step, *one_step(rank, stages, optimizer, samples, log, step))
             planner.plan_if_due(step + 1)
@@ -146,41 +148,46 @@ def one_step(
     """Data, forwards and backwards by the schedule, optimizer; then the step's records. Its loss, where this rank
     computes it, and the norm of the gradient.
     """
-    timer = rank.timer
+    timer, documents = rank.timer, stages.documents
     log.begin_step(step)
     timer.begin(step)
     with timer.phase("data"):
-        batch, documents = rank.step_config.batch.global_batch, stages.documents
-        over = mean_accumulation(rank.step_config)
-        if documents is None:
-            # dp ranks take consecutive parts of the global batch.
-            part = part_of_batch(rank.step_config, rank.groups.at.dp)
-            first = rank.sequences + part.start
-            batches = micro_batches(rank, *samples.training(first, len(part)))
-            if isinstance(samples, PrefetchedBatches):
-                samples.expect(first + batch, len(part), batch)
-        else:
-            batches = []
-            documents.load(rank.sequences, batch)
+        batches = _load_batches(rank, stages, samples)
 
-    def usual() -> StepResult:
-        loss = stages.run(batches, over) if documents is None else documents.run()
+    def train_on_batches() -> StepResult:
+        mean_over = mean_accumulation(rank.step_config)
+        loss = stages.run(batches, mean_over) if documents is None else documents.run()
         with timer.phase("optimizer"):
             optimizer.set_rate(rank.config, step)
             return StepResult(loss, optimizer.step())
 
-    own = stages.own_step
-    loss, norm = (
-        usual() if own is None else own(StepInput(step, batches, learning_rate(rank.config, step), usual))
-    )
-    rank.sequences += batch
+    if stages.own_step is None:
+        loss, norm = train_on_batches()
+    else:  # of a workload that takes steps of its own
+        rate = learning_rate(rank.config, step)
+        loss, norm = stages.own_step(StepInput(step, batches, rate, train_on_batches))
+    rank.sequences += rank.step_config.batch.global_batch
     log.finish_step(timer.end(), loss, norm, stages.losses, None if documents is None else documents.tokens)
-    # A rank that had no document in a step has no loss of its own, and nothing is told by its 0.
-    return None if documents is not None and not documents.tokens else loss, norm
+    has_loss = documents is None or documents.tokens  # without a document in this step its 0 tells nothing
+    return loss if has_loss else None, norm
+
+
+def _load_batches(rank: RankContext, stages: PipelineExecutor, samples: Samples) -> MicroBatches:
+    """This rank's micro-batches of the next step; none of whole documents, which ``stages.documents`` loads itself."""
+    global_batch = rank.step_config.batch.global_batch
+    if stages.documents is not None:
+        stages.documents.load(rank.sequences, global_batch)
+        return []
+    part = part_of_batch(rank.step_config, rank.groups.at.dp)
+    first = rank.sequences + part.start
+    batches = micro_batches(rank, *samples.training(first, len(part)))
+    if isinstance(samples, PrefetchedBatches):
+        samples.expect(first + global_batch, len(part), global_batch)
+    return batches
 
 
 def part_of_batch(config: RunConfig, dp: int) -> range:
-    """The sequences of a global batch that a dp rank takes."""
+    """The sequences of a global batch that a dp rank takes: dp ranks take consecutive parts."""
     taken, size = deal(config)[dp], config.batch.micro_batch
     return range(taken.start * size, taken.stop * size)
 
@@ -275,20 +282,17 @@ class Validation:
                     moments.append(time.monotonic())
         found, early = answers[:count], answers[count:]
         losses = [loss for loss, _ in found if loss is not None]
-        means = {
-            "metric": [metric for _, metric in found if metric is not None],
-            "partial_loss": [loss for loss, _ in early if loss is not None],
-        }
+        means = {"metric": [metric for _, metric in found if metric is not None]}
+        means["partial_loss"] = [loss for loss, _ in early if loss is not None]
         self.seconds = len(answers) * median(end - began for began, end in pairwise(moments))
         if not losses:
             return None
         loss = sum(losses) / len(losses)
         if math.isfinite(loss):
             more = {name: sum(values) / len(values) for name, values in means.items() if values}
-            ranks = rank.layout.world_size // rank.layout.pp
+            ranks, seconds = rank.layout.world_size // rank.layout.pp, moments[-1] - moments[0]
             about = {"step": step, "loss": loss, "batches": len(losses), "ranks": ranks}
-            about["seconds"] = moments[-1] - moments[0]
-            rank.writer.event("validation", **about, **more)
+            rank.writer.event("validation", **about, seconds=seconds, **more)
         return loss
 
     def _evaluate_batch(self, batch: int, partial: bool = False) -> tuple[float | None, float | None]:
@@ -296,13 +300,11 @@ class Validation:
         many stages left out as in training.
         """
         rank, config = self._rank, self._rank.config
+        first = batch * config.batch.global_batch
         if self._stages.documents is not None:
-            return self._stages.documents.evaluate(
-                batch * config.batch.global_batch, config.batch.global_batch
-            )
+            return self._stages.documents.evaluate(first, config.batch.global_batch)
         part = part_of_batch(config, rank.groups.at.dp)
-        first = batch * config.batch.global_batch + part.start
-        held_out = micro_batches(rank, *self._samples.validation(first, len(part)))
+        held_out = micro_batches(rank, *self._samples.validation(first + part.start, len(part)))
         return self._stages.evaluate(held_out, mean_accumulation(config), partial)
 
 

@@ -175,31 +175,34 @@ def learn_target(target: Target, runs: Sequence[FinishedRun], here: Fingerprint)
 
     Too few change no constant, and a note says how many are missing. Runs that contradict each other never count.
     """
-    known, left_out = select_runs(runs, target, here)
-    groups, contradictions = split_contradictions(known)
-    older = [
-        ExcludedRun(run.id, f"is older than the {_MOST} newest configurations")
-        for run in _flatten(groups[:-_MOST])
-    ]
-    left_out += [ExcludedRun(run.id, str(one)) for one in contradictions for run in one] + older
-    groups = groups[-_MOST:]
-    able = _with_sharing_up_to(target, groups)
-    memory_runs, allowance = _memory(known[-_MOST:], target)
-    told = Experience(
-        runs=len(_flatten(groups)),
-        configurations=len(groups),
-        layouts=len(_layouts(groups)),
-        links=tuple(sorted({able.adapt_to_config(group[0].config).links_name for group in groups} - {""})),
+    usable, excluded = select_runs(runs, target, here)
+    groups, contradictions = split_contradictions(usable)
+    excluded += _contradictory_or_old(groups, contradictions)
+    newest = groups[-_MOST:]
+    widened = _with_sharing_up_to(target, newest)
+    memory_runs, allowance = _memory(usable[-_MOST:], target)
+    experience = Experience(
+        runs=len(_flatten(newest)),
+        configurations=len(newest),
+        layouts=len(_layouts(newest)),
+        links=tuple(sorted({widened.adapt_to_config(group[0].config).links_name for group in newest} - {""})),
         memory_runs=memory_runs,
         allowance=allowance,
-        left_out=tuple(left_out),
+        left_out=tuple(excluded),
     )
-    found = replace(target, experience=told)
-    if told.configurations >= LEAST_CONFIGURATIONS and told.layouts >= LEAST_LAYOUTS:
-        found = _fit_target(replace(able, experience=told), summarize_runs(groups, able))
+    if experience.configurations >= LEAST_CONFIGURATIONS and experience.layouts >= LEAST_LAYOUTS:
+        learned = _fit_target(replace(widened, experience=experience), summarize_runs(newest, widened))
     else:
-        found = replace(found, notes=(*found.notes, _too_few(told)))
-    return replace(found, notes=(*found.notes, *_of_left_out(told, contradictions)))
+        notes = (*target.notes, _too_few(experience))
+        learned = replace(target, experience=experience, notes=notes)
+    return replace(learned, notes=(*learned.notes, *_of_left_out(experience, contradictions)))
+
+
+def _contradictory_or_old(groups: Groups, contradictions: Sequence[Contradiction]) -> list[ExcludedRun]:
+    """Runs that contradict each other, and those of all but the newest configurations."""
+    contradictory = [ExcludedRun(run.id, str(one)) for one in contradictions for run in one]
+    why_old = f"is older than the {_MOST} newest configurations"
+    return contradictory + [ExcludedRun(run.id, why_old) for run in _flatten(groups[:-_MOST])]
 
 
 def summarize_runs(groups: Groups, target: Target) -> TrialMeasurements:

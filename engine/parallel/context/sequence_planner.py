@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from engine.config.errors import InputError
@@ -171,30 +172,32 @@ def bucket_lengths(rising: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Lengths in order as (largest length, number) of at most so many buckets, with the fewest tokens between lengths
     and the largest of their bucket; every length has its own where there are enough.
     """
-    count = len(rising)
-    if count <= most:
+    if len(rising) <= most:
         return [(length, 1) for length in rising]
-    sums = [0]
-    for length in rising:
-        sums.append(sums[-1] + length)
-    # lost[k]: the fewest tokens lost with the first k lengths in the buckets so far; where[q][k]: the last one's start.
-    lost, where = [0.0] + [math.inf] * count, list[list[int]]()
-    for _ in range(most):
-        nearer, starts = [math.inf] * (count + 1), [0] * (count + 1)
-        nearer[0] = 0.0
-        for end in range(1, count + 1):
-            for start in range(end):
-                here = lost[start] + rising[end - 1] * (end - start) - (sums[end] - sums[start])
-                if here < nearer[end]:
-                    nearer[end], starts[end] = here, start
-        lost = nearer
-        where.append(starts)
-    buckets, end = list[tuple[int, int]](), count
-    for starts in reversed(where):
+    buckets, end = list[tuple[int, int]](), len(rising)
+    for starts in reversed(_last_bucket_starts(rising, most)):
         if end:
             buckets.append((rising[end - 1], end - starts[end]))
             end = starts[end]
     return buckets[::-1]
+
+
+def _last_bucket_starts(rising: Sequence[int], most: int) -> list[list[int]]:
+    """A dynamic program: item ``[q][end]`` is where the last bucket begins if the first ``end`` lengths are in q + 1
+    buckets at most, with the least padding up to the largest length of each.
+    """
+    count, tokens_before = len(rising), [0, *accumulate(rising)]
+    padding, all_starts = [0.0] + [math.inf] * count, list[list[int]]()
+    for _ in range(most):
+        with_one_more, starts = [0.0] + [math.inf] * count, [0] * (count + 1)
+        for end in range(1, count + 1):
+            for start in range(end):
+                padded, tokens = rising[end - 1] * (end - start), tokens_before[end] - tokens_before[start]
+                if (total := padding[start] + padded - tokens) < with_one_more[end]:
+                    with_one_more[end], starts[end] = total, start
+        padding = with_one_more
+        all_starts.append(starts)
+    return all_starts
 
 
 def _divisions(count: int, degrees: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -29,7 +29,7 @@ class Clock:
 
 
 class MadeUpRun:
-    """The order of ``loop._steps``: lengths, steps, saves and losses, and the last of both; a loss comes first."""
+    """The order of ``loop._train_steps``: lengths, steps, saves and losses, then the last of both; first a loss."""
 
     def __init__(self, config: RunConfig, folder: Path, clock: Clock) -> None:
         self.rank = SimpleNamespace(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from engine.config.run_config import RunConfig
+from tuning.execution.executor import EndOfTrialsError
 from tuning.storage import commands
 from tuning.storage.journal import JournalReader
 from tuning.storage.state import StudyState
 from tuning.storage.study_folder import JOURNAL
 
-#: Who has_pending_commands the study to pin it.
+#: Who asks the study to pin it.
 BY = "set by hand on the run"
 
 
@@ -50,6 +52,24 @@ class PinnedValues:
 
     def _searched_keys(self) -> set[str]:
         return {key for trial in self._journal.look().trials for key in trial.config}
+
+    def overridden_keys(self, config: RunConfig) -> str:
+        """Keys that were set by hand to another value than this configuration has."""
+        flat = config.flat()
+        return ", ".join(key for key, value in self.values.items() if flat.get(key) != value)
+
+    def check_leader(self, config: RunConfig) -> None:
+        """EndOfTrialsError where a leader has another value than somebody gave the run by hand."""
+        if others := self.overridden_keys(config):
+            raise EndOfTrialsError(
+                f"{others} was set by hand; leaders with other values are not measured again"
+            )
+
+    def check_undeclared(self) -> None:
+        """EndOfTrialsError where somebody gave a searched key a value that the study does not have; no trial can."""
+        if values := self.undeclared_values:
+            words = ", ".join(f"{key}={value}" for key, value in values.items())
+            raise EndOfTrialsError(f"{words} was set by hand, which the study does not search")
 
     @property
     def has_pending_commands(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.config.knobs.catalogue import is_lossy
+from engine.config.layout import least_steps, round_steps
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.run.commands import BACK, SET, TRY
@@ -202,3 +203,15 @@ class WindowTransitions:
 def live_values(now: RunConfig, wanted: RunConfig) -> dict[str, Any]:
     """What has to be turned to get from one configuration to the other."""
     return {change.key: change.new for change in live_changes.changes(now, wanted)}
+
+
+def has_all_steps(run: OngoingRun, config: RunConfig, start: WindowStart) -> bool:
+    """Whether as many steps were measured as the trial asks for, in whole rounds, and the loss after them."""
+    round_length = round_steps(config)
+    steps_of_trial = (config.train.steps - least_steps(config, 0)) // round_length * round_length
+    if start.loss_before is not None and run.loss_before(start.loss_before) is None:
+        return False
+    stretch = run.stretch(start.first)
+    return stretch.measured >= max(round_length, steps_of_trial) or (
+        round_length == 1 and stretch.measured > 0 and stretch.steps >= config.train.steps
+    )

@@ -17,7 +17,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import is_lossy
-from engine.config.layout import least_steps, round_steps
+from engine.config.layout import least_steps
 from engine.config.run_config import RunConfig
 from engine.lifecycle import summary_of
 from engine.run import run_folder
@@ -31,7 +31,7 @@ from tuning.execution.live.limits import SlowdownBudget, memory_shortage
 from tuning.execution.live.ongoing_run import BY_STUDY, OngoingRun, UnansweredError
 from tuning.execution.live.pinned_values import PinnedValues
 from tuning.execution.live.starter import RevertibleSteps, Starter
-from tuning.execution.live.transition import WindowStart, WindowTransitions, live_values
+from tuning.execution.live.transition import WindowStart, WindowTransitions, has_all_steps, live_values
 from tuning.execution.live.window_value import LEAST_STEPS
 from tuning.storage.state import CHECK
 
@@ -65,18 +65,18 @@ class LiveWindows:
     ) -> None:
         self._home, self._starter, self._slowdown = home, starter, slowdown
         self._transitions = transitions or WindowTransitions()
-        self._next = 0
+        self._next_step = 0
         self._on_copy: list[Path] = []
         #: What the run was given last: other values were set by hand.
-        self._given: RunConfig | None = None
+        self._last_given: RunConfig | None = None
         self._hand = PinnedValues(starter.study)
         self._leader, self._races = Leader(), races
         #: The number of the baseline's trial.
-        self._first: int | None = None
+        self._baseline_trial: int | None = None
         #: The last window that measured its steps: what its ranks held says what others would.
-        self._seen: tuple[RunConfig, RunSummary] | None = None
+        self._last_measured: tuple[RunConfig, RunSummary] | None = None
         #: The step from which on the run has the leader's values, where a window may follow that is held beside it.
-        self._leading: int | None = None
+        self._leader_since: int | None = None
         self._measuring = threading.Lock()
         self._idle = threading.Timer(0, lambda: None)
 
@@ -111,59 +111,81 @@ class LiveWindows:
     def _window(
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart
     ) -> Ran:
+        """Measure one trial: the leader's steps, the window's own, and the leader's again where that may tell more."""
         run = self._ready(config, labels)
-        if self._given is None:  # the controller before this one may have been gone when somebody turned it
-            self._hold(run.manual_values_since(labels["study"]))
-        elif others := live_values(self._given, run.config):
-            self._hold(run.manual_values(others))
+        self._adopt_manual_values(run, labels)
         config = config.with_values(self._hand.values_not_searched)
-        self._check_undeclared()
-        if labels.get("purpose") == CONFIRM:
-            self._check_held(config)
+        self._check_worth_measuring(run, config, labels)
+        folder = self._create_folder(run, config, labels, on_start)
+        safe_values = self._transitions.safe(run)
+        self._starter.keep(safe_values)
+        began_at, first_step = time.monotonic(), run.step
+        leader_before = self._leader_steps(run, config, labels, should_stop)
+        level = self._leader.level(leader_before)
+        self._slowdown.level = level or self._slowdown.level
+        start, outcome = self._measure_with_reference(run, config, labels, should_stop, leader_before)
+        if outcome.ending is Ending.COMPLETED and not has_all_steps(run, config, start):
+            self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), start, config)
+            raise EndOfTrialsError(_OVER)
+        if run.outcome() is not None:
+            self._starter.note_death(safe_values)
+            self._last_given = None
+        summary = self._end(folder, run, outcome, start, config, level)
+        if outcome.good and labels.get("purpose") == BASELINE:
+            self._baseline_trial = int(labels["trial"])
+        if outcome.good and start.undone and (reference := self._transitions.baseline_steps(config)):
+            baseline, seconds = reference
+            outcome, summary = self._compare_with_leader(folder, seconds, [], outcome, summary, baseline)
+        elif outcome.good and leader_before and summary.step_samples:
+            again = needs_after(leader_before, summary.step_samples)
+            leader_after = self._leader_steps(run, config, labels, should_stop) if again else []
+            outcome, summary = self._compare_with_leader(
+                folder, leader_before, leader_after, outcome, summary
+            )
+        self._last_measured = (config, summary) if outcome.good else self._last_measured
+        self._rank(config, summary, labels)
+        if labels.get("purpose") in _SEARCHING:
+            took, steps = time.monotonic() - began_at, run.step - first_step
+            self._leader.note_cost(took, steps, summary.leader_level or 1.0)
+        return outcome, summary
+
+    def _adopt_manual_values(self, run: OngoingRun, labels: dict[str, str]) -> None:
+        """Pin what somebody set by hand since the run was given values last."""
+        if (
+            self._last_given is None
+        ):  # the controller before this one may have been gone when somebody turned it
+            self._hold(run.manual_values_since(labels["study"]))
+        elif others := live_values(self._last_given, run.config):
+            self._hold(run.manual_values(others))
+
+    def _check_worth_measuring(self, run: OngoingRun, config: RunConfig, labels: dict[str, str]) -> None:
+        """EndOfTrialsError where pinned values or the steps that are left allow no such window."""
+        purpose = labels.get("purpose")
+        self._hand.check_undeclared()
+        if purpose == CONFIRM:
+            self._hand.check_leader(config)
             self._leader.check_round(config, run.left)
-        elif labels.get("purpose") in _SEARCHING and self._races:
+        elif purpose in _SEARCHING and self._races:
             self._leader.check_enough(run.left)
+
+    def _create_folder(
+        self, run: OngoingRun, config: RunConfig, labels: dict[str, str], on_start: OnStart
+    ) -> Path:
+        """The window's run folder. Its configuration trains the whole run: who exports a window wants that."""
         self._starter.note_left(False)
-        # The folder's configuration trains the whole run: who exports a window wants that.
-        whole = config.with_values({"train.steps": run.config.train.steps})
-        folder = run_folder.create(self._home, whole, labels)
+        whole_run = config.with_values({"train.steps": run.config.train.steps})
+        folder = run_folder.create(self._home, whole_run, labels)
         run_folder.update_status(folder, state="running", owner=me(), started_unix=time.time())
         if on_start is not None:
             on_start(folder)
         self._transitions.hold(self._hand.values)
-        safe = self._transitions.safe(run)
-        self._starter.keep(safe)
-        since, step = time.monotonic(), run.step
-        before = self._leader_steps(run, config, labels, should_stop)
-        level = self._leader.level(before)
-        self._slowdown.level = level or self._slowdown.level
-        began, outcome = self._measure_with_reference(run, config, labels, should_stop, before)
-        if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, began):
-            self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), began, config)
-            raise EndOfTrialsError(_OVER)
-        if run.outcome() is not None:
-            self._starter.note_death(safe)
-            self._given = None
-        summary = self._end(folder, run, outcome, began, config, level)
-        if outcome.good and labels.get("purpose") == BASELINE:
-            self._first = int(labels["trial"])
-        if outcome.good and began.undone and (known := self._transitions.baseline_steps(config)):
-            outcome, summary = self._compare_with_leader(folder, known[1], [], outcome, summary, known[0])
-        elif outcome.good and before and summary.step_samples:
-            turns_back = needs_after(before, summary.step_samples)
-            after = self._leader_steps(run, config, labels, should_stop) if turns_back else []
-            outcome, summary = self._compare_with_leader(folder, before, after, outcome, summary)
-        self._seen = (config, summary) if outcome.good else self._seen
-        self._rank(config, summary, labels)
-        if labels.get("purpose") in _SEARCHING:
-            self._leader.note_cost(time.monotonic() - since, run.step - step, summary.leader_level or 1.0)
-        return outcome, summary
+        return folder
 
     def _rank(self, config: RunConfig, summary: RunSummary, labels: dict[str, str]) -> None:
         """What a window says of who leads."""
         purpose, spoilt = labels.get("purpose"), self._transitions.spoilt
         if self._leader.rank(config, summary, purpose in (CONFIRM, CHECK), spoilt, int(labels["trial"])):
-            self._leading = None
+            self._leader_since = None
         if purpose == CHECK and spoilt:
             self._leader.rule_out(config)
 
@@ -174,7 +196,7 @@ class LiveWindows:
         leader = self._fastest
         if leader is None or labels.get("purpose") in (CONFIRM, BASELINE) or is_lossy(config.flat()):
             return None
-        return leader if live_values(leader, config) and not self._overridden_keys(leader) else None
+        return leader if live_values(leader, config) and not self._hand.overridden_keys(leader) else None
 
     def _leader_steps(
         self, run: OngoingRun, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop
@@ -185,21 +207,21 @@ class LiveWindows:
         """
         leader = self._leader_for(config, labels)
         if leader is None:
-            self._leading = None
+            self._leader_since = None
             return []
         half = min(MOST_BESIDE, max(LEAST_STEPS, (config.train.steps - least_steps(config, 0)) // 2))
         run.refresh()
-        if self._leading is not None and not live_values(leader, run.config):
-            found = run.step_seconds(self._leading)
+        if self._leader_since is not None and not live_values(leader, run.config):
+            found = run.step_seconds(self._leader_since)
             if len(found) >= half:
                 return found
         short = leader.with_values({"train.steps": least_steps(leader, 0) + half})
-        began, outcome = self._measure_values(run, short, labels | {"purpose": CONFIRM}, should_stop)
+        start, outcome = self._measure_values(run, short, labels | {"purpose": CONFIRM}, should_stop)
         if outcome.ending is not Ending.COMPLETED:
             return []
-        self._leading = began.first
-        self._slowdown.note(run.stretch(began.first))
-        return run.step_seconds(began.first)
+        self._leader_since = start.first
+        self._slowdown.note(run.stretch(start.first))
+        return run.step_seconds(start.first)
 
     def _compare_with_leader(
         self,
@@ -216,7 +238,7 @@ class LiveWindows:
         held = self._leader.compare_window(summary, before, after, baseline)
         if held is None:
             return outcome, summary
-        summary = held if baseline is None else replace(held, leader_trial=self._first)
+        summary = held if baseline is None else replace(held, leader_trial=self._baseline_trial)
         if outcome.ending is Ending.PRUNED and may_lead_after_all(summary.step_samples, after):
             outcome = RunOutcome(Ending.COMPLETED, _SHORT.format(steps=len(summary.step_samples)))
         with run_folder.check_writable(self._home):
@@ -247,34 +269,16 @@ class LiveWindows:
             run.turn({}, by, BACK)
         self._transitions.forget()
         self._mark_undone([self._home / name for name in trying.windows])
-        self._on_copy, self._given = [], None
+        self._on_copy, self._last_given = [], None
         self._starter.note_trying(None)
 
     def _hold(self, values: dict[str, Any]) -> None:
         """What somebody sets by hand is no longer searched: the study is asked to pin it, and says so."""
         if values:
             self._hand.hold(values)
-            self._leading = None
-            if (leader := self._fastest) is not None and self._overridden_keys(leader):
+            self._leader_since = None
+            if (leader := self._fastest) is not None and self._hand.overridden_keys(leader):
                 self._leader.forget()
-
-    def _check_held(self, config: RunConfig) -> None:
-        """EndOfTrialsError where a leader has another value than somebody gave the run by hand."""
-        if others := self._overridden_keys(config):
-            raise EndOfTrialsError(
-                f"{others} was set by hand; leaders with other values are not measured again"
-            )
-
-    def _check_undeclared(self) -> None:
-        """EndOfTrialsError where somebody gave a searched key a value that the study does not have; no trial can."""
-        if values := self._hand.undeclared_values:
-            words = ", ".join(f"{key}={value}" for key, value in values.items())
-            raise EndOfTrialsError(f"{words} was set by hand, which the study does not search")
-
-    def _overridden_keys(self, config: RunConfig) -> str:
-        """What was set by hand and would have another value."""
-        flat = config.flat()
-        return ", ".join(key for key, value in self._hand.values.items() if flat.get(key) != value)
 
     def _measure_with_reference(
         self,
@@ -289,14 +293,14 @@ class LiveWindows:
             None if labels.get("purpose") == CONFIRM else self._transitions.needs_reference(run, config)
         )
         if baseline is not None:
-            began, outcome = self._measure_values(run, baseline, labels, should_stop)
-            self._transitions.judge(run, baseline, began)
-            now = self._leader.level(run.step_seconds(began.first), baseline)
+            start, outcome = self._measure_values(run, baseline, labels, should_stop)
+            self._transitions.judge(run, baseline, start)
+            now = self._leader.level(run.step_seconds(start.first), baseline)
             self._slowdown.level = now or self._slowdown.level
-            self._slowdown.note(run.stretch(began.first))
+            self._slowdown.note(run.stretch(start.first))
             self._on_copy = []  # what earlier windows did lies before the new copy, and stays
-            if outcome.ending is not Ending.COMPLETED or not self._is_whole(run, baseline, began):
-                return began, outcome
+            if outcome.ending is not Ending.COMPLETED or not has_all_steps(run, baseline, start):
+                return start, outcome
         return self._measure_values(run, config, labels, should_stop, before)
 
     def _end(
@@ -304,20 +308,20 @@ class LiveWindows:
         folder: Path,
         run: OngoingRun,
         outcome: RunOutcome,
-        began: WindowStart,
+        start: WindowStart,
         config: RunConfig,
         level: float | None = None,
     ) -> RunSummary:
         """Write what the window measured, and what of the run it covers."""
         run.refresh()
-        stretch = run.stretch(began.first)
-        self._next = stretch.first + stretch.steps
+        stretch = run.stretch(start.first)
+        self._next_step = stretch.first + stretch.steps
         summary = summary_of(run.config, "", "none", None)
-        losses = self._transitions.judge(run, config, began)
+        losses = self._transitions.judge(run, config, start)
         trying = self._starter.trying
         if outcome.good:
-            found = run.summary(began.first)
-            own = found.losses[began.first - found.first_step :][: config.train.steps]
+            found = run.summary(start.first)
+            own = found.losses[start.first - found.first_step :][: config.train.steps]
             summary = replace(
                 found,
                 losses=own,
@@ -327,15 +331,15 @@ class LiveWindows:
                 loss_before=losses.loss_before,
                 leader_level=level,
             )
-            self._slowdown.note(stretch, undone=began.undone)
+            self._slowdown.note(stretch, undone=start.undone)
         summary = replace(summary, id=folder.name)
         copied = {key: getattr(run.status, key) for key in _OF_THE_RUN}
         covered = {
-            "run": run.id, "first": stretch.first, "end": self._next, "seconds": stretch.seconds,
+            "run": run.id, "first": stretch.first, "end": self._next_step, "seconds": stretch.seconds,
             "settling": stretch.settling,
         }  # fmt: skip
         with run_folder.check_writable(self._home):
-            self._mark(folder, began)
+            self._mark(folder, start)
             if trying is not None and not self._transitions.spoilt:
                 self._starter.note_trying(None)
             elif trying is not None:
@@ -351,11 +355,11 @@ class LiveWindows:
             )
         return summary
 
-    def _mark(self, folder: Path, began: WindowStart) -> None:
+    def _mark(self, folder: Path, start: WindowStart) -> None:
         """Windows whose steps were done again say so."""
-        if began.undone:
+        if start.undone:
             self._mark_undone(self._on_copy)
-        self._on_copy = [folder] if began.on_copy else []
+        self._on_copy = [folder] if start.on_copy else []
 
     def _mark_undone(self, windows: list[Path]) -> None:
         for folder in windows:
@@ -367,7 +371,7 @@ class LiveWindows:
         its trial of this number.
         """
         self._leader.remember(config, rate, trial)
-        self._first = baseline
+        self._baseline_trial = baseline
 
     def release(self) -> None:
         """What was set by hand need not stay: somebody wants the run to have what it began with."""
@@ -395,7 +399,7 @@ class LiveWindows:
                 if spoilt:
                     self._mark_undone(self._on_copy)
                 self._on_copy = []
-                self._given = config
+                self._last_given = config
                 self._starter.note_trying(None)
 
     @property
@@ -417,11 +421,13 @@ class LiveWindows:
         before: Sequence[float] = (),
     ) -> tuple[WindowStart, RunOutcome]:
         """Turn the run to a window's values, and wait until it has the steps that its trial asks for."""
-        began, self._leading = WindowStart(run.step), None
-        if others := self._overridden_keys(config):  # a trial that was proposed before, or is tried again
-            return began, RunOutcome(Ending.ILLEGAL, f"{others} was set by hand meanwhile, and stays")
-        if self._seen is not None and (why := memory_shortage(*self._seen, config)):
-            return began, RunOutcome(Ending.ILLEGAL, why)  # to find out would cost the run
+        start, self._leader_since = WindowStart(run.step), None
+        if others := self._hand.overridden_keys(
+            config
+        ):  # a trial that was proposed before, or is tried again
+            return start, RunOutcome(Ending.ILLEGAL, f"{others} was set by hand meanwhile, and stays")
+        if self._last_measured is not None and (why := memory_shortage(*self._last_measured, config)):
+            return start, RunOutcome(Ending.ILLEGAL, why)  # to find out would cost the run
         judged = labels.get("purpose") != CONFIRM
         try:
             if (first := self._transitions.tries(run, config, judged)) is not None:
@@ -429,24 +435,24 @@ class LiveWindows:
                     RevertibleSteps(run.id, first, tuple(one.name for one in self._on_copy))
                 )
             turned = self._transitions.turn(run, config, _author(labels), judged)
-            self._given = config
-            began = turned or WindowStart(max(self._next, run.step + 1))
+            self._last_given = config
+            start = turned or WindowStart(max(self._next_step, run.step + 1))
             purpose = labels.get("purpose")
             around = self._transitions.baseline_steps(config) or (None, before)
             raced = around if self._races and purpose not in (CONFIRM, CHECK, BASELINE) else None
-            return began, self._wait_for_end(
-                run, config, began, should_stop, raced, may_cost=purpose == CHECK
+            return start, self._wait_for_end(
+                run, config, start, should_stop, raced, may_cost=purpose == CHECK
             )
         except UnansweredError as problem:  # says nothing of the configuration: the run's own ending does
-            return began, run.outcome() or RunOutcome(Ending.STOPPED, str(problem))
+            return start, run.outcome() or RunOutcome(Ending.STOPPED, str(problem))
         except InputError as problem:
-            return began, run.outcome() or RunOutcome(Ending.ILLEGAL, str(problem))
+            return start, run.outcome() or RunOutcome(Ending.ILLEGAL, str(problem))
 
     def _wait_for_end(
         self,
         run: OngoingRun,
         config: RunConfig,
-        began: WindowStart,
+        start: WindowStart,
         should_stop: ShouldStop,
         around: tuple[RunConfig | None, Sequence[float]] | None,
         may_cost: bool,
@@ -459,24 +465,24 @@ class LiveWindows:
             ended = run.outcome()
             run.refresh()
             if others := live_values(config, now := run.config):
-                self._given = now
+                self._last_given = now
                 if hand := run.manual_values(others):
                     self._hold(hand)
                     return RunOutcome(Ending.STOPPED, f"{', '.join(hand)} was set by hand within the window")
                 return RunOutcome(Ending.STOPPED, _LATE)
-            if self._is_whole(run, config, began):
+            if has_all_steps(run, config, start):
                 return RunOutcome(Ending.COMPLETED)
             if ended is not None:
                 return ended
             answer = should_stop() or (
-                not may_cost and self._slowdown.too_dear(run.stretch(began.first), undone=began.undone)
+                not may_cost and self._slowdown.too_dear(run.stretch(start.first), undone=start.undone)
             )
             if (
                 not answer
                 and around is not None
                 and (
                     why := self._leader.why_behind(
-                        config, run.step_seconds(began.first), around[1], around[0]
+                        config, run.step_seconds(start.first), around[1], around[0]
                     )
                 )
             ):
@@ -486,17 +492,6 @@ class LiveWindows:
             if answer:
                 return RunOutcome(Ending.STOPPED)
             time.sleep(_POLL_SECONDS)
-
-    def _is_whole(self, run: OngoingRun, config: RunConfig, began: WindowStart) -> bool:
-        """Whether as many steps were measured as the trial asks for, in whole rounds, and the loss after them."""
-        every = round_steps(config)
-        wanted = max(1, (config.train.steps - least_steps(config, 0)) // every) * every
-        if began.loss_before is not None and run.loss_before(began.loss_before) is None:
-            return False
-        found = run.stretch(began.first)
-        return found.measured >= wanted or (
-            every == 1 and found.measured > 0 and found.steps >= config.train.steps
-        )
 
 
 def _author(labels: dict[str, str]) -> str:
