@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from benchmarks import _table
@@ -24,7 +25,7 @@ from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter
 from profilers.system import procfs
 from profilers.system.host import Host
-from profilers.system.host_sources import ProcSource, PsutilSource
+from profilers.system.host_sources import READINGS, ProcSource, PsutilSource
 from profilers.system.processes import LinuxProcess, Processes, PsutilProcess
 from profilers.system.sampler import Sampler
 
@@ -87,8 +88,8 @@ def cost(function: Callable[[], object]) -> float:
 def readings(pid: int) -> list[list[str]]:
     """One row a reading: open files, psutil."""
     ours, theirs = ProcSource(), PsutilSource()
-    names = ("cpu", "memory", "network", "disk", "load")
-    pairs = [(name, getattr(ours, name), getattr(theirs, name)) for name in names]
+    pairs = [(name, getattr(ours, name), getattr(theirs, name)) for name in ("cpu", "network")]
+    pairs += [(one.name, partial(ours.values, one), partial(theirs.values, one)) for one in READINGS]
     linux, portable = LinuxProcess(pid), PsutilProcess(pid)
     of_process = ("cpu_seconds", "status", "storage")
     pairs += [(f"process {name}", getattr(linux, name), getattr(portable, name)) for name in of_process]

@@ -16,10 +16,9 @@ import numpy as np
 
 from profilers.analysis.intervals import growth
 from profilers.gpu.rank_gpus import RankGpus
-from profilers.model.gpu_row import GpuRow
-from profilers.model.rows import HostRow
+from profilers.model.machine_rows import GpuRow, HostRow
 from profilers.records.reader import RunRecords, host_name
-from profilers.records.schema import Event, gpu_row_fields
+from profilers.records.schema import Event, row_fields
 from profilers.records.table import Column, Table
 
 #: Bit -> words, in NVML's order.
@@ -174,34 +173,48 @@ def _gpu_row(samples: Table, gpu: int, inside: Any, span: tuple[float, float] | 
     times = samples.column("time_unix")[own].compressed()
     if span is None or not (own & inside).any():
         span = (float(times.min()), float(times.max())) if len(times) else (0.0, 0.0)
-    known: dict[str, Any] = {}
-    for field, how, name in gpu_row_fields():
-        readings = samples.column(field)
-        known[name] = _SUMMED_UP[how](readings[own if how in _OF_THE_RUN else chosen])
     return GpuRow(
         gpu=gpu,
         samples=int(chosen.sum()),
         energy_joules=gpu_joules(samples, gpu, *span),
         throttled=_throttle_shares(samples.column("throttle_reasons")[chosen]),
-        **known,
+        **_row_values(samples, chosen, own),
     )
 
 
-def _mean(values: Column) -> float | None:
+def _row_values(samples: Table, chosen: Any, whole: Any) -> dict[str, Any]:
+    """Fields of a row that its records name (``in_row``), from the ``chosen`` readings of the measured steps and from
+    the ``whole`` run's; both choose records of a table.
+    """
+    times = samples.column("time_unix")[chosen].compressed()
+    seconds = float(times[-1] - times[0]) if len(times) else 0.0
+    return {
+        name: _SUMMED_UP[how](samples.column(field)[whole if how in _OF_THE_RUN else chosen], seconds)
+        for field, how, name in row_fields(samples.record_class)
+    }
+
+
+def _mean(values: Column, _: float) -> float | None:
     return float(values.mean()) if values.count() else None
 
 
-def _largest(values: Column) -> float | None:
+def _largest(values: Column, _: float) -> float | None:
     largest: float | None = values.max().item() if values.count() else None
     return largest
 
 
-#: How a field of ``GpuRow`` follows from readings, by the names of ``in_row``.
-_SUMMED_UP: dict[str, Callable[[Column], float | None]] = {
+def _rate(values: Column, seconds: float) -> float | None:
+    grown = growth(values)
+    return None if grown is None or not seconds else grown / seconds
+
+
+#: How a field of a row follows from readings over so many seconds, by the names of ``in_row``.
+_SUMMED_UP: dict[str, Callable[[Column, float], float | None]] = {
     "mean": _mean,
     "largest": _largest,
     "limit": _largest,
-    "added": growth,
+    "added": lambda values, _: growth(values),
+    "rate": _rate,
 }
 _OF_THE_RUN = ("limit", "added")
 
@@ -221,13 +234,25 @@ def host_rows(records: RunRecords, span: tuple[float, float] | None = None) -> l
 
     ``span`` are two wall-clock times; samples outside do not count, unless there is none inside.
     """
-    found = []
+    rows = []
     for process in records.hosts():
-        samples = _inside(records.table(process, "host"), span)
+        samples, processes = (_inside(records.table(process, name), span) for name in ("host", "process"))
         if len(samples):
-            ranks = records.table(process, "process").column("rank").compressed()
-            found.append(_host_row(host_name(process), np.unique(ranks).tolist(), samples))
-    return found
+            ranks = np.unique(records.table(process, "process").column("rank").compressed()).tolist()
+            readings = _row_values(samples, slice(None), slice(None)) | _sums_over_ranks(processes)
+            rows.append(HostRow(host_name(process), ranks, len(samples), **readings))
+    return rows
+
+
+def _sums_over_ranks(processes: Table) -> dict[str, Any]:
+    """Fields of a host's row from the records of its ranks' processes; None where no rank has a reading."""
+    numbers = processes.column("rank").filled(-1)
+    rows = [_row_values(processes, numbers == rank, numbers == rank) for rank in np.unique(numbers)]
+    known = {
+        name: [row[name] for row in rows if row[name] is not None]
+        for _, _, name in row_fields(processes.record_class)
+    }
+    return {name: sum(values) if values else None for name, values in known.items()}
 
 
 def _inside(samples: Table, span: tuple[float, float] | None) -> Table:
@@ -236,31 +261,3 @@ def _inside(samples: Table, span: tuple[float, float] | None) -> Table:
     times = samples.column("time_unix").filled(np.nan)
     first, end = (int(np.searchsorted(times, edge)) for edge in span)
     return samples.part(first, end) if end > first else samples
-
-
-def _host_row(name: str | None, ranks: list[int], samples: Table) -> HostRow:
-    times = samples.column("time_unix").compressed()
-    seconds = float(times[-1] - times[0])
-
-    def rate(field: str) -> float | None:
-        grown = growth(samples.column(field))
-        return None if grown is None or not seconds else grown / seconds
-
-    used, total = _largest_int(samples, "memory_used_bytes"), _largest_int(samples, "memory_total_bytes")
-    return HostRow(
-        host=name,
-        ranks=ranks,
-        samples=len(samples),
-        cpu_fraction=_mean(samples.column("cpu_fraction")),
-        memory_used_bytes=used,
-        memory_total_bytes=total,
-        network_sent_bytes_per_second=rate("network_sent_bytes"),
-        network_received_bytes_per_second=rate("network_received_bytes"),
-        disk_read_bytes_per_second=rate("disk_read_bytes"),
-        disk_written_bytes_per_second=rate("disk_written_bytes"),
-    )
-
-
-def _largest_int(samples: Table, field: str) -> int | None:
-    values = samples.column(field)
-    return int(values.max()) if values.count() else None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from profilers.model.gpu_row import GpuRow
+from profilers.model.machine_rows import GpuRow
 from profilers.model.run_summary import MemoryRow
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table

@@ -345,26 +345,6 @@ class InterfaceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class HostRow:
-    """One host during the measured steps: means, but for memory, which is the most in use at one time.
-
-    ``host`` is None for the one that our launcher runs on; ``ranks`` are those whose processes were read on it.
-    """
-
-    host: str | None
-    ranks: list[int]
-    samples: int
-    cpu_fraction: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    #: All interfaces but loopback, headers included.
-    network_sent_bytes_per_second: float | None = None
-    network_received_bytes_per_second: float | None = None
-    disk_read_bytes_per_second: float | None = None
-    disk_written_bytes_per_second: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class OuterRow:
     """The averages that rank 0 took over from other replicas, ``averages`` of them in ``rounds`` rounds.
 

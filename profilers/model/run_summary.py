@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from profilers.model.environment import EnvironmentRow
-from profilers.model.gpu_row import GpuRow
 from profilers.model.links import Links
+from profilers.model.machine_rows import GpuRow, HostRow
 from profilers.model.rows import (
     AdapterRow,
     ChangeRow,
@@ -19,7 +19,6 @@ from profilers.model.rows import (
     ExpertRow,
     ExpertSlotRow,
     GapRow,
-    HostRow,
     InterfaceRow,
     MemoryPlanRow,
     NetworkRow,

@@ -1,9 +1,15 @@
 """The frozen records that cross process borders, one class per stream.
 
 Units are in the names. ``*_unix`` is wall-clock time in seconds (it joins ranks); durations come from a
-monotonic clock. A reading that was not available is ``None``, never NaN or -1. A field that only grows while a run
-goes on says so, as ``GROWS``: its readings are totals, and a Prometheus server gets them as a counter. One whose lowest
-and highest readings stay when a long run is thinned says ``SHOWN_LIVE``: the page Live shows it.
+monotonic clock. A reading that was not available is ``None``, never NaN or -1.
+
+The metadata of a field says what becomes of its readings:
+
+- ``GROWS``: it only grows while a run goes on. A Prometheus server gets it as a counter, all others as gauges; the
+  field's name is the metric's, and ends with the unit.
+- ``in_row``: how a run's summary sums it up.
+- ``live_panel``: how pages draw it.
+- ``KEEP_EXTREMES``: its lowest and highest readings stay when the records of a long run are thinned.
 """
 
 from __future__ import annotations
@@ -13,13 +19,14 @@ from typing import Any, NamedTuple
 
 #: Metadata of a field that only grows.
 GROWS = {"grows": True}
-#: Metadata of a reading of memory, host or GPU that the page Live shows.
-SHOWN_LIVE = {"shown_live": True}
+#: Metadata of a reading whose lowest and highest stay in each stretch of a long run, while other records are left out.
+KEEP_EXTREMES = {"keep_extremes": True}
 
 
 class Panel(NamedTuple):
-    """How the page Live shows a reading: its title, the unit and what readings are multiplied with for it, how many
-    digits, as a format, and from where to where the axis goes: from 0 to the largest reading unless it says so.
+    """How pages draw a reading over time: its title, the unit and what readings are multiplied with for it, how many
+    digits, as a format, and from where to where the axis goes: from 0 to the largest reading unless it says so. ``of``
+    is the field that tells how much there is. Of a counter its growth per second is drawn.
     """
 
     title: str
@@ -27,21 +34,25 @@ class Panel(NamedTuple):
     factor: float = 1.0
     digits: str = ",.0f"
     axis: tuple[float, float] | None = None
+    of: str = ""
 
 
 def live_panel(*look: Any, **more: Any) -> dict[str, Any]:
-    """Metadata of a field of ``GpuSample`` that has a :class:`Panel` of its own on the page Live, ``SHOWN_LIVE`` with
-    it.
+    """Metadata of a field that has a :class:`Panel` of its own, ``KEEP_EXTREMES`` with it: of a GPU on the page Live,
+    of a host or a rank's process there and among what a run left behind.
     """
-    return SHOWN_LIVE | {"panel": Panel(*look, **more)}
+    return KEEP_EXTREMES | {"panel": Panel(*look, **more)}
 
 
-def in_row(*, mean: str = "", largest: str = "", limit: str = "", added: str = "") -> dict[str, Any]:
-    """Metadata of a field of ``GpuSample`` that a run's summary has: the fields of ``GpuRow`` that are the ``mean`` or
-    the ``largest`` of its readings in the measured steps, the largest of the whole run, as of a ``limit`` that is read
-    less often, or what a counter ``added`` during the run.
+def in_row(
+    *, mean: str = "", largest: str = "", limit: str = "", added: str = "", rate: str = ""
+) -> dict[str, Any]:
+    """Metadata of a field that a run's summary has: the fields of ``GpuRow``, or of ``HostRow``, that are the ``mean``
+    or the ``largest`` of its readings in the measured steps, the largest of the whole run, as of a ``limit`` that is
+    read less often, what a counter ``added`` during the run, or its ``rate`` per second in the measured steps. Those of
+    ranks' processes are summed over the ranks of a host.
     """
-    named = {"mean": mean, "largest": largest, "limit": limit, "added": added}
+    named = {"mean": mean, "largest": largest, "limit": limit, "added": added, "rate": rate}
     return {"row": {how: name for how, name in named.items() if name}}
 
 
@@ -110,17 +121,16 @@ class MemorySample:
 
     step: int
     time_unix: float
-    rss_bytes: int = field(metadata=SHOWN_LIVE)
-    peak_rss_bytes: int = field(metadata=SHOWN_LIVE)
-    cuda_allocated_bytes: int | None = field(metadata=SHOWN_LIVE)
-    cuda_peak_bytes: int | None = field(metadata=SHOWN_LIVE)
+    rss_bytes: int = field(metadata=KEEP_EXTREMES)
+    peak_rss_bytes: int = field(metadata=KEEP_EXTREMES)
+    cuda_allocated_bytes: int | None = field(metadata=KEEP_EXTREMES)
+    cuda_peak_bytes: int | None = field(metadata=KEEP_EXTREMES)
     cuda_reserved_bytes: int | None
     phase: str | None = None
     cuda_inactive_split_bytes: int | None = None
     cuda_allocation_retries: int | None = field(default=None, metadata=GROWS)
 
 
-#: A field's metadata says what a run's summary and the page Live make of its readings.
 @dataclass(frozen=True, slots=True)
 class GpuSample:
     """One reading of one GPU by NVML or AMD SMI, whose xGMI links are in NVLink's fields.
@@ -175,15 +185,24 @@ class HostSample:
     """
 
     time_unix: float
-    cpu_fraction: float | None = field(metadata=SHOWN_LIVE)
-    memory_used_bytes: int | None = field(metadata=SHOWN_LIVE)
-    memory_total_bytes: int | None
-    network_sent_bytes: int | None = field(metadata=GROWS)
-    network_received_bytes: int | None = field(metadata=GROWS)
+    cpu_fraction: float | None = field(
+        metadata=in_row(mean="cpu_fraction") | live_panel("CPU", "%", 100, ".0f", axis=(0, 105))
+    )
+    memory_used_bytes: int | None = field(
+        metadata=in_row(largest="memory_used_bytes")
+        | live_panel("memory", "GiB", 2**-30, ",.2f", of="memory_total_bytes")
+    )
+    memory_total_bytes: int | None = field(metadata=in_row(largest="memory_total_bytes"))
+    network_sent_bytes: int | None = field(metadata=GROWS | in_row(rate="network_sent_bytes_per_second"))
+    network_received_bytes: int | None = field(
+        metadata=GROWS | in_row(rate="network_received_bytes_per_second")
+    )
     loopback_sent_bytes: int | None = field(metadata=GROWS)
-    disk_read_bytes: int | None = field(metadata=GROWS)
-    disk_written_bytes: int | None = field(metadata=GROWS)
-    load_1_minute: float | None
+    disk_read_bytes: int | None = field(metadata=GROWS | in_row(rate="disk_read_bytes_per_second"))
+    disk_written_bytes: int | None = field(metadata=GROWS | in_row(rate="disk_written_bytes_per_second"))
+    load_1_minute: float | None = field(
+        metadata=in_row(mean="load_1_minute") | live_panel("load over a minute", "processes", 1, ",.2f")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +245,11 @@ class ProcessSample:
     rss_bytes: int | None
     threads: int | None
     voluntary_switches: int | None = field(metadata=GROWS)
-    involuntary_switches: int | None = field(metadata=GROWS)
+    involuntary_switches: int | None = field(
+        metadata=GROWS
+        | in_row(rate="involuntary_switches_per_second")
+        | live_panel("involuntary switches", "per second", 1, ",.1f")
+    )
     read_bytes: int | None = field(metadata=GROWS)
     written_bytes: int | None = field(metadata=GROWS)
 
@@ -341,18 +364,18 @@ def growing_fields() -> frozenset[tuple[str, str]]:
     )
 
 
-def live_fields(stream: str) -> tuple[str, ...]:
-    """The fields of a stream that the page Live shows."""
-    return tuple(one.name for one in fields(STREAMS[stream]) if "shown_live" in one.metadata)
+def extreme_fields(stream: str) -> tuple[str, ...]:
+    """The fields of a stream whose lowest and highest readings stay when its records are thinned."""
+    return tuple(one.name for one in fields(STREAMS[stream]) if "keep_extremes" in one.metadata)
 
 
-def live_panels() -> dict[str, Panel]:
-    """The fields of ``GpuSample`` that have a panel on the page Live, from the left."""
-    return {one.name: one.metadata["panel"] for one in fields(GpuSample) if "panel" in one.metadata}
+def live_panels(stream: str) -> dict[str, Panel]:
+    """The fields of a stream that have a panel, from the left."""
+    return {one.name: one.metadata["panel"] for one in fields(STREAMS[stream]) if "panel" in one.metadata}
 
 
-def gpu_row_fields() -> list[tuple[str, str, str]]:
-    """Fields of ``GpuSample``, how a field of ``GpuRow`` follows from its readings, and the name of that: see
+def row_fields(record_class: type[FixedRecord]) -> list[tuple[str, str, str]]:
+    """Fields of a record class, how a field of a summary's row follows from its readings, and the name of that: see
     ``in_row``.
     """
-    return [(one.name, *pair) for one in fields(GpuSample) for pair in one.metadata.get("row", {}).items()]
+    return [(one.name, *pair) for one in fields(record_class) for pair in one.metadata.get("row", {}).items()]

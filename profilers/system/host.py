@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from profilers.records.schema import CoreSample, FixedRecord, HostSample, NetworkSample
-from profilers.system.host_sources import ERRORS, Source, source
+from profilers.system.host_sources import ERRORS, READINGS, Source, Values, source
 from profilers.system.procfs import CpuTicks, Traffic
 from profilers.system.sampling_rate import IntervalTimer
 
 _LOOPBACK = ("lo", "lo0")
-#: Memory, disk and load are read this often, and repeated in between: they move slowly, and cost most.
+_NETWORK_FIELDS = ("network_sent_bytes", "network_received_bytes", "loopback_sent_bytes")
+_NO_READING: dict[str, Any] = dict.fromkeys(one.name for one in fields(HostSample))
+#: ``READINGS`` are read this often, and repeated in between: they move slowly, and cost most.
 SLOW_SECONDS = 0.5
 
 
@@ -23,12 +27,10 @@ class Host:
         self._source = counters or source()
         self._wall_clock = wall_clock
         self._missed: dict[str, str] = {}
-        self._cpu_before = self._read("cpu")
+        self._cpu_before = self._read("cpu", self._source.cpu)
         self._network = Interfaces()
         self._slow = IntervalTimer(SLOW_SECONDS)
-        self._memory: Any = None
-        self._disk: Any = None
-        self._load: float | None = None
+        self._slow_values = dict[str, Any]()
 
     @property
     def missing(self) -> list[str]:
@@ -38,7 +40,7 @@ class Host:
     def records(self) -> list[Sequence[FixedRecord]]:
         """All readings, by stream; busy fractions are those since the call before, or since this object was made."""
         now = self._wall_clock()
-        cpu, traffic = self._read("cpu"), self._read("network")
+        cpu, traffic = self._read("cpu", self._source.cpu), self._read("network", self._source.network)
         before, self._cpu_before = self._cpu_before, cpu
         cores = [] if cpu is None else _cores(now, before, cpu)
         changed_samples = [] if traffic is None else self._network.changed_samples(now, traffic)
@@ -54,27 +56,22 @@ class Host:
 
     def _host(self, now: float, cpu: float | None, traffic: dict[str, Traffic] | None) -> HostSample:
         if self._slow.due(now):
-            self._memory, self._disk, self._load = (self._read(what) for what in ("memory", "disk", "load"))
-        memory, disk = self._memory, self._disk
-        sent, received, loopback = (None, None, None) if traffic is None else _totals(traffic)
+            for reading in READINGS:
+                values: Values = self._read(reading.name, partial(self._source.values, reading))
+                self._slow_values |= dict(
+                    zip(reading.fields, values or (None,) * len(reading.fields), strict=True)
+                )
+        totals = (None, None, None) if traffic is None else _totals(traffic)
+        network = dict(zip(_NETWORK_FIELDS, totals, strict=True))
         return HostSample(
-            time_unix=now,
-            cpu_fraction=cpu,
-            memory_used_bytes=None if memory is None else memory[0],
-            memory_total_bytes=None if memory is None else memory[1],
-            network_sent_bytes=sent,
-            network_received_bytes=received,
-            loopback_sent_bytes=loopback,
-            disk_read_bytes=None if disk is None else disk[0],
-            disk_written_bytes=None if disk is None else disk[1],
-            load_1_minute=self._load,
+            **_NO_READING | self._slow_values | network | {"time_unix": now, "cpu_fraction": cpu}
         )
 
-    def _read(self, what: str) -> Any:
+    def _read(self, name: str, read: Callable[[], Any]) -> Any:
         try:
-            return getattr(self._source, what)()
+            return read()
         except ERRORS as error:
-            self._missed.setdefault(what, f"{what}: {error}")
+            self._missed.setdefault(name, f"{name}: {error}")
             return None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import psutil
 
@@ -15,6 +16,74 @@ from profilers.system.procfs import CpuTicks, ProcFile, Traffic
 ERRORS = (psutil.Error, OSError, AttributeError, LookupError, NotImplementedError, RuntimeError, ValueError)
 
 Cpu = tuple[CpuTicks, dict[int, CpuTicks]]
+#: Values of a reading in the order of its fields; None where the host has nothing of the kind.
+Values = Sequence[float | int | None] | None
+
+
+class ProcFiles:
+    """Linux' /proc with its files kept open: a third of what psutil costs."""
+
+    def __init__(self, proc: Path, block: Path) -> None:
+        self._proc = proc
+        self._files: dict[str, ProcFile] = {}
+        #: The disks that were there when this object was made.
+        self.disks = procfs.physical_disks(block)
+
+    def read(self, name: str) -> bytes:
+        """A file of /proc as it is now. OSError if it cannot be read."""
+        if name not in self._files:
+            self._files[name] = ProcFile(self._proc / name)
+        return self._files[name].read()
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        for file in self._files.values():
+            file.close()
+
+
+class Reading(NamedTuple):
+    """What is read of a host twice a second: the ``fields`` of ``HostSample`` that it fills, and their values from
+    /proc or, on any other system, from psutil; None where one of the two has no such reading. Both functions raise one
+    of ``ERRORS`` where it is not available, and people are told that ``name`` is missing.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    from_proc: Callable[[ProcFiles], Values] | None = None
+    from_psutil: Callable[[Any], Values] | None = None
+
+
+def _psutil_memory(module: Any) -> Values:
+    memory = module.virtual_memory()
+    return memory.total - memory.available, memory.total
+
+
+def _psutil_disks(module: Any) -> Values:
+    disk = module.disk_io_counters()
+    return None if disk is None else (disk.read_bytes, disk.write_bytes)
+
+
+#: Readings that move slowly. Processors and network interfaces have records of their own, and are read each time.
+READINGS = (
+    Reading(
+        "memory",
+        ("memory_used_bytes", "memory_total_bytes"),
+        lambda files: procfs.used_and_total_bytes(files.read("meminfo")),
+        _psutil_memory,
+    ),
+    Reading(
+        "disk",
+        ("disk_read_bytes", "disk_written_bytes"),
+        lambda files: procfs.disk_bytes(files.read("diskstats"), files.disks),
+        _psutil_disks,
+    ),
+    Reading(
+        "load",
+        ("load_1_minute",),
+        lambda _: os.getloadavg()[:1],
+        lambda module: module.getloadavg()[:1],
+    ),
+)
 
 
 class Source(Protocol):
@@ -23,54 +92,37 @@ class Source(Protocol):
     def cpu(self) -> Cpu:
         """Busy and total time since boot, of all processors together and of each."""
 
-    def memory(self) -> tuple[int, int]:
-        """Bytes that are not available, and all."""
-
     def network(self) -> dict[str, Traffic]:
         """Counters by interface."""
 
-    def disk(self) -> tuple[int, int] | None:
-        """Bytes read and written."""
-
-    def load(self) -> float:
-        """Mean number of runnable processes over a minute."""
+    def values(self, reading: Reading) -> Values:
+        """What a reading has now."""
 
     def close(self) -> None:
         """Lets go of open files."""
 
 
 class ProcSource:
-    """Linux' /proc with its files kept open: a third of what psutil costs."""
+    """Linux' /proc."""
 
     def __init__(self, proc: Path = Path("/proc"), block: Path = Path("/sys/block")) -> None:
-        self._stat, self._meminfo = ProcFile(proc / "stat"), ProcFile(proc / "meminfo")
-        self._net_dev, self._diskstats = ProcFile(proc / "net" / "dev"), ProcFile(proc / "diskstats")
-        self._disks = procfs.physical_disks(block)
+        self._files = ProcFiles(proc, block)
 
     def cpu(self) -> Cpu:
         """From /proc/stat."""
-        return procfs.cpu_ticks(self._stat.read())
-
-    def memory(self) -> tuple[int, int]:
-        """From /proc/meminfo."""
-        return procfs.used_and_total_bytes(self._meminfo.read())
+        return procfs.cpu_ticks(self._files.read("stat"))
 
     def network(self) -> dict[str, Traffic]:
         """From /proc/net/dev, of the network namespace of this process."""
-        return procfs.interfaces(self._net_dev.read())
+        return procfs.interfaces(self._files.read("net/dev"))
 
-    def disk(self) -> tuple[int, int] | None:
-        """From /proc/diskstats, of the disks that were there when this object was made."""
-        return procfs.disk_bytes(self._diskstats.read(), self._disks)
-
-    def load(self) -> float:
-        """One system call."""
-        return os.getloadavg()[0]
+    def values(self, reading: Reading) -> Values:
+        """As the reading itself says."""
+        return reading.from_proc and reading.from_proc(self._files)
 
     def close(self) -> None:
         """Lets go of the files."""
-        for file in (self._stat, self._meminfo, self._net_dev, self._diskstats):
-            file.close()
+        self._files.close()
 
 
 class PsutilSource:
@@ -86,27 +138,17 @@ class PsutilSource:
         busy, total = (sum(ticks[part] for ticks in cores.values()) for part in (0, 1))
         return CpuTicks(busy, total), cores
 
-    def memory(self) -> tuple[int, int]:
-        """Of the machine, not of a container."""
-        memory = self._psutil.virtual_memory()
-        return memory.total - memory.available, memory.total
-
     def network(self) -> dict[str, Traffic]:
         """Counters by interface."""
-        found = self._psutil.net_io_counters(pernic=True)
+        counters = self._psutil.net_io_counters(pernic=True)
         return {
             name: Traffic(row.bytes_sent, row.bytes_recv, row.packets_sent, row.packets_recv)
-            for name, row in found.items()
+            for name, row in counters.items()
         }
 
-    def disk(self) -> tuple[int, int] | None:
-        """All disks together."""
-        disk = self._psutil.disk_io_counters()
-        return None if disk is None else (disk.read_bytes, disk.write_bytes)
-
-    def load(self) -> float:
-        """The first of three means."""
-        return float(self._psutil.getloadavg()[0])
+    def values(self, reading: Reading) -> Values:
+        """As the reading itself says."""
+        return reading.from_psutil and reading.from_psutil(self._psutil)
 
     def close(self) -> None:
         """Nothing to let go of."""

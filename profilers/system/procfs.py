@@ -91,7 +91,7 @@ def cpu_ticks(stat: bytes) -> tuple[CpuTicks, dict[int, CpuTicks]]:
 def used_and_total_bytes(meminfo: bytes) -> tuple[int, int]:
     """/proc/meminfo: memory that is not available, and all of it. ValueError if it does not tell."""
     head = b"\n" + meminfo[:_PAGE_HALF_BYTES]
-    total, available = _number(head, b"\nMemTotal:"), _number(head, b"\nMemAvailable:")
+    total, available = number_after(head, b"\nMemTotal:"), number_after(head, b"\nMemAvailable:")
     return (total - available) * 1024, total * 1024
 
 
@@ -123,19 +123,20 @@ def process_status(status: bytes) -> Status:
     if b"\nState:\tZ" in status:
         raise ProcessLookupError("it has ended")
     return Status(
-        _number(status, b"\nVmRSS:") * 1024,
-        _number(status, b"\nThreads:"),
-        _number(status, b"\nvoluntary_ctxt_switches:"),
-        _number(status, b"\nnonvoluntary_ctxt_switches:"),
+        number_after(status, b"\nVmRSS:") * 1024,
+        number_after(status, b"\nThreads:"),
+        number_after(status, b"\nvoluntary_ctxt_switches:"),
+        number_after(status, b"\nnonvoluntary_ctxt_switches:"),
     )
 
 
 def storage_bytes(io: bytes) -> tuple[int, int]:
     """/proc/PID/io: bytes that the process caused to be read from and written to storage."""
-    return _number(io, b"\nread_bytes:"), _number(io, b"\nwrite_bytes:")
+    return number_after(io, b"\nread_bytes:"), number_after(io, b"\nwrite_bytes:")
 
 
-def _number(text: bytes, key: bytes) -> int:
+def number_after(text: bytes, key: bytes) -> int:
+    """The first number after a key, up to the end of the line. ValueError without that key."""
     at = text.find(key)
     if at < 0:
         raise ValueError(f"no {key.decode().strip()} in it")

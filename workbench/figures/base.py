@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,10 +10,9 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from profilers.records.schema import PHASES
+from profilers.records.schema import PHASES, Panel
 from workbench.figures.steps import (
     CollectiveSeries,
-    HostSeries,
     Line,
     LossSeries,
     Mark,
@@ -243,33 +242,36 @@ def _bars(
         )
 
 
-def host(series: HostSeries, revision: str = "") -> go.Figure:
-    """CPU and memory of the host, side by side."""
-    total = series.memory_total_gib
-    label = f"memory, GiB of {total:,.0f}" if total else "memory, GiB"
-    drawing = panels("Host", [(SINCE_START, "CPU, %"), (SINCE_START, label)], revision, 230)
-    drawing.update_yaxes(range=[0, 105], row=1, col=1).update_yaxes(rangemode="tozero", row=1, col=2)
-    if not series.cpu_percent.x:
-        return empty(drawing, "no reading yet")
-    _area(drawing, series.cpu_percent, LINE_COLORS[0], "%{y:.0f} %", 1)
-    _area(drawing, series.memory_gib, LINE_COLORS[2], "%{y:,.2f} GiB", 2)
+def draw_panels(
+    title: str,
+    looks: Sequence[Panel],
+    series: Sequence[Sequence[Line]],
+    revision: str = "",
+    wholes: Sequence[float | None] = (),
+) -> go.Figure:
+    """A panel for each reading, with its lines; ``wholes`` say of how much, in the panels' units."""
+    totals = wholes or [None] * len(looks)
+    units = [
+        look.unit if total is None else f"{look.unit} of {total:,.0f}"
+        for look, total in zip(looks, totals, strict=True)
+    ]
+    labels = [(SINCE_START, f"{look.title}, {unit}") for look, unit in zip(looks, units, strict=True)]
+    drawing = panels(title, labels, revision, 250).update_yaxes(rangemode="tozero")
     drawing.update_xaxes(rangemode="nonnegative")
-    return drawing.update_layout(showlegend=False, margin_t=40)
+    if not any(trace.x for lines in series for trace in lines):
+        return empty(drawing, "no reading yet")
+    for number, (look, lines) in enumerate(zip(looks, series, strict=True)):
+        draw_lines(drawing, lines, f"%{{y:{look.digits}}} {look.unit}", panel=number)
+        if look.axis is not None:
+            drawing.update_yaxes(range=look.axis, **panel_place(number))
+    return drawing
 
 
-def _area(drawing: go.Figure, trace: Line, color: str, hover: str, column: int) -> None:
-    drawing.add_scatter(
-        x=numbers(trace.x),
-        y=numbers(trace.y),
-        name=trace.name,
-        mode="lines",
-        line={"color": color, "width": 1.5},
-        fill="tozeroy",
-        fillcolor=set_opacity(color),
-        hovertemplate=hover,
-        row=1,
-        col=column,
-    )
+def name_panels(looks: Iterable[Panel], of: str) -> str:
+    """What the panels show, for readers of the screen."""
+    *first, last = (look.title for look in looks)
+    text = f"{', '.join(first)} and {last} of {of}" if first else f"{last} of {of}"
+    return text[0].upper() + text[1:]
 
 
 def numbers(values: Sequence[float | None]) -> np.ndarray[Any, Any] | list[float]:

@@ -16,13 +16,13 @@ from workbench.figures.base import (
     LINE_COLORS,
     NEUTRAL,
     SINCE_START,
-    draw_lines,
+    draw_panels,
     empty,
     figure,
-    panel_place,
-    panels,
+    name_panels,
 )
-from workbench.figures.steps import GIB, Line, line
+from workbench.figures.host import line_of_readings, panel_series
+from workbench.figures.steps import GIB, Line
 from workbench.records.columns import Array, Columns
 
 #: Stretches of throttling closer together than this share of the time shown are drawn as one.
@@ -40,41 +40,13 @@ _LINKS = {"sent": "nvlink_tx_bytes", "received": "nvlink_rx_bytes"}
 
 def live_label() -> str:
     """What the panels show, for readers of the screen."""
-    *first, last = (panel.title for panel in live_panels().values())
-    text = f"{', '.join(first)} and {last} of each GPU"
-    return text[0].upper() + text[1:]
+    return name_panels(live_panels("gpu").values(), "each GPU")
 
 
-def live_series(columns: Columns, start_unix: float) -> list[list[Line]]:
-    """For each panel of the page Live one line per GPU, over the seconds since ``start_unix``: of what was read, for
-    some readings are taken less often than others. No lines without samples.
-    """
-    numbers = columns.get("gpu", np.empty(0, dtype=int)).astype(int)
-    rows_of_gpu = {gpu: numbers == gpu for gpu in np.unique(numbers)}
-    return [
-        [
-            _line(
-                f"GPU {gpu}",
-                (columns["time_unix"] - start_unix)[rows],
-                columns[field][rows] * panel.factor,
-            )
-            for gpu, rows in rows_of_gpu.items()
-        ]
-        for field, panel in live_panels().items()
-    ]
-
-
-def live(series: Sequence[Sequence[Line]], revision: str = "") -> go.Figure:
-    """The panels of the page Live, with a line for each GPU."""
-    looks = live_panels().values()
-    labels = [(SINCE_START, f"{panel.title}, {panel.unit}") for panel in looks]
-    drawing = panels("GPUs", labels, revision, 250).update_yaxes(rangemode="tozero")
-    drawing.update_xaxes(rangemode="nonnegative")
-    for number, (panel, lines) in enumerate(zip(looks, series, strict=True)):
-        draw_lines(drawing, lines, f"%{{y:{panel.digits}}} {panel.unit}", panel=number)
-        if panel.axis is not None:
-            drawing.update_yaxes(range=panel.axis, **panel_place(number))
-    return drawing
+def live(columns: Columns, start_unix: float, revision: str = "") -> go.Figure:
+    """The panels of the page Live, with a line for each GPU over the seconds since ``start_unix``."""
+    series = panel_series("gpu", columns, start_unix)
+    return draw_panels("GPUs", list(live_panels("gpu").values()), series, revision)
 
 
 class Source(NamedTuple):
@@ -133,7 +105,9 @@ def detail(columns: Columns, gpu: int, start_unix: float, read_by: Source = NVML
     seconds = columns["time_unix"][own] - start_unix
 
     def lines(named: dict[str, str], factor: float = 1.0) -> list[Line]:
-        drawn = [_line(name, seconds, columns[field][own] * factor) for name, field in named.items()]
+        drawn = [
+            line_of_readings(name, seconds, columns[field][own] * factor) for name, field in named.items()
+        ]
         return [one for one in drawn if one.x]
 
     return GpuDetail(
@@ -176,20 +150,16 @@ def _links(columns: Columns, own: Array, seconds: Array, links: str) -> list[Lin
         name = f"{links} {way}"
         rates = columns[f"{counter}_per_second"][own]
         if np.isfinite(rates).any():
-            drawn.append(_line(name, seconds, rates * 1e-9))
+            drawn.append(line_of_readings(name, seconds, rates * 1e-9))
             continue
         counts = columns[counter][own]
         known = np.isfinite(counts)
         gained, passed = np.diff(counts[known]), np.diff(seconds[known])
         usable = (gained >= 0) & (passed > 0)
-        drawn.append(_line(name, seconds[known][1:][usable], gained[usable] / passed[usable] * 1e-9))
+        drawn.append(
+            line_of_readings(name, seconds[known][1:][usable], gained[usable] / passed[usable] * 1e-9)
+        )
     return drawn
-
-
-def _line(name: str, seconds: Array, values: Array) -> Line:
-    """Only what was read: some readings are taken less often than others."""
-    known = np.isfinite(values)
-    return line(name, seconds[known], values[known])
 
 
 HEIGHT = 250

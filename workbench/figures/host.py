@@ -19,20 +19,23 @@ from engine.config.errors import InputError
 from engine.config.formulas.network import DATA, INSIDE, Shape, shape_of
 from engine.config.run_config import parse
 from profilers.analysis.memory import peak_index
+from profilers.records.schema import growing_fields, live_panels
 from workbench.figures.base import (
     LINE_COLORS,
     NEUTRAL,
     PHASE_COLORS,
     SINCE_START,
     draw_lines,
+    draw_panels,
     empty,
     figure,
+    name_panels,
     panels,
     set_opacity,
 )
 from workbench.figures.steps import GIB, RANKS, Line, line, plain
 from workbench.records.columns import Columns
-from workbench.records.live_records import MEAN, WEIGHT
+from workbench.records.live_records import MEAN, POLICIES, WEIGHT
 from workbench.records.live_snapshot import Snapshot
 
 MEGA = 1e6
@@ -129,6 +132,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BINS = 200
 BIN_SECONDS = 0.5
 OTHERS = "everything else"
+#: How a line is called that has the records of one GPU or rank.
+_GROUP_NAMES = {"gpu": "GPU", "rank": "rank"}
 
 
 class CoreSeries(NamedTuple):
@@ -222,6 +227,70 @@ def disk_series(host: Columns, start_unix: float) -> RateSeries:
     """Read and written."""
     fields = {"disk read": "disk_read_bytes", "disk written": "disk_written_bytes"}
     return RateSeries(_rate_lines(host, fields, host, start_unix))
+
+
+def panel_series(
+    stream: str, columns: Columns, start_unix: float, most: int | None = None
+) -> list[list[Line]]:
+    """For each panel of a stream its lines over the seconds since ``start_unix``: one for each GPU or rank that has
+    records, at the ``most`` those that reach highest. Readings are drawn where they were taken, for some are taken less
+    often than others; counters as their growth per second. No lines without records.
+    """
+    times = columns.get("time_unix", np.empty(0))
+    group = POLICIES[stream].group
+    numbers = (
+        columns.get(group, np.empty(0, dtype=int)).astype(int) if group else np.zeros(len(times), dtype=int)
+    )
+    masks = {number: numbers == number for number in np.unique(numbers)}
+    bins, grows = edges(times, start_unix), growing_fields()
+    found = []
+    for field, look in live_panels(stream).items():
+        lines = []
+        for number, rows in masks.items():
+            seconds, values = (times - start_unix)[rows], np.asarray(columns[field][rows], dtype=float)
+            if (stream, field) in grows:
+                seconds, values = (
+                    np.array(_middles(bins)),
+                    _rates(seconds, values, bins) if len(bins) else bins,
+                )
+            name = f"{_GROUP_NAMES[group]} {number}" if group else look.title
+            lines.append(line_of_readings(name, seconds, values * look.factor))
+        found.append(_highest(lines, most))
+    return found
+
+
+def _highest(lines: list[Line], most: int | None) -> list[Line]:
+    """In their own order."""
+    if most is None or len(lines) <= most:
+        return lines
+    peaks = sorted(range(len(lines)), key=lambda place: -max(filter(None, lines[place].y), default=0.0))
+    return [lines[place] for place in sorted(peaks[:most])]
+
+
+def line_of_readings(name: str, seconds: Array, values: Array) -> Line:
+    """Without gaps where nothing was read."""
+    known = np.isfinite(values)
+    return line(name, seconds[known], values[known])
+
+
+def readings(host: Columns, processes: Columns, start_unix: float, revision: str = "") -> go.Figure:
+    """A panel for each reading of the host and of its ranks' processes that has one; above ``RANKS`` ranks lines of
+    those that reach highest.
+    """
+    looks = live_panels("host") | live_panels("process")
+    series = panel_series("host", host, start_unix) + panel_series("process", processes, start_unix, RANKS)
+    wholes = [_largest(host.get(look.of), look.factor) for look in looks.values()]
+    return draw_panels("Host", list(looks.values()), series, revision, wholes)
+
+
+def readings_label() -> str:
+    """What they show, for readers of the screen."""
+    return name_panels([*live_panels("host").values(), *live_panels("process").values()], "the host")
+
+
+def _largest(values: Array | None, factor: float) -> float | None:
+    known = np.empty(0) if values is None else values[np.isfinite(values)]
+    return float(known.max()) * factor if len(known) else None
 
 
 def _rate_lines(columns: Columns, fields: Mapping[str, str], host: Columns, start_unix: float) -> list[Line]:

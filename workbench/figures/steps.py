@@ -86,14 +86,6 @@ class CollectiveSeries(NamedTuple):
     bus_gigabytes_per_second: list[float | None]
 
 
-class HostSeries(NamedTuple):
-    """CPU and memory of the host since the run began."""
-
-    cpu_percent: Line
-    memory_gib: Line
-    memory_total_gib: float | None
-
-
 def thin(values: Array, limit: int = POINTS) -> Array:
     """Indices of at most ``limit`` points that keep the lowest and the highest of each stretch."""
     count = len(values)
@@ -247,18 +239,6 @@ def _hidden_milliseconds(row: CommunicationRow) -> float | None:
 
 def _scale(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
-
-
-def host_series(columns: Columns, start_unix: float) -> HostSeries:
-    """CPU percent and used memory over the seconds since ``start_unix``."""
-    seconds = columns.get("time_unix", np.empty(0)) - start_unix
-    total = columns.get("memory_total_bytes", np.empty(0))
-    known = total[np.isfinite(total)]
-    return HostSeries(
-        line("CPU", seconds, columns.get("cpu_fraction", np.empty(0)) * 100),
-        line("memory", seconds, columns.get("memory_used_bytes", np.empty(0)) / GIB),
-        float(known[-1]) / GIB if len(known) else None,
-    )
 
 
 class SkewSeries(NamedTuple):

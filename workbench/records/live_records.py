@@ -1,8 +1,8 @@
 """What the page Live holds of a run: its newest records as they are, older ones thinned to what its charts show.
 
 Records older than the newest are divided into stretches of equal length; once there are too many, two become
-one. Of each stretch those records stay that have the lowest and the highest of a reading that is shown live: no spike
-is lost however long a run gets; of what is shown as a mean, the mean stays.
+one. Of each stretch those records stay that have the lowest and the highest of a reading whose field asks for that: no
+spike is lost however long a run gets; of what is shown as a mean, the mean stays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profilers.records.schema import PHASES, live_fields
+from profilers.records.schema import PHASES, extreme_fields
 from profilers.records.table import Table
 from workbench.records.columns import (
     Array,
@@ -45,7 +45,7 @@ Rows = dict[str, Array]
 
 class Policy(NamedTuple):
     """Of each stretch, and each value of ``group`` in it, the last record stays, and those with the lowest and the
-    highest of each field that is shown live; of ``mean`` the mean is held besides.
+    highest of each field that says so (``KEEP_EXTREMES``); of ``mean`` the mean is held besides.
     """
 
     group: str | None = None
@@ -136,7 +136,7 @@ class KeptStream:
     """One record file of readings, followed."""
 
     def __init__(self, stream: str) -> None:
-        self._policy, self._shown, self._words = POLICIES[stream], live_fields(stream), _Words()
+        self._policy, self._extreme_fields, self._words = POLICIES[stream], extreme_fields(stream), _Words()
         self._series = _Series(self._words)
         self._first_new = 0
         self._places: Array = np.empty(0, np.int64)
@@ -170,7 +170,7 @@ class KeptStream:
         while self._first_new // self._width >= STRETCHES:
             self._width *= 2
         stretches = self._stretches(rows, places // self._width)
-        kept = extremes(stretches, [rows[name] for name in self._shown])
+        kept = extremes(stretches, [rows[name] for name in self._extreme_fields])
         kept[0] = True
         kept[np.unique(stretches[::-1], return_index=True)[1] * -1 + len(stretches) - 1] = True
         if self._policy.mean is not None:

@@ -1,13 +1,15 @@
-"""Columns of a table in SI units, and how a terminal and a page write their numbers; those of GPUs by their fields."""
+"""Columns of a table in SI units, and how a terminal and a page write their numbers; those of GPUs and hosts by the
+fields of their rows.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from profilers.model.gpu_row import GpuRow, Shown
+from profilers.model.machine_rows import GpuRow, HostRow, Shown
 from workbench.text import words
 
 
@@ -24,6 +26,10 @@ def _bandwidth(rate: float | None) -> str:
     return words.NOTHING if rate is None else f"{rate / 1e9:.3f} GB/s"
 
 
+def _megabyte_rate(rate: float | None) -> str:
+    return words.NOTHING if rate is None else f"{rate / 1e6:,.1f} MB/s"
+
+
 def _kilojoules(joules: float | None) -> str:
     return words.number(None if joules is None else 1e-3 * joules, 1)
 
@@ -36,6 +42,7 @@ MILLISECONDS = Unit("ms", 1e3, "%,.2f", words.seconds)
 MEGABYTES = Unit("MB", 1e-6, "%,.2f", words.gib)
 PERCENT = Unit("%", 1e2, "%,.1f", words.percent)
 BANDWIDTH = Unit("GB/s", 1e-9, "%,.3f", _bandwidth)
+MEGABYTE_RATE = Unit("MB/s", 1e-6, "%,.2f", _megabyte_rate)
 WATTS = Unit("W", 1, "%,.0f", words.number)
 KILOJOULES = Unit("kJ", 1e-3, "%,.1f", _kilojoules)
 CELSIUS = Unit("°C", 1, "%.0f", words.number)
@@ -91,18 +98,28 @@ _UNITS = {
     "J": KILOJOULES,
     "°C": CELSIUS,
     "bytes": GIBIBYTES,
+    "bytes/s": MEGABYTE_RATE,
 }
 
 
 def gpu(row: GpuRow) -> str:
     """What one GPU amounted to over the measured steps; only what was read."""
-    known = []
+    return ", ".join(_in_line(row)) or "no reading"
+
+
+def host(row: HostRow) -> str:
+    """What one host amounted to over the measured steps; only what was read."""
+    parts = [", ".join(_in_line(row)), words.named_ranks(row.ranks) if row.ranks else ""]
+    return "; ".join(filter(None, parts)) or "no reading"
+
+
+def _in_line(row: GpuRow | HostRow) -> Iterator[str]:
     for look, column in _shown_columns([row]):
         (value,), (text,) = column.values, column.texts
         if look.in_line and value not in (None, words.NOTHING):
             unit = f" {column.unit.name}" if column.unit else ""
-            known.append(f"{look.title} {text.removesuffix(unit)}{unit}")
-    return ", ".join(known) or "no reading"
+            whole = f" of {column.unit.text(getattr(row, look.of))}" if look.of and column.unit else ""
+            yield f"{look.title} {text.removesuffix(unit)}{unit}{whole}"
 
 
 def gpu_columns(rows: Sequence[GpuRow], with_hosts: bool) -> list[Column]:
@@ -115,9 +132,19 @@ def gpu_columns(rows: Sequence[GpuRow], with_hosts: bool) -> list[Column]:
     ]
 
 
-def _shown_columns(rows: Sequence[GpuRow]) -> list[tuple[Shown, Column]]:
+def host_columns(rows: Sequence[HostRow]) -> list[Column]:
+    """All hosts over the measured steps, with what the fields of ``HostRow`` say of themselves."""
+    names = [Column("host", [row.host for row in rows])] if any(row.host for row in rows) else []
+    return [
+        *names,
+        Column("ranks", [_ranks_on(row) for row in rows]),
+        *(one for _, one in _shown_columns(rows)),
+    ]
+
+
+def _shown_columns(rows: Sequence[GpuRow | HostRow]) -> list[tuple[Shown, Column]]:
     found = []
-    for one in fields(GpuRow):
+    for one in fields(rows[0]) if rows else ():
         if look := one.metadata.get("shown"):
             values = [getattr(row, one.name) for row in rows]
             if any(isinstance(value, dict) for value in values):
@@ -131,11 +158,11 @@ def _four_digits(value: float | None) -> str:
 
 
 def _unit(name: str) -> Unit | None:
-    """How a quantity of a GPU is written; what stands nowhere is a number with its unit."""
+    """How a quantity of a GPU or a host is written; what stands nowhere is a number with its unit."""
     return _UNITS.get(name, Unit(name, 1, "%,.4g", _four_digits)) if name else None
 
 
-def _ranks_on(row: GpuRow) -> str:
+def _ranks_on(row: GpuRow | HostRow) -> str:
     if row.ranks is None:
         return "not known"
     return ", ".join(f"{rank:,}" for rank in row.ranks) or words.NOTHING

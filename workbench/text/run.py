@@ -9,7 +9,6 @@ from profilers.model.environment import EnvironmentRow
 from profilers.model.rows import (
     ChangeRow,
     CheckpointRow,
-    HostRow,
     InterfaceRow,
     OuterRow,
     SequenceGroupRow,
@@ -308,7 +307,7 @@ def _si_number(value: float | None) -> str:
 
 def _machine_lines(summary: RunSummary) -> Iterator[Line]:
     for host in summary.hosts:
-        yield f"host {host.host}" if host.host else "host", _host(host)
+        yield f"host {host.host}" if host.host else "host", quantities.host(host)
     several = len({row.host for row in summary.gpus}) > 1
     for row in summary.gpus:
         yield f"GPU {row.gpu}" + (f" of {row.host}" if several else ""), quantities.gpu(row)
@@ -316,21 +315,6 @@ def _machine_lines(summary: RunSummary) -> Iterator[Line]:
         yield "interface", _interface(interface)
     if summary.networks:
         yield "networks", step.networks(summary.networks)
-
-
-def _host(row: HostRow) -> str:
-    """Means over the measured steps, memory at the most; only what was read."""
-    parts = []
-    if row.cpu_fraction is not None:
-        parts.append(f"CPU {words.percent(row.cpu_fraction)}")
-    if row.memory_used_bytes is not None:
-        parts.append(f"memory {words.gib(row.memory_used_bytes)} of {words.gib(row.memory_total_bytes)}")
-    if row.network_sent_bytes_per_second is not None and row.network_received_bytes_per_second is not None:
-        sent, received = row.network_sent_bytes_per_second / 1e6, row.network_received_bytes_per_second / 1e6
-        parts.append(f"network {sent:,.1f} MB/s sent, {received:,.1f} MB/s received")
-    if row.ranks:
-        parts.append(words.named_ranks(row.ranks))
-    return "; ".join(parts) or "no reading"
 
 
 def _interface(row: InterfaceRow) -> str:

@@ -8,9 +8,9 @@ import pytest
 
 from profilers.analysis.machine import driver_failures, gpu_notes, gpu_rows, gpus_of
 from profilers.gpu.rank_gpus import RankGpus
-from profilers.model.gpu_row import GpuRow
+from profilers.model.machine_rows import GpuRow
 from profilers.records.reader import RunRecords
-from profilers.records.schema import GROWS, Event, GpuSample, gpu_row_fields, in_row
+from profilers.records.schema import GROWS, Event, GpuSample, in_row, row_fields
 from profilers.records.writer import RecordWriter
 from tests.support.approximate import about
 from tests.support.samples import gpu_sample
@@ -129,6 +129,8 @@ def test_what_a_summary_says_of_a_quantity_is_said_at_its_field(
 
 def test_every_field_of_a_summary_that_samples_name_is_there() -> None:
     known = {one.name for one in fields(GpuRow)}
-    missing = {name for _, _, name in gpu_row_fields()} - known
-    assert not missing, "add a field of this name, with its unit, to GpuRow in profilers/model/rows.py"
-    assert len(gpu_row_fields()) == len({name for _, _, name in gpu_row_fields()})
+    missing = {name for _, _, name in row_fields(GpuSample)} - known
+    assert not missing, (
+        "add a field of this name, with its unit, to GpuRow in profilers/model/machine_rows.py"
+    )
+    assert len(row_fields(GpuSample)) == len({name for _, _, name in row_fields(GpuSample)})

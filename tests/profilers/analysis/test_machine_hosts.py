@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 from profilers.analysis.machine import host_rows
-from profilers.model.rows import HostRow
+from profilers.model.machine_rows import HostRow
 from profilers.records.reader import RunRecords
-from profilers.records.schema import HostSample, ProcessSample
+from profilers.records.schema import HostSample, ProcessSample, row_fields
 from profilers.records.writer import RecordWriter
 from tests.support.approximate import about
 
@@ -49,3 +50,24 @@ def test_the_launchers_own_host_has_no_name(tmp_path: Path) -> None:
     write(tmp_path, "launcher", [sample(0, 0.5, 10, 0)], (0,))
     (row,) = host_rows(RunRecords(tmp_path))
     assert (row.host, row.ranks, row.samples, row.cpu_fraction) == (None, [0], 1, 0.5)
+
+
+def test_the_load_is_a_mean_and_switches_of_all_ranks_are_a_rate(tmp_path: Path) -> None:
+    """A rank that was read once, or not at all, adds nothing."""
+    with RecordWriter(tmp_path, "launcher") as writer:
+        for second, load in ((0, 9.0), (1, 2.0), (3, 4.0)):
+            writer.write(HostSample(START + second, *[None] * 8, load))
+            for rank, switches in ((0, 100 * second), (1, 10 * second), (2, None)):
+                writer.write(ProcessSample(START + second, rank, 1.0, None, None, 0, switches, None, None))
+        writer.write(ProcessSample(START + 3, 3, 1.0, None, None, 0, 77, None, None))
+    (row,) = host_rows(RunRecords(tmp_path), (START + 1, START + 4))
+    assert (row.load_1_minute, row.involuntary_switches_per_second) == (3.0, about(110.0))
+
+
+def test_every_field_of_a_summary_that_samples_name_is_there() -> None:
+    named = [name for record in (HostSample, ProcessSample) for _, _, name in row_fields(record)]
+    missing = set(named) - {one.name for one in fields(HostRow)}
+    assert not missing, (
+        "add a field of this name, with its unit, to HostRow in profilers/model/machine_rows.py"
+    )
+    assert len(named) == len(set(named))

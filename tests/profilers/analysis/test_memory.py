@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from profilers.analysis.memory import add_outside_bytes, memory_rows, peak
-from profilers.model.gpu_row import GpuRow
+from profilers.model.machine_rows import GpuRow
 from profilers.model.run_summary import MemoryRow
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter

@@ -15,8 +15,7 @@ import pytest
 from engine.config.layout import least_steps
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
-from profilers.model.gpu_row import GpuRow
-from profilers.model.rows import HostRow
+from profilers.model.machine_rows import GpuRow, HostRow
 from profilers.model.run_summary import RunSummary, StepSeconds
 from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import conditions, confirmation, recommendation

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
-from profilers.model.gpu_row import GpuRow
-from profilers.model.rows import HostRow, QualityRow
+from profilers.model.machine_rows import GpuRow, HostRow
+from profilers.model.rows import QualityRow
 from profilers.model.run_summary import MemoryRow, RunSummary
 from tests.support.gpu.fake_nvml import NOT_SUPPORTED, NVMLError, open_fake_nvml
 from tests.support.gpu.torch_gpus import torch_can_use

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from profilers.model.rows import ChangeRow
-from profilers.records.schema import PHASES, live_panels
-from workbench.figures import base, gpu, study
+from profilers.records.schema import PHASES, Panel
+from workbench.figures import base, study
 from workbench.figures.steps import (
     CollectiveSeries,
-    HostSeries,
     Line,
     LossSeries,
     PhaseSeries,
@@ -33,8 +32,7 @@ FULL: dict[str, Callable[[], Any]] = {
     "collectives": lambda: base.collectives(
         CollectiveSeries(["all_reduce · dp"], [3.0], [1.0], [2.0], [4.0], [None])
     ),
-    "host": lambda: base.host(HostSeries(LINES[0], LINES[1], 24.0)),
-    "gpu": lambda: gpu.live([LINES] * len(live_panels())),
+    "panels": lambda: base.draw_panels("Host", [Panel("CPU", "%")] * 2, [LINES, []], wholes=[24.0, None]),
     "trials": lambda: study.trials(
         TrialSeries(
             exact=[TrialPoint(0, 10.0, 1.0, 1.0, "dp=4")],
@@ -55,7 +53,7 @@ EMPTY: dict[str, Callable[[], Any]] = {
     "ranks": lambda: base.ranks(RankSeries([], None)),
     "loss": lambda: base.loss(LossSeries([], [], None)),
     "collectives": lambda: base.collectives(CollectiveSeries([], [], [], [], [], [])),
-    "host": lambda: base.host(HostSeries(NO_LINE, NO_LINE, None)),
+    "panels": lambda: base.draw_panels("Host", [Panel("CPU", "%")], [[NO_LINE]]),
     "trials": lambda: study.trials(TrialSeries([], [], [], [], [], [], [], None, 0.0)),
     "importance": lambda: study.importance(ImportanceSeries([], [], "needs 8 trials"), str),
 }

@@ -8,12 +8,13 @@ import pytest
 
 from profilers.records import schema
 from profilers.records.reader import RunRecords
-from profilers.records.schema import SHOWN_LIVE, GpuSample
+from profilers.records.schema import KEEP_EXTREMES, GpuSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample
 from workbench.figures import gpu
 from workbench.figures.base import PANELS_IN_A_ROW
 from workbench.figures.gpu import GpuDetail, ThrottleSpan
+from workbench.figures.host import panel_series
 from workbench.figures.steps import Line
 from workbench.records import live_records
 from workbench.records.columns import Array, Columns
@@ -105,13 +106,13 @@ def test_each_gpu_has_its_own_lines() -> None:
     seen = columns(
         utilization_fraction=[0.1, 0.3, 0.2, 0.3, 0.5], power_watts=[100.0, 300.0, np.nan, 400.0, 500.0]
     )
-    lines_of_field = dict(zip(schema.live_panels(), gpu.live_series(seen, 100.0), strict=True))
+    lines_of_field = dict(zip(schema.live_panels("gpu"), panel_series("gpu", seen, 100.0), strict=True))
     busy, power = lines_of_field["utilization_fraction"], lines_of_field["power_watts"]
     assert [line.name for line in busy] == ["GPU 0", "GPU 1"]
     assert busy[0].y == pytest.approx([20.0])
     assert busy[1].y == pytest.approx([10.0, 30.0, 30.0, 50.0])
     assert (power[0].x, power[0].y) == ([], [])
-    assert not any(gpu.live_series({}, 0.0))
+    assert not any(panel_series("gpu", {}, 0.0))
 
 
 def say_of(monkeypatch: pytest.MonkeyPatch, name: str, facts: dict[str, Any]) -> None:
@@ -121,16 +122,16 @@ def say_of(monkeypatch: pytest.MonkeyPatch, name: str, facts: dict[str, Any]) ->
 
 
 def test_a_new_quantity_of_the_live_page_is_said_at_its_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = schema.live_panels().keys()
+    before = schema.live_panels("gpu").keys()
     say_of(monkeypatch, "processes", schema.live_panel("programs", "at once", axis=(0, 120)))
-    named = list(schema.live_panels())
+    named = list(schema.live_panels("gpu"))
     assert set(named) - before == {"processes"}
-    place, titles = named.index("processes"), [panel.title for panel in schema.live_panels().values()]
-    drawn = gpu.live(gpu.live_series(columns(processes=[40, 50, 70, 60, 60]), 100.0))
+    place, titles = named.index("processes"), [panel.title for panel in schema.live_panels("gpu").values()]
+    drawn = gpu.live(columns(processes=[40, 50, 70, 60, 60]), 100.0)
     told = [trace for trace in drawn.data if trace.hovertemplate.startswith("%{y:,.0f} at once")]
     assert [list(trace.y) for trace in told] == [[70], [40, 50, 60, 60]]
     seldom = columns(processes=[40, np.nan, 70, np.nan, 60])
-    assert gpu.live_series(seldom, 100.0)[place][1] == Line("GPU 1", [0.0, 3.0], [40.0, 60.0]), (
+    assert panel_series("gpu", seldom, 100.0)[place][1] == Line("GPU 1", [0.0, 3.0], [40.0, 60.0]), (
         "a line, not two dots"
     )
     assert gpu.live_label().lower() == f"{', '.join(titles[:-1])} and {titles[-1]} of each gpu".lower()
@@ -146,8 +147,8 @@ def test_what_the_live_page_draws_keeps_its_spikes_in_a_long_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new quantity's field is marked where it is declared, and named nowhere else."""
-    assert schema.live_panels().keys() <= set(schema.live_fields("gpu"))
-    say_of(monkeypatch, "processes", SHOWN_LIVE)
+    assert schema.live_panels("gpu").keys() <= set(schema.extreme_fields("gpu"))
+    say_of(monkeypatch, "processes", KEEP_EXTREMES)
     monkeypatch.setattr(live_records, "NEWEST", 20)
     monkeypatch.setattr(live_records, "STRETCHES", 4)
     with RecordWriter(tmp_path, "launcher") as writer:

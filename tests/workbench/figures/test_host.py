@@ -10,6 +10,7 @@ import pytest
 
 from profilers.analysis.memory import memory_rows
 from profilers.records.reader import RunRecords
+from profilers.records.schema import HostSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import memory_sample
 from workbench.figures import host as host_figures
@@ -25,6 +26,8 @@ from workbench.figures.host import (
     interface_series,
     memory_series,
     network_series,
+    readings,
+    readings_label,
     share_series,
 )
 from workbench.figures.steps import Line
@@ -222,3 +225,35 @@ def test_interfaces_of_a_lab_are_named_by_the_rank_that_reads_them() -> None:
     assert found.lines[0].x[0] == pytest.approx(4.25)
     shared = interface_series({0: readings(3.0), 2: readings(6.0)}, START, 4)
     assert [line.name for line in shared.lines] == ["host of rank 0: data sent", "host of rank 2: data sent"]
+
+
+def test_readings_of_the_host_and_of_its_ranks_have_a_panel_each() -> None:
+    """Percent and GiB of how much, a counter as its growth per second; of many ranks those that reach highest."""
+    ranks, count = 12, len(TIMES)
+    host = {name: np.full(count, np.nan) for name in HostSample.__dataclass_fields__} | HOST
+    host |= {"memory_used_bytes": np.full(count, 2.0**32), "memory_total_bytes": np.full(count, 2.0**35)}
+    host["load_1_minute"] = np.where(np.arange(count) % 5, np.nan, 3.5)
+    mine = {
+        "time_unix": np.repeat(TIMES, ranks),
+        "rank": np.tile(np.arange(ranks), count),
+        "involuntary_switches": np.outer(TIMES - START, np.arange(ranks) * 10.0).ravel(),
+    }
+    drawn = readings(host, mine, START)
+    by_title: dict[str, list[Any]] = {}
+    for trace in drawn.data:
+        by_title.setdefault(drawn.layout[trace.yaxis.replace("y", "yaxis")].title.text, []).append(trace)
+    assert by_title.keys() == {
+        "CPU, %", "memory, GiB of 32", "load over a minute, processes", "involuntary switches, per second"
+    }  # fmt: skip
+    assert set(by_title["CPU, %"][0].y) == {75.0}
+    assert set(by_title["memory, GiB of 32"][0].y) == {4.0}
+    (load,) = by_title["load over a minute, processes"]
+    assert (len(load.x), set(load.y)) == (-(-count // 5), {3.5})
+    switches = by_title["involuntary switches, per second"]
+    assert [trace.name for trace in switches] == [f"rank {rank}" for rank in range(4, 12)]
+    assert switches[-1].y == pytest.approx(np.full(len(switches[-1].y), 110.0))
+    assert readings_label() == ("CPU, memory, load over a minute and involuntary switches of the host")
+
+
+def test_readings_that_are_not_there_say_so() -> None:
+    assert "no reading" in readings({}, {}, START).layout.annotations[0].text

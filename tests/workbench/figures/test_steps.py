@@ -144,24 +144,8 @@ def test_collectives_are_ordered_and_in_the_units_of_the_figure() -> None:
     ]  # fmt: skip
 
 
-def test_the_host_is_in_percent_and_gib_since_the_start() -> None:
-    found = series.host_series(
-        {
-            "time_unix": np.array([100.0, 101.0]),
-            "cpu_fraction": np.array([np.nan, 0.5]),
-            "memory_used_bytes": np.array([2**30, 2**31], dtype=float),
-            "memory_total_bytes": np.array([np.nan, 2**33]),
-        },
-        100.0,
-    )
-    assert found.cpu_percent == series.Line("CPU", [0.0, 1.0], [None, 50.0])
-    assert found.memory_gib.y == [1.0, 2.0]
-    assert found.memory_total_gib == 8.0
-
-
 def test_nothing_gives_empty_series() -> None:
     assert series.phase_series(EMPTY, "rank 0").steps == []
     assert series.rank_series({}).lines == []
     assert series.loss_series({}).steps == []
     assert series.collective_series([]).labels == []
-    assert series.host_series(EMPTY, 0.0).cpu_percent.x == []

@@ -25,7 +25,8 @@ def drawn(seen: Snapshot, phases: steps.PhaseSeries) -> list[object]:
         steps.rank_series(seen.steps),
         steps.loss_series(seen.steps),
         host.memory_series(seen.memory, 0.0),
-        steps.host_series(seen.host, 0.0),
+        host.panel_series("host", seen.host, 0.0),
+        host.panel_series("process", seen.processes, 0.0),
         host.core_series(seen.cores, 0.0),
         host.share_series(seen.processes, seen.host, seen.cores, 0.0),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profilers.analysis.communication import message_seconds_reason
-from profilers.model.gpu_row import GpuRow, shown
+from profilers.model.machine_rows import GpuRow, HostRow, shown
 from profilers.model.run_summary import CommunicationRow, RunSummary
 from workbench.pages.run.details import numbers
 from workbench.text import quantities, run
@@ -89,6 +89,22 @@ def test_a_gpu_in_one_line() -> None:
         == "busy 93 %, power 612 W, power at most 700 W, clocks throttled by power cap 25 %"
     )
     assert quantities.gpu(GpuRow(0, 10)) == "no reading"
+
+
+def test_a_host_in_one_line_and_in_a_table() -> None:
+    row = HostRow(
+        "a", [0, 1], 10, cpu_fraction=0.75, memory_used_bytes=2**32, memory_total_bytes=2**35,
+        network_sent_bytes_per_second=5e6, load_1_minute=3.25, involuntary_switches_per_second=1234.0,
+    )  # fmt: skip
+    assert quantities.host(row) == (
+        "CPU 75 %, memory 4.00 GiB of 32.00 GiB, network sent 5.0 MB/s, load over a minute 3.25 processes, "
+        "involuntary switches 1,234 per second; ranks 0, 1"
+    )
+    assert quantities.host(HostRow(None, [], 1)) == "no reading"
+    columns = {column.title: column.numbers for column in quantities.host_columns([row])}
+    assert columns["load over a minute, processes"] == [3.25]
+    assert (columns["host"], columns["disk read, MB/s"]) == (["a"], [None])
+    assert "host" not in [column.title for column in quantities.host_columns([HostRow(None, [0], 1)])]
 
 
 def test_a_new_quantity_of_the_summary_is_shown_as_its_field_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,7 @@ def _checkpoints(summary: RunSummary) -> None:
 
 
 def _host(view: RunView, records: Snapshot, summary: RunSummary) -> None:
-    host.draw_host(records, summary.networks)
+    host.draw_host(records, summary)
     commands.draw_commands(view)
 
 

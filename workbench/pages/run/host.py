@@ -16,19 +16,25 @@ from engine.config.errors import InputError
 from engine.config.run_config import parse
 from engine.config.validation import rules
 from engine.footprint.footprint import Footprint, largest
-from profilers.model.rows import MemoryPlanRow, NetworkRow
+from profilers.model.rows import MemoryPlanRow
+from profilers.model.run_summary import RunSummary
 from workbench.figures import host
 from workbench.pages.widgets.common import number_table, table
 from workbench.pages.widgets.plotly_chart import chart, shared_chart
 from workbench.records.live_snapshot import Snapshot
-from workbench.text import step, words
+from workbench.text import quantities, step, words
 
 
-def draw_host(snapshot: Snapshot, networks: Sequence[NetworkRow]) -> None:
-    """Cores and the ranks' shares of them, network and disk; what the sampler could not read, and what it cost."""
+def draw_host(snapshot: Snapshot, summary: RunSummary) -> None:
+    """What each host amounted to; of one its cores and the ranks' shares of them, other readings, network and disk;
+    what the sampler could not read, and what it cost.
+    """
+    if summary.hosts:
+        number_table(quantities.host_columns(summary.hosts), "run-host-table")
     snapshot = choose_host(snapshot, "run-host")
     start = snapshot.status.began_unix
     processors(snapshot, "run")
+    readings(snapshot, "run-host-readings")
     network = host.network_series(snapshot.network, snapshot.host, start)
     disk = host.disk_series(snapshot.host, start)
     chart(host.traffic(network, disk, snapshot.id), "run-traffic", "Network by interface, and disk")
@@ -37,8 +43,8 @@ def draw_host(snapshot: Snapshot, networks: Sequence[NetworkRow]) -> None:
         lines = host.interface_series(snapshot.interfaces, start, ranks)
         chart(host.interfaces(lines, snapshot.id), "run-interfaces", "Network of the ranks' own interfaces")
         links(snapshot)
-    if networks:
-        told = words.escape(step.networks(networks))
+    if summary.networks:
+        told = words.escape(step.networks(summary.networks))
         st.caption(f":material/lan: What groups send over, by where their members are: {told}.")
     for event in snapshot.launcher_events:
         if event.kind == "readings_missing":
@@ -80,6 +86,17 @@ def processors(snapshot: Snapshot, page: str) -> None:
         shared_chart(
             lambda: _shares(snapshot), f"{page}-shares", "Share of the processors by rank", snapshot.look
         )
+
+
+def readings(snapshot: Snapshot, key: str) -> None:
+    """What has a panel of the host's readings, and of its ranks' processes."""
+    start = snapshot.status.began_unix
+    shared_chart(
+        lambda: host.readings(snapshot.host, snapshot.processes, start, snapshot.id),
+        key,
+        host.readings_label(),
+        snapshot.look,
+    )
 
 
 def _shares(snapshot: Snapshot) -> go.Figure:

@@ -114,15 +114,10 @@ def _machine(snapshot: Snapshot) -> None:
     snapshot = host.choose_host(snapshot, "live-host-choice")
     start = snapshot.status.began_unix
     host.processors(snapshot, "live")
-    shared_chart(
-        lambda: base.host(steps.host_series(snapshot.host, start), snapshot.id),
-        "live-host",
-        "CPU and memory of the host",
-        snapshot.look,
-    )
+    host.readings(snapshot, "live-host")
     if len(snapshot.gpu.get("time_unix", ())):
         shared_chart(
-            lambda: gpu.live(gpu.live_series(snapshot.gpu, start), snapshot.id),
+            lambda: gpu.live(snapshot.gpu, start, snapshot.id),
             "live-gpu",
             gpu.live_label(),
             snapshot.look,

@@ -1,4 +1,4 @@
-"""The row of one GPU in a run's summary, and how people see its fields."""
+"""The rows of GPUs and hosts in a run's summary, and how people see their fields."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import NamedTuple
 
 class Shown(NamedTuple):
     """How people see a field of a row, as metadata of that field: the ``title`` of its column, and its ``unit``:
-    "fraction", "J" and "bytes" are written in other units, all others as they are. With ``in_line`` the line that tells
-    of the row in short has it, too.
+    "fraction", "J", "bytes" and "bytes/s" are written in other units, all others as they are. With ``in_line`` the line
+    that tells of the row in short has it, too, beside the field ``of``, which tells how much there is.
     """
 
     title: str
     unit: str = ""
     in_line: bool = False
+    of: str = ""
 
 
-def shown(title: str, unit: str = "", in_line: bool = False) -> dict[str, Shown]:
-    """Metadata of a field of ``GpuRow`` that has a column; the order of columns is that of the fields."""
-    return {"shown": Shown(title, unit, in_line)}
+def shown(title: str, unit: str = "", in_line: bool = False, of: str = "") -> dict[str, Shown]:
+    """Metadata of a field of a row that has a column; the order of columns is that of the fields."""
+    return {"shown": Shown(title, unit, in_line, of)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +69,40 @@ class GpuRow:
     host: str | None = None
     #: Those that compute on it; None if some rank's GPU is not known.
     ranks: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """One host during the measured steps: means, but for memory, which is the most in use at one time.
+
+    ``host`` is None for the one that our launcher runs on; ``ranks`` are those whose processes were read on it. What
+    people see of it is ``shown``.
+    """
+
+    host: str | None
+    ranks: list[int]
+    samples: int
+    cpu_fraction: float | None = field(default=None, metadata=shown("CPU", "fraction", in_line=True))
+    memory_used_bytes: int | None = field(
+        default=None, metadata=shown("memory", "bytes", in_line=True, of="memory_total_bytes")
+    )
+    memory_total_bytes: int | None = field(default=None, metadata=shown("memory of the host", "bytes"))
+    #: All interfaces but loopback, headers included.
+    network_sent_bytes_per_second: float | None = field(
+        default=None, metadata=shown("network sent", "bytes/s", in_line=True)
+    )
+    network_received_bytes_per_second: float | None = field(
+        default=None, metadata=shown("network received", "bytes/s", in_line=True)
+    )
+    disk_read_bytes_per_second: float | None = field(default=None, metadata=shown("disk read", "bytes/s"))
+    disk_written_bytes_per_second: float | None = field(
+        default=None, metadata=shown("disk written", "bytes/s")
+    )
+    #: Processes that run or could, as the kernel's mean over a minute tells.
+    load_1_minute: float | None = field(
+        default=None, metadata=shown("load over a minute", "processes", in_line=True)
+    )
+    #: Of the main threads of all ranks here: somebody else got the processor.
+    involuntary_switches_per_second: float | None = field(
+        default=None, metadata=shown("involuntary switches", "per second", in_line=True)
+    )
