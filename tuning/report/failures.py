@@ -174,11 +174,7 @@ def _got_going(trial: Trial) -> bool:
 
 def _active_settings(trial: Trial, file: StudyFile) -> dict[str, Any]:
     space = file.search_space
-    return space.remember("acting", trial.config, lambda point: _acting_of(point, space))
-
-
-def _acting_of(point: Point, space: Space) -> Point:
-    return {key: value for key, value in point.items() if space.is_active(key, point)}
+    return space.remember("acting", trial.config, space.acting_values)
 
 
 def _endings(failed: Sequence[Trial], state: StudyState) -> list[EndingRow]:

@@ -91,8 +91,8 @@ def experts_page() -> None:
         ExpertRow(0, [0.5, 0.5], 0.0, 0.0, 1.0, 1.0, 0.13, 0.5),
         ExpertRow(1, [0.9, 0.1], 0.4, 0.3, 1.5, 1.8, 0.14, 0.7),
     ]
-    quality.draw_experts(RunSummary("x", {}, 1, "gloo", 1, 1, experts=rows))
-    quality.draw_experts(RunSummary("y", {}, 1, "gloo", 1, 1))
+    quality.draw_experts(RunSummary("x", {}, 1, "gloo", 1, 1, experts=rows), "look")
+    quality.draw_experts(RunSummary("y", {}, 1, "gloo", 1, 1), "look")
 
 
 def test_the_load_of_each_layers_experts_is_drawn_and_listed_once() -> None:
@@ -198,8 +198,8 @@ def tasks_page() -> None:
         TaskRow("large", 8, {0: 5, 1: 3}, [5.0, None, 4.0]),
         TaskRow("small", 2, {1: 2}, [6.0, None, 5.5]),
     ]
-    quality.draw_tasks(RunSummary("x", {}, 2, "gloo", 1, 1, tasks=rows))
-    quality.draw_tasks(RunSummary("y", {}, 1, "gloo", 1, 1))
+    quality.draw_tasks(RunSummary("x", {}, 2, "gloo", 1, 1, tasks=rows), "look")
+    quality.draw_tasks(RunSummary("y", {}, 1, "gloo", 1, 1), "look")
 
 
 def test_each_task_s_loss_and_ranks_are_drawn_and_told_once() -> None:
