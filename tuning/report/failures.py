@@ -12,8 +12,6 @@ from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, Ending, 
 from tuning.analysis import leaderboard
 from tuning.report import failure_rules
 from tuning.report.failure_rules import Case, Condition, Rule
-from tuning.space.points import Point
-from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
 

@@ -105,7 +105,7 @@ def _scott(seen: Array, counts: Array) -> float:
     spread = math.sqrt((seen - mean) ** 2 @ counts / max(1, whole - 1))
     first = upto.searchsorted(whole // 4, side="left")
     third = min(len(seen) - 1, int(upto.searchsorted(whole * 3 // 4, side="right")))
-    return _SCOTT * min((seen[third] - seen[first]) / _QUARTILES, spread) * whole**-0.2
+    return float(_SCOTT * min((seen[third] - seen[first]) / _QUARTILES, spread) * whole**-0.2)
 
 
 def _mixture(counts: Array, kernels: Array) -> Array:

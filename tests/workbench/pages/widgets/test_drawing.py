@@ -1,5 +1,5 @@
-"""What a chart sends to the browser: arrays in half the bytes, nothing of them lost that somebody could see, and what is
-new since a drawing that a browser has."""
+"""What a chart sends to the browser: arrays in half the bytes, nothing of them lost that somebody could see, and what
+is new since a drawing that a browser has."""
 
 from __future__ import annotations
 
