@@ -110,7 +110,7 @@ def _count_same(old: Array, new: Array) -> int:
     """How many points are the same, bit by bit, from the first one on."""
     count, bits = min(old.shape[-1], new.shape[-1]), f"u{new.dtype.itemsize}"
     same = old[..., :count].view(bits) == new[..., :count].view(bits)
-    same = same.reshape(-1, count).all(axis=0)
+    same = same.all(axis=tuple(range(same.ndim - 1)))
     return count if same.all() else int(same.argmin())
 
 

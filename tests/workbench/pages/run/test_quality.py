@@ -10,6 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.run import run_folder
+from tests.support.workbench.sent_figures import figures_of
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from workbench.analysis.quality import values_of
@@ -41,8 +42,7 @@ def pair(home: Path) -> tuple[Path, Path]:
 
 
 def drawn(app: AppTest) -> dict[str, Any]:
-    found = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
-    (figure,) = [one for one in found if one["layout"]["title"]["text"] == TITLE]
+    (figure,) = [one for one in figures_of(app) if one["layout"]["title"]["text"] == TITLE]
     return dict(figure)
 
 
@@ -98,7 +98,7 @@ def experts_page() -> None:
 def test_the_load_of_each_layers_experts_is_drawn_and_listed_once() -> None:
     found = AppTest.from_function(experts_page).run()
     assert not found.exception
-    (heat,) = [json.loads(chart.proto.json)["data"][0] for chart in found.get("bidi_component")]
+    (heat,) = [figure["data"][0] for figure in figures_of(found)]
     assert heat["z"] == [[1.0, 1.0], [1.8, 0.2]] and heat["y"] == ["0", "1"]
     (table,) = found.dataframe
     assert list(table.value["busiest expert"]) == [0, 0]

@@ -3,7 +3,6 @@ is new since a drawing that a browser has."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.workbench.sent_figures import numbers_of
 from workbench.figures.base import numbers
 from workbench.pages.widgets.drawing import Drawing, drawing_of, piece_since
 
@@ -22,15 +22,7 @@ UNIX = [1_790_000_000.25, 1_790_000_001.5]
 def sent(y: Any) -> Any:
     """What the browser gets of a trace's points, once it has read them."""
     drawing = drawing_of(go.Figure(layout_height=99).add_scatter(y=y), "alt")
-    return read(drawing.whole["data"][0]["y"])
-
-
-def read(value: Any) -> Any:
-    """As ``assets/chart.js`` does."""
-    if not isinstance(value, dict) or "bdata" not in value:
-        return value
-    array = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
-    return array.reshape([int(size) for size in value["shape"].split(",")]) if "shape" in value else array
+    return numbers_of(drawing.whole["data"][0]["y"])
 
 
 def put(traces: Sequence[dict[str, Any]], piece: dict[str, Any]) -> list[dict[str, Any]]:
@@ -39,10 +31,10 @@ def put(traces: Sequence[dict[str, Any]], piece: dict[str, Any]) -> list[dict[st
     for trace, new in zip(traces, piece["traces"], strict=True):
         parts = new.get("append", {})
         grown = {
-            name: np.concatenate([trace[name][..., : part["keep"]], read(part["new"])], axis=-1)
+            name: np.concatenate([trace[name][..., : part["keep"]], numbers_of(part["new"])], axis=-1)
             for name, part in parts.items()
         }
-        made.append(trace | {name: read(value) for name, value in new.get("set", {}).items()} | grown)
+        made.append(trace | {name: numbers_of(value) for name, value in new.get("set", {}).items()} | grown)
     return made
 
 
@@ -87,7 +79,7 @@ def test_what_is_no_number_is_sent_as_it_is(values: list[object]) -> None:
 
 def test_rows_of_a_heat_map_are_one_matrix() -> None:
     figure = go.Figure(layout_height=99).add_heatmap(z=[[1.0, None], [None, None], [5, 6.5]])
-    found = read(drawing_of(figure, "alt").whole["data"][0]["z"])
+    found = numbers_of(drawing_of(figure, "alt").whole["data"][0]["z"])
     assert np.array_equal(found, [[1, np.nan], [np.nan, np.nan], [5, 6.5]], equal_nan=True)
 
 
@@ -97,8 +89,8 @@ def test_only_what_is_new_is_sent() -> None:
     assert piece is not None
     grown, still = piece["traces"]
     assert grown["append"]["y"]["keep"] == 2
-    assert read(grown["append"]["y"]["new"]).tolist() == pytest.approx([0.9, 0.4])
-    assert read(grown["append"]["x"]["new"]).tolist() == [3.0]
+    assert numbers_of(grown["append"]["y"]["new"]).tolist() == pytest.approx([0.9, 0.4])
+    assert numbers_of(grown["append"]["x"]["new"]).tolist() == [3.0]
     assert still == {} == piece["layout"]
 
 
@@ -142,7 +134,7 @@ def test_the_layout_has_no_way_to_lose_a_part() -> None:
 def test_numbers_of_another_kind_replace_all_of_them() -> None:
     piece = piece_since([lines([1.0, 2.0])], lines([1.0, 2.0, UNIX[0]]))
     assert piece is not None
-    assert read(piece["traces"][0]["set"]["y"]).tolist() == [1.0, 2.0, UNIX[0]]
+    assert numbers_of(piece["traces"][0]["set"]["y"]).tolist() == [1.0, 2.0, UNIX[0]]
 
 
 _VALUES = st.lists(st.none() | st.floats(-1e6, 1e6, width=32), min_size=1, max_size=8)
@@ -175,3 +167,19 @@ def test_columns_are_added_to_the_rows_of_a_heat_map() -> None:
     assert piece["traces"][0]["append"]["z"]["keep"] == 4
     (made,) = put(heat(4).traces, piece)
     assert made["z"].tolist() == np.arange(12.0).reshape(2, 6).tolist()
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0)])
+def test_what_was_empty_grows(shape: tuple[int, ...]) -> None:
+    def drawn(points: Any) -> Drawing:
+        figure = go.Figure(layout_height=99)
+        return drawing_of(
+            figure.add_scatter(y=points) if points.ndim == 1 else figure.add_heatmap(z=points), "alt"
+        )
+
+    old, new = drawn(np.zeros(shape)), drawn(np.ones((*shape[:-1], 2)))
+    piece = piece_since([old], new)
+    assert piece is not None
+    name = "y" if len(shape) == 1 else "z"
+    (trace,) = put(old.traces, piece)
+    assert same(trace[name], new.traces[0][name])
