@@ -99,7 +99,7 @@ def test_the_load_of_each_layers_experts_is_drawn_and_listed_once() -> None:
     found = AppTest.from_function(experts_page).run()
     assert not found.exception
     (heat,) = [figure["data"][0] for figure in figures_of(found)]
-    assert heat["z"] == [[1.0, 1.0], [1.8, 0.2]] and heat["y"] == ["0", "1"]
+    assert heat["z"] == [[1.0, 1.0], pytest.approx([1.8, 0.2])] and heat["y"] == ["0", "1"]
     (table,) = found.dataframe
     assert list(table.value["busiest expert"]) == [0, 0]
     assert list(table.value["dropped, %"]) == [0.0, 30.0]
