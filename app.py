@@ -3,10 +3,12 @@
 import streamlit as st
 from starlette.middleware import Middleware
 
-from workbench.pages.widgets.plotly_chart import ROUTE
+from workbench.pages.widgets.chart_files import ROUTES, PreloadMiddleware
 from workbench.services.access import AccessMiddleware
 from workbench.services.page_server import rules
 
 app = st.App(
-    "workbench/pages/main.py", routes=[ROUTE], middleware=[Middleware(AccessMiddleware, rules=rules())]
+    "workbench/pages/main.py",
+    routes=ROUTES,
+    middleware=[Middleware(AccessMiddleware, rules=rules()), Middleware(PreloadMiddleware)],
 )

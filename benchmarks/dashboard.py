@@ -137,10 +137,14 @@ def _counted(tab: Visit) -> list[int]:
     sizes: list[int] = []
     session = tab.page.context.new_cdp_session(tab.page)
     session.send("Network.enable")
-    session.on(
-        "Network.webSocketFrameReceived", lambda event: sizes.append(len(event["response"]["payloadData"]))
-    )
+    session.on("Network.webSocketFrameReceived", lambda event: sizes.append(_frame_bytes(event["response"])))
     return sizes
+
+
+def _frame_bytes(frame: dict[str, Any]) -> int:
+    """A frame of bytes is told in base64."""
+    payload: str = frame["payloadData"]
+    return len(payload) * 3 // 4 - payload.count("=", -2) if frame["opcode"] == 2 else len(payload.encode())
 
 
 def first_view(tab: Visit, address: str, chart: str) -> float:

@@ -129,7 +129,7 @@ def remember(model: Model, facts: WorkloadFacts) -> None:
 
 def facts_of(model: Model) -> WorkloadFacts | None:
     """What was found of a workload; None of one that nobody looked at yet, and of the decoder."""
-    return _KNOWN.get(_key(model))
+    return _KNOWN.get(_key(model)) if _KNOWN else None
 
 
 def _key(model: Model) -> str:

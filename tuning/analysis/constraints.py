@@ -73,6 +73,8 @@ def check_runs(
     for it must hold each time; of what noise moves, the mean of the runs. Not to know is worse than to keep it, and
     better than to break it.
     """
+    if constraints is None or not constraints.bounds():
+        return []
     mean = {bound.measure: _mean(runs, bound.measure) for bound in BOUNDS.values() if not bound.always}
     found = [constraint_checks(constraints, run | mean) for run in map(dict, runs)]
     return [max(each, key=_badness) for each in zip(*found, strict=True)]

@@ -318,8 +318,12 @@ def may_win(state: StudyState, file: StudyFile) -> list[Trial]:
 
 def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[ConstraintCheck]:
     """The study's constraints beside a trial and its re-measurements."""
-    runs = [trial, *(again for again in confirmations(state, trial) if again.value is not None)]
-    return check_runs(file.constraints, [run.measures for run in runs])
+    known = state.cache("limits", file.constraints)
+    if trial.number not in known:
+        runs = [trial, *(again for again in confirmations(state, trial) if again.value is not None)]
+        known[trial.number] = check_runs(file.constraints, [run.measures for run in runs])
+    found: list[ConstraintCheck] = known[trial.number]
+    return found
 
 
 def satisfies_constraints(state: StudyState, trial: Trial, file: StudyFile) -> bool:

@@ -12,8 +12,6 @@ from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, Ending, 
 from tuning.analysis import leaderboard
 from tuning.report import failure_rules
 from tuning.report.failure_rules import Case, Condition, Rule
-from tuning.space.points import Point
-from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
 
@@ -174,11 +172,7 @@ def _got_going(trial: Trial) -> bool:
 
 def _active_settings(trial: Trial, file: StudyFile) -> dict[str, Any]:
     space = file.search_space
-    return space.remember("acting", trial.config, lambda point: _acting_of(point, space))
-
-
-def _acting_of(point: Point, space: Space) -> Point:
-    return {key: value for key, value in point.items() if space.is_active(key, point)}
+    return space.remember("acting", trial.config, space.acting_values)
 
 
 def _endings(failed: Sequence[Trial], state: StudyState) -> list[EndingRow]:

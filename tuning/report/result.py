@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import combinations
+from operator import attrgetter
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -259,7 +260,7 @@ def _rows(state: StudyState, stands: Leaderboard, file: StudyFile) -> list[Measu
 
 def _row(state: StudyState, trial: Trial, stands: Leaderboard, file: StudyFile) -> Measurement:
     space = file.search_space
-    values = {name: getattr(trial, name) for name in _COPIED} | {
+    values: dict[str, Any] = dict(zip(_COPIED, _COPY(trial), strict=True)) | {
         "shown": display_value(trial.value, trial.low, trial.high, file.aim),
         "outcome": trial.outcome or "running",
         "beside": trial.conditions.get("beside", 0.0),
@@ -283,6 +284,7 @@ _COPIED = (
     "leader_level", "leader_ratio", "leader_ratio_low", "leader_ratio_high",
     "leader_trial", "constraints", "steps", "peak_memory_bytes", "measures",
 )  # fmt: skip
+_COPY = attrgetter(*_COPIED)
 
 
 def _make_decision(found: ConfirmationResult, state: StudyState, file: StudyFile) -> Decision:

@@ -124,7 +124,11 @@ class Use(NamedTuple):
 
 
 def budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
-    """Each kind that can be told, by the name of its field in :class:`Budgets`."""
+    """Each kind that can be told, by the name of its field in :class:`Budgets`; worked out once for each state."""
+    return state.once("budgets", file, lambda: _budgets(state, file))
+
+
+def _budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
     ended = [(trial, trial.seconds) for trial in state.trials if trial.outcome is not None]
     limits, times = _limits(file), min(file.confirm_repeats, RESERVED)
     done = len(leaderboard.counted_trials(state))

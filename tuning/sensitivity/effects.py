@@ -59,18 +59,22 @@ def _of_knob(knob: Knob, space: Space, known: Sequence[Trial], broken: Sequence[
 
 
 def _by_value(knob: Knob, space: Space, trials: Sequence[Trial]) -> dict[Any, list[Trial]]:
+    values = [space.remember("acting", trial.config, space.acting_values) for trial in trials]
+    acting = [
+        (trial, point[knob.key]) for trial, point in zip(trials, values, strict=True) if knob.key in point
+    ]
     found: dict[Any, list[Trial]] = {}
-    for trial in trials:
-        if space.is_active(knob.key, trial.config) and knob.key in trial.config:
-            found.setdefault(nearest(knob, trial.config[knob.key]), []).append(trial)
+    for (trial, _), value in zip(acting, nearest(knob, [value for _, value in acting]), strict=True):
+        found.setdefault(value, []).append(trial)
     return found
 
 
-def nearest(knob: Knob, value: Any) -> Any:
-    """The value itself, or of a range the nearest on its grid."""
-    if not knob.is_range or value is None:
-        return value
-    return min(knob.grid(), key=lambda point: abs(point - value))
+def nearest(knob: Knob, values: Sequence[Any]) -> Sequence[Any]:
+    """The values themselves, or of a range the nearest ones on its grid."""
+    if not knob.is_range:
+        return values
+    grid = knob.grid()
+    return [value if value is None else min(grid, key=lambda point: abs(point - value)) for value in values]
 
 
 def _row(value: Any, there: Sequence[Trial], gone: Sequence[Trial]) -> ValueRow:

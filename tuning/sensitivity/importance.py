@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
+from tuning.sensitivity import pedanova
 from tuning.sensitivity.outcomes import Importance
 from tuning.space.knobs import Knob
 from tuning.space.points import Point
@@ -22,27 +22,16 @@ def importance(state: StudyState, space: Space) -> Importance:
     if len(trials) < MINIMUM_TRIALS:
         words = f"needs {MINIMUM_TRIALS} measured trials; there are {len(trials)}"
         return Importance(None, words, len(trials))
-    points = [(_active_values(trial.config, space), trial.value or 0.0) for trial in trials]
-    return Importance(_shares(points, space), "", len(trials))
+    points = [_active_values(trial.config, space) for trial in trials]
+    quantile = min(0.5, max(0.1, BEST_TRIALS / len(points)))
+    shares = pedanova.shares(points, [trial.value or 0.0 for trial in trials], space.by_key, quantile)
+    return Importance(shares, "", len(trials))
 
 
 def _active_values(config: Point, space: Space) -> Point:
     """A knob counts only where it acts, which PED-ANOVA knows how to weigh."""
-    return {
-        key: value for key, value in config.items() if key in space.by_key and space.is_active(key, config)
-    }
-
-
-def _shares(points: list[tuple[Point, float]], space: Space) -> dict[str, float]:
-    import optuna
-
-    study = build_study(points, space)
-    quantile = min(0.5, max(0.1, BEST_TRIALS / len(points)))
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=quantile)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns of what the caller has counted already
-        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {key: float(share) for key, share in shares.items()}
+    acting = space.remember("acting", config, space.acting_values)
+    return {key: value for key, value in acting.items() if key in space.by_key}
 
 
 def build_study(points: list[tuple[Point, float]], space: Space) -> Any:

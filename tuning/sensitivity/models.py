@@ -206,7 +206,7 @@ def explain(
 
 def _knob(group: Any, effects: Array, points: Sequence[Point], show: Show) -> KnobEffect:
     knob = group.knob
-    at = [nearest(knob, point[knob.key]) for point in points]
+    at = nearest(knob, [point[knob.key] for point in points])
     rows = []
     for value in data.sort_values(knob, at):
         own = effects[[one == value for one in at]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.config.knobs.catalogue import default_of, facts_of
+from engine.config.knobs.catalogue import acts, default_of, facts_of
 from tuning.space.points import (
     ACCUMULATION,
     NAMED_DEGREES,
@@ -41,7 +41,7 @@ def label(points: Points, point: Point) -> str:
         said = key in NAMED_FIRST or (
             now[key] == points.base_values[key] and not facts_of(key).always_in_label
         )
-        if not said and points.is_active(key, point) and now[key] != "none":
+        if not said and now[key] != "none" and acts(key, now):
             name = facts_of(key).label or key.rpartition(".")[2]
             words.append(f"{name}={_short(key, now[key])}{_lists(points, point, key)}")
     return " ".join(words)
@@ -87,8 +87,8 @@ def complexity(points: Points, point: Point) -> int:
 
 def turned_keys(points: Points, point: Point) -> list[str]:
     """The keys that :func:`complexity` counts."""
-    acting = [key for key in point if key != _DERIVED and points.is_active(key, point)]
-    return [key for key in acting if point[key] != _plain(points, key)]
+    acting = points.acting_values(point)
+    return [key for key in acting if key != _DERIVED and point[key] != _plain(points, key)]
 
 
 def _plain(points: Points, key: str) -> object:

@@ -270,6 +270,11 @@ class Points:
         """Whether a knob changes what runs at a point."""
         return acts(key, self.base_values | point)
 
+    def acting_values(self, point: Point) -> Point:
+        """The values of a point that change what runs."""
+        now = self.base_values | point
+        return {key: value for key, value in point.items() if acts(key, now)}
+
     def config(self, point: Point) -> RunConfig:
         """The full, checked configuration of a point."""
         config, asked = self.base.with_values(self.run_values(point)), self.automatic(point)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -143,6 +144,8 @@ class StudyState:
         self._open = {trial.number for trial in self.trials if trial.outcome is None}
         self._repeats = any(trial.confirms is not None or trial.retry_of is not None for trial in self.trials)
         self._cache: dict[str, tuple[object, dict[int | None, Any]]] = {}
+        #: What lines that are being taken say of trials, by number: a trial is made anew once, not for each line.
+        self._changes: dict[int, dict[str, Any]] = {}
 
     def copy(self) -> StudyState:
         """Another index that says the same, to be brought up to date while somebody still reads this one."""
@@ -207,25 +210,28 @@ class StudyState:
             if kind not in ("lease", "started", "note") and (kind != "proposal" or self._repeats):
                 outdated.add(None)
             try:
-                outdated |= self._related_numbers(number)
+                self._note_related(number, outdated)
                 if take:
                     take(line)
-                outdated |= self._related_numbers(number)
+                self._note_related(number, outdated)
             except (KeyError, TypeError, ValueError) as error:
                 self.damage += (f"a {kind} line is incomplete ({error!r}) and is left out",)
+        for number, changes in self._changes.items():
+            self._by_number[number] = _changed(self._by_number[number], changes)
+        self._changes.clear()
         self.trials = tuple(self._by_number.values())
         for _, known in self._cache.values():
             for key in outdated:
                 known.pop(key, None)
 
-    def _related_numbers(self, number: Any) -> set[int | None]:
-        """The trial of a number, the one that it measures again, and the attempt before it."""
+    def _note_related(self, number: Any, found: set[int | None]) -> None:
+        """Adds the trial of a number, the one that it measures again, and the attempt before it."""
         trial = self._by_number.get(number)
-        if trial is None:
-            return set()
-        if trial.confirms is None and trial.retry_of is None:
-            return {number}
-        return {number}.union(*(self._related_numbers(other) for other in (trial.confirms, trial.retry_of)))
+        if trial is not None:
+            found.add(number)
+            for other in (trial.confirms, trial.retry_of):
+                if other is not None:
+                    self._note_related(other, found)
 
     def _take_study(self, line: Line) -> None:
         file, fingerprint = line["file"], line["fingerprint"]
@@ -267,9 +273,9 @@ class StudyState:
         self._change(line, run=line["run"])
 
     def _take_tell(self, line: Line) -> None:
-        known = {name: line[name] for name in _TOLD if name in line}
-        known["samples"] = tuple(float(sample) for sample in known.get("samples") or ())
-        if self._by_number[line["number"]].outcome is None:
+        known = {name: value for name, value in line.items() if name in _TOLD}
+        known["samples"] = tuple(map(float, known.get("samples") or ()))
+        if self._find(line["number"]) in self._open:
             self._change(line, **known, outcome=str(line["outcome"]), ended_unix=float(line["at_unix"]))
             self._open.discard(line["number"])
 
@@ -277,6 +283,7 @@ class StudyState:
         """It never ran, through a mistake that the user can mend: as if it had not been proposed."""
         del self._by_number[line["number"]]
         self._open.discard(line["number"])
+        self._changes.pop(line["number"], None)
 
     def _take_command(self, line: Line) -> None:
         known = {name: line[name] for name in CommandReply.__dataclass_fields__ if name in line}
@@ -297,8 +304,21 @@ class StudyState:
         self.enough = str(line.get("enough", self.enough))
         self.spared = str(line.get("spared", self.spared))
 
+    def _find(self, number: int) -> int:
+        """The number of a trial that is there.
+
+        Raises:
+            KeyError: it is not.
+        """
+        return self._by_number[number].number
+
     def _change(self, line: Line, **changes: Any) -> None:
-        self._by_number[line["number"]] = replace(self._by_number[line["number"]], **changes)
+        self._changes.setdefault(self._find(line["number"]), {}).update(changes)
+
+
+def _changed(trial: Trial, changes: dict[str, Any]) -> Trial:
+    """As ``dataclasses.replace``, in a third of its time."""
+    return Trial(**dict(zip(_NAMES, _VALUES(trial), strict=True)) | changes)
 
 
 def fold(lines: Iterable[Line]) -> StudyState:
@@ -308,6 +328,8 @@ def fold(lines: Iterable[Line]) -> StudyState:
     return state
 
 
+_NAMES = tuple(item.name for item in fields(Trial))
+_VALUES = attrgetter(*_NAMES)
 _PROPOSED = frozenset(
     (
         "number",

@@ -148,13 +148,13 @@ def _work_out(view: StudyView, method: Way, limit: float) -> None:
 
 def _sensitivity_view(home: Path, study: str) -> tuple[StudyView, StudyFile]:
     from engine.config.errors import InputError
-    from tuning.storage.study_folder import load_study
+    from tuning.storage.study_folder import StudyReader
     from workbench.home.resolve import resolve
 
     target = resolve(home, study)
     if target.kind != "study":
         raise InputError("STUDY", study, "is a run; give the study that it belongs to")
-    view = load_study(target.folder)
+    view = StudyReader(target.folder).view()
     if view.file is None:
         raise InputError("STUDY", study, "its file cannot be read by this version")
     return view, view.file

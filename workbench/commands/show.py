@@ -54,7 +54,7 @@ def ls(
 
 def status(home: Home, json: Json = False) -> int:
     """Say what runs, who leads, what is tried now, how long it takes, and what is wrong."""
-    from tuning.storage.study_folder import STUDIES, StudyView, load_study
+    from tuning.storage.study_folder import STUDIES, StudyReader, StudyView
     from workbench.analysis.overview import overview
     from workbench.analysis.studies import StudyDocument, view_document
     from workbench.home.notes import saved_views
@@ -63,7 +63,7 @@ def status(home: Home, json: Json = False) -> int:
     from workbench.text.output import emit_json, result_console
 
     def load(name: str) -> tuple[StudyView, StudyDocument]:
-        view = load_study(home / STUDIES / name)
+        view = StudyReader(home / STUDIES / name).view()
         return view, view_document(view)
 
     found = overview(home, *Store(home).lists(), load)

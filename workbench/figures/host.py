@@ -34,7 +34,7 @@ from workbench.figures.base import (
     set_opacity,
 )
 from workbench.figures.steps import GIB, RANKS, Line, line, plain
-from workbench.records.columns import Columns
+from workbench.records.columns import Columns, stretch_length
 from workbench.records.live_records import MEAN, POLICIES, WEIGHT
 from workbench.records.live_snapshot import Snapshot
 
@@ -128,7 +128,7 @@ def _shape(seen: Snapshot) -> Shape | None:
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
-#: Bins of the time axis; each is at least ``BIN_SECONDS`` long, so that a counter moves in it.
+#: Bins of the time axis at the most; each is at least ``BIN_SECONDS`` long, so that a counter moves in it.
 BINS = 200
 BIN_SECONDS = 0.5
 OTHERS = "everything else"
@@ -157,12 +157,17 @@ class RateSeries(NamedTuple):
 
 
 def edges(times: Array, start_unix: float) -> Array:
-    """Bins of the time axis in seconds since ``start_unix``; empty with fewer than two readings."""
+    """Bins of the time axis in seconds since ``start_unix``; empty with fewer than two readings.
+
+    All but the last one, which reaches up to the last reading, stay as they are until there is twice as much time.
+    """
     if len(times) < 2:
         return np.empty(0)
     first, last = float(times[0]) - start_unix, float(times[-1]) - start_unix
-    count = int(min(BINS, max(1.0, (last - first) // BIN_SECONDS)))
-    return np.linspace(first, last, count + 1)
+    shortest = int((last - first) // BIN_SECONDS)
+    width = BIN_SECONDS * stretch_length(shortest, BINS)
+    count = max(1, int((last - first) // width))
+    return np.append(first + width * np.arange(count), last)
 
 
 def core_series(columns: Columns, start_unix: float) -> CoreSeries:

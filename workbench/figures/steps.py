@@ -15,7 +15,7 @@ from profilers.model.rows import ChangeRow
 from profilers.model.run_summary import CommunicationRow
 from profilers.records.operations import is_message
 from profilers.records.schema import PHASES
-from workbench.records.columns import Array, Columns, common_steps, means_by_step, rows_of
+from workbench.records.columns import Array, Columns, common_steps, means_by_step, rows_of, stretch_length
 from workbench.records.columns import slowest_rank as slowest_rank  # noqa: PLC0414  (figures find it here)
 from workbench.records.live_records import LINES, PhaseMeans
 
@@ -87,11 +87,14 @@ class CollectiveSeries(NamedTuple):
 
 
 def thin(values: Array, limit: int = POINTS) -> Array:
-    """Indices of at most ``limit`` points that keep the lowest and the highest of each stretch."""
+    """Indices of at most ``limit`` points that keep the lowest and the highest of each stretch.
+
+    While a series grows, those of all but its last stretch stay, until it is twice as long.
+    """
     count = len(values)
     if count <= limit:
         return np.arange(count)
-    width = -(-count // (limit // 2))
+    width = stretch_length(count, limit // 2)
     filled = np.concatenate([values, np.full(-count % width, np.nan)]).reshape(-1, width)
     starts = np.arange(len(filled)) * width
     low = np.where(np.isnan(filled), np.inf, filled).argmin(axis=1)
@@ -115,7 +118,7 @@ def plain(values: Array) -> list[float | None]:
 def phase_series(columns: Columns, rank: str, bars: int = BARS) -> PhaseSeries:
     """Stacked bars of one rank: neighbouring steps are averaged so that at most ``bars`` remain."""
     steps = columns.get("step", np.empty(0, dtype=int))
-    per_bar = max(1, -(-len(steps) // bars))
+    per_bar = stretch_length(len(steps), bars)
     starts = np.arange(0, len(steps), per_bar)
     if not len(steps):
         return PhaseSeries(rank, [], per_bar, {phase: [] for phase in PHASES}, [], None)

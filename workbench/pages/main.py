@@ -8,6 +8,7 @@ from workbench.pages.navigation import ENTRIES, PAGES
 from workbench.pages.widgets import login
 from workbench.pages.widgets.common import ASSETS
 from workbench.pages.widgets.forms import keep_typed
+from workbench.pages.widgets.plotly_chart import begin_page
 from workbench.pages.widgets.trial_table import OPEN_RUN
 
 #: Streamlit's colours of code are too pale for 4.5:1 in the light theme, and no option of a theme sets them.
@@ -36,6 +37,11 @@ _STEADY = """<style>
 _FOCUSED = """<style>
 [data-testid=stPageLink-NavLink]:focus-visible { box-shadow: 0 0 0 2px #2f5fd0 !important; }
 </style>"""
+#: A chart fills its place, and one that can be clicked says so.
+_CHARTS = """<style>
+.workbench-chart { width: 100%; height: 100%; }
+.workbench-clickable .nsewdrag { cursor: pointer !important; }
+</style>"""
 
 
 def main() -> None:
@@ -43,9 +49,10 @@ def main() -> None:
     icon = str(ASSETS / "icon.svg")
     st.set_page_config(page_title="Workbench", page_icon=icon, layout="wide")
     st.logo(icon)
-    st.html(_CODE + _FILLED + _NARROW + _STEADY + _FOCUSED)
+    st.html(_CODE + _FILLED + _NARROW + _STEADY + _FOCUSED + _CHARTS)
     if not login.let_in():
         return
+    begin_page()
     pages = [
         st.Page(entry.file, title=entry.title, url_path=entry.address, default=place == 0)
         for place, entry in enumerate(ENTRIES)

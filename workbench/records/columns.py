@@ -160,6 +160,13 @@ def pick_columns(ranks: Sequence[Columns], steps: Array, pick: Array) -> Columns
     return LazyColumns(list(ranks[0]), lambda name: steps if name == "step" else of_picked_ranks(name))
 
 
+def stretch_length(count: int, most: int) -> int:
+    """How long stretches of a series are, of which there are at most ``most``: a power of two, so that all but the last
+    one stay as they are until the series is twice as long.
+    """
+    return 1 << (-(-count // most) - 1).bit_length() if count > most else 1
+
+
 def slowest_rank(steps: Mapping[int, Columns]) -> Columns:
     """For each step that all ranks have written, the columns of the rank that took longest."""
     ranks = [columns for columns in steps.values() if len(columns.get("step", ()))]

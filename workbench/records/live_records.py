@@ -24,6 +24,7 @@ from workbench.records.columns import (
     means_by_step,
     rows_of,
     slowest_rank,
+    stretch_length,
 )
 
 #: Newest records of a stream that are held as they are: at least so many, and less than twice as many.
@@ -252,7 +253,7 @@ class PhaseMeans:
     def bars(self, most: int) -> tuple[Array, int, dict[str, Array]]:
         """At most ``most`` bars: the first step of each, how many steps one has, and means by field; NaN of none."""
         blocks = np.flatnonzero(self._known[-1])
-        each = max(1, -(-len(blocks) // most))
+        each = stretch_length(len(blocks), most)
         starts = np.arange(0, len(blocks), each)
         if not len(blocks):
             return starts, each, {}

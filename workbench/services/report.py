@@ -264,7 +264,7 @@ def _figure(drawing: go.Figure, alt: str, number: int) -> str:
 def _page(title: str, body: str) -> str:
     chart = (resources.files("workbench.pages.widgets") / "assets" / "chart.js").read_text("utf-8")
     plotly = (resources.files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8")
-    mounting = chart.replace("export default function (component)", "function mount(component)")
+    mounting = chart.replace("export default function", "function mount")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'

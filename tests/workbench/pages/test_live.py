@@ -18,6 +18,7 @@ from profilers.analysis.events import LENGTH_EVENT
 from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.support.waiting import wait_until
+from tests.support.workbench.sent_figures import figures_of
 from tests.support.workbench.skewed_run import write_skewed
 from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.pages.homes import full_home
@@ -174,8 +175,9 @@ def test_of_64_ranks_any_one_can_be_chosen(home: Path) -> None:
 
 def bars_of(app: AppTest) -> dict[str, list[float]]:
     """Milliseconds of each phase on the page's chart of them."""
-    found = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
-    drawn = next(one for one in found if one["layout"]["title"]["text"].startswith("Step time by phase"))
+    drawn = next(
+        one for one in figures_of(app) if one["layout"]["title"]["text"].startswith("Step time by phase")
+    )
     return {trace["name"]: trace["y"] for trace in drawn["data"]}
 
 

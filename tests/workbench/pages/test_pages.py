@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -16,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from engine.run.calibration import store
 from tests.support.engine.calibrations import calibration
+from tests.support.workbench.sent_figures import figures_of
 from tests.workbench.pages.homes import damaged_home, full_home
 from workbench.analysis.winner_explanation import compare
 from workbench.pages import navigation
@@ -63,8 +63,7 @@ def texts(app: AppTest) -> str:
 
 
 def charts(app: AppTest) -> list[str]:
-    found = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
-    return [chart["layout"]["title"]["text"] for chart in found]
+    return [figure["layout"]["title"]["text"] for figure in figures_of(app)]
 
 
 def test_a_new_page_is_a_file_and_an_entry(

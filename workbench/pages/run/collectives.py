@@ -10,7 +10,7 @@ from profilers.model.rows import PlanRow
 from profilers.model.run_summary import RunSummary
 from workbench.figures import base, steps
 from workbench.pages.widgets.common import number_table, table
-from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
 from workbench.text import step
@@ -33,8 +33,13 @@ def draw_collectives(snapshot: Snapshot, summary: RunSummary) -> None:
         return
     if summary.outer:
         st.caption(f"Outer loop: {run_text.outer(summary.outer)}.")
-    series = steps.collective_series(rows)
-    chart(base.collectives(series, snapshot.id), "run-collectives", "Collectives per step and rank")
+    shared_chart(
+        lambda: base.collectives(steps.collective_series(rows), snapshot.id),
+        "run-collectives",
+        "Collectives per step and rank",
+        snapshot.look,
+        summary.measured_steps,
+    )
     st.caption(f"Means over ranks and the {summary.detailed_steps:,} measured steps in detail.")
     number_table(run_text.communication_columns(rows), "run-collective-table")
     if summary.communication:

@@ -29,7 +29,7 @@ from workbench.pages.widgets.common import (
     summary_of,
 )
 from workbench.pages.widgets.note_form import note_of, tags_of
-from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.records.live_snapshot import Snapshot
 from workbench.services import jobs
 from workbench.text import run as run_text
@@ -140,12 +140,18 @@ def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
     }
 
 
-def _roofline(view: RunView, _: Snapshot, summary: RunSummary) -> None:
+def _roofline(view: RunView, records: Snapshot, summary: RunSummary) -> None:
     series = roofline.roofline_of(view.folder, summary)
     if series is None:
         st.caption("Nothing was measured that could be compared with this machine's calibration.")
         return
-    chart(roofline.draw(series, view.id), "run-roofline", "Products on the roofline, and collectives by size")
+    shared_chart(
+        lambda: roofline.draw(series, view.id),
+        "run-roofline",
+        "Products on the roofline, and collectives by size",
+        records.look,
+        summary.measured_steps,
+    )
     st.caption(f":material/info: {words.escape(roofline.roofline_note(series))}", help=roofline.HELP)
 
 
@@ -176,16 +182,23 @@ def _collectives(view: RunView, records: Snapshot, summary: RunSummary) -> None:
 def _loss_and_memory(view: RunView, records: Snapshot, summary: RunSummary) -> None:
     left, right = st.columns(2)
     with left:
-        losses = steps.losses_of(summary.losses, summary.validation_loss, summary.first_step)
-        chart(base.loss(losses, records.id), "run-loss", "Training loss per step")
+        shared_chart(
+            lambda: base.loss(
+                steps.losses_of(summary.losses, summary.validation_loss, summary.first_step), records.id
+            ),
+            "run-loss",
+            "Training loss per step",
+            records.look,
+            summary.measured_steps,
+        )
     with right:
         host.memory(records, "run-memory")
     if view.job is None:
-        quality.draw(view, summary)
+        quality.draw(view, summary, records.look)
         quality.draw_adapted(summary)
         quality.draw_partial(summary)
-        quality.draw_tasks(summary)
-        quality.draw_experts(summary)
+        quality.draw_tasks(summary, records.look)
+        quality.draw_experts(summary, records.look)
         quality.draw_sequences(summary)
         quality.draw_update(summary)
         host.draw_memory(records.config, summary.peak_memory_bytes)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+import plotly.graph_objects as go
 import streamlit as st
 
 from profilers.model.run_summary import RunSummary
@@ -9,7 +13,7 @@ from workbench.figures import gpu
 from workbench.pages.run import host
 from workbench.pages.run.live_charts import gpu_troubles, why_no_gpu
 from workbench.pages.widgets.common import number_table
-from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import quantities, words
 
@@ -46,9 +50,21 @@ def draw(snapshot: Snapshot, summary: RunSummary) -> None:
         key="run-gpu",
         format_func=lambda number: f"GPU {number}",
     )
-    start = snapshot.status.began_unix
-    detail = gpu.detail(snapshot.gpu, chosen if chosen is not None else numbers[0], start, read_by)
+    number = chosen if chosen is not None else numbers[0]
     columns = st.columns(2)
     for place, (make, alt) in enumerate(CHARTS.items()):
         with columns[place % 2]:
-            chart(make(detail, f"{snapshot.id}-{chosen}"), f"run-gpu-{make.__name__}", alt)
+            shared_chart(
+                partial(_draw, make, snapshot, number, read_by),
+                f"run-gpu-{make.__name__}",
+                alt,
+                snapshot.look,
+                number,
+            )
+
+
+def _draw(
+    make: Callable[[gpu.GpuDetail, str], go.Figure], snapshot: Snapshot, number: int, read_by: gpu.Source
+) -> go.Figure:
+    detail = gpu.detail(snapshot.gpu, number, snapshot.status.began_unix, read_by)
+    return make(detail, f"{snapshot.id}-{number}")

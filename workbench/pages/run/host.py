@@ -20,7 +20,7 @@ from profilers.model.rows import MemoryPlanRow
 from profilers.model.run_summary import RunSummary
 from workbench.figures import host
 from workbench.pages.widgets.common import number_table, table
-from workbench.pages.widgets.plotly_chart import chart, shared_chart
+from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import quantities, step, words
 
@@ -35,13 +35,24 @@ def draw_host(snapshot: Snapshot, summary: RunSummary) -> None:
     start = snapshot.status.began_unix
     processors(snapshot, "run")
     readings(snapshot, "run-host-readings")
-    network = host.network_series(snapshot.network, snapshot.host, start)
-    disk = host.disk_series(snapshot.host, start)
-    chart(host.traffic(network, disk, snapshot.id), "run-traffic", "Network by interface, and disk")
+    shared_chart(
+        lambda: host.traffic(
+            host.network_series(snapshot.network, snapshot.host, start),
+            host.disk_series(snapshot.host, start),
+            snapshot.id,
+        ),
+        "run-traffic",
+        "Network by interface, and disk",
+        snapshot.look,
+    )
     if snapshot.interfaces:
         ranks = snapshot.status.world_size or 0
-        lines = host.interface_series(snapshot.interfaces, start, ranks)
-        chart(host.interfaces(lines, snapshot.id), "run-interfaces", "Network of the ranks' own interfaces")
+        shared_chart(
+            lambda: host.interfaces(host.interface_series(snapshot.interfaces, start, ranks), snapshot.id),
+            "run-interfaces",
+            "Network of the ranks' own interfaces",
+            snapshot.look,
+        )
         links(snapshot)
     if summary.networks:
         told = words.escape(step.networks(summary.networks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,7 @@ from workbench.figures import quality as quality_figures
 from workbench.home import runs
 from workbench.home.runs import RunView
 from workbench.pages.widgets.common import home, number_table
-from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.terminal import quality as quality_text
 from workbench.text import run as run_text
 from workbench.text import step, words
@@ -26,12 +27,13 @@ from workbench.text import step, words
 _LASTS_SECONDS = 20
 
 
-def draw(view: RunView, summary: RunSummary) -> None:
-    """Nothing for an exact run without a curve."""
+def draw(view: RunView, summary: RunSummary, look: str) -> None:
+    """Nothing for an exact run without a curve. ``look`` names what is known of the run, for all of the charts here."""
     if lossy(quality.values_of(view.folder)):
         _baseline_comparison(view.id, view.state)
     elif len(summary.quality) > 1:
-        _chart([asdict(row) for row in summary.quality], [], view.id)
+        curve = [asdict(row) for row in summary.quality]
+        _chart(curve, [], view.id, f"{look} {summary.measured_steps}")
 
 
 def draw_trained(config: Mapping[str, Any], summary: RunSummary) -> None:
@@ -60,22 +62,32 @@ def draw_partial(summary: RunSummary) -> None:
         st.caption(f":material/content_cut: {told[:1].upper()}{told[1:]}.")
 
 
-def draw_tasks(summary: RunSummary) -> None:
+def draw_tasks(summary: RunSummary, look: str) -> None:
     """The loss of each task, and which ranks have it; nothing where there is one text."""
     if not summary.tasks:
         return
-    drawing = quality_figures.tasks(summary.tasks, summary.first_step, summary.id)
-    chart(drawing, "run-tasks", "Training loss of each task per step")
+    shared_chart(
+        lambda: quality_figures.tasks(summary.tasks, summary.first_step, summary.id),
+        "run-tasks",
+        "Training loss of each task per step",
+        look,
+        summary.measured_steps,
+    )
     number_table(step.task_columns(summary.tasks), "run-task-table")
     st.caption(f":material/checklist: {step.tasks(summary.tasks)}.")
 
 
-def draw_experts(summary: RunSummary) -> None:
+def draw_experts(summary: RunSummary, look: str) -> None:
     """How evenly the experts of each layer are loaded; nothing without experts."""
     if not summary.experts:
         return
-    drawing = quality_figures.experts(summary.experts, summary.id)
-    chart(drawing, "run-experts", "Each expert's share of the choices, by layer")
+    shared_chart(
+        lambda: quality_figures.experts(summary.experts, summary.id),
+        "run-experts",
+        "Each expert's share of the choices, by layer",
+        look,
+        summary.measured_steps,
+    )
     number_table(step.expert_columns(summary.experts), "run-expert-table")
     for row in summary.expert_slots:
         told = step.expert_slots(row)
@@ -112,14 +124,19 @@ def _baseline_comparison(run: str, state: str) -> None:
     if comparison["command"]:
         st.code(comparison["command"], language="shell")
     if comparison["curve"]:
-        _chart(comparison["curve"], comparison["baseline_curve"], run)
+        curves = comparison["curve"], comparison["baseline_curve"]
+        _chart(*curves, run, json.dumps(curves))
     for note in comparison["notes"]:
         st.caption(f":material/info: {note[:1].upper()}{note[1:]}.")
 
 
-def _chart(curve: list[dict[str, Any]], baseline: list[dict[str, Any]], run: str) -> None:
-    drawing = quality_figures.quality(curve, baseline, run)
-    chart(drawing, "run-quality", "Loss on held-out text against steps, seconds and bytes")
+def _chart(curve: list[dict[str, Any]], baseline: list[dict[str, Any]], run: str, look: str) -> None:
+    shared_chart(
+        lambda: quality_figures.quality(curve, baseline, run),
+        "run-quality",
+        "Loss on held-out text against steps, seconds and bytes",
+        look,
+    )
 
 
 @st.cache_data(ttl=_LASTS_SECONDS, max_entries=16, show_spinner=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -12,28 +13,29 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, flatten, parse
 from engine.run.run_folder import ForeignJob
 from profilers.model.run_summary import RunSummary
-from workbench.figures.anatomy.schedule import path_columns, schedule, series_of_run
+from workbench.figures.anatomy.schedule import ScheduleSeries, path_columns, schedule, series_of_run
 from workbench.pages.widgets.common import number_table, table
-from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.text import run as run_text
 from workbench.text import words
 
 #: More bars than a browser draws at once.
 MOST_ACTIONS = 4_000
+#: Schedules that are remembered.
+_REMEMBERED = 16
 
 
 def draw_schedule(config: Mapping[str, Any]) -> None:
     """Nothing where there is one stage."""
-    try:
-        series = series_of_run(parse(dict(config)))
-    except (InputError, ValueError, KeyError):
-        return
+    text = json.dumps(config, sort_keys=True)
+    series = _schedule_series(text)
     if series is None:
         return
     if len(series.bars) > MOST_ACTIONS:
         st.caption(f"The schedule has {len(series.bars):,} actions, too many to draw here.")
         return
-    chart(schedule(series), "run-schedule", "Pipeline schedule: actions of each rank over time")
+    about = "Pipeline schedule: actions of each rank over time"
+    shared_chart(lambda: schedule(series), "run-schedule", about, text)
     st.caption(
         "Drawn from the lists that the ranks executed, with a backward twice as long as a forward; measured seconds "
         "are above."
@@ -41,6 +43,15 @@ def draw_schedule(config: Mapping[str, Any]) -> None:
     if series.paths:
         st.markdown("**Paths of micro-batches**")
         table(path_columns(series), "run-schedule-paths")
+
+
+@st.cache_resource(max_entries=_REMEMBERED, show_spinner=False)
+def _schedule_series(config: str) -> ScheduleSeries | None:
+    """None where nothing can be drawn."""
+    try:
+        return series_of_run(parse(json.loads(config)))
+    except (InputError, ValueError, KeyError):
+        return None
 
 
 def draw_environment(summary: RunSummary) -> None:

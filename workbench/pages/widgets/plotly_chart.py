@@ -1,69 +1,33 @@
 """A Plotly figure on a page that a browser redraws in place, keeping the viewer's zoom.
 
 ``st.plotly_chart`` takes the drawn data into a chart's identity: each new point makes a new chart, which flickers
-and forgets the zoom. Here the same Plotly, from the installed package, is told of new data with ``Plotly.react``.
+and forgets the zoom. Here the same Plotly, from the installed package, is told what is new.
+
+What a browser was sent may not have arrived: a look that overtakes another one replaces it, and a tab may have lost its
+connection. So a piece says which versions it goes on from, and a browser that has none of them asks for the whole.
 """
 
 from __future__ import annotations
 
-import base64
+from collections import deque
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-import plotly
 import plotly.graph_objects as go
 import streamlit as st
-from starlette.responses import FileResponse
-from starlette.routing import Route
 
-_SCRIPT = (Path(__file__).parent / "assets" / "chart.js").read_text("utf-8")
-_PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-_ONE_DAY = {"Cache-Control": "public, max-age=86400"}
+from workbench.pages.widgets.chart_files import LOADER
+from workbench.pages.widgets.drawing import Drawing, drawing_of, piece_since
 
-_component = st.components.v2.component(
-    "workbench-chart",
-    html='<div class="workbench-chart" role="figure"></div>',
-    css=(
-        ".workbench-chart { width: 100%; height: 100%; } "
-        ".workbench-clickable .nsewdrag { cursor: pointer !important; }"
-    ),
-    js=_SCRIPT,
-    isolate_styles=False,
-)
+_component = st.components.v2.component("workbench-chart", js=LOADER, isolate_styles=False)
 
 #: Drawings that browsers share: a few looks at a few runs.
 _SHARED = 128
-#: Whole numbers up to this have a 32-bit float of their own.
-_EXACT = 2**24
-
-
-async def _plotly_source(_: object) -> FileResponse:
-    return FileResponse(_PLOTLY, media_type="text/javascript", headers=_ONE_DAY)
-
-
-#: Where the browser gets Plotly from: this server, the file that belongs to the installed package.
-ROUTE = Route("/workbench/plotly.min.js", _plotly_source)
-
-
-def chart(drawing: go.Figure, key: str, alt: str) -> None:
-    """Draw a figure, or redraw the one that has this key; ``alt`` says what it is to those who cannot see it."""
-    _component(key=key, data=_spec(drawing, alt), height=int(drawing.layout.height))
-
-
-def shared_chart(draw: Callable[[], go.Figure], key: str, alt: str, *of: str | int | None) -> None:
-    """As :func:`chart`, drawn once for all browsers: ``of`` tells what is drawn from any other drawing of this key."""
-    spec = _shared_spec(key, alt, of, draw)
-    _component(key=key, data=spec, height=int(spec["layout"]["height"]))
-
-
-@st.cache_resource(max_entries=_SHARED, show_spinner=False)
-def _shared_spec(
-    key: str, alt: str, of: tuple[str | int | None, ...], _draw: Callable[[], go.Figure]
-) -> dict[str, Any]:
-    del key, of
-    return _spec(_draw(), alt)
+#: A piece goes on from either of so many versions: the newer one may have been lost.
+_KNOWN = 2
+#: In a session's state, by key: the drawings of which its browser was told last.
+_TOLD = "told-charts"
 
 
 class ClickedPoint(NamedTuple):
@@ -73,31 +37,73 @@ class ClickedPoint(NamedTuple):
     about: Any
 
 
-def clickable_chart(drawing: go.Figure, key: str, alt: str) -> ClickedPoint | None:
-    """The same, and the point that was clicked, once."""
-    spec = _spec(drawing, alt) | {"clickable": True}
-    told = _component(key=key, data=spec, height=int(drawing.layout.height), on_clicked_change=lambda: None)
+def chart(figure: go.Figure, key: str, alt: str) -> None:
+    """Draw a figure, or redraw the one that has this key; ``alt`` says what it is to those who cannot see it."""
+    drawing = drawing_of(figure, alt)
+    _component(key=key, data=drawing.whole, height=drawing.height)
+
+
+def shared_chart(draw: Callable[[], go.Figure], key: str, alt: str, *of: str | int | None) -> None:
+    """As :func:`chart`, drawn once for all browsers: ``of`` tells what is drawn from any other drawing of this key.
+
+    A browser that has an earlier one is sent what is new.
+    """
+    drawing = _shared_drawing(key, alt, of, draw)
+    _component(
+        key=key, data=_news(key, drawing), height=drawing.height, on_missing_change=partial(_forget, key)
+    )
+
+
+def clickable_chart(figure: go.Figure, key: str, alt: str) -> ClickedPoint | None:
+    """As :func:`chart`, and the point that was clicked, once."""
+    drawing = drawing_of(figure, alt)
+    return _clickable(key, drawing.whole, drawing.height)
+
+
+def shared_clickable_chart(
+    draw: Callable[[], go.Figure], key: str, alt: str, *of: str | int | None
+) -> ClickedPoint | None:
+    """As :func:`shared_chart`, and the point that was clicked, once."""
+    drawing = _shared_drawing(key, alt, of, draw)
+    return _clickable(key, _news(key, drawing), drawing.height)
+
+
+def begin_page() -> None:
+    """Called when all of a page is drawn and not a fragment of it: its charts may be new ones in the browser."""
+    st.session_state[_TOLD] = {}
+
+
+@st.cache_resource(max_entries=_SHARED, show_spinner=False)
+def _shared_drawing(
+    key: str, alt: str, of: tuple[str | int | None, ...], _draw: Callable[[], go.Figure]
+) -> Drawing:
+    del key, of
+    return drawing_of(_draw(), alt)
+
+
+def _clickable(key: str, data: dict[str, Any], height: int) -> ClickedPoint | None:
+    told = _component(
+        key=key,
+        data=data | {"clickable": True},
+        height=height,
+        on_clicked_change=lambda: None,
+        on_missing_change=partial(_forget, key),
+    )
     point = told.get("clicked")
     return ClickedPoint(point.get("x"), point.get("about")) if isinstance(point, dict) else None
 
 
-def _spec(drawing: go.Figure, alt: str) -> dict[str, Any]:
-    figure = drawing.to_plotly_json()
-    figure["layout"].pop("template", None)
-    traces = [{key: narrow_floats(value) for key, value in trace.items()} for trace in figure["data"]]
-    return {"data": traces, "layout": figure["layout"], "alt": alt}
+def _news(key: str, drawing: Drawing) -> dict[str, Any]:
+    """What this session's browser has to be told, so that it shows a drawing."""
+    charts: dict[str, deque[Drawing]] = st.session_state.setdefault(_TOLD, {})
+    told = charts.setdefault(key, deque(maxlen=_KNOWN))
+    message = piece_since(told, drawing)
+    if message is None:
+        told.clear()
+    told.append(drawing)
+    return drawing.whole if message is None else message
 
 
-def narrow_floats(value: Any) -> Any:
-    """An array as Plotly sends it, in half the bytes where that keeps whole numbers exact and seven digits of others;
-    everything else as it is.
-    """
-    if not isinstance(value, dict) or value.get("dtype") != "f8":
-        return value
-    numbers = np.frombuffer(base64.b64decode(value["bdata"]), np.float64)
-    if np.nanmax(np.abs(numbers), initial=0.0) > _EXACT:
-        return value
-    return value | {
-        "dtype": "f4",
-        "bdata": base64.b64encode(numbers.astype(np.float32).tobytes()).decode("ascii"),
-    }
+def _forget(key: str) -> None:
+    """The browser has none of the versions that its last piece went on from."""
+    st.session_state.setdefault(_TOLD, {}).pop(key, None)

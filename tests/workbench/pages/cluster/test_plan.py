@@ -16,6 +16,7 @@ from engine.run.calibration.table import Calibration
 from engine.session import Session
 from tests.support.engine import calibrations
 from tests.support.runs import execute, small
+from tests.support.workbench.sent_figures import figures_of
 from tests.workbench.conftest import Run
 from tests.workbench.pages.test_pages import charts, texts, visit
 from workbench.pages.cluster.plan import EXAMPLE
@@ -137,7 +138,7 @@ def test_a_run_has_its_schedule_planned_and_measured(
     assert not app.exception
     titles = [title.partition(":")[0] for title in charts(app)]
     assert titles[-3:] == ["Planned", "Simulated", "Measured"]
-    drawn = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
+    drawn = figures_of(app)
     measured = next(one for one in drawn if one["layout"]["title"]["text"].startswith("Measured"))
     planned = next(one for one in drawn if one["layout"]["title"]["text"].startswith("Planned"))
     assert sum(len(trace["x"]) for trace in measured["data"]) == sum(

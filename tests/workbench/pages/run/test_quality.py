@@ -10,6 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.run import run_folder
+from tests.support.workbench.sent_figures import figures_of
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from workbench.analysis.quality import values_of
@@ -41,8 +42,7 @@ def pair(home: Path) -> tuple[Path, Path]:
 
 
 def drawn(app: AppTest) -> dict[str, Any]:
-    found = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
-    (figure,) = [one for one in found if one["layout"]["title"]["text"] == TITLE]
+    (figure,) = [one for one in figures_of(app) if one["layout"]["title"]["text"] == TITLE]
     return dict(figure)
 
 
@@ -91,15 +91,15 @@ def experts_page() -> None:
         ExpertRow(0, [0.5, 0.5], 0.0, 0.0, 1.0, 1.0, 0.13, 0.5),
         ExpertRow(1, [0.9, 0.1], 0.4, 0.3, 1.5, 1.8, 0.14, 0.7),
     ]
-    quality.draw_experts(RunSummary("x", {}, 1, "gloo", 1, 1, experts=rows))
-    quality.draw_experts(RunSummary("y", {}, 1, "gloo", 1, 1))
+    quality.draw_experts(RunSummary("x", {}, 1, "gloo", 1, 1, experts=rows), "look")
+    quality.draw_experts(RunSummary("y", {}, 1, "gloo", 1, 1), "look")
 
 
 def test_the_load_of_each_layers_experts_is_drawn_and_listed_once() -> None:
     found = AppTest.from_function(experts_page).run()
     assert not found.exception
-    (heat,) = [json.loads(chart.proto.json)["data"][0] for chart in found.get("bidi_component")]
-    assert heat["z"] == [[1.0, 1.0], [1.8, 0.2]] and heat["y"] == ["0", "1"]
+    (heat,) = [figure["data"][0] for figure in figures_of(found)]
+    assert heat["z"] == [[1.0, 1.0], pytest.approx([1.8, 0.2])] and heat["y"] == ["0", "1"]
     (table,) = found.dataframe
     assert list(table.value["busiest expert"]) == [0, 0]
     assert list(table.value["dropped, %"]) == [0.0, 30.0]
@@ -198,8 +198,8 @@ def tasks_page() -> None:
         TaskRow("large", 8, {0: 5, 1: 3}, [5.0, None, 4.0]),
         TaskRow("small", 2, {1: 2}, [6.0, None, 5.5]),
     ]
-    quality.draw_tasks(RunSummary("x", {}, 2, "gloo", 1, 1, tasks=rows))
-    quality.draw_tasks(RunSummary("y", {}, 1, "gloo", 1, 1))
+    quality.draw_tasks(RunSummary("x", {}, 2, "gloo", 1, 1, tasks=rows), "look")
+    quality.draw_tasks(RunSummary("y", {}, 1, "gloo", 1, 1), "look")
 
 
 def test_each_task_s_loss_and_ranks_are_drawn_and_told_once() -> None:

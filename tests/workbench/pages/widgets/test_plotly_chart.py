@@ -1,64 +1,100 @@
-"""What a chart sends to the browser: arrays in half the bytes, and nothing of them lost that somebody could see."""
+"""Which charts are drawn once for all browsers, and what each session is told of them."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from workbench.figures.base import numbers
 from workbench.pages.widgets import plotly_chart
-from workbench.pages.widgets.plotly_chart import narrow_floats
 
 
-def sent(values: Sequence[float | None]) -> tuple[str, np.ndarray]:
-    """The kind of numbers that the browser gets of these, and the numbers."""
-    figure = go.Figure().add_scatter(y=numbers(values)).to_plotly_json()
-    spec = narrow_floats(figure["data"][0]["y"])
-    return spec["dtype"], np.frombuffer(base64.b64decode(spec["bdata"]), spec["dtype"])
+class Page:
+    """Stands in for Streamlit: the messages of one session, and what the browser answers."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.missing: Any = None
+
+    def component(
+        self, *, data: dict[str, Any], on_missing_change: Any = None, **_: object
+    ) -> dict[str, Any]:
+        """Notes what is sent."""
+        self.told.append(data)
+        self.missing = on_missing_change
+        return {}
 
 
-def test_steps_stay_exact_and_times_keep_seven_digits() -> None:
-    steps = [0.0, 1.0, 99_999.0, 2.0**24]
-    assert sent(steps)[0] == "f4"
-    assert sent(steps)[1].tolist() == steps
-    times = [0.123456789, 98765.4321, 1e-9]
-    assert sent(times)[1] == pytest.approx(times, rel=1e-7)
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    page = Page()
+    monkeypatch.setattr(plotly_chart, "_component", page.component)
+    monkeypatch.setattr(plotly_chart.st, "session_state", {})
+    plotly_chart._shared_drawing.clear()  # type: ignore[attr-defined]
+    plotly_chart.begin_page()
+    return page
 
 
-def test_a_gap_stays_a_gap() -> None:
-    found = sent([1.0, None, 3.0])[1]
-    assert np.isnan(found[1]) and found[[0, 2]].tolist() == [1.0, 3.0]
-    assert np.isnan(sent([None, None])[1]).all()
-    assert go.Figure().add_scatter(y=numbers([])).to_plotly_json()["data"][0]["y"] == []
+def show(values: list[float], look: str | None = None) -> None:
+    def draw() -> go.Figure:
+        return go.Figure(layout_height=99).add_scatter(y=values)
+
+    plotly_chart.shared_chart(draw, "key", "alt", look or str(values))
 
 
-def test_what_would_lose_digits_is_sent_whole() -> None:
-    unix = [1_790_000_000.25, 1_790_000_001.5]
-    kind, found = sent(unix)
-    assert (kind, found.tolist()) == ("f8", unix)
-
-
-@pytest.mark.parametrize("value", [[1.0, 2.0], "text", None, {"dtype": "i2", "bdata": "AAA="}])
-def test_everything_else_is_sent_as_it_is(value: object) -> None:
-    assert narrow_floats(value) is value
-
-
-def test_browsers_share_a_drawing_of_the_same_look_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    got, drawn = list[object](), list[str]()
-    monkeypatch.setattr(plotly_chart, "_component", lambda *, data, **_: got.append(data["data"]))
+def test_browsers_share_a_drawing_of_the_same_look_and_of_no_other(page: Page) -> None:
+    drawn = list[str]()
 
     def show(look: str, choice: str | None) -> None:
         def draw() -> go.Figure:
             drawn.append(f"{look} {choice}")
             return go.Figure(layout_height=99).add_scatter(y=[len(drawn)])
 
+        plotly_chart.begin_page()
         plotly_chart.shared_chart(draw, "key", "alt", look, choice)
 
     for look, choice in [("1", "a"), ("1", "a"), ("1", "b"), ("2", "a"), ("1", "a")]:
         show(look, choice)
     assert drawn == ["1 a", "1 b", "2 a"]
-    assert [trace["y"] for (trace,) in got] == [[1], [1], [2], [3], [1]]
+    versions = [message["version"] for message in page.told]
+    assert versions[0] == versions[1] == versions[4] and len(set(versions)) == 3
+
+
+def test_the_first_look_is_whole_and_later_ones_what_is_new(page: Page) -> None:
+    for values in ([1.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0, 3.0]):
+        show(values)
+    first, *pieces = page.told
+    assert "data" in first
+    assert [len(piece["from"]) for piece in pieces] == [1, 2, 1]
+    assert pieces[0]["from"] == [first["version"]]
+    assert pieces[1]["traces"][0]["append"]["y"]["keep"] == 1, "the message before it may have been lost"
+    assert pieces[2]["traces"][0]["append"]["y"]["keep"] == 2
+
+
+def test_a_browser_that_has_no_version_of_them_gets_the_whole(page: Page) -> None:
+    show([1.0])
+    show([1.0, 2.0])
+    page.missing()
+    show([1.0, 2.0, 3.0])
+    show([1.0, 2.0, 3.0, 4.0])
+    assert ["data" in message for message in page.told] == [True, False, True, False]
+    assert page.told[3]["from"] == [page.told[2]["version"]]
+
+
+def test_a_page_that_is_drawn_as_a_whole_and_other_traces_begin_anew(page: Page) -> None:
+    show([1.0])
+    plotly_chart.begin_page()
+    show([1.0, 2.0])
+    plotly_chart.shared_chart(
+        lambda: go.Figure(layout_height=99).add_scatter(y=[1]).add_scatter(y=[2]), "key", "alt", "two"
+    )
+    assert all("data" in message for message in page.told)
+
+
+def test_a_chart_of_its_own_is_always_whole(page: Page) -> None:
+    for _ in range(2):
+        plotly_chart.chart(go.Figure(layout_height=99).add_scatter(y=[1]), "own", "alt")
+    assert all("data" in message for message in page.told)
+    assert page.told[0]["version"] != page.told[1]["version"]

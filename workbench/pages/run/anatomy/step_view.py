@@ -34,7 +34,7 @@ from workbench.pages.widgets.common import (
     snapshot,
 )
 from workbench.pages.widgets.heading import heading
-from workbench.pages.widgets.plotly_chart import clickable_chart
+from workbench.pages.widgets.plotly_chart import clickable_chart, shared_clickable_chart
 from workbench.records import step_view
 from workbench.records.live_snapshot import Snapshot
 from workbench.records.step_view import StepView
@@ -44,6 +44,8 @@ from workbench.text import words
 from workbench.text.quantities import Column
 
 EVERY_RANK, BY_HOST = "all ranks", "by host"
+#: Heat maps that are remembered: of a run that has ended each is made once.
+_REMEMBERED = 32
 #: Places of the address, each within the one before it.
 _DEEPER = ("step", "rank", "call")
 
@@ -155,20 +157,34 @@ def _heat_map(records: Snapshot) -> None:
         )
         if records.running:
             st.button("Update", icon=":material/refresh:", type="tertiary", key="steps-update")
-    metric = heat.metric_of(records.steps, name)
-    series = heat.heat_series(metric, rows, relative)
-    drawing = heat.heat(series, f"{records.id}-{name}-{relative}-{len(rows)}")
-    clicked = clickable_chart(drawing, "steps-heat", f"{name} of each rank in each step")
+    shown = (name, str(relative), *rows)
+    series = _series(
+        records.look, shown, lambda: heat.heat_series(heat.metric_of(records.steps, name), rows, relative)
+    )
+    clicked = shared_clickable_chart(
+        lambda: heat.heat(series, f"{records.id}-{name}-{relative}-{len(rows)}"),
+        "steps-heat",
+        f"{name} of each rank in each step",
+        records.look,
+        *shown,
+    )
     if clicked and isinstance(clicked.about, list):
         _go(step=int(clicked.about[1]), rank=int(clicked.about[0]))
         st.rerun()
-    st.caption(f":material/person_alert: {_skew(records, name)}", help=step_text.SKEW_HELP)
+    skew = _skew(records.look, name, records)
+    st.caption(f":material/person_alert: {skew}", help=step_text.SKEW_HELP)
     exceeds_scale = (
         " Colours are those of the measured steps; warm-up lies beyond them." if series.beyond else ""
     )
     st.caption(
         f":material/touch_app: Click on a cell to see that rank in that step, or type a step.{exceeds_scale}"
     )
+
+
+@st.cache_resource(max_entries=_REMEMBERED, show_spinner=False)
+def _series(look: str, shown: tuple[str, ...], _make: Callable[[], heat.HeatSeries]) -> heat.HeatSeries:
+    del look, shown
+    return _make()
 
 
 def _typed_step() -> None:
@@ -209,11 +225,13 @@ def _rows(records: Snapshot) -> dict[str, list[int]]:
     return each if chosen == EVERY_RANK else {f"rank {rank}": [rank] for rank in by_host[chosen]}
 
 
-def _skew(records: Snapshot, name: str) -> str:
+@st.cache_resource(max_entries=_REMEMBERED, show_spinner=False)
+def _skew(look: str, name: str, _records: Snapshot) -> str:
     """Of which kind the skew in a metric is, over the measured steps; of all, while none is measured."""
-    if len(records.steps) < 2:
+    del look
+    if len(_records.steps) < 2:
         return "A single rank has no skew."
-    found = _kind(records, name, True) or _kind(records, name, False)
+    found = _kind(_records, name, True) or _kind(_records, name, False)
     return (
         "No skew was recorded in this metric."
         if found is None

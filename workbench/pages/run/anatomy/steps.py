@@ -6,8 +6,10 @@ Where the time of a run's steps went: by phase, by rank, and what was changed on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from engine.run import run_folder
@@ -18,14 +20,15 @@ from workbench.figures.anatomy import lanes
 from workbench.figures.anatomy.lanes import lanes_note
 from workbench.figures.steps import RANKS
 from workbench.pages.widgets.common import home, number_table, side_by_side
-from workbench.pages.widgets.plotly_chart import chart, clickable_chart
+from workbench.pages.widgets.plotly_chart import chart, shared_chart, shared_clickable_chart
 from workbench.records import archive
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
 from workbench.text import step as step_text
 from workbench.text import words
 
-FRESH_SECONDS = 2.0
+#: Steps and their lanes that are remembered: of a run that has ended they are read once.
+_REMEMBERED = 32
 
 
 def _nothing(summary: RunSummary, recorded: str) -> str:
@@ -40,16 +43,20 @@ def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
     _one_step(home() / snapshot.id / run_folder.RECORDS, snapshot)
     left, right = st.columns(2)
     with left:
-        exposed, hidden = summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis
-        none = _nothing(summary, "no communication was recorded")
-        figure = lanes.axis_bars(exposed, hidden, snapshot.id, none)
-        chart(figure, "run-axes", "Exposed and hidden communication by axis")
+        shared_chart(
+            lambda: _axes(snapshot.id, summary),
+            "run-axes",
+            "Exposed and hidden communication by axis",
+            snapshot.look,
+            summary.measured_steps,
+        )
         st.caption(f":material/info: {step_text.AXES}")
     with right:
-        chart(
-            lanes.skew(steps.skew_series(snapshot.steps), snapshot.id),
+        shared_chart(
+            lambda: lanes.skew(steps.skew_series(snapshot.steps), snapshot.id),
             "run-skew",
             "Skew between ranks by step",
+            snapshot.look,
         )
         st.caption(f":material/person_alert: {step_text.straggler(summary)}")
     for line in step_text.anatomy(summary):
@@ -59,19 +66,26 @@ def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
         number_table(step_text.gap_columns(summary.gaps), "run-gaps")
 
 
-@st.cache_data(ttl=FRESH_SECONDS, show_spinner=False)
-def _steps(folder: Path) -> tuple[list[int], list[int]]:
+def _axes(run: str, summary: RunSummary) -> go.Figure:
+    none = _nothing(summary, "no communication was recorded")
+    return lanes.axis_bars(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis, run, none)
+
+
+@st.cache_resource(max_entries=_REMEMBERED, show_spinner=False)
+def _steps(folder: Path, look: str) -> tuple[list[int], list[int]]:
+    del look
     records = archive.records(folder)
     return lanes.kept_steps(records), records.ranks()
 
 
-@st.cache_data(ttl=FRESH_SECONDS, show_spinner=False)
-def _lanes(folder: Path, step: int, ranks: tuple[int, ...]) -> lanes.LaneSeries:
+@st.cache_resource(max_entries=_REMEMBERED, show_spinner=False)
+def _lanes(folder: Path, look: str, step: int, ranks: tuple[int, ...]) -> lanes.LaneSeries:
+    del look
     return lanes.lane_series(archive.records(folder), step, ranks)
 
 
 def _one_step(folder: Path, snapshot: Snapshot) -> None:
-    steps, ranks = _steps(folder)
+    steps, ranks = _steps(folder, snapshot.look)
     if not steps:
         empty = base.figure("One step by rank", "ms since the step's start", "", snapshot.id)
         text = "no spans were kept; with profile.collectives they are kept for every eighth step and for slow steps"
@@ -82,9 +96,14 @@ def _one_step(folder: Path, snapshot: Snapshot) -> None:
         chosen = ranks[:RANKS]
         if len(ranks) > RANKS:
             chosen = st.multiselect("Ranks", ranks, chosen, key="run-lanes-ranks") or chosen
-    timeline = _lanes(folder, step, tuple(chosen))
-    chart(
-        lanes.lanes(timeline, f"{snapshot.id}-{step}"), "run-lanes", "Phases, actions and collectives by rank"
+    timeline = _lanes(folder, snapshot.look, step, tuple(chosen))
+    shared_chart(
+        lambda: lanes.lanes(timeline, f"{snapshot.id}-{step}"),
+        "run-lanes",
+        "Phases, actions and collectives by rank",
+        snapshot.look,
+        step,
+        *chosen,
     )
     st.caption(f":material/schedule: {lanes_note(timeline)}")
 
@@ -92,7 +111,7 @@ def _one_step(folder: Path, snapshot: Snapshot) -> None:
 def draw_lanes(snapshot: Snapshot, step: int, rank: int | None, go: Callable[..., None]) -> None:
     """The lanes of a step: those of a rank come first. A click on a call goes to it; on another bar, to its rank."""
     folder = home() / snapshot.id / run_folder.RECORDS
-    kept, ranks = _steps(folder)
+    kept, ranks = _steps(folder, snapshot.look)
     if step not in kept:
         near = sorted(sorted(kept, key=lambda other: abs(other - step))[:3])
         instead = f"; the nearest that were: {', '.join(map(words.number, near))}" if near else ""
@@ -100,9 +119,15 @@ def draw_lanes(snapshot: Snapshot, step: int, rank: int | None, go: Callable[...
         return
     first = [] if rank is None or rank not in ranks else [rank]
     shown = [*first, *(other for other in ranks if other not in first)][:RANKS]
-    timeline = _lanes(folder, step, tuple(sorted(shown)))
-    drawing = lanes.lanes(timeline, f"{snapshot.id}-{step}")
-    clicked = clickable_chart(drawing, "steps-lanes", "Phases, actions and collectives by rank")
+    timeline = _lanes(folder, snapshot.look, step, tuple(sorted(shown)))
+    clicked = shared_clickable_chart(
+        lambda: lanes.lanes(timeline, f"{snapshot.id}-{step}"),
+        "steps-lanes",
+        "Phases, actions and collectives by rank",
+        snapshot.look,
+        step,
+        *shown,
+    )
     if clicked and isinstance(clicked.about, list):
         number, _, call = clicked.about
         go(rank=number, call=call or None)
@@ -114,11 +139,12 @@ def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[Change
     """Charts on the left, the mean step's phases on the right."""
     left, right = side_by_side("run-steps", 2.3, 1)
     with left:
-        series = steps.phase_series(steps.slowest_rank(snapshot.steps), "the slowest rank of each step")
         marks = steps.change_marks(changes)
-        chart(base.add_marks(base.phases(series, snapshot.id), marks), "run-phases", "Step time by phase")
-        ranks = base.ranks(steps.rank_series(snapshot.steps), snapshot.id)
-        chart(base.add_marks(ranks, marks), "run-rank-steps", "Step time by rank")
+        for draw, key, alt in [
+            (_phases, "run-phases", "Step time by phase"),
+            (_ranks, "run-rank-steps", "Step time by rank"),
+        ]:
+            shared_chart(partial(draw, snapshot, marks), key, alt, snapshot.look, len(marks))
         for text in run_text.changes(changes):
             st.caption(f":material/tune: Changed {words.escape(text)}.")
     with right:
@@ -129,6 +155,15 @@ def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[Change
             st.caption(f"MFU: {summary.mfu_reason}.")
         for _, note in run_text.note_lines(summary):
             st.caption(f":material/info: {note}.")
+
+
+def _phases(snapshot: Snapshot, marks: Sequence[steps.Mark]) -> go.Figure:
+    series = steps.phase_series(steps.slowest_rank(snapshot.steps), "the slowest rank of each step")
+    return base.add_marks(base.phases(series, snapshot.id), marks)
+
+
+def _ranks(snapshot: Snapshot, marks: Sequence[steps.Mark]) -> go.Figure:
+    return base.add_marks(base.ranks(steps.rank_series(snapshot.steps), snapshot.id), marks)
 
 
 def _phase_table(phases: dict[str, float], none: str) -> None:

@@ -1,6 +1,5 @@
 // Draws a Plotly figure in the page's colours, and redraws the same figure in place when its data changes.
 
-const SOURCE = "/workbench/plotly.min.js";
 const CONFIG = {
   displaylogo: false,
   showSendToCloud: false, // nothing leaves this machine
@@ -11,9 +10,9 @@ const AXIS = /^[xy]axis\d*$/;
 function loadPlotly() {
   window.workbenchPlotly ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
-    script.src = SOURCE;
+    script.src = "PLOTLY";
     script.onload = () => resolve(window.Plotly);
-    script.onerror = () => reject(new Error(`${SOURCE} could not be loaded`));
+    script.onerror = () => reject(new Error("Plotly could not be loaded"));
     document.head.append(script);
   });
   return window.workbenchPlotly;
@@ -81,12 +80,27 @@ async function react(Plotly, plot) {
   const { data, layout } = plot.figure;
   const width = plot.clientWidth;
   const room = plot.room?.width === width ? plot.room.more : 0;
-  await Plotly.react(plot, data, roomier(themed(layout, plot), room), CONFIG);
+  const traces = () => data.map((trace) => ({ ...trace })); // Plotly writes into them
+  const around = (more) => roomier(themed(structuredClone(layout), plot), more);
+  await Plotly.react(plot, traces(), around(room), CONFIG);
   const over = overlap(plot);
   if (over > 0) {
     plot.room = { width, more: room + over + GAP };
-    await Plotly.react(plot, data, roomier(themed(layout, plot), plot.room.more), CONFIG);
+    await Plotly.react(plot, traces(), around(plot.room.more), CONFIG);
   }
+}
+
+// What is drawn loses its last points, of which some are others now, and gets all that follow.
+async function extend(Plotly, plot, kept) {
+  const { data } = plot.figure;
+  const grown = [...kept.keys()].filter((place) => Object.keys(kept[place]).length > 0);
+  const names = [...new Set(grown.flatMap((place) => Object.keys(kept[place])))];
+  const keep = (place, name) => kept[place][name] ?? data[place][name].length;
+  for (const place of grown) {
+    for (const name of names) plot.data[place][name] = plot.data[place][name].slice(0, keep(place, name));
+  }
+  const tails = names.map((name) => [name, grown.map((place) => data[place][name].slice(keep(place, name)))]);
+  await Plotly.extendTraces(plot, Object.fromEntries(tails), grown);
 }
 
 // One after the other: Plotly fails where a chart is drawn anew, by new data or another width, while it is being drawn.
@@ -108,11 +122,15 @@ async function drawNow(plot) {
       plot.textContent = "";
     }
     const Plotly = await loadPlotly();
-    if (plot.isConnected && plot.clientWidth > 0) {
-      await react(Plotly, plot);
+    if (plot.figure && plot.isConnected && plot.clientWidth > 0) {
+      const kept = plot.kept;
+      plot.kept = plot.figure.data.map(() => ({}));
+      plot.look = look(plot);
+      await (kept ? extend(Plotly, plot, kept) : react(Plotly, plot));
       listenForClicks(plot);
     }
   } catch (error) {
+    plot.kept = null;
     if (!plot.isConnected) return; // the page has taken it down meanwhile
     window.Plotly?.purge(plot);
     plot.failed = true;
@@ -128,8 +146,16 @@ function listenForClicks(plot) {
   }
 }
 
+// What a chart is drawn with besides its figure.
+function look(plot) {
+  return JSON.stringify([colours(plot), plot.clientWidth]);
+}
+
 function watched(plot) {
-  const again = () => draw(plot);
+  const again = () => {
+    plot.kept = null;
+    draw(plot);
+  };
   const size = new ResizeObserver(again);
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   const recoloured = () => setTimeout(again, 300); // the page changes its own colours first
@@ -142,15 +168,92 @@ function watched(plot) {
   };
 }
 
+const KINDS = {
+  f4: Float32Array,
+  f8: Float64Array,
+  i1: Int8Array,
+  i2: Int16Array,
+  i4: Int32Array,
+  u1: Uint8Array,
+  u2: Uint16Array,
+  u4: Uint32Array,
+};
+
+// An array from the way in which Plotly writes one into JSON, a matrix by rows; anything else as it is.
+function unpacked(value) {
+  if (!(value?.dtype in KINDS)) return structuredClone(value);
+  const bytes = Uint8Array.from(atob(value.bdata), (letter) => letter.charCodeAt(0));
+  const numbers = new KINDS[value.dtype](bytes.buffer);
+  if (!value.shape) return numbers;
+  const [rows, columns] = value.shape.split(",").map(Number);
+  return Array.from({ length: rows }, (_, row) => numbers.subarray(row * columns, (row + 1) * columns));
+}
+
+function joined(old, keep, more) {
+  if (Array.isArray(old)) return old.map((row, place) => joined(row, keep, more[place]));
+  const all = new old.constructor(keep + more.length);
+  all.set(old.subarray(0, keep));
+  all.set(more, keep);
+  return all;
+}
+
+function mapped(object, change) {
+  return Object.fromEntries(Object.entries(object).map(([name, value]) => [name, change(value, name)]));
+}
+
+// Puts what is new on the figure. `kept`: of each trace, by attribute, how many of the points that Plotly has drawn
+// are still the first ones; null where it has to compare all of the figure, for more than points has changed.
+function put(plot, { traces, layout }) {
+  const data = plot.figure.data.map((trace, place) => {
+    const { append = {}, set = {} } = traces[place];
+    if (Object.keys(set).length || Object.keys(append).some((name) => Array.isArray(trace[name]))) plot.kept = null;
+    for (const [name, { keep }] of Object.entries(plot.kept ? append : {})) {
+      plot.kept[place][name] = Math.min(keep, plot.kept[place][name] ?? keep);
+    }
+    const grown = mapped(append, ({ keep, new: more }, name) => joined(trace[name], keep, unpacked(more)));
+    return { ...trace, ...mapped(set, unpacked), ...grown };
+  });
+  if (Object.keys(layout).length) plot.kept = null;
+  plot.figure = { data, layout: { ...plot.figure.layout, ...layout } };
+}
+
+// Takes over what was told: a figure, or what is new since one. True where the chart has to be drawn again, null where
+// it has none of the versions that this goes on from.
+function take(plot, told) {
+  if (told.version !== undefined && told.version === plot.version) return false;
+  if (told.data) {
+    const data = told.data.map((trace) => mapped(trace, unpacked));
+    plot.figure = { data, layout: structuredClone(told.layout) };
+    plot.kept = null;
+  } else if (told.from.includes(plot.version)) {
+    put(plot, told);
+  } else {
+    return null;
+  }
+  plot.version = told.version;
+  return true;
+}
+
+function placeOf(parent) {
+  const found = parent.querySelector(".workbench-chart");
+  if (found) return found;
+  const plot = document.createElement("div");
+  plot.className = "workbench-chart";
+  plot.setAttribute("role", "figure");
+  parent.append(plot);
+  return plot;
+}
+
 export default function (component) {
   const { data, parentElement } = component;
-  const plot = parentElement.querySelector(".workbench-chart");
-  const first = plot.figure === undefined;
-  plot.figure = structuredClone(data);
+  const plot = placeOf(parentElement);
+  const news = take(plot, data);
+  if (news === null) component.setTriggerValue("missing", data.version);
   plot.setAttribute("aria-label", data.alt);
   plot.clicked = data.clickable ? (point) => component.setTriggerValue("clicked", point) : null;
   plot.classList.toggle("workbench-clickable", Boolean(data.clickable));
-  plot.forget = first ? watched(plot) : plot.forget;
-  draw(plot);
+  plot.forget ??= watched(plot);
+  if (plot.look !== look(plot)) plot.kept = null;
+  if (news || plot.failed || plot.look !== look(plot)) draw(plot);
   return () => plot.forget();
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.support.workbench.sent_figures import figures_of
 from tests.support.workbench.skewed_run import write_skewed
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import charts, texts, visit
@@ -21,8 +21,9 @@ def late_in_16(rank: int, step: int) -> float:
 
 
 def heat(app: AppTest) -> Any:
-    found = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
-    return next(one["data"][0] for one in found if one["data"] and one["data"][0]["type"] == "heatmap")
+    return next(
+        one["data"][0] for one in figures_of(app) if one["data"] and one["data"][0]["type"] == "heatmap"
+    )
 
 
 def table(app: AppTest, column: str) -> Any:
