@@ -115,7 +115,9 @@ class KnobFacts:
     ``named_anyway`` are not. ``unset`` is the word for no value. ``changes`` is what another value may change, and
     ``trade`` says in a few words what is gained and what it costs.
 
-    **Effect.** ``acts`` tells whether it changes what runs. Where other knobs ask for its value to tell whether they
+    **Effect.** ``acts`` tells whether it changes what runs. With an ``inactive_problem``, which says why it does
+    nothing and what else to do, values other than the default are refused where it does not act; without one they are
+    let through there. Where other knobs ask for its value to tell whether they
     act, ``decides`` is above 0: the order in which such knobs are reset before the others. ``loses_more`` tells towards
     which values a lossy method or loop loses more, all else being as it is. One that ``alters_learning`` changes what
     is learned of a token: only times to a loss compare such trials. One that ``alters_numbers`` loses nothing, but
@@ -148,6 +150,7 @@ class KnobFacts:
     why_not_searched: str = ""
     refused: Mapping[Context, str | Refusal] = field(default_factory=dict)
     acts: Callable[[Values], bool] = lambda now: True
+    inactive_problem: str = ""
     decides: int = 0
     loses_more: Literal["", "lower", "higher"] = ""
     alters_learning: bool = False
