@@ -99,6 +99,7 @@ KNOBS: dict[str, KnobFacts] = {
         "recomputed layers",
         unset="all",
         acts=lambda now: bool(now["memory.recompute"] != "none"),
+        inactive_problem="nothing is recomputed; leave it out, or set memory.recompute to selective or full",
         neutral_default=True,
         suggested=suggestions.parts_of_layers,
         live=ACTIVATIONS,

@@ -106,6 +106,8 @@ OUTER_DETAILS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
 #: Those of them that no state of an outer loop depends on.
 _TURNING = ("learning_rate", "momentum", "clip", "overlap", "mixing")
 
+_SHARDS = "only zero_stage 2 or 3 on several dp x cp ranks"
+
 COMMUNICATION: dict[str, KnobFacts] = {
     "compression.method": KnobFacts(
         "Gradient compression",
@@ -177,6 +179,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "outer",
         always_in_label=True,
         acts=lambda now: bool(now["parallel.dp"] > 1),
+        inactive_problem="with dp=1 there is one replica; set it to none or raise dp",
         neutral_default=True,
         reset_when_inactive=False,  # to what the space has
         suggested=suggestions.names_of(OUTER_METHODS),
@@ -246,6 +249,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "Prefetched layers",
         "prefetched layers",
         acts=conditions.shards,
+        inactive_problem=f"{_SHARDS} gathers layers; set it to 0",
         neutral_default=True,
         suggested=suggestions.on_several_ranks(0, 1, 2),
         live=GRADIENTS,
@@ -257,6 +261,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "Fused weight gathers",
         "fused gathers",
         acts=lambda now: conditions.shards(now) and now["compression.weights"] == "none",
+        inactive_problem=f"{_SHARDS} gathers layers, and in int8 they come with their scales; set it to true",
         neutral_default=True,
         suggested=suggestions.on_several_ranks(True, False),
         live=GRADIENTS,
@@ -268,6 +273,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "Gather during optimizer step",
         "gather with optimizer",
         acts=lambda now: conditions.reduces(now) and now["parallel.zero_stage"] == 1,
+        inactive_problem="only zero_stage 1 on several dp x cp ranks gathers what it updated; set it to false",
         neutral_default=True,
         suggested=suggestions.on_several_ranks(False, True),
         live=UPDATES,
@@ -283,6 +289,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "Tensor-parallel chunks",
         "tp chunks",
         acts=conditions.splits_matrices,
+        inactive_problem="with tp=1 nothing is gathered; set it to 1 or raise tp",
         neutral_default=True,
         suggested=suggestions.on_several_ranks(1, 2, 4),
         live=PRODUCTS,
@@ -297,6 +304,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "Gradient delay (steps)",
         "gradient delay",
         acts=conditions.buckets,
+        inactive_problem="only zero_stage 0 or 1 on several dp x cp ranks has buckets that can wait; set it to 0",
         neutral_default=True,
         suggested=suggestions.on_several_ranks(0, 1),
         why_only_at_start="a gradient of the step before is under way; it would take a step with two updates or none",
@@ -313,6 +321,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "Weight gather format",
         "weight format",
         acts=conditions.shards,
+        inactive_problem=f"{_SHARDS} gathers weights; set it to none",
         neutral_default=True,
         suggested=suggestions.on_several_ranks("none", "int8"),
         live=GRADIENTS,
@@ -324,6 +333,7 @@ COMMUNICATION: dict[str, KnobFacts] = {
         "Expert token format",
         "token format",
         acts=lambda now: bool(now["parallel.ep"] > 1),
+        inactive_problem="with ep=1 no token is sent; set it to none or raise ep",
         neutral_default=True,
         suggested=suggestions.with_experts(suggestions.token_formats),
         why_only_at_start="exchanges of tokens are made with the model; it would take ones that ask in every forward",

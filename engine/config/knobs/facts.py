@@ -120,6 +120,9 @@ class KnobFacts:
     refused: Mapping[Context, str | Refusal] = field(default_factory=dict)
     #: Whether it changes what runs, given all values.
     acts: Callable[[Values], bool] = lambda now: True
+    #: Why it does nothing where it does not act, and what else to do: other values than its default are refused there
+    #: with these words. Empty: they are let through, and do nothing.
+    inactive_problem: str = ""
     #: Above 0 where other knobs' ``acts`` reads its value: such knobs are reset in this order, before all others.
     reset_order: int = 0
     #: Towards which values a lossy method or loop loses more, all else equal.

@@ -129,6 +129,7 @@ PARALLEL: dict[str, KnobFacts] = {
         "Regather inputs in backward (tp)",
         "tp regather",
         acts=conditions.splits_matrices,
+        inactive_problem="with tp=1 nothing is gathered; set it to false or raise tp",
         neutral_default=True,
         suggested=suggestions.on_several_ranks(False, True),
         why_only_at_start="it is built into each matrix product; it would take products that ask in every forward",
@@ -145,6 +146,7 @@ PARALLEL: dict[str, KnobFacts] = {
         "replicated over tp",
         unset="none",
         acts=conditions.splits_matrices,
+        inactive_problem="with tp=1 nothing is split; leave it out or raise tp",
         neutral_default=True,
         suggested=suggestions.of_the_decoder(
             suggestions.without_experts(suggestions.on_several_ranks(None, AUTO))

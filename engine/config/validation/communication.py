@@ -9,7 +9,7 @@ from engine.config.formulas.expert_rows import format_share, is_bucketed
 from engine.config.formulas.network import DATA, INSIDE
 from engine.config.knobs.facts import Context
 from engine.config.layout import layout_of
-from engine.config.methods.compression_methods import COMPRESSION_METHODS, RANK, one_way, planned_methods
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, one_way, planned_methods
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, is_decoder, resolve
 from engine.config.run_config import RunConfig
@@ -50,19 +50,12 @@ def compression_problems(config: RunConfig) -> Iterator[LayoutError]:
             yield LayoutError(
                 f"compression.layers.{glob}", value, f"is {layer_value.unit} with {method}; {problem}"
             )
-    if COMPRESSION_METHODS[method].layer_value is RANK and is_decoder(config.model):
+    if COMPRESSION_METHODS[method].has("rank") and is_decoder(config.model):
         yield from _rank_problem(config, resolve(config.model))
 
 
 def _format_problems(config: RunConfig) -> Iterator[LayoutError]:
-    weights, experts = config.compression.weights, config.compression.experts
-    if weights != "none" and (config.parallel.zero_stage < 2 or layout_of(config).shard == 1):
-        remedy = "only zero_stage 2 or 3 on several dp x cp ranks gathers weights; set it to none"
-        yield LayoutError("compression.weights", weights, remedy)
-    if experts != "none" and config.parallel.ep == 1:
-        yield LayoutError(
-            "compression.experts", experts, "with ep=1 no token is sent; set it to none or raise ep"
-        )
+    experts = config.compression.experts
     if experts == "bf16" and config.precision == "bf16":
         yield LayoutError("compression.experts", experts, "tokens are bf16 already; set it to none or int8")
     if is_bucketed(config):
@@ -106,14 +99,10 @@ def _matrices(config: RunConfig, shape: ModelShape) -> list[tuple[int, int]]:
 
 def overlap_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Every broken rule about what is sent beside computation."""
-    overlap = config.overlap
-    if overlap.prefetch and (config.parallel.zero_stage < 2 or layout_of(config).inner == 1):
-        remedy = "only zero_stage 2 or 3 on several dp x cp ranks gathers layers; set it to 0"
-        yield LayoutError("overlap.prefetch", overlap.prefetch, remedy)
-    yield from _fusion_rules(config)
-    yield from _gather_rules(config)
+    if config.overlap.gather_with_optimizer and config.memory.offload in ("optimizer", "both"):
+        remedy = "weights come back from the host all at once; set it to false, or offload less"
+        yield LayoutError("overlap.gather_with_optimizer", True, remedy)
     yield from _chunk_rules(config)
-    yield from _delay_rules(config)
     if config.outer.method == "none":
         return
     # An outer loop takes weights and gives new ones between steps: nothing may be under way then.
@@ -122,28 +111,9 @@ def overlap_problems(config: RunConfig) -> Iterator[LayoutError]:
         yield LayoutError(one.key, one.value, f"{why}; {one.remedy}")
 
 
-def _gather_rules(config: RunConfig) -> Iterator[LayoutError]:
-    key = "overlap.gather_with_optimizer"
-    if not config.overlap.gather_with_optimizer:
-        return
-    if config.parallel.zero_stage != 1 or layout_of(config).inner == 1:
-        yield LayoutError(
-            key, True, "only zero_stage 1 on several dp x cp ranks gathers what it updated; set it to false"
-        )
-    if config.memory.offload in ("optimizer", "both"):
-        yield LayoutError(
-            key, True, "weights come back from the host all at once; set it to false, or offload less"
-        )
-
-
 def _chunk_rules(config: RunConfig) -> Iterator[LayoutError]:
     chunks, parallel = config.overlap.tp_chunks, config.parallel
-    if chunks == 1:
-        return
-    if parallel.tp == 1:
-        yield LayoutError(
-            "overlap.tp_chunks", chunks, "with tp=1 nothing is gathered; set it to 1 or raise tp"
-        )
+    if chunks == 1 or parallel.tp == 1:
         return
     if config.compile:
         yield LayoutError(
@@ -160,42 +130,10 @@ def _chunk_rules(config: RunConfig) -> Iterator[LayoutError]:
         )
 
 
-def _fusion_rules(config: RunConfig) -> Iterator[LayoutError]:
-    if config.overlap.fused_gathers:
-        return
-    if config.parallel.zero_stage < 2 or layout_of(config).inner == 1:
-        remedy = "only zero_stage 2 or 3 on several dp x cp ranks gathers layers; set it to true"
-        yield LayoutError("overlap.fused_gathers", False, remedy)
-    if config.compression.weights != "none":
-        remedy = (
-            "int8 has the scales of a layer in one message; set it to true, or compression.weights to none"
-        )
-        yield LayoutError("overlap.fused_gathers", False, remedy)
-
-
-def _delay_rules(config: RunConfig) -> Iterator[LayoutError]:
-    delay = config.overlap.delay
-    if not delay:
-        return
-    if layout_of(config).inner == 1:
-        yield LayoutError("overlap.delay", delay, "with dp=1 no gradient is sent; set it to 0 or raise dp")
-    if config.parallel.zero_stage > 1:
-        yield LayoutError(
-            "overlap.delay",
-            delay,
-            "zero_stage 2 and 3 keep no buckets that could wait; set it to 0, or zero_stage to 0 or 1",
-        )
-
-
 def outer_problems(config: RunConfig, layers: int | None) -> Iterator[LayoutError]:
     """Every broken rule about outer loops; ``layers`` are those of the model, None where nobody knows them yet."""
-    method, dp = config.outer.method, config.parallel.dp
-    if method == "none":
-        return
-    if dp == 1:
-        yield LayoutError(
-            "outer.method", method, "with dp=1 there is one replica; set it to none or raise dp"
-        )
+    method = config.outer.method
+    if method == "none" or config.parallel.dp == 1:
         return
     yield from _replica_problems(config)
     if OUTER_METHODS[method].has("fragments"):

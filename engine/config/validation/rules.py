@@ -21,6 +21,7 @@ from engine.config.validation.communication import (
     outer_problems,
     overlap_problems,
 )
+from engine.config.validation.inactive_knobs import inactive_problems
 from engine.config.validation.model.expert_slots import slot_problems
 from engine.config.validation.model.frozen_model import adapting_problems
 from engine.config.validation.model.multi_task import task_problems
@@ -52,6 +53,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     blocks = blocks_of(config.model)
     yield from _world_rules(config)
     yield from _placement_rules(config)
+    yield from inactive_problems(config)
     yield from _shard_rules(config)
     yield from _column_rules(config)
     yield from _document_rules(config)
@@ -124,10 +126,6 @@ def _shard_rules(config: RunConfig) -> Iterator[LayoutError]:
             True,
             "only zero_stage 2 or 3 shards gradients; set it to false, or choose one of them",
         )
-    if parallel.tp_regather and parallel.tp == 1:
-        yield LayoutError(
-            "parallel.tp_regather", True, "with tp=1 nothing is gathered; set it to false or raise tp"
-        )
     yield from _replication_rules(config)
     if parallel.shard_ranks is None:
         return
@@ -153,9 +151,7 @@ def _replication_rules(config: RunConfig) -> Iterator[LayoutError]:
     twice = next((part for part, times in Counter(parts).items() if times > 1), None)
     if twice is not None:
         yield LayoutError(key, parts, f"names {twice} twice; name each part once")
-    if config.parallel.tp == 1:
-        yield LayoutError(key, parts, "with tp=1 nothing is split; leave it out or raise tp")
-    elif config.model.experts is not None and {"gate_up", "down"} & set(parts):
+    if config.model.experts is not None and {"gate_up", "down"} & set(parts):
         yield LayoutError(key, parts, "experts take the place of gate_up and down; leave them out")
     if config.model.tied_embeddings and ("embedding" in parts) != ("head" in parts):
         yield LayoutError(
@@ -343,13 +339,7 @@ def _memory_rules(config: RunConfig, blocks: int | None) -> Iterator[LayoutError
     # Where nobody knows the model yet, as many as are asked for.
     even = (layers or 1) if blocks is None else math.ceil(blocks / (config.parallel.pp * schedule.chunks))
     most = max(schedule.stage_layers or [even])
-    if layers is not None and memory.recompute == "none":
-        yield LayoutError(
-            "memory.recompute_layers",
-            layers,
-            "nothing is recomputed; leave it out, or set memory.recompute to selective or full",
-        )
-    elif layers is not None and layers > most:
+    if layers is not None and memory.recompute != "none" and layers > most:
         yield LayoutError(
             "memory.recompute_layers",
             layers,

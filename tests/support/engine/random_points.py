@@ -109,7 +109,7 @@ class Compared:
 
 
 @cache
-def _values(experts: bool) -> dict[str, list[Any]]:
+def values_of(experts: bool) -> dict[str, list[Any]]:
     """By knob, every value that a form lists, and what is for people to say."""
     base = EXPERTS if experts else DENSE
     found, rare = dict[str, list[Any]](), other_values(base, MOST_RANKS, in_time=True)
@@ -120,14 +120,14 @@ def _values(experts: bool) -> dict[str, list[Any]]:
 
 def turned_keys() -> set[str]:
     """What points turn: all that is suggested at one of the bases, and what is said here."""
-    return set(_values(False)).union(_values(True), *TOGETHER)
+    return set(values_of(False)).union(values_of(True), *TOGETHER)
 
 
 def draw(numbers: random.Random) -> RunConfig:
     """A legal configuration of 2 to 4 ranks with two to ten knobs at random values."""
     while True:
         experts = numbers.random() < 0.25
-        base, values = EXPERTS if experts else DENSE, _values(experts)
+        base, values = EXPERTS if experts else DENSE, values_of(experts)
         degrees = ["dp", "tp", "pp", "cp"] + (["ep"] if experts else [])
         chosen = {f"parallel.{key}": numbers.choice((1, 1, 2, 2, 4)) for key in degrees}
         for key in numbers.sample(sorted(values), numbers.randint(2, 10)):

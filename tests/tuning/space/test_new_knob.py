@@ -174,6 +174,22 @@ def test_it_is_refused_where_its_entry_says_so(
     assert told(3) == ([] if field == KEY and "masked" in remedy else told(5))
 
 
+def test_where_it_does_nothing_it_is_let_through_unless_its_entry_calls_that_a_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = RunConfig()
+
+    def told(values: dict[str, Any]) -> list[tuple[str, str]]:
+        return [(one.field, one.remedy) for one in rules.problems(config.with_values(values))]
+
+    monkeypatch.setitem(KNOBS, KEY, ENTRY)
+    assert told({KEY: 5}) == []
+    why = "with pp=1 nothing is copied; set it to 2 or raise pp"
+    monkeypatch.setitem(KNOBS, KEY, replace(ENTRY, inactive_problem=why))
+    assert told({KEY: 5}) == [(KEY, why)]
+    assert told({KEY: 2}) == told({KEY: 5, "parallel.pp": 2}) == []
+
+
 def test_predictions_say_that_they_leave_it_out(made_up: None) -> None:
     assert f"{KEY}=5: copies are not counted" in notes(small(checkpoint__keep=5))
     assert not any(KEY in line for line in notes(small()))
@@ -183,7 +199,7 @@ def test_tests_draw_it(made_up: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exports of it, runs on ranks of it, and steps on the fake device."""
     drawn = [drawn_configs._draw(Random(seed)) for seed in range(200)]
     assert {config.checkpoint.keep for config in drawn} == {1, 2, 3, 5}, "the exports' own draw 1 and 2"
-    monkeypatch.setattr(random_points, "_values", random_points._values.__wrapped__)
+    monkeypatch.setattr(random_points, "values_of", random_points.values_of.__wrapped__)
     assert KEY in random_points.turned_keys()
     assert (KEY, 3) in cases.values()
 

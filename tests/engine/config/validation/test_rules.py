@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
+from engine.config.knobs.catalogue import default_of
 from engine.config.layout import accumulation
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
 from engine.footprint.footprint import footprints, plan_of
 from engine.lifecycle import summary_of_refused
 from engine.schedules.registry import SCHEDULES
-from tests.support.engine import schedule_checker
+from tests.support.engine import random_points, schedule_checker
 
 SMALL = (1, 1, 1, 2, 2, 3, 4)
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -99,14 +100,21 @@ WRONG_PLURAL = re.compile(
     r"(?<![\w.,=/])1 (?:dp )?(actions|blocks|devices|experts|heads|hosts|layers|micro-batches|numbers|places|ranks|"
     r"registers|samples|sequences|slots|stages|steps|tasks|tokens|values)\b"
 )
+#: Of other knobs, those of an entry that is new among them: their default, more often than what is worth a try.
+OTHERS: dict[str, tuple[Any, ...]] = {
+    key: (default_of(key),) * 3 + tuple(values)
+    for key, values in sorted(random_points.values_of(True).items())
+    if key not in CHOICES
+}
 #: Keys that are turned at once; with all of them next to nothing is legal.
 TURNED = (2, 4, 8, 16, len(CHOICES))
 
 
 def drawn(numbers: random.Random, turned: int) -> RunConfig:
     """A configuration of which so many keys and the pipeline's are turned, whether that makes sense or not."""
-    keys = {*PIPELINE, *numbers.sample(sorted(CHOICES), turned)}
-    return parse({}).with_values(ROOMY | {key: numbers.choice(CHOICES[key]) for key in sorted(keys)})
+    choices = CHOICES | OTHERS
+    keys = {*PIPELINE, *numbers.sample(sorted(choices), turned)}
+    return parse({}).with_values(ROOMY | {key: numbers.choice(choices[key]) for key in sorted(keys)})
 
 
 def judge(config: RunConfig) -> bool:
