@@ -9,7 +9,7 @@ work's future. The engine's own do not pass there and tell the ``active()`` reco
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from torch.library import Library
 from profilers import torch_private
 from profilers.collectives.encoder import CallEncoder, Kinds, TimedCall, extend_to_noticed
 from profilers.records import operations
+from profilers.records.operations import Operation
 from profilers.records.schema import CommSample
 from profilers.records.writer import RecordWriter
 from profilers.steps.resolve import StepSeconds
@@ -116,12 +117,11 @@ class CollectiveRecorder:
             return
         self._library = Library("c10d", "IMPL")
         _started.append(self)
-        for operation in operations.OPERATIONS:
-            for name, payload in operation.operators.items():
-                operator = getattr(torch.ops.c10d, name, None)
-                if operator is not None:
-                    kernel = self._kernel(operator.default, operation.name, payload)
-                    self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
+        for name, candidates in operations.by_operator().items():
+            operator = getattr(torch.ops.c10d, name, None)
+            if operator is not None:
+                kernel = self._kernel(operator.default, name, candidates)
+                self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
 
     def stop(self) -> None:
         """Take the kernels out; calls seen so far stay."""
@@ -174,11 +174,14 @@ class CollectiveRecorder:
     def _place(self, group: dist.ProcessGroup) -> tuple[str, int]:
         return self._axes.get(group.group_name, "world"), group.size()
 
-    def _kernel(self, operator: Any, operation: str, payload: str) -> Callable[..., Any]:
+    def _kernel(self, operator: Any, name: str, candidates: Sequence[Operation]) -> Callable[..., Any]:
         """A kernel with little in it: it runs between two waits, when nothing it touches is in a cache."""
         schema = torch_private.schema_of(operator)
         names = [argument.name for argument in schema.arguments]
-        tensors_at, group_at = names.index(payload), names.index("process_group")
+        group_at = names.index("process_group")
+        *variants, (general, general_at, _) = [
+            (one.name, names.index(one.operators[name]), one.matches) for one in candidates
+        ]
         async_at = names.index("async_op") if "async_op" in names else len(names)
         returns = bool(schema.returns)  # a monitored barrier has nothing to wait for: it is over
         below = torch_private.keys_below_backend_select()
@@ -189,6 +192,11 @@ class CollectiveRecorder:
         def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
             if (_unseen and get_ident() in _unseen) or (_paused and get_ident() not in _beside):
                 return redispatch(keys & below, *arguments, **named)
+            operation, tensors_at = general, general_at
+            for variant, variant_at, matches in variants:
+                if matches is not None and matches(dict(zip(names, arguments, strict=False))):
+                    operation, tensors_at = variant, variant_at
+                    break
             dtype, size = _payload(arguments[tensors_at])
             blocking = not returns or (len(arguments) > async_at and not arguments[async_at])
             begin = mark()

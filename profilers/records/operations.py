@@ -3,6 +3,10 @@
 The recorder, the reader of NCCL's logs and dumps, bandwidths, wire bytes, verdicts, calibration and prediction ask it.
 Who records a call names its entry. What calls an operation to measure it stands in ``engine/launch/measure/rank.py``.
 
+Several operations may be calls of one operator of torch, told apart by the arguments of a call: each but one has a
+predicate on them (``matches``), these are asked first, in the order of ``OPERATIONS``, and all other calls are of the
+one without. A variant of an operation is an entry of its own, and the other one stays as it is.
+
 S is the payload by nccl-tests' definitions (doc/PERFORMANCE.md), n the number of ranks. Shares of S that a rank sends
 are means over the ranks: gloo's by its docs/algorithms.md (its reduce-scatter is, in torch, an all-reduce of which each
 rank keeps a part), NCCL's by its rings, whose trees send as much in total.
@@ -32,7 +36,9 @@ _GLOO_SEGMENT_BYTES = 1 << 20
 class Operation:
     """What is known of one operation.
 
-    ``operators`` are torch's ``c10d`` operators that are calls of it, each with the argument that is its payload;
+    ``operators`` are torch's ``c10d`` operators that are calls of it, each with the argument that is its payload. Where
+    another operation has one of them, too, ``matches`` says whether a call is of this one, by its arguments under the
+    names that torch's schema of the operator gives them.
     ``other_names`` is what process groups and dumps call it besides, ``nccl_name`` what NCCL's log does.
     ``bus_factor`` is bus over algorithm bandwidth. ``sent`` and ``gloo_sent`` are the shares of S that a rank sends by
     the backend's own algorithm (gloo's where it differs), ``exchange_sent`` by one exchange among all ranks.
@@ -63,6 +69,7 @@ class Operation:
     verdict: str | None = None
     advice: Mapping[str, str] = field(default_factory=dict)
     foreign_advice: str = ""
+    matches: Callable[[Mapping[str, Any]], bool] | None = None
 
     @property
     def point_to_point(self) -> bool:
@@ -280,6 +287,15 @@ OPERATIONS: tuple[Operation, ...] = (
 def operation_of(name: str) -> Operation | None:
     """The operation of that name, or of one that process groups give it; None if there is none."""
     return next((one for one in OPERATIONS if name == one.name or name in one.other_names), None)
+
+
+def by_operator() -> dict[str, list[Operation]]:
+    """The operations whose calls an operator of torch can be, by its name: in the order in which they are asked."""
+    found: dict[str, list[Operation]] = {}
+    for operation in sorted(OPERATIONS, key=lambda one: one.matches is None):
+        for operator in operation.operators:
+            found.setdefault(operator, []).append(operation)
+    return found
 
 
 def is_message(name: str) -> bool:

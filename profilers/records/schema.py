@@ -91,8 +91,10 @@ class StepSample:
 class CommSample:
     """One collective or point-to-point call; a message lasts from when it is posted until that is looked at.
 
-    ``bytes`` is the payload S of nccl-tests' definitions: the whole buffer for all-reduce and broadcast, the
-    gathered output for all-gather, the unreduced input for reduce-scatter, the message for send and recv.
+    ``bytes`` is the payload S of nccl-tests' definitions: the whole buffer for all-reduce, reduce and broadcast, the
+    gathered output for all-gather, the unreduced input for reduce-scatter, all that a rank hands in for all-to-all, its
+    own part included, one rank's part for gather and scatter, the message for send and recv. A barrier carries nothing
+    of a caller's; its bytes are those of the tensor that torch passes along.
     ``exposed_seconds`` is the part during which the main thread stood waiting. ``sent_bytes`` is told where S does not
     decide what a rank sends: an all-to-all of uneven parts. ``algorithm`` is None for the backend's own.
     """

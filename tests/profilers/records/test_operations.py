@@ -23,6 +23,7 @@ from profilers.records.operations import (
     OPERATIONS,
     POINT_TO_POINT,
     Operation,
+    by_operator,
     calibrated_operations,
     is_message,
     operation_of,
@@ -34,7 +35,8 @@ from tests.support.profilers.uniform_records import named, summary, write
 from tests.support.ranks import on_ranks
 from tuning.predict.model.hardware import Link
 from tuning.predict.simulation.machine import transfer
-from workbench.text import words
+from workbench.figures.steps import collective_series
+from workbench.text import run, words
 
 #: In place of the operation whose operator of torch it takes.
 MADE_UP = Operation(
@@ -59,10 +61,13 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "OPERATIONS", WITH_IT)
 
 
-def test_names_are_used_once() -> None:
+def test_names_are_used_once_and_an_operator_is_of_one_operation_unless_calls_tell() -> None:
     names = [name for one in OPERATIONS for name in (one.name, *one.other_names)]
-    operators = [name for one in OPERATIONS for name in one.operators]
-    assert (len(set(names)), len(set(operators))) == (len(names), len(operators))
+    assert len(set(names)) == len(names)
+    general = {
+        name: [one.name for one in them if one.matches is None] for name, them in by_operator().items()
+    }
+    assert [name for name, them in general.items() if len(them) != 1] == []
 
 
 @pytest.mark.usefixtures("made_up")
@@ -166,3 +171,54 @@ def recorded(rank: int) -> list[tuple[str, int]]:
 
 def test_its_calls_are_recorded_under_its_name() -> None:
     assert on_ranks(2, recorded) == [[("shout", 40)]] * 2
+
+
+#: A variant of another operation: its calls are those of the same operator that name the sizes of their parts.
+UNEVEN = Operation(
+    "uneven_all_to_all",
+    {"alltoall_base_": "output"},
+    bus_factor=lambda ranks: 0.5,
+    sent=lambda ranks: 0.25,
+    verdict="uneven_all_to_all",
+    advice={"": "more even parts with model.capacity_factor"},
+    matches=lambda arguments: bool(arguments["input_split_sizes"]),
+)
+WITH_VARIANT = (*OPERATIONS, UNEVEN)
+
+
+def recorded_variants(rank: int) -> list[tuple[str, int]]:
+    operations.OPERATIONS = WITH_VARIANT
+    recorder = CollectiveRecorder(StepTimer(CpuClock()), {})
+    recorder.start()
+    try:
+        dist.all_to_all_single(torch.zeros(4), torch.zeros(4))
+        sizes = [1, 2] if rank == 0 else [2, 4]
+        dist.all_to_all_single(torch.zeros(sum(sizes)), torch.zeros(sum(sizes)), sizes, sizes)
+        work = dist.all_to_all_single(
+            torch.zeros(sum(sizes)), torch.zeros(sum(sizes)), sizes, sizes, async_op=True
+        )
+        assert work is not None
+        work.wait()
+    finally:
+        recorder.stop()
+    return [(call.operation, call.bytes) for call in recorder.take()]
+
+
+def test_a_variant_is_told_from_other_calls_of_its_operator_by_their_arguments() -> None:
+    found = on_ranks(2, recorded_variants)
+    assert [calls[0] for calls in found] == [("all_to_all", 16)] * 2
+    assert [calls[1:] for calls in found] == [[(UNEVEN.name, size)] * 2 for size in (12, 24)]
+
+
+def test_a_variant_is_summed_up_judged_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "OPERATIONS", WITH_VARIANT)
+    late = {"forward": 0.5, "communication_exposed": 0.5}
+    of_call = {"operation": UNEVEN.name, "bytes": 1000, "seconds": 0.5, "exposed_seconds": 0.5}
+    write(tmp_path, [late] * 2, [of_call, of_call | {"operation": "all_to_all", "exposed_seconds": 0.0}])
+    found = summary(tmp_path)
+    rows = {row.operation: row for row in found.communication}
+    assert rows[UNEVEN.name].bus_bandwidth == pytest.approx(0.5 * 1000 / 0.5)
+    assert named(found, f"exposed_{UNEVEN.name}").knobs == ["model.capacity_factor"]
+    assert f"{UNEVEN.name} · dp" in collective_series(found.communication).labels
+    titles = {column.name: column.values for column in run.communication_columns(found.communication)}
+    assert UNEVEN.name in titles["operation"]
