@@ -163,9 +163,9 @@ def test_a_trainer_that_dies_ends_the_study_with_one_line(tmp_path: Path) -> Non
     trial = next(row for row in result.trials if row.config["trainer.accumulation"] == 99)
     assert trial.outcome == "crashed"
     (note,) = [note for note in StudyReader(tuning.folder).view().journal.notes if "the search ended" in note]
-    assert "the trainer ended with exit code 1, after step" in note and "trainer.log" in note
+    assert "the trainer ended with exit code 7, after step" in note and "trainer.log" in note
     assert len(note.splitlines()) == 1
-    with pytest.raises(EndOfTrialsError, match="exit code 1"):
+    with pytest.raises(EndOfTrialsError, match="exit code 7"):
         tuning.starter.run(tuning.file.config)
 
 
