@@ -184,7 +184,7 @@ BUCKETS = {"compression__experts": "lsh", "model__experts": 4, "parallel__dp": 2
                 "compression__weights": "int8",
             },
             "overlap.fused_gathers",
-            "compression.weights to none",
+            "in int8 they come with their scales",
         ),
         ({"overlap__gather_with_optimizer": True}, "overlap.gather_with_optimizer", "zero_stage 1"),
         (
@@ -195,7 +195,7 @@ BUCKETS = {"compression__experts": "lsh", "model__experts": 4, "parallel__dp": 2
         ({"overlap__tp_chunks": 2}, "overlap.tp_chunks", "tp=1"),
         ({"overlap__tp_chunks": 3, "parallel__tp": 2}, "overlap.tp_chunks", "32 tokens; nearest legal: 2"),
         ({"overlap__tp_chunks": 2, "parallel__tp": 2, "compile": True}, "overlap.tp_chunks", "compile"),
-        ({"overlap__delay": 1}, "overlap.delay", "dp=1"),
+        ({"overlap__delay": 1}, "overlap.delay", "several dp x cp ranks"),
         ({"overlap__delay": 1, "parallel__dp": 2, "parallel__zero_stage": 2}, "overlap.delay", "buckets"),
         ({"compression__weights": "int8", "parallel__dp": 2}, "compression.weights", "zero_stage 2 or 3"),
         ({"compression__experts": "int8"}, "compression.experts", "ep=1"),
