@@ -104,5 +104,5 @@ class HostRow:
     )
     #: Of the main threads of all ranks here: somebody else got the processor.
     involuntary_switches_per_second: float | None = field(
-        default=None, metadata=shown("involuntary switches", "per second", in_line=True)
+        default=None, metadata=shown("involuntary switches of all ranks", "per second", in_line=True)
     )

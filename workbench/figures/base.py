@@ -288,12 +288,13 @@ def set_opacity(color: str, opacity: float = 0.18) -> str:
 
 def draw_lines(drawing: go.Figure, lines: Sequence[Line], hover: str, panel: int | None = None) -> None:
     """Traces in the house's colours. Of several panels, counted from 0, a name is in the legend once: by the first
-    trace that has points, for Plotly leaves out the others.
+    trace that has points, for Plotly leaves out the others. A line that is alone in its panel is in none, and has the
+    colour of no other.
     """
     named = {trace.name for trace in drawing.data if trace.showlegend}
     place: dict[str, Any] = {} if panel is None else panel_place(panel)
     for number, trace in enumerate(lines):
-        color = LINE_COLORS[number % len(LINE_COLORS)]
+        color = NEUTRAL if place and len(lines) == 1 else LINE_COLORS[number % len(LINE_COLORS)]
         drawing.add_scatter(
             x=numbers(trace.x),
             y=numbers(trace.y),

@@ -98,7 +98,7 @@ def test_a_host_in_one_line_and_in_a_table() -> None:
     )  # fmt: skip
     assert quantities.host(row) == (
         "CPU 75 %, memory 4.00 GiB of 32.00 GiB, network sent 5.0 MB/s, load over a minute 3.25 processes, "
-        "involuntary switches 1,234 per second; ranks 0, 1"
+        "involuntary switches of all ranks 1,234 per second; ranks 0, 1"
     )
     assert quantities.host(HostRow(None, [], 1)) == "no reading"
     columns = {column.title: column.numbers for column in quantities.host_columns([row])}

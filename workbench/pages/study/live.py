@@ -149,14 +149,14 @@ def _windows(report: LiveReport, aim: Aim) -> None:
         "tune-live-losses",
         {
             "trial": config.TextColumn(width=_TRIAL_PIXELS),
-            "steps": config.TextColumn(width=80),
-            "ended": config.TextColumn(width=96),
+            "steps": config.TextColumn(width=70),
+            "ended": config.TextColumn(width=124),
             "saved, s": config.NumberColumn(width=62, format="%+.2f", help=_SAVED),
             "loss gap": config.NumberColumn(width=56, format="percent", help=_LOSS_GAP),
-            "loss decrease": config.NumberColumn(width=88, format="%.2f x", help=_LOSS_DECREASE),
-            "final loss gap": config.NumberColumn(width=92, format="percent", help=_FINAL_LOSS_GAP),
+            "loss decrease": config.NumberColumn(width=84, format="%.2f x", help=_LOSS_DECREASE),
+            "final loss gap": config.NumberColumn(width=88, format="percent", help=_FINAL_LOSS_GAP),
             "discarded": config.NumberColumn(width=66, format="%d", help=_DISCARDED),
-            "leader time": config.NumberColumn(width=76, format="%.2f x", help=_LEADER_TIME),
+            "leader time": config.NumberColumn(width=72, format="%.2f x", help=_LEADER_TIME),
         },
     )
 

@@ -226,3 +226,19 @@ def test_marks_that_appear_are_drawn(chart: Any) -> None:
         tell(chart, message)
     assert chart.evaluate("chart()._fullLayout.shapes.length") == 2, "warm-up and the mark"
     assert len(drawn(chart)["traces"][0]["x"]) == 340
+
+
+def test_a_legend_does_not_come_to_lie_on_the_title(chart: Any) -> None:
+    """Wherever the room between them went after the first drawing."""
+    messages = pieces([look(300), look(340)])
+    tell(chart, messages[0])
+    covers = """() => {
+      const [title, legend] = [".g-gtitle", ".legend"].map((name) =>
+        document.querySelector(name).getBoundingClientRect());
+      return title.bottom > legend.top;
+    }"""
+    assert not chart.evaluate(covers)
+    chart.evaluate("() => Plotly.relayout(document.querySelector('.js-plotly-plot'), {'margin.t': 12})")
+    assert chart.evaluate(covers)
+    tell(chart, messages[1])
+    chart.wait_for_function(f"() => !({covers})()", timeout=10_000)

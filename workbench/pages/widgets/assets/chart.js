@@ -101,6 +101,7 @@ async function extend(Plotly, plot, kept) {
   }
   const tails = names.map((name) => [name, grown.map((place) => data[place][name].slice(keep(place, name)))]);
   await Plotly.extendTraces(plot, Object.fromEntries(tails), grown);
+  if (overlap(plot) > 0) await react(Plotly, plot); // its place has another width meanwhile, or the legend more rows
 }
 
 // One after the other: Plotly fails where a chart is drawn anew, by new data or another width, while it is being drawn.
