@@ -11,6 +11,14 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from profilers.records.schema import PHASES, Panel
+from workbench.figures.palette import (
+    HIDDEN_COMMUNICATION,
+    MEASURED,
+    NEUTRAL,
+    PHASE_COLORS,
+    LineLook,
+    line_look,
+)
 from workbench.figures.steps import (
     CollectiveSeries,
     Line,
@@ -21,22 +29,7 @@ from workbench.figures.steps import (
 )
 from workbench.text import words
 
-#: Okabe and Ito's colours with a darker grey, which nobody takes for the bubble's pink: told apart with any colour
-#: vision (``tests/workbench/figures/test_colours.py``). A phase has the same one everywhere, and nothing else has it.
-PHASE_COLORS = {
-    "data": "#E69F00",
-    "forward": "#56B4E9",
-    "backward": "#0072B2",
-    "communication_exposed": "#D55E00",
-    "bubble": "#CC79A7",
-    "optimizer": "#009E73",
-    "other": "#6B7280",
-}
 PHASE_NAMES = {phase: phase for phase in PHASES} | {"communication_exposed": "exposed communication"}
-#: Paul Tol's bright scheme, for ranks and GPUs.
-LINE_COLORS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#999933", "#BBBBBB")
-NEUTRAL = "#6E7B95"
-HIDDEN_COMMUNICATION = "#F0B08A"
 SINCE_START = "seconds since the start"
 HEIGHT = 300
 FEW_STEPS = 10
@@ -146,7 +139,12 @@ def phases(series: PhaseSeries, revision: str = "") -> go.Figure:
             x=series.steps,
             y=series.undivided,
             name="not recorded in detail",
-            marker={"color": NEUTRAL, "opacity": 0.3, "line_width": 0},
+            marker={
+                "color": NEUTRAL,
+                "opacity": 0.4,
+                "line_width": 0,
+                "pattern": {"shape": "/", "solidity": 0.4},
+            },
             hovertemplate="%{y:,.1f} ms",
         )
     _warmup(drawing, series.warmup_until, series.steps[0], 0.5)
@@ -189,13 +187,13 @@ def loss(series: LossSeries, revision: str = "") -> go.Figure:
         y=numbers(series.losses),
         name="training",
         mode="lines",
-        line={"color": PHASE_COLORS["backward"], "width": 2},
+        line={"color": MEASURED, "width": 2},
         hovertemplate="%{y:.4f}",
     )
     if series.validation is not None:
         drawing.add_hline(
             y=series.validation,
-            line={"dash": "dash", "color": PHASE_COLORS["communication_exposed"], "width": 1.5},
+            line={"dash": "dash", "color": NEUTRAL, "width": 1.5},
             annotation_text=f"validation {words.loss(series.validation)}",
             annotation_position="top left",
         )
@@ -286,21 +284,23 @@ def set_opacity(color: str, opacity: float = 0.18) -> str:
     return f"rgba({red},{green},{blue},{opacity})"
 
 
-def draw_lines(drawing: go.Figure, lines: Sequence[Line], hover: str, panel: int | None = None) -> None:
+def draw_lines(
+    drawing: go.Figure, lines: Sequence[Line], hover: str, panel: int | None = None, first: int = 0
+) -> None:
     """Traces in the house's colours. Of several panels, counted from 0, a name is in the legend once: by the first
     trace that has points, for Plotly leaves out the others. A line that is alone in its panel is in none, and has the
-    colour of no other.
+    colour of no other. ``first`` lines of other panels have had their looks.
     """
     named = {trace.name for trace in drawing.data if trace.showlegend}
     place: dict[str, Any] = {} if panel is None else panel_place(panel)
     for number, trace in enumerate(lines):
-        color = NEUTRAL if place and len(lines) == 1 else LINE_COLORS[number % len(LINE_COLORS)]
+        look = LineLook(NEUTRAL, "solid") if place and len(lines) == 1 else line_look(first + number)
         drawing.add_scatter(
             x=numbers(trace.x),
             y=numbers(trace.y),
             name=trace.name,
             mode="lines",
-            line={"color": color, "width": 1.6},
+            line={"color": look.color, "dash": look.dash, "width": 1.6},
             legendgroup=trace.name,
             showlegend=len(lines) > 1 and len(trace.x) > 0 and trace.name not in named,
             hovertemplate=hover,

@@ -15,7 +15,8 @@ from engine.config.errors import several
 from engine.run.calibration.table import Calibration, Curve
 from profilers.collectives.bandwidth import bus_bandwidth
 from profilers.model.links import expected_seconds
-from workbench.figures.base import LINE_COLORS, empty, figure
+from workbench.figures.base import empty, figure
+from workbench.figures.palette import LineLook, line_look
 
 GIGA, TERA = 1e9, 1e12
 #: Places at which a fit is drawn.
@@ -128,19 +129,19 @@ def bandwidth(series: BandwidthSeries) -> go.Figure:
     if not series.operations:
         return empty(drawing, "no collective was measured")
     for number, operation in enumerate(series.operations):
-        _operation(drawing, operation, LINE_COLORS[number % len(LINE_COLORS)])
+        _operation(drawing, operation, line_look(number))
     ticks = {"tickvals": _BYTE_TICKS, "ticktext": [_bytes(size) for size in _BYTE_TICKS]}
     return drawing.update_xaxes(type="log", **ticks).update_yaxes(rangemode="tozero")
 
 
-def _operation(drawing: go.Figure, measured: BandwidthLine, color: str) -> None:
+def _operation(drawing: go.Figure, measured: BandwidthLine, look: LineLook) -> None:
     name = measured.name.replace("_", " ")
     drawing.add_scatter(
         x=measured.fit_sizes,
         y=measured.fit_rates,
         name=name,
         mode="lines",
-        line={"color": color, "width": 1.8},
+        line={"color": look.color, "dash": look.dash, "width": 1.8},
         legendgroup=name,
         hoverinfo="skip",
     )
@@ -154,7 +155,12 @@ def _operation(drawing: go.Figure, measured: BandwidthLine, color: str) -> None:
             y=rates,
             name=name + addition,
             mode="markers",
-            marker={"color": color, "size": 7, "symbol": symbol, "line": {"width": 1.5, "color": color}},
+            marker={
+                "color": look.color,
+                "size": 7,
+                "symbol": symbol,
+                "line": {"width": 1.5, "color": look.color},
+            },
             legendgroup=name,
             showlegend=False,
             hovertemplate="%{y:,.3f} GB/s",
@@ -170,12 +176,13 @@ def gemm(series: GemmSeries) -> go.Figure:
     if not series.lines:
         return empty(drawing, "no matrix product was measured")
     for number, line in enumerate(series.lines):
+        look = line_look(number)
         drawing.add_scatter(
             x=line.sizes,
             y=line.rates,
             name=line.name,
             mode="lines+markers",
-            line={"color": LINE_COLORS[number % len(LINE_COLORS)], "width": 1.8},
+            line={"color": look.color, "dash": look.dash, "width": 1.8},
             hovertemplate="%{y:,.1f} " + series.unit,
         )
     edges = sorted({size for line in series.lines for size in line.sizes})

@@ -15,16 +15,8 @@ import plotly.graph_objects as go
 from tuning.report.study_result import TrialRow
 from tuning.spec.objectives import Aim, text
 from workbench.analysis.compare import CollectiveRow, LossCurve, Row
-from workbench.figures.base import (
-    LINE_COLORS,
-    NEUTRAL,
-    PHASE_COLORS,
-    PHASE_NAMES,
-    empty,
-    figure,
-    panel_place,
-    panels,
-)
+from workbench.figures.base import PHASE_NAMES, empty, figure, panel_place, panels
+from workbench.figures.palette import NEUTRAL, PHASE_COLORS, line_look
 from workbench.figures.steps import line
 from workbench.text import words
 
@@ -42,7 +34,7 @@ _FAINT, _STRONG = 0.25, 3.5
 
 def colors(letters: Sequence[str]) -> dict[str, str]:
     """A run's colour."""
-    return dict(zip(letters, itertools.cycle(LINE_COLORS), strict=False))
+    return {letter: line_look(number).color for number, letter in enumerate(letters)}
 
 
 def phases(rows: Sequence[Row], letters: Sequence[str]) -> go.Figure:
@@ -58,13 +50,20 @@ def phases(rows: Sequence[Row], letters: Sequence[str]) -> go.Figure:
             x=[None if value is None else value * 1e3 for value in row.seconds],
             name=PHASE_NAMES.get(row.name, "between steps"),
             orientation="h",
-            marker={"color": PHASE_COLORS.get(row.name, NEUTRAL), "line": {"width": 0}},
+            marker=_part_look(row.name),
             hovertemplate="%{x:,.1f} ms",
         )
     drawing.update_yaxes(autorange="reversed", type="category").update_xaxes(
         rangemode="tozero", showgrid=True
     )
     return drawing.update_layout(barmode="stack", hovermode="y unified", margin_t=98)
+
+
+def _part_look(name: str) -> dict[str, Any]:
+    """Of a phase its colour; what lies between two steps is striped, for the rest of a step is grey, too."""
+    if name in PHASE_COLORS:
+        return {"color": PHASE_COLORS[name], "line": {"width": 0}}
+    return {"color": NEUTRAL, "line": {"width": 0}, "pattern": {"shape": "/", "solidity": 0.4}}
 
 
 def collectives(rows: Sequence[CollectiveRow], letters: Sequence[str]) -> go.Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,16 +12,9 @@ import plotly.graph_objects as go
 from profilers.analysis import machine
 from profilers.gpu import rank_gpus
 from profilers.records.schema import Event, live_panels
-from workbench.figures.base import (
-    LINE_COLORS,
-    NEUTRAL,
-    SINCE_START,
-    draw_panels,
-    empty,
-    figure,
-    name_panels,
-)
+from workbench.figures.base import SINCE_START, draw_panels, empty, figure, name_panels
 from workbench.figures.host import line_of_readings, panel_series
+from workbench.figures.palette import NEUTRAL, REASON_COLORS, line_look
 from workbench.figures.steps import GIB, Line
 from workbench.records.columns import Array, Columns
 
@@ -165,8 +158,6 @@ def _links(columns: Columns, own: Array, seconds: Array, links: str) -> list[Lin
 HEIGHT = 250
 #: Lines that say how far a quantity can go.
 LIMITS = frozenset({"total", "limit", "slowdown", "highest clock"})
-#: Okabe and Ito's warm colours, one for each reason in the order they come.
-THROTTLE_COLORS = ("#D55E00", "#E69F00", "#CC79A7", "#F0E442")
 
 
 def activity(detail: GpuDetail, revision: str = "") -> go.Figure:
@@ -195,7 +186,7 @@ def clocks(detail: GpuDetail, revision: str = "") -> go.Figure:
     drawing = _draw_lines("Clocks", "MHz", detail.clocks, "%{y:,.0f} MHz", revision)
     reasons = list(dict.fromkeys(span.reason for span in detail.throttled))
     for number, reason in enumerate(reasons):
-        color = THROTTLE_COLORS[number % len(THROTTLE_COLORS)]
+        color = REASON_COLORS[number % len(REASON_COLORS)]
         _shade(drawing, [span for span in detail.throttled if span.reason == reason], color)
     return drawing
 
@@ -210,12 +201,9 @@ def _draw_lines(title: str, unit: str, lines: Sequence[Line], hover: str, revisi
     if not lines:
         return empty(drawing, "this GPU or its driver gives no reading")
     for number, trace in enumerate(lines):
-        limit = trace.name in LIMITS
-        look = (
-            {"color": NEUTRAL, "width": 1.2, "dash": "dash"}
-            if limit
-            else {"color": LINE_COLORS[number % len(LINE_COLORS)], "width": 1.6}
-        )
+        look: dict[str, Any] = {"color": NEUTRAL, "width": 1.2, "dash": "dash"}
+        if trace.name not in LIMITS:
+            look = line_look(number)._asdict() | {"width": 1.6}
         mode = "lines" if len(trace.x) > 1 else "markers"
         drawing.add_scatter(
             x=trace.x, y=trace.y, name=trace.name, mode=mode, line=look, hovertemplate=hover, showlegend=True

@@ -21,9 +21,6 @@ from engine.config.run_config import parse
 from profilers.analysis.memory import peak_index
 from profilers.records.schema import growing_fields, live_panels
 from workbench.figures.base import (
-    LINE_COLORS,
-    NEUTRAL,
-    PHASE_COLORS,
     SINCE_START,
     draw_lines,
     draw_panels,
@@ -33,6 +30,7 @@ from workbench.figures.base import (
     panels,
     set_opacity,
 )
+from workbench.figures.palette import NEUTRAL, PHASE_COLORS, SEQUENTIAL, line_look
 from workbench.figures.steps import GIB, RANKS, Line, line, plain
 from workbench.records.columns import Columns, stretch_length
 from workbench.records.live_records import MEAN, POLICIES, WEIGHT
@@ -395,8 +393,6 @@ def _peak(rank: int, columns: Columns, field: str, start_unix: float) -> Peak | 
 _CORE_ROW = 14
 #: Room above the highest peak for what is written there.
 _HEADROOM = 1.2
-_DISK_COLORS = (PHASE_COLORS["data"], PHASE_COLORS["bubble"])
-_HEAT = [[0.0, "rgba(68,119,170,0.06)"], [0.5, "#66A3D9"], [1.0, "#D55E00"]]
 
 
 def cores(series: CoreSeries, revision: str = "") -> go.Figure:
@@ -411,7 +407,7 @@ def cores(series: CoreSeries, revision: str = "") -> go.Figure:
         z=series.percent,
         zmin=0,
         zmax=100,
-        colorscale=_HEAT,
+        colorscale=SEQUENTIAL,
         colorbar={"title": {"text": "% busy"}, "thickness": 12},
         hovertemplate="core %{y}, %{x:,.1f} s: %{z:.0f} %<extra></extra>",
     )
@@ -426,7 +422,7 @@ def shares(series: ShareSeries, revision: str = "") -> go.Figure:
     if not series.lines:
         return empty(drawing, "no reading of the ranks' processes")
     for number, trace in enumerate(series.lines):
-        color = NEUTRAL if trace.name == OTHERS else LINE_COLORS[number % len(LINE_COLORS)]
+        color = NEUTRAL if trace.name == OTHERS else line_look(number).color
         drawing.add_scatter(
             x=trace.x,
             y=trace.y,
@@ -446,9 +442,7 @@ def traffic(network: RateSeries, disk: RateSeries, revision: str = "") -> go.Fig
     if not network.lines and not disk.lines:
         return empty(drawing, "nothing was sent, read or written, or no reading")
     draw_lines(drawing, network.lines, "%{y:,.2f} MB/s", panel=0)
-    draw_lines(drawing, disk.lines, "%{y:,.2f} MB/s", panel=1)
-    for trace, color in zip(drawing.data[len(network.lines) :], _DISK_COLORS, strict=False):
-        trace.line.color = color
+    draw_lines(drawing, disk.lines, "%{y:,.2f} MB/s", panel=1, first=len(network.lines))
     drawing.update_traces(showlegend=True)
     return drawing.update_yaxes(rangemode="tozero")
 

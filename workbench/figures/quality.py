@@ -8,7 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from profilers.model.rows import ExpertRow, TaskRow
-from workbench.figures.base import LINE_COLORS, NEUTRAL, empty, figure, numbers, panels
+from workbench.figures.base import empty, figure, numbers, panels
+from workbench.figures.palette import MEASURED, NEUTRAL, SEQUENTIAL, line_look
 from workbench.figures.steps import losses_of
 
 #: What is on the horizontal axes, its title, and how the numbers of rows are scaled for it.
@@ -28,7 +29,7 @@ def quality(
     drawing = panels("Loss on held-out text", labels, revision, 300)
     if not curve:
         return empty(drawing, "no loss on held-out text was recorded")
-    lines = [("this run", curve, LINE_COLORS[1], "solid")]
+    lines = [("this run", curve, MEASURED, "solid")]
     lines += [("exact baseline", baseline, NEUTRAL, "dash")] if baseline else []
     for column, (key, title, factor) in enumerate(PANELS, 1):
         for name, rows, color, dash in lines:
@@ -59,7 +60,7 @@ def tasks(rows: Sequence[TaskRow], first_step: int, revision: str = "") -> go.Fi
             y=numbers(series.losses),
             name=row.name,
             mode="lines",
-            line={"color": LINE_COLORS[number % len(LINE_COLORS)], "width": 2},
+            line=line_look(number)._asdict() | {"width": 2},
             hovertemplate="%{y:.4f}",
         )
     return drawing
@@ -74,7 +75,7 @@ def experts(rows: Sequence[ExpertRow], revision: str = "") -> go.Figure:
         z=[[share * len(row.load) for share in row.load] for row in rows],
         zmin=0,
         zmax=max(2.0, *(max(row.load) * len(row.load) for row in rows)),
-        colorscale="Cividis",
+        colorscale=SEQUENTIAL,
         xgap=1,
         ygap=1,
         colorbar={"title": {"text": "times even"}, "thickness": 12},

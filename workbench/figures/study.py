@@ -18,7 +18,18 @@ from tuning.analysis.scoring import LOSS_GUARD, is_lossy
 from tuning.report.study_result import ArmRow, Measurement, StudyResult, TrialRow
 from tuning.sensitivity.outcomes import Importance
 from tuning.spec.objectives import Aim
-from workbench.figures.base import BARE, LINE_COLORS, NEUTRAL, PHASE_COLORS, empty, figure
+from workbench.figures.base import BARE, empty, figure, set_opacity
+from workbench.figures.palette import (
+    BEST,
+    FAILED,
+    LOSSY,
+    MEASURED,
+    NEUTRAL,
+    REPEATED,
+    RULED_OUT,
+    RUNNING,
+    line_look,
+)
 from workbench.text.words import ending_words
 
 #: How far below the slowest trial the failed ones are drawn, as a part of the spread of values.
@@ -232,7 +243,8 @@ def confirmation(series: Sequence[ArmCurve], margin: float, title: str, revision
         drawing.add_hrect(y0=100 * (1 / (1 + margin) - 1), y1=100 * margin, **band)
     drawing.add_hline(y=0, line={"dash": "dot", "color": NEUTRAL, "width": 1.5})
     for place, course in enumerate(series):
-        color = BEST if course.leads else LINE_COLORS[place % len(LINE_COLORS)]
+        look = line_look(place)
+        color = BEST if course.leads else look.color
         if course.leads:
             _interval_band(drawing, course, color)
         drawing.add_scatter(
@@ -240,8 +252,8 @@ def confirmation(series: Sequence[ArmCurve], margin: float, title: str, revision
             y=course.percent,
             name=course.name + (", the fastest" if course.leads else ""),
             mode="lines+markers",
-            line={"color": color, "width": 2 if course.leads else 1.2},
-            marker={"size": 4},
+            line={"color": color, "dash": look.dash, "width": 2.5 if course.leads else 1.2},
+            marker={"size": 8, "symbol": "diamond"} if course.leads else {"size": 4},
         )
     return drawing.update_xaxes(tickformat="d").update_yaxes(tickformat="+~g")
 
@@ -255,18 +267,13 @@ def _interval_band(drawing: go.Figure, course: ArmCurve, color: str) -> None:
             mode="lines",
             line={"width": 0},
             fill=fill,
-            fillcolor=f"rgba({', '.join(str(int(color[at : at + 2], 16)) for at in (1, 3, 5))}, 0.2)",
+            fillcolor=set_opacity(color, 0.2),
             showlegend=False,
             hoverinfo="skip",
         )
 
 
 TOKENS = Aim()
-EXACT = PHASE_COLORS["backward"]
-LOSSY = PHASE_COLORS["data"]
-REPEATED = PHASE_COLORS["bubble"]
-FAILED = PHASE_COLORS["communication_exposed"]
-BEST = PHASE_COLORS["optimizer"]
 
 #: More points than this are drawn small; more marks than this have their words only under the pointer.
 MANY, MANY_MARKS = 150, 15
@@ -298,12 +305,12 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
         line={"color": BEST, "width": 2, "shape": "hv"},
         hoverinfo="skip",
     )
-    _points(drawing, series.exact, ("exact", EXACT, "circle"), aim)
+    _points(drawing, series.exact, ("exact", MEASURED, "circle"), aim)
     _points(drawing, series.lossy, ("lossy compression", LOSSY, "diamond"), aim)
-    _points(drawing, series.ruled_out, ("breaks a constraint", FAILED, "circle-open-dot"), aim)
+    _points(drawing, series.ruled_out, ("breaks a constraint", RULED_OUT, "circle-open-dot"), aim)
     _points(drawing, series.repeated, ("measured again", REPEATED, "circle-open"), aim)
     _marks(drawing, series.failed, series.floor, {"name": "without a value", "color": FAILED, "symbol": "x"})
-    running = {"name": "running", "color": BEST, "symbol": "triangle-right"}
+    running = {"name": "running", "color": RUNNING, "symbol": "triangle-right"}
     _marks(drawing, series.running, series.floor, running)
     drawing.update_layout(hovermode="closest").update_xaxes(
         tickformat="d", dtick=_tick(series), autorangeoptions={"clipmin": -0.5}
@@ -358,7 +365,7 @@ def _marks(drawing: go.Figure, marks: Sequence[TrialMark], floor: float, look: d
         marker={"color": look["color"], "size": 6 if many else 9, "symbol": look["symbol"]},
         text=[ending_words(mark.outcome) for mark in marks],
         textposition="top center",
-        textfont={"size": 11, "color": look["color"]},
+        textfont={"size": 11},
         customdata=[_wrap_text(mark.words) for mark in marks],
         hovertemplate="trial %{x}<br>%{customdata}<extra></extra>",
         cliponaxis=False,
@@ -383,7 +390,7 @@ def importance(series: ImportanceSeries, name: Callable[[str], str], revision: s
         y=[name(key) for key in series.names],
         x=[share * 100 for share in series.shares],
         orientation="h",
-        marker={"color": EXACT, "line": {"width": 0}},
+        marker={"color": MEASURED, "line": {"width": 0}},
         hovertemplate="%{y}: %{x:.0f} %<extra></extra>",
     )
     return drawing.update_xaxes(showgrid=True).update_yaxes(showgrid=False, autorange="reversed")

@@ -9,7 +9,7 @@ from tuning.sensitivity.effects import KnobRow
 from tuning.sensitivity.outcomes import AnalysisResult, Fanova, Importance, Shap
 from tuning.sensitivity.report import Sensitivity
 from tuning.spec.objectives import Aim
-from workbench.figures.sensitivity import pairs_that_count
+from workbench.figures.search.sensitivity import pairs_that_count
 from workbench.text import words
 from workbench.text.sensitivity import direction, evidence_words, loss, pair
 

@@ -16,7 +16,7 @@ from tuning.sensitivity.effects import Neighbour
 from tuning.sensitivity.outcomes import importance_of
 from tuning.sensitivity.report import document
 from tuning.storage.study_folder import load_study
-from workbench.figures import sensitivity
+from workbench.figures.search import sensitivity
 from workbench.text.sensitivity import evidence_words, loss
 
 FULL = 60

@@ -11,6 +11,7 @@ import pytest
 from profilers.model.rows import ChangeRow
 from profilers.records.schema import PHASES, Panel
 from workbench.figures import base, study
+from workbench.figures.palette import PHASE_COLORS
 from workbench.figures.steps import (
     CollectiveSeries,
     Line,
@@ -84,8 +85,8 @@ def test_an_empty_figure_says_why_it_is_empty(name: str) -> None:
 def test_a_phase_has_one_colour_and_the_order_of_the_records() -> None:
     drawn = FULL["phases"]()
     bars = [trace for trace in drawn.data if trace.type == "bar"]
-    assert [bar.marker.color for bar in bars] == [base.PHASE_COLORS[phase] for phase in PHASES]
-    assert len(set(base.PHASE_COLORS.values())) == len(PHASES)
+    assert [bar.marker.color for bar in bars] == [PHASE_COLORS[phase] for phase in PHASES]
+    assert len(set(PHASE_COLORS.values())) == len(PHASES)
 
 
 def test_the_revision_keeps_a_zoom_while_the_data_grows() -> None:

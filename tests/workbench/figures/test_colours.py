@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench.figures.anatomy.schedule import COLORS
-from workbench.figures.base import HIDDEN_COMMUNICATION, LINE_COLORS, PHASE_COLORS
+from workbench.figures.palette import AXIS_COLORS, FAMILIES, LINE_COLORS, PHASE_COLORS, WORK_COLORS, line_look
 
 ROOT = Path(__file__).parents[3]
 #: Machado, Oliveira and Fernandes 2009, "A physiologically-based model for simulation of color vision deficiency",
@@ -68,22 +67,18 @@ def mixed(text: str, background: str, share: float) -> str:
     return "#" + "".join(f"{round(share * one + (1 - share) * other):02x}" for one, other in parts)
 
 
-SETS = {
-    "phases and actions": {
-        **PHASE_COLORS,
-        "hidden": HIDDEN_COMMUNICATION,
-        **{work.value: color for work, color in COLORS.items() if color not in PHASE_COLORS.values()},
-    },
-    "lines": {str(number): color for number, color in enumerate(LINE_COLORS)},
-}
+#: So much a colour of a line or a trial differs from that of every phase: three times what is just noticeable.
+FROM_A_PHASE = 7.0
+#: WCAG 2.1, 1.4.11, asks 3 of what has no words beside it; these have. Half of it tells a mark from the page.
+MARK = 1.5
 
 
 @pytest.mark.parametrize("vision", VISION)
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_no_two_colours_look_alike(name: str, vision: str) -> None:
     seen = {
         key: lab(np.clip(np.array(VISION[vision]) @ linear(color), 0.0, 1.0))
-        for key, color in SETS[name].items()
+        for key, color in FAMILIES[name].items()
     }
     close = {
         (one, other): round(float(difference), 1)
@@ -91,6 +86,33 @@ def test_no_two_colours_look_alike(name: str, vision: str) -> None:
         if (difference := np.linalg.norm(seen[one] - seen[other])) < LEAST_DIFFERENCE
     }
     assert close == {}
+
+
+@pytest.mark.parametrize("name", ["lines", "roles", "ways"])
+def test_nothing_else_looks_like_a_phase(name: str) -> None:
+    near = {
+        (key, phase): round(float(np.linalg.norm(lab(linear(color)) - lab(linear(other)))), 1)
+        for key, color in FAMILIES[name].items()
+        for phase, other in PHASE_COLORS.items()
+    }
+    assert min(near.values()) >= FROM_A_PHASE, near
+
+
+def test_every_colour_is_seen_on_both_backgrounds() -> None:
+    pale = {
+        (family, key, color): scheme
+        for family, colors in FAMILIES.items()
+        for key, color in colors.items()
+        for scheme in ("light", "dark")
+        if contrast(color, theme(scheme)["backgroundColor"]) < MARK
+    }
+    assert pale == {}
+
+
+def test_more_lines_than_colours_are_told_apart_by_dashes() -> None:
+    looks = [line_look(number) for number in range(32)]
+    assert len(set(looks)) == 32
+    assert {look.dash for look in looks[: len(LINE_COLORS)]} == {"solid"}
 
 
 def test_the_measure_finds_what_looks_alike() -> None:
@@ -104,15 +126,22 @@ def test_the_measure_finds_what_looks_alike() -> None:
 
 
 def test_a_colour_of_a_phase_means_nothing_else() -> None:
-    same = {work.value for work, color in COLORS.items() if color in PHASE_COLORS.values()}
+    same = {work.value for work, color in WORK_COLORS.items() if color in PHASE_COLORS.values()}
     assert same == {"F", "B"}, "forward and backward are phases, too"
     assert len(set(PHASE_COLORS.values())) == len(PHASE_COLORS)
+    assert not {*AXIS_COLORS.values(), *LINE_COLORS} & {*PHASE_COLORS.values()}
+
+
+def theme(scheme: str) -> dict[str, str]:
+    found: dict[str, str] = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text("utf-8"))["theme"][
+        scheme
+    ]
+    return found
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("background", ["backgroundColor", "secondaryBackgroundColor"])
 def test_text_and_captions_are_read_on_every_background(scheme: str, background: str) -> None:
-    theme = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text("utf-8"))["theme"][scheme]
-    text, behind = theme["textColor"], theme[background]
+    text, behind = theme(scheme)["textColor"], theme(scheme)[background]
     assert contrast(text, behind) >= TEXT
     assert contrast(mixed(text, behind, CAPTION), behind) >= TEXT

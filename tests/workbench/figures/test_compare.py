@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.analysis.compare import CollectiveRow, LossCurve, Row
 from workbench.figures import compare
-from workbench.figures.base import LINE_COLORS, PHASE_COLORS
+from workbench.figures.palette import LINE_COLORS, PHASE_COLORS
 
 
 def test_a_bar_has_the_milliseconds_of_its_part_in_the_colour_that_a_phase_has_everywhere() -> None:

@@ -85,7 +85,7 @@ def test_the_total_of_the_memory_is_drawn_as_a_limit() -> None:
     gib = 2**30
     seen = columns(memory_used_bytes=[gib] * 5, memory_total_bytes=[80 * gib] * 5)
     drawn = gpu.memory(gpu.detail(seen, 1, 100.0))
-    assert [(trace.name, trace.line.dash) for trace in drawn.data] == [("used", None), ("total", "dash")]
+    assert [(trace.name, trace.line.dash) for trace in drawn.data] == [("used", "solid"), ("total", "dash")]
 
 
 def test_each_reason_of_throttling_is_shaded_and_named() -> None:
@@ -99,7 +99,7 @@ def test_each_reason_of_throttling_is_shaded_and_named() -> None:
     assert [trace.name for trace in drawn.data] == ["SM", "highest clock", "power cap", "power brake"]
     assert [(shape.x0, shape.x1) for shape in drawn.layout.shapes] == [(0.0, 0.5), (0.8, 0.9), (0.5, 1.0)]
     assert len({shape.fillcolor for shape in drawn.layout.shapes}) == 2
-    assert [trace.line.dash for trace in drawn.data[:2]] == [None, "dash"]
+    assert [trace.line.dash for trace in drawn.data[:2]] == ["solid", "dash"]
 
 
 def test_each_gpu_has_its_own_lines() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from profilers.collectives.collective_call import CollectiveCall
-from workbench.figures.base import NEUTRAL, PHASE_COLORS, empty, figure
+from workbench.figures.base import empty, figure
+from workbench.figures.palette import NEUTRAL, PHASE_COLORS
 from workbench.figures.steps import MILLI
 
 _ROW, _FRAME = 26, 150

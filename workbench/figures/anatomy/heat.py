@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from profilers.analysis.steps import WORK
 from profilers.records.schema import PHASES
 from workbench.figures.base import PHASE_NAMES, empty, figure
+from workbench.figures.palette import DIVERGING, SEQUENTIAL
 from workbench.figures.steps import MILLI
 from workbench.records.columns import Array, Columns, common_steps, rows_of
 
@@ -29,10 +30,6 @@ METRICS: dict[str, tuple[str, ...]] = {
     STEP: ("step_seconds",),
     **{PHASE_NAMES[phase]: (f"{phase}_seconds",) for phase in PHASES},
 }
-#: Dark to bright in grey and for any colour vision: Nuñez, Anderton and Renslow 2018, PLOS ONE 13(7), e0199239.
-SEQUENTIAL = "Cividis"
-#: Blue is ahead, orange-brown behind: ends that everybody tells apart, as in the colours of the phases.
-DIVERGING = ((0.0, "#0072B2"), (0.5, "#F4F4F4"), (1.0, "#B34700"))
 
 
 class Metric(NamedTuple):

@@ -18,15 +18,16 @@ from profilers.records.operations import is_message
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table
 from profilers.steps.clock_offset import ClockOffset
-from workbench.figures.anatomy.schedule import COLORS, WORDS
-from workbench.figures.base import (
-    BARE,
+from workbench.figures.anatomy.schedule import WORDS
+from workbench.figures.base import BARE, PHASE_NAMES, empty, figure
+from workbench.figures.palette import (
+    AXIS_COLORS,
     HIDDEN_COMMUNICATION,
-    LINE_COLORS,
+    MEASURED,
+    NEUTRAL,
     PHASE_COLORS,
-    PHASE_NAMES,
-    empty,
-    figure,
+    WORK_COLORS,
+    axis_color,
 )
 from workbench.figures.steps import MILLI, RANKS, SkewSeries
 
@@ -178,8 +179,6 @@ def _merge_bars(bars: Iterable[LaneBar], gap: float) -> list[LaneBar]:
 
 _ROW, _FRAME, _LEGEND = 22, 160, 92
 _NARROW = {PHASE: 0.9, ACTION: 0.9, CALL: 0.55}
-#: Without one of its own, an axis has the colour of those that are not named.
-_AXES = dict(zip(("dp", "tp", "pp", "cp", "ep"), LINE_COLORS, strict=False))
 
 
 class _Kind(NamedTuple):
@@ -206,7 +205,7 @@ def lanes(series: LaneSeries, revision: str = "") -> go.Figure:
     drawing.update_yaxes(range=[len(rows) - 0.5, -0.5], automargin=True)
     for row in range(1, len(rows)):
         if rows[row][0] != rows[row - 1][0]:
-            drawing.add_hline(y=row - 0.5, line={"width": 1, "color": PHASE_COLORS["other"]}, opacity=0.5)
+            drawing.add_hline(y=row - 0.5, line={"width": 1, "color": NEUTRAL}, opacity=0.5)
     return drawing
 
 
@@ -214,7 +213,9 @@ def _by_kind(bars: Sequence[LaneBar]) -> dict[tuple[str, str], list[LaneBar]]:
     """Traces in the order of the legend."""
     found: dict[tuple[str, str], list[LaneBar]] = {}
     order = [*((PHASE, name) for name in PHASE_COLORS), *((ACTION, work.value) for work in Work)]
-    order += [(CALL, axis) for axis in dict.fromkeys([*_AXES, *(b.name for b in bars if b.kind == CALL)])]
+    order += [
+        (CALL, axis) for axis in dict.fromkeys([*AXIS_COLORS, *(b.name for b in bars if b.kind == CALL)])
+    ]
     for bar in bars:
         found.setdefault((bar.kind, bar.name), []).append(bar)
     return {key: found[key] for key in order if key in found}
@@ -248,8 +249,8 @@ def _look(kind: str, name: str) -> _Kind:
         return _Kind(PHASE_NAMES.get(name, name), PHASE_COLORS.get(name, PHASE_COLORS["other"]))
     if kind == ACTION:
         work = Work(name)
-        return _Kind(f"{name}: {WORDS[work]}", COLORS[work])
-    return _Kind(f"{name} communication", _AXES.get(name.partition("_")[0], LINE_COLORS[-1]))
+        return _Kind(f"{name}: {WORDS[work]}", WORK_COLORS[work])
+    return _Kind(f"{name} communication", axis_color(name))
 
 
 def _lane_name(rank: int, kind: str, axis: str) -> str:
@@ -298,7 +299,7 @@ def skew(series: SkewSeries, revision: str = "") -> go.Figure:
         y=series.milliseconds,
         name="skew",
         mode="lines",
-        line={"color": LINE_COLORS[0], "width": 1.6},
+        line={"color": MEASURED, "width": 1.6},
         customdata=series.busiest,
         hovertemplate="%{y:,.2f} ms, rank %{customdata} is busiest",
     )

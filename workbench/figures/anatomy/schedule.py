@@ -22,7 +22,8 @@ from engine.schedules.skip_pipe import relative_sizes
 from profilers.analysis.anatomy import clocks_of
 from profilers.records.reader import RunRecords
 from profilers.steps.clock_offset import ClockOffset
-from workbench.figures.base import PHASE_COLORS, figure
+from workbench.figures.base import figure
+from workbench.figures.palette import WORK_COLORS
 from workbench.figures.steps import MILLI
 
 #: A backward takes twice a forward's time; split, each part takes as long as a forward.
@@ -120,13 +121,6 @@ def series_of(chosen: Plan, sizes: Sequence[float] = (), registers: int | None =
     )
 
 
-#: A colour for each kind of work, lighter for chunks that come later in the model.
-COLORS = {
-    Work.FORWARD: PHASE_COLORS["forward"],
-    Work.BACKWARD: PHASE_COLORS["backward"],
-    Work.INPUT: "#882255",
-    Work.WEIGHT: "#DDCC77",
-}
 #: How much white the last chunk's colour gets, and the brightness from which text on it is black.
 WHITEST, BRIGHT = 0.6, 0.42
 UNIT, ROW, GAP, LEFT, TOP = 24.0, 26, 4, 52, 34
@@ -180,7 +174,9 @@ def path_columns(series: ScheduleSeries) -> dict[str, list[Any]]:
 def _color(bar: Bar, chunks: int) -> str:
     """The colour of a kind of work, with the more white the later the chunk."""
     white = WHITEST * (bar.chunk / (chunks - 1) if chunks > 1 else 0.0)
-    return "#" + "".join(f"{round(part + (255 - part) * white):02X}" for part in _parts(COLORS[bar.work]))
+    return "#" + "".join(
+        f"{round(part + (255 - part) * white):02X}" for part in _parts(WORK_COLORS[bar.work])
+    )
 
 
 def _ink(color: str) -> str:
@@ -303,7 +299,7 @@ def _legend(series: ScheduleSeries, y: float) -> list[str]:
     parts, x = [], float(LEFT)
     for work, name in WORDS.items():
         if any(bar.work is work for bar in series.bars):
-            parts.append(f'<rect x="{x:g}" y="{y - 9:g}" width="10" height="10" fill="{COLORS[work]}"/>')
+            parts.append(f'<rect x="{x:g}" y="{y - 9:g}" width="10" height="10" fill="{WORK_COLORS[work]}"/>')
             parts.append(f'<text class="t" x="{x + 14:g}" y="{y:g}">{name}</text>')
             x += 24 + 6.2 * len(name)
     note = "numbers: micro-batches" + ("; lighter: later chunks" if series.chunks > 1 else "")

@@ -13,8 +13,8 @@ from engine.config.run_config import RunConfig
 from engine.run.calibration.host_links import HostLinks
 from tuning.predict.placement.cost import GROUPS
 from tuning.predict.placement.traffic_map import TrafficMap
-from workbench.figures.anatomy.heat import SEQUENTIAL
-from workbench.figures.base import LINE_COLORS, empty, figure
+from workbench.figures.base import empty, figure
+from workbench.figures.palette import LINE_COLORS, SEQUENTIAL
 from workbench.home.calibrations import rates_mbit
 
 _ROW, _FRAME, _MOST_PIXELS = 30, 120, 900

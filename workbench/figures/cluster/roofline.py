@@ -25,7 +25,8 @@ from engine.run.calibration.table import Calibration
 from engine.run.run_folder import RunStatus
 from profilers.model.run_summary import CommunicationRow, RunSummary
 from tuning.predict.target import calibrated_target
-from workbench.figures.base import LINE_COLORS, NEUTRAL, PHASE_COLORS, empty, panel_place, panels
+from workbench.figures.base import empty, panel_place, panels
+from workbench.figures.palette import MEASURED, NEUTRAL, PREDICTED
 
 HELP = (
     "The roof is min(peak, intensity x memory bandwidth), both as this machine was calibrated. Circles are the "
@@ -187,7 +188,7 @@ def _roof(drawing: go.Figure, series: RooflineSeries) -> None:
         text=[one.name for one in series.products],
         name="products, where they could be",
         mode="markers",
-        marker={"color": PHASE_COLORS["forward"], "size": 9, "symbol": "circle-open", "line": {"width": 2}},
+        marker={"color": NEUTRAL, "size": 9, "symbol": "circle-open", "line": {"width": 2}},
         hovertemplate="%{text}: %{x:,.0f} FLOPs a byte, at most %{y:,.1f} GFLOP/s<extra></extra>",
         **place,
     )
@@ -197,7 +198,7 @@ def _roof(drawing: go.Figure, series: RooflineSeries) -> None:
             y=[series.reached / 1e9],
             name="forward and backward, reached",
             mode="markers",
-            marker={"color": PHASE_COLORS["backward"], "size": 13, "symbol": "star"},
+            marker={"color": MEASURED, "size": 13, "symbol": "star"},
             hovertemplate="%{y:,.1f} GFLOP/s of a rank<extra>reached</extra>",
             **place,
         )
@@ -210,9 +211,9 @@ def _collectives(drawing: go.Figure, rows: Sequence[CollectiveRate]) -> None:
         drawing.add_annotation(text="no collective was timed", showarrow=False, **middle)
         return
     marks = (
-        ("by the fit", [one.fitted for one in rows], NEUTRAL, "circle-open"),
-        ("at best", [one.peak for one in rows], LINE_COLORS[2], "line-ew-open"),
-        ("reached", [one.reached for one in rows], PHASE_COLORS["communication_exposed"], "circle"),
+        ("by the fit", [one.fitted for one in rows], PREDICTED, "circle-open"),
+        ("at best", [one.peak for one in rows], NEUTRAL, "line-ew-open"),
+        ("reached", [one.reached for one in rows], MEASURED, "circle"),
     )
     for name, rates, color, symbol in marks:
         drawing.add_scatter(

@@ -12,7 +12,8 @@ import plotly.graph_objects as go
 
 from tuning.report.study_result import StudyResult, TrialRow
 from tuning.spec.objectives import Aim
-from workbench.figures.base import NEUTRAL, PHASE_COLORS, empty, figure
+from workbench.figures.base import empty, figure
+from workbench.figures.palette import BEST, FRONT, NEUTRAL, RULED_OUT
 
 
 class FrontPoint(NamedTuple):
@@ -80,10 +81,6 @@ def _value_with_error(measure: Mapping[str, Any], aim: Aim) -> tuple[float, tupl
     return value, (value - low if low is not None else 0.0, high - value if high is not None else 0.0)
 
 
-FRONT = PHASE_COLORS["optimizer"]
-RULED_OUT = PHASE_COLORS["communication_exposed"]
-
-
 def front(series: FrontSeries, revision: str = "") -> go.Figure:
     """Points with intervals; those that nothing beats in both are joined, the study's best has a ring."""
     across, upwards = series.across, series.upwards
@@ -100,7 +97,7 @@ def front(series: FrontSeries, revision: str = "") -> go.Figure:
             y=[series.best.y],
             name="best",
             mode="markers",
-            marker={"color": FRONT, "size": 17, "symbol": "circle-open", "line": {"width": 2}},
+            marker={"color": BEST, "size": 17, "symbol": "circle-open", "line": {"width": 2}},
             hoverinfo="skip",
         )
     return drawing.update_layout(hovermode="closest", yaxis_tickformat=",~r", xaxis_tickformat=",~r")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from workbench.analysis.live_report import LiveReport, WindowRow, change_words
-from workbench.figures.base import LINE_COLORS, NEUTRAL, empty, panels
+from workbench.figures.base import empty, panels
+from workbench.figures.palette import BEST, MEASURED, NEUTRAL
 
 
 def live(report: LiveReport, revision: str = "") -> go.Figure:
@@ -14,13 +15,12 @@ def live(report: LiveReport, revision: str = "") -> go.Figure:
     drawing = panels("The run while it is tuned", labels, revision, 320)
     if not report.curve_steps:
         return empty(drawing, "no step was recorded yet")
-    rate, saved = LINE_COLORS[0], LINE_COLORS[2]
     drawing.add_scatter(
         x=report.curve_steps,
         y=report.curve_tokens_per_second,
         name="tokens/s",
         mode="lines",
-        line={"color": rate, "width": 2},
+        line={"color": MEASURED, "width": 2},
         showlegend=False,
         hovertemplate="%{y:,.0f} tokens/s up to step %{x:,}",
         row=1,
@@ -32,7 +32,7 @@ def live(report: LiveReport, revision: str = "") -> go.Figure:
             y=report.curve_saved_seconds,
             name="saved",
             mode="lines",
-            line={"color": saved, "width": 2},
+            line={"color": BEST, "width": 2},
             showlegend=False,
             hovertemplate="%{y:+,.2f} s up to step %{x:,}",
             row=1,

@@ -10,7 +10,7 @@ from tuning.sensitivity.outcomes import AnalysisResult, Fanova, Shap
 from tuning.sensitivity.report import Sensitivity, document
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyView
-from workbench.figures import sensitivity
+from workbench.figures.search import sensitivity
 from workbench.pages.widgets.common import button_pressed, draw_guarded, home, table
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.trial_table import follow_study

@@ -15,17 +15,8 @@ from tuning.sensitivity.effects import KnobRow
 from tuning.sensitivity.outcomes import ModelEffects, PairEffect
 from tuning.sensitivity.report import Sensitivity
 from tuning.spec.objectives import Aim
-from workbench.figures.base import (
-    BARE,
-    NEUTRAL,
-    PHASE_COLORS,
-    X_STANDOFF,
-    Y_STANDOFF,
-    axis,
-    empty,
-    figure,
-    frame,
-)
+from workbench.figures.base import BARE, X_STANDOFF, Y_STANDOFF, axis, empty, figure, frame
+from workbench.figures.palette import BEST, LINE_COLORS, MEASURED, NEUTRAL, PREDICTED, WAY_COLORS
 from workbench.text import words
 from workbench.text.sensitivity import pair
 
@@ -150,15 +141,14 @@ COLUMNS = 4
 _ROW_PIXELS, _HEAD_PIXELS, _BAR_PIXELS = 210, 104, 26
 #: Room above a figure whose legend has three rows where the page is narrow.
 _THREE_ROWS = 104
-MEASURED, PREDICTED, BEST = PHASE_COLORS["backward"], PHASE_COLORS["data"], PHASE_COLORS["optimizer"]
-#: Direction -> what the legend says, and its colour.
+#: Direction -> what the legend says.
 _WAYS = {
-    "up": ("grows with the number", PHASE_COLORS["optimizer"]),
-    "down": ("falls with the number", PHASE_COLORS["communication_exposed"]),
-    "mixed": ("either way", PHASE_COLORS["bubble"]),
-    "category": ("a choice without order", PHASE_COLORS["backward"]),
-    "none": ("no difference", NEUTRAL),
-    "together": ("two knobs together", PHASE_COLORS["data"]),
+    "up": "grows with the number",
+    "down": "falls with the number",
+    "mixed": "either way",
+    "category": "a choice without order",
+    "none": "no difference",
+    "together": "two knobs together",
 }
 
 
@@ -169,8 +159,8 @@ def shares(series: ShareSeries, revision: str = "") -> go.Figure:
     if not series.names:
         return empty(drawing, _wrap_text(series.reason))
     bars = (
-        ("PED-ANOVA: sets the best trials apart", series.pedanova, MEASURED, None),
-        ("fANOVA: explains of the spread, alone", series.fanova, PREDICTED, series.fanova_errors),
+        ("PED-ANOVA: sets the best trials apart", series.pedanova, LINE_COLORS[0], None),
+        ("fANOVA: explains of the spread, alone", series.fanova, LINE_COLORS[1], series.fanova_errors),
     )
     for name, values, color, errors in bars:
         if any(value is not None for value in values):
@@ -191,7 +181,7 @@ def effects(series: EffectSeries, title: str, revision: str = "") -> go.Figure:
     drawing = figure(title, f"mean effect, {series.unit}", "", revision, _height(len(series.names)))
     if not series.names:
         return empty(drawing, _wrap_text(series.reason))
-    for way, (name, color) in _WAYS.items():
+    for way, name in _WAYS.items():
         own = [index for index, found in enumerate(series.ways) if found == way]
         if own:
             drawing.add_bar(
@@ -199,7 +189,7 @@ def effects(series: EffectSeries, title: str, revision: str = "") -> go.Figure:
                 x=[series.effects[index] for index in own],
                 name=name,
                 orientation="h",
-                marker={"color": color, "line": {"width": 0}},
+                marker={"color": WAY_COLORS[way], "line": {"width": 0}},
                 hovertemplate="%{y}: %{x:.2f} " + series.unit + "<extra></extra>",
             )
     _bars(drawing).update_layout(barmode="stack", margin_t=_THREE_ROWS)
