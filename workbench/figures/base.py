@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,11 @@ FEW_STEPS = 10
 BARE = {"showgrid": False, "zeroline": False}
 X_STANDOFF, Y_STANDOFF = 14, 18
 PANELS_IN_A_ROW = 3
+#: In a text of a figure: a new line, and where bold letters begin and end. All else is shown as it is written.
+LINE_BREAK = "\n"
+_BOLD, _PLAIN = "\ue000", "\ue001"
+#: Attributes that the house writes, in Plotly's own markup; what a user named goes into them by ``in_template``.
+_TEMPLATES = frozenset({"hovertemplate", "texttemplate"})
 
 
 def figure(title: str, x: str, y: str, revision: str = "", height: int = HEIGHT) -> go.Figure:
@@ -44,11 +50,41 @@ def figure(title: str, x: str, y: str, revision: str = "", height: int = HEIGHT)
     return go.Figure(layout=frame(title, revision, height) | axes)
 
 
+def bold(text: str) -> str:
+    """Text of a figure in bold letters."""
+    return f"{_BOLD}{text}{_PLAIN}"
+
+
+def in_template(text: str) -> str:
+    """A name or a unit as part of a hover template, where it is shown as it is written."""
+    return _shown(text).replace("%{", "%&#123;")
+
+
+def as_written(value: Any, name: str = "") -> Any:
+    """What a figure says, for the browser: Plotly takes ``<b>``, ``<br>`` and ``<a href>`` in titles, names, labels and
+    hover texts for markup, and these hold names of runs, knobs and hosts, which people choose.
+    """
+    if isinstance(value, str):
+        return value if name in _TEMPLATES else _shown(value)
+    if isinstance(value, dict):
+        return {key: as_written(part, key) for key, part in value.items()}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [as_written(part, name) for part in value]
+    return value
+
+
+def _shown(text: str) -> str:
+    text = escape(words.plain_commands(text), quote=False).replace(LINE_BREAK, "<br>")
+    return text.replace(_BOLD, "<b>").replace(_PLAIN, "</b>")
+
+
 def panels(title: str, labels: Sequence[tuple[str, str]], revision: str, height: int) -> go.Figure:
     """As :func:`figure`, with several panels; each has the titles of its two axes. At most ``PANELS_IN_A_ROW`` stand
     side by side, so that titles have room on a narrow page; each row has the ``height``. See ``panel_place``.
     """
-    rows = -(-len(labels) // PANELS_IN_A_ROW)
+    rows = -(-len(labels) // panels_in_a_row(len(labels)))
     grid = _grid(len(labels))
     layout = grid.layout.to_plotly_json() | frame(title, revision, height * rows)
     for number, (x, y) in enumerate(labels):
@@ -63,7 +99,7 @@ def panels(title: str, labels: Sequence[tuple[str, str]], revision: str, height:
 @cache
 def _grid(count: int) -> go.Figure:
     """So many empty panels: Plotly takes longer to lay them out, and to change what it has laid out, than to draw."""
-    columns = min(count, PANELS_IN_A_ROW)
+    columns = panels_in_a_row(count)
     rows = -(-count // columns)
     cells: list[dict[str, int] | None] = [{} if cell < count else None for cell in range(rows * columns)]
     grid = make_subplots(
@@ -77,9 +113,15 @@ def _grid(count: int) -> go.Figure:
     return grid
 
 
-def panel_place(number: int) -> dict[str, int]:
-    """Row and column, from 1 on, of the panel of that number, from 0 on."""
-    row, column = divmod(number, PANELS_IN_A_ROW)
+def panels_in_a_row(count: int) -> int:
+    """So many that rows are filled as evenly as they can be: four panels are two rows of two."""
+    rows = -(-count // PANELS_IN_A_ROW)
+    return -(-count // rows) if rows else 1
+
+
+def panel_place(number: int, count: int) -> dict[str, int]:
+    """Row and column, from 1 on, of the panel of that number, from 0 on, of so many."""
+    row, column = divmod(number, panels_in_a_row(count))
     return {"row": row + 1, "col": column + 1}
 
 
@@ -259,9 +301,10 @@ def draw_panels(
     if not any(trace.x for lines in series for trace in lines):
         return empty(drawing, "no reading yet")
     for number, (look, lines) in enumerate(zip(looks, series, strict=True)):
-        draw_lines(drawing, lines, f"%{{y:{look.digits}}} {look.unit}", panel=number)
+        place = panel_place(number, len(looks))
+        draw_lines(drawing, lines, f"%{{y:{look.digits}}} {look.unit}", place)
         if look.axis is not None:
-            drawing.update_yaxes(range=look.axis, **panel_place(number))
+            drawing.update_yaxes(range=look.axis, **place)
     return drawing
 
 
@@ -285,16 +328,20 @@ def set_opacity(color: str, opacity: float = 0.18) -> str:
 
 
 def draw_lines(
-    drawing: go.Figure, lines: Sequence[Line], hover: str, panel: int | None = None, first: int = 0
+    drawing: go.Figure,
+    lines: Sequence[Line],
+    hover: str,
+    place: Mapping[str, int] | None = None,
+    first: int = 0,
 ) -> None:
-    """Traces in the house's colours. Of several panels, counted from 0, a name is in the legend once: by the first
-    trace that has points, for Plotly leaves out the others. A line that is alone in its panel is in none, and has the
-    colour of no other. ``first`` lines of other panels have had their looks.
+    """Traces in the house's colours. Of several panels, each at its ``place``, a name is in the legend once: by the
+    first trace that has points, for Plotly leaves out the others. A line that is alone in its panel is in none, and
+    has the colour of no other. ``first`` lines of other panels have had their looks.
     """
     named = {trace.name for trace in drawing.data if trace.showlegend}
-    place: dict[str, Any] = {} if panel is None else panel_place(panel)
+    own: dict[str, Any] = dict(place or {})
     for number, trace in enumerate(lines):
-        look = LineLook(NEUTRAL, "solid") if place and len(lines) == 1 else line_look(first + number)
+        look = LineLook(NEUTRAL, "solid") if own and len(lines) == 1 else line_look(first + number)
         drawing.add_scatter(
             x=numbers(trace.x),
             y=numbers(trace.y),
@@ -304,7 +351,7 @@ def draw_lines(
             legendgroup=trace.name,
             showlegend=len(lines) > 1 and len(trace.x) > 0 and trace.name not in named,
             hovertemplate=hover,
-            **place,
+            **own,
         )
 
 

@@ -15,7 +15,15 @@ import plotly.graph_objects as go
 from tuning.report.study_result import TrialRow
 from tuning.spec.objectives import Aim, text
 from workbench.analysis.compare import CollectiveRow, LossCurve, Row
-from workbench.figures.base import PHASE_NAMES, empty, figure, panel_place, panels
+from workbench.figures.base import (
+    PHASE_NAMES,
+    empty,
+    figure,
+    in_template,
+    panel_place,
+    panels,
+    panels_in_a_row,
+)
 from workbench.figures.palette import NEUTRAL, PHASE_COLORS, line_look
 from workbench.figures.steps import line
 from workbench.text import words
@@ -92,7 +100,7 @@ def collectives(rows: Sequence[CollectiveRow], letters: Sequence[str]) -> go.Fig
                 marker={"color": color, "line": {"width": 0}},
                 showlegend=column == 0,
                 hovertemplate="%{x:,.3g} " + ("ms", "MB")[column],
-                **panel_place(column),
+                **panel_place(column, 2),
             )
     drawing.update_xaxes(rangemode="tozero", showgrid=True)
     drawing.update_yaxes(autorange="reversed", automargin=True, showgrid=False)
@@ -185,7 +193,7 @@ def _trial_line(
         legendrank=1000 + list(letters.values()).index(letter) if letter else None,
         opacity=1.0 if letter else _FAINT,
         line={"color": color, "width": _STRONG if letter else 1.2},
-        hovertemplate=f"trial {row.number}: {text(value)} {aim.unit}<extra></extra>",
+        hovertemplate=f"trial {row.number}: {text(value)} {in_template(aim.unit)}<extra></extra>",
     )
 
 
@@ -215,7 +223,8 @@ def slices(trials: Sequence[TrialRow], aim: Aim, letters: Mapping[str, str], stu
     )
     axes = axes[:SHOWN_KNOBS]
     measured = [row for row in trials if row.value is not None]
-    labels = [(axis.title, aim.unit if place % 3 == 0 else "") for place, axis in enumerate(axes)]
+    columns = panels_in_a_row(len(axes))
+    labels = [(axis.title, aim.unit if place % columns == 0 else "") for place, axis in enumerate(axes)]
     drawing = panels(f"Knob by knob, {study}", labels or [("", "")], study, 260)
     if not axes:
         return empty(drawing, "no two measured trials differ in a knob")
@@ -239,11 +248,11 @@ def slices(trials: Sequence[TrialRow], aim: Aim, letters: Mapping[str, str], stu
                 },
                 text=[f"trial {row.number}" for row in rows],
                 hovertemplate="%{text}: %{y:,.4g}<extra></extra>",
-                **panel_place(place),
+                **panel_place(place, len(axes)),
             )
     for place, axis in enumerate(axes):
         drawing.update_xaxes(
-            type="category", categoryarray=axis.labels, categoryorder="array", **panel_place(place)
+            type="category", categoryarray=axis.labels, categoryorder="array", **panel_place(place, len(axes))
         )
     return drawing.update_layout(hovermode="closest")
 

@@ -27,6 +27,7 @@ from workbench.figures.base import (
     empty,
     figure,
     name_panels,
+    panel_place,
     panels,
     set_opacity,
 )
@@ -441,8 +442,8 @@ def traffic(network: RateSeries, disk: RateSeries, revision: str = "") -> go.Fig
     drawing = panels("Network and disk", labels, revision, 280)
     if not network.lines and not disk.lines:
         return empty(drawing, "nothing was sent, read or written, or no reading")
-    draw_lines(drawing, network.lines, "%{y:,.2f} MB/s", panel=0)
-    draw_lines(drawing, disk.lines, "%{y:,.2f} MB/s", panel=1, first=len(network.lines))
+    draw_lines(drawing, network.lines, "%{y:,.2f} MB/s", place=panel_place(0, 2))
+    draw_lines(drawing, disk.lines, "%{y:,.2f} MB/s", place=panel_place(1, 2), first=len(network.lines))
     drawing.update_traces(showlegend=True)
     return drawing.update_yaxes(rangemode="tozero")
 

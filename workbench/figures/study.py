@@ -18,7 +18,7 @@ from tuning.analysis.scoring import LOSS_GUARD, is_lossy
 from tuning.report.study_result import ArmRow, Measurement, StudyResult, TrialRow
 from tuning.sensitivity.outcomes import Importance
 from tuning.spec.objectives import Aim
-from workbench.figures.base import BARE, empty, figure, set_opacity
+from workbench.figures.base import BARE, LINE_BREAK, empty, figure, in_template, set_opacity
 from workbench.figures.palette import (
     BEST,
     FAILED,
@@ -284,7 +284,7 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
     drawing = figure(aim.title, "trial", aim.unit, revision, height=380)
     if not (series.exact or series.lossy or series.ruled_out or series.failed or series.running):
         return empty(drawing, "no trial has been proposed yet")
-    again = ",<br>measured again" if series.again else ""
+    again = f",{LINE_BREAK}measured again" if series.again else ""
     lines = ((f"baseline{again}", series.baseline, NEUTRAL), (f"best{again}", series.confirmed, BEST))
     levels = sorted((value, name, color) for name, value, color in lines if value is not None)
     for place, (value, name, color) in enumerate(levels):
@@ -349,7 +349,7 @@ def _points(drawing: go.Figure, points: Sequence[TrialPoint], look: tuple[str, s
         mode="markers",
         marker={"color": color, "size": 5 if many else 9, "symbol": symbol},
         customdata=[point.words for point in points],
-        hovertemplate=f"trial %{{x}}: %{{y:{aim.tick}}} {aim.unit}<br>%{{customdata}}<extra></extra>",
+        hovertemplate=f"trial %{{x}}: %{{y:{aim.tick}}} {in_template(aim.unit)}<br>%{{customdata}}<extra></extra>",
     )
 
 
@@ -377,7 +377,7 @@ def _wrap_text(text: str, width: int = 70) -> str:
     for word in text.split():
         line, done = (f"{line} {word}".strip(), "") if len(line) + len(word) < width else (word, line)
         lines += [done] if done else []
-    return "<br>".join([*lines, line])
+    return LINE_BREAK.join([*lines, line])
 
 
 def importance(series: ImportanceSeries, name: Callable[[str], str], revision: str = "") -> go.Figure:

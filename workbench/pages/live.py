@@ -26,6 +26,7 @@ from workbench.pages.widgets.common import (
 )
 from workbench.pages.widgets.heading import heading
 from workbench.records.live_snapshot import Snapshot
+from workbench.text import words
 
 NEWEST = "newest"
 REFRESH_SECONDS = 1.0
@@ -114,7 +115,8 @@ def _between_trials(records: Snapshot, row: RunRow, studies: list[StudyRow]) -> 
     study = next((study for study in studies if study.name == row.study), None)
     if not records.running and study is not None and study.state == "running":
         st.info(
-            f"This run has ended; the study {study.name} is still running, and its next trial will appear here.",
+            f"This run has ended; the study {words.escape(study.name)} is still running, and its next trial will "
+            "appear here.",
             icon=":material/hourglass_top:",
         )
 

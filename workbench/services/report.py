@@ -235,25 +235,28 @@ def _table(columns: Mapping[str, Sequence[Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    text = words.NOTHING if value is None else str(value)
+    text = words.NOTHING if value is None else words.plain_commands(str(value))
     number = text[:1].isdigit() and len(text) < len("1,000,000.000 GB/s")
     return f'<td class="number">{escape(text)}</td>' if number else f"<td>{escape(text)}</td>"
 
 
 def _line(text: str) -> str:
-    return f"<p>{escape(text)}</p>"
+    return f"<p>{_said(text)}</p>"
 
 
 def _quiet(text: str) -> str:
-    return f'<p class="quiet">{escape(text)}</p>'
+    return f'<p class="quiet">{_said(text)}</p>'
+
+
+def _said(text: str) -> str:
+    return escape(words.plain_commands(text))
 
 
 def _figure(drawing: go.Figure, alt: str, number: int) -> str:
     figure = json.loads(drawing.to_json())
     figure["layout"].pop("template", None)
-    data = json.dumps({"data": figure["data"], "layout": figure["layout"], "alt": alt}).replace(
-        "<", "\\u003c"
-    )
+    said = base.as_written({"data": figure["data"], "layout": figure["layout"]})
+    data = json.dumps(said | {"alt": alt}).replace("<", "\\u003c")
     name = f"chart-{number}"
     return (
         f'<div><div class="workbench-chart" id="{name}" role="figure"></div></div>'

@@ -233,15 +233,37 @@ def identifier(key: str) -> str:
 _MARKUP = set("\\*_`[]#$~:<>|!&")
 
 
+#: How a sentence that the terminal says, too, names a command.
+_COMMAND = re.compile(r"`((?:workbench|torchrun) [^`]+|workbench)`")
+
+
+def plain_commands(text: str) -> str:
+    """For where Markdown is not read: commands without the marks around them."""
+    return _COMMAND.sub(r"\1", text)
+
+
+def code(text: str) -> str:
+    """A name as code in Markdown, letter by letter, whatever is in it."""
+    longest = max((len(marks) for marks in re.findall("`+", text)), default=0)
+    marks, room = "`" * (longest + 1), " " * (longest > 0)
+    return f"{marks}{room}{' '.join(text.split())}{room}{marks}"
+
+
 def escape_badge(text: str) -> str:
     """As ``escape``, for a badge: brackets are left, since Streamlit escapes those of a badge itself."""
     return re.sub(r"\\([\[\]])", r"\1", escape(text))
 
 
 def escape(text: str) -> str:
-    """Text of one paragraph that Markdown leaves alone."""
+    """Text of one paragraph that Markdown leaves alone, but for commands to type, which become code."""
     plain = " ".join(text.split())
-    marked = "".join(f"\\{letter}" if letter in _MARKUP else letter for letter in plain)
+    parts = _COMMAND.split(plain)  # what stands between commands, and these
+    marked = "".join(
+        f"`{part}`"
+        if number % 2
+        else "".join(f"\\{letter}" if letter in _MARKUP else letter for letter in part)
+        for number, part in enumerate(parts)
+    )
     # A list, or a number of one, begins with these.
     return re.sub(r"^(\d{1,9})?([-+.)])", r"\1\\\2", marked)
 

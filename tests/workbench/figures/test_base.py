@@ -109,5 +109,18 @@ def test_a_change_is_a_line_before_its_step_that_says_what_changed() -> None:
 
 def test_long_reasons_are_broken_into_lines() -> None:
     failed = next(trace for trace in FULL["trials"]().data if trace.name == "without a value")
-    assert "<br>" in failed.customdata[0]
+    assert "\n" in failed.customdata[0]
     assert failed.text == ("communication error",)
+
+
+@pytest.mark.parametrize(("count", "columns"), [(1, 1), (2, 2), (3, 3), (4, 2), (5, 3), (6, 3)])
+def test_panels_fill_their_rows(count: int, columns: int) -> None:
+    """Four readings of a host left two places of a grid of three empty."""
+    drawing = base.panels("title", [("x", f"y{number}") for number in range(count)], "", 100)
+    lefts = {
+        round(drawing.layout[f"xaxis{number or ''}"].domain[0], 3) for number in (0, *range(2, count + 1))
+    }
+    assert (len(lefts), drawing.layout.height) == (columns, 100 * -(-count // columns))
+    assert base.panel_place(count - 1, count) == {
+        "row": -(-count // columns), "col": (count - 1) % columns + 1
+    }  # fmt: skip

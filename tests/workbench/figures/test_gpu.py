@@ -12,7 +12,7 @@ from profilers.records.schema import KEEP_EXTREMES, GpuSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample
 from workbench.figures import gpu
-from workbench.figures.base import PANELS_IN_A_ROW
+from workbench.figures.base import panels_in_a_row
 from workbench.figures.gpu import GpuDetail, ThrottleSpan
 from workbench.figures.host import panel_series
 from workbench.figures.steps import Line
@@ -137,7 +137,7 @@ def test_a_new_quantity_of_the_live_page_is_said_at_its_field(monkeypatch: pytes
     assert gpu.live_label().lower() == f"{', '.join(titles[:-1])} and {titles[-1]} of each gpu".lower()
     axis = drawn.layout[f"yaxis{place + 1}"]
     assert (axis.title.text, axis.range) == ("programs, at once", (0, 120))
-    above = place - PANELS_IN_A_ROW
+    above = place - panels_in_a_row(len(named))
     assert above >= 0, "it begins a second row, or stands in one"
     assert drawn.layout[f"xaxis{place + 1}"].domain == drawn.layout[f"xaxis{above + 1}"].domain
     assert axis.domain[1] < drawn.layout[f"yaxis{above + 1}"].domain[0]

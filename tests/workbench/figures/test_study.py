@@ -94,7 +94,7 @@ def test_what_was_measured_again_is_labelled_apart_from_the_search() -> None:
     assert max(again.best_values) == pytest.approx(1200, rel=0.01)
     drawing = trials(again)
     words = [one.text for one in drawing.layout.annotations]
-    assert "baseline,<br>measured again" in words and "best,<br>measured again" in words
+    assert "baseline,\nmeasured again" in words and "best,\nmeasured again" in words
     assert "best of the search so far" in [trace.name for trace in drawing.data]
 
 

@@ -102,3 +102,14 @@ def test_ages_and_endings_are_words() -> None:
 )
 def test_an_estimate_says_so_once(seconds: float, told: str) -> None:
     assert words.estimate(seconds) == told
+
+
+def test_a_command_in_a_sentence_is_code_where_markdown_is_read_and_bare_where_not() -> None:
+    said = "not calibrated: run `workbench calibrate --ranks 4`, not `rm_x`"
+    assert words.escape(said) == r"not calibrated\: run `workbench calibrate --ranks 4`, not \`rm\_x\`"
+    assert words.plain_commands(said) == "not calibrated: run workbench calibrate --ranks 4, not `rm_x`"
+
+
+def test_a_name_as_code_is_shown_letter_by_letter() -> None:
+    assert words.code("a*b*") == "`a*b*`"
+    assert words.code("a`b``c") == "``` a`b``c ```"

@@ -19,7 +19,7 @@ from profilers.records.reader import RunRecords
 from profilers.records.table import Table
 from profilers.steps.clock_offset import ClockOffset
 from workbench.figures.anatomy.schedule import WORDS
-from workbench.figures.base import BARE, PHASE_NAMES, empty, figure
+from workbench.figures.base import BARE, LINE_BREAK, PHASE_NAMES, bold, empty, figure
 from workbench.figures.palette import (
     AXIS_COLORS,
     HIDDEN_COMMUNICATION,
@@ -238,7 +238,7 @@ def _trace(
         "textangle": 0,
         "constraintext": "both",
         "marker": {"color": look.color, "line": {"width": 0}},
-        "customdata": [[bar.rank, f"<br>{bar.about}" if bar.about else "", bar.call] for bar in bars],
+        "customdata": [[bar.rank, f"{LINE_BREAK}{bar.about}" if bar.about else "", bar.call] for bar in bars],
         "hovertemplate": "rank %{customdata[0]}: %{x:,.2f} ms from %{base:,.2f} ms on%{customdata[1]}"
         "<extra>%{fullData.name}</extra>",
     }
@@ -254,7 +254,7 @@ def _look(kind: str, name: str) -> _Kind:
 
 
 def _lane_name(rank: int, kind: str, axis: str) -> str:
-    return f"<b>rank {rank}</b>" if kind == PHASE else "actions" if kind == ACTION else axis
+    return bold(f"rank {rank}") if kind == PHASE else "actions" if kind == ACTION else axis
 
 
 def axis_bars(

@@ -179,7 +179,7 @@ def _roof(drawing: go.Figure, series: RooflineSeries) -> None:
     ends = [ridge, *(one.intensity for one in series.products)]
     x = [min(ends) / _BEYOND, ridge, max(ends) * _BEYOND]
     y = [min(series.peak, one * series.bandwidth) / 1e9 for one in x]
-    place = panel_place(0)
+    place = panel_place(0, 2)
     look: dict[str, Any] = {"color": NEUTRAL, "width": 2}
     drawing.add_scatter(x=x, y=y, name="measured roof", mode="lines", line=look, hoverinfo="skip", **place)
     drawing.add_scatter(
@@ -205,7 +205,7 @@ def _roof(drawing: go.Figure, series: RooflineSeries) -> None:
 
 
 def _collectives(drawing: go.Figure, rows: Sequence[CollectiveRate]) -> None:
-    place = panel_place(1)
+    place = panel_place(1, 2)
     if not rows:
         middle = {"xref": "x2 domain", "yref": "y2 domain", "x": 0.5, "y": 0.5}
         drawing.add_annotation(text="no collective was timed", showarrow=False, **middle)

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from tuning.report.study_result import StudyResult, TrialRow
 from tuning.spec.objectives import Aim
-from workbench.figures.base import empty, figure
+from workbench.figures.base import empty, figure, in_template
 from workbench.figures.palette import BEST, FRONT, NEUTRAL, RULED_OUT
 
 
@@ -118,7 +118,10 @@ def _points(
         return
     color, symbol, mode = look
     across, upwards = series.across, series.upwards
-    hover = f"%{{y:{upwards.tick}}} {upwards.unit}, %{{x:{across.tick}}} {across.unit}<br>%{{text}}<extra></extra>"
+    values = (
+        f"%{{{letter}:{aim.tick}}} {in_template(aim.unit)}" for letter, aim in (("y", upwards), ("x", across))
+    )
+    hover = f"{', '.join(values)}<br>%{{text}}<extra></extra>"
     drawing.add_scatter(
         x=[place.x for place in places],
         y=[place.y for place in places],

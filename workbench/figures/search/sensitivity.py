@@ -15,7 +15,17 @@ from tuning.sensitivity.effects import KnobRow
 from tuning.sensitivity.outcomes import ModelEffects, PairEffect
 from tuning.sensitivity.report import Sensitivity
 from tuning.spec.objectives import Aim
-from workbench.figures.base import BARE, X_STANDOFF, Y_STANDOFF, axis, empty, figure, frame
+from workbench.figures.base import (
+    BARE,
+    LINE_BREAK,
+    X_STANDOFF,
+    Y_STANDOFF,
+    axis,
+    empty,
+    figure,
+    frame,
+    in_template,
+)
 from workbench.figures.palette import BEST, LINE_COLORS, MEASURED, NEUTRAL, PREDICTED, WAY_COLORS
 from workbench.text import words
 from workbench.text.sensitivity import pair
@@ -190,7 +200,7 @@ def effects(series: EffectSeries, title: str, revision: str = "") -> go.Figure:
                 name=name,
                 orientation="h",
                 marker={"color": WAY_COLORS[way], "line": {"width": 0}},
-                hovertemplate="%{y}: %{x:.2f} " + series.unit + "<extra></extra>",
+                hovertemplate="%{y}: %{x:.2f} " + in_template(series.unit) + "<extra></extra>",
             )
     _bars(drawing).update_layout(barmode="stack", margin_t=_THREE_ROWS)
     return drawing.update_yaxes(categoryorder="array", categoryarray=series.names)
@@ -265,4 +275,4 @@ def _wrap_text(text: str, width: int = 44) -> str:
             lines.append(line)
             line = ""
         line = f"{line} {word}".strip()
-    return "<br>".join([*lines, line])
+    return LINE_BREAK.join([*lines, line])

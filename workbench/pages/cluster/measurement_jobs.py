@@ -70,7 +70,7 @@ def _watch(command: str) -> None:
     with st.container(border=True, key=f"machine-{command}-running"):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.badge("running", icon=":material/progress_activity:", color="blue")
-            text = f"`workbench {' '.join(job.arguments)}`, started {words.age_text(job.started_unix)}"
+            text = f"{words.code(' '.join(('workbench', *job.arguments)))}, started {words.age_text(job.started_unix)}"
             st.markdown(text, width="content")
             if button_pressed(st.button, "Stop", f"machine-{command}-stop", icon=":material/stop:"):
                 jobs.interrupt(job)

@@ -78,7 +78,7 @@ def _offer(chosen: str, target: str) -> None:
     resolved = resolve.resolve(home(), chosen)
     description, exported = _render_export(resolved, target)
     if resolved.kind == "study":
-        st.caption(f":material/emoji_events: From study {resolved.id}: {description}.")
+        st.caption(f":material/emoji_events: From study {words.escape(f'{resolved.id}: {description}')}.")
     _provenance(json.loads(exported.files.get(PROVENANCE, "{}")))
     _losses(exported, targets.find_target(target))
     st.download_button(

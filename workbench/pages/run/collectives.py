@@ -9,11 +9,11 @@ from engine.config.layout import RANKS
 from profilers.model.rows import PlanRow
 from profilers.model.run_summary import RunSummary
 from workbench.figures import base, steps
-from workbench.pages.widgets.common import number_table, table
+from workbench.pages.widgets.common import icon_note, number_table, table
 from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
-from workbench.text import step
+from workbench.text import step, words
 
 
 def _none(summary: RunSummary) -> str:
@@ -32,7 +32,7 @@ def draw_collectives(snapshot: Snapshot, summary: RunSummary) -> None:
         st.caption(_none(summary))
         return
     if summary.outer:
-        st.caption(f"Outer loop: {run_text.outer(summary.outer)}.")
+        st.caption(words.escape(f"Outer loop: {run_text.outer(summary.outer)}."))
     shared_chart(
         lambda: base.collectives(steps.collective_series(rows), snapshot.id),
         "run-collectives",
@@ -43,11 +43,11 @@ def draw_collectives(snapshot: Snapshot, summary: RunSummary) -> None:
     st.caption(f"Means over ranks and the {summary.detailed_steps:,} measured steps in detail.")
     number_table(run_text.communication_columns(rows), "run-collective-table")
     if summary.communication:
-        st.caption(f":material/cable: On the wire: {run_text.wire(summary)}.")
+        icon_note("cable", f"On the wire: {run_text.wire(summary)}.")
     for reason in run_text.missing_reasons(rows, summary):
-        st.caption(f":material/info: {reason[:1].upper()}{reason[1:]}.")
+        icon_note("info", f"{reason[:1].upper()}{reason[1:]}.")
     for label, text in run_text.uncompressed_lines(summary):
-        st.caption(f":material/compress: {label.capitalize()}: {text}.")
+        icon_note("compress", f"{label.capitalize()}: {text}.")
 
 
 def draw_plans(plans: list[PlanRow]) -> None:
@@ -56,7 +56,7 @@ def draw_plans(plans: list[PlanRow]) -> None:
         return
     last = plans[-1]
     st.markdown("**Compression plan**")
-    st.caption(f":material/compress: {step.compression_plan(last)}.")
+    icon_note("compress", f"{step.compression_plan(last)}.")
     number_table(step.compression_plan_columns(plans), "run-plan-table")
     if last.layers:
         with st.expander(f"Values of {several(len(last.layers), 'layers')}"):

@@ -202,7 +202,7 @@ def _files(folder: Path, trace: Trace, first: int) -> None:
             f":material/hourglass_top: The ranks' files are merged into one: {words.rough_duration(seconds)} so far."
         )
         return
-    title.caption(f"`{path}`")
+    title.caption(words.code(str(path)))
     button.download_button(
         f"Download, {words.gib(path.stat().st_size)}",
         path.read_bytes,
@@ -303,7 +303,10 @@ def _tune(folder: Path) -> None:
     study = labels.get("live") or f"{PREFIX}{folder.name}"
     if (home() / STUDIES / study).is_dir():
         st.page_link(
-            PAGES["Tune"], label=f"tuned by {study}", icon=":material/tune:", query_params={"study": study}
+            PAGES["Tune"],
+            label=words.escape(f"tuned by {study}"),
+            icon=":material/tune:",
+            query_params={"study": study},
         )
     elif "study" not in labels:
         _start_tuning(folder, study)

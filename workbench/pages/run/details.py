@@ -22,6 +22,7 @@ from workbench.pages.widgets.common import (
     backend_note,
     badge,
     home,
+    icon_note,
     metrics,
     number_table,
     report_button,
@@ -209,7 +210,7 @@ def _loss_and_memory(view: RunView, records: Snapshot, summary: RunSummary) -> N
 def _checkpoints(summary: RunSummary) -> None:
     """Where the run came from, what was saved and what that cost."""
     for label, text in run_text.checkpoint_lines(summary):
-        st.caption(f":material/save: {words.escape(f'{label.capitalize()}: {text}.')}")
+        icon_note("save", f"{label.capitalize()}: {text}.")
     if summary.checkpoints:
         st.markdown("**Checkpoints**")
         number_table(run_text.checkpoint_columns(summary.checkpoints), "run-checkpoint-table")

@@ -12,7 +12,7 @@ from profilers.model.run_summary import RunSummary
 from workbench.figures import gpu
 from workbench.pages.run import host
 from workbench.pages.run.live_charts import gpu_troubles, why_no_gpu
-from workbench.pages.widgets.common import number_table
+from workbench.pages.widgets.common import icon_note, number_table
 from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import quantities, words
@@ -34,11 +34,13 @@ def draw(snapshot: Snapshot, summary: RunSummary) -> None:
     numbers = gpu.gpus(snapshot.gpu)
     if not numbers:
         reason = summary.gpus_reason or f"no GPU: {why_no_gpu(snapshot.launcher_events)}"
-        st.caption(f":material/memory: {words.escape(reason)}")
+        icon_note("memory", reason)
         return
     read_by = gpu.source(snapshot.launcher_events)
     if read_by.names:
-        st.caption(f":material/memory: {read_by.names} ({read_by.vendor}), read by {read_by.library}")
+        st.caption(
+            f":material/memory: {words.escape(f'{read_by.names} ({read_by.vendor}), read by {read_by.library}')}"
+        )
     if summary.gpus:
         number_table(quantities.gpu_columns(summary.gpus, len(snapshot.hosts) > 1), "run-gpu-table")
     gpu_troubles(snapshot)

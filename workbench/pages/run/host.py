@@ -19,7 +19,7 @@ from engine.footprint.footprint import Footprint, largest
 from profilers.model.rows import MemoryPlanRow
 from profilers.model.run_summary import RunSummary
 from workbench.figures import host
-from workbench.pages.widgets.common import number_table, table
+from workbench.pages.widgets.common import icon_note, number_table, table
 from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import quantities, step, words
@@ -56,12 +56,15 @@ def draw_host(snapshot: Snapshot, summary: RunSummary) -> None:
         links(snapshot)
     if summary.networks:
         told = words.escape(step.networks(summary.networks))
-        st.caption(f":material/lan: What groups send over, by where their members are: {told}.")
+        st.caption(
+            f":material/lan: {words.escape(f'What groups send over, by where their members are: {told}.')}"
+        )
     for event in snapshot.launcher_events:
         if event.kind == "readings_missing":
-            st.caption(f":material/warning: Not available: {'; '.join(event.data.get('functions') or [])}.")
+            missing = "; ".join(event.data.get("functions") or [])
+            icon_note("warning", f"Not available: {missing}.")
         if event.kind == "sampler":
-            st.caption(f":material/info: {_cost(event.data, snapshot)}")
+            icon_note("info", _cost(event.data, snapshot))
 
 
 def links(snapshot: Snapshot) -> None:
@@ -154,7 +157,7 @@ def draw_memory(config: Mapping[str, Any], peak_bytes: int | None) -> None:
                 "share": st.column_config.ProgressColumn(format="%.1f %%", min_value=0, max_value=100),
             },
         )
-        st.caption(_peak_comparison(row, peak_bytes))
+        st.caption(words.escape(_peak_comparison(row, peak_bytes)))
 
 
 def draw_memory_plans(plans: Sequence[MemoryPlanRow]) -> None:
@@ -165,7 +168,7 @@ def draw_memory_plans(plans: Sequence[MemoryPlanRow]) -> None:
         st.markdown("**Plan of activations**")
         for row in plans:
             told = step.memory_plan(row)
-            st.caption(f":material/stacks: {told[:1].upper()}{told[1:]}.")
+            icon_note("stacks", f"{told[:1].upper()}{told[1:]}.")
             number_table(step.memory_plan_columns(row), f"run-memory-plan-{row.stage}")
 
 

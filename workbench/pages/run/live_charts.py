@@ -13,6 +13,7 @@ from profilers.records.schema import Event
 from workbench.figures import base, gpu, steps
 from workbench.pages.run import host
 from workbench.pages.run.live_header import ranks_table
+from workbench.pages.widgets.common import icon_note
 from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.records.columns import slowest_rank
 from workbench.records.live_snapshot import Snapshot
@@ -125,9 +126,9 @@ def _machine(snapshot: Snapshot) -> None:
         gpu_troubles(snapshot)
     else:
         why = words.escape(why_no_gpu(snapshot.launcher_events))
-        st.caption(f":material/memory: No GPU readings: {why}")
+        icon_note("memory", f"No GPU readings: {why}")
     for problem in snapshot.problems:
-        st.caption(f":material/warning: {words.escape(problem)}")
+        icon_note("warning", problem)
 
 
 def gpu_troubles(snapshot: Snapshot) -> None:

@@ -17,7 +17,7 @@ from profilers.model.run_summary import RunSummary
 from workbench.analysis.stall import RULE, find_stall, idle_seconds, sentence
 from workbench.figures.steps import slowest_rank
 from workbench.pages.navigation import PAGES
-from workbench.pages.widgets.common import backend_note, badge, metrics, table_height
+from workbench.pages.widgets.common import backend_note, badge, icon_note, metrics, table_height
 from workbench.records.columns import Array, Columns, common_steps, rows_of
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
@@ -94,7 +94,7 @@ def findings(summary: RunSummary | None) -> None:
         for verdict in summary.verdicts
     ]
     steps = f"{summary.measured_steps:,} measured steps"
-    st.caption(f":material/lightbulb: Bottlenecks over {steps}: {', '.join(names)}.")
+    icon_note("lightbulb", f"Bottlenecks over {steps}: {', '.join(names)}.")
     for verdict in summary.verdicts:
         if verdict.name == "straggler":
             said = f"{words.bottleneck(verdict.name).capitalize()}: {verdict.evidence}"

@@ -17,7 +17,7 @@ from workbench.analysis import quality
 from workbench.figures import quality as quality_figures
 from workbench.home import runs
 from workbench.home.runs import RunView
-from workbench.pages.widgets.common import home, number_table
+from workbench.pages.widgets.common import home, icon_note, number_table
 from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.terminal import quality as quality_text
 from workbench.text import run as run_text
@@ -43,23 +43,23 @@ def draw_trained(config: Mapping[str, Any], summary: RunSummary) -> None:
     draw_adapted(summary)
     draw_partial(summary)
     if summary.adapted is None and (told := step.adapter_text(config.get("train") or {})):
-        st.caption(f":material/tune: {told}")
+        icon_note("tune", told)
     if summary.update is not None:
-        st.caption(f":material/memory: {step.update(summary.update)}.")
+        icon_note("memory", f"{step.update(summary.update)}.")
 
 
 def draw_adapted(summary: RunSummary) -> None:
     """What was trained beside a frozen model; nothing where all of it learned."""
     if summary.adapted is not None:
         told = step.adapted_text(summary.adapted)
-        st.caption(f":material/tune: {told[:1].upper()}{told[1:]}.")
+        icon_note("tune", f"{told[:1].upper()}{told[1:]}.")
 
 
 def draw_partial(summary: RunSummary) -> None:
     """What steps leave out of their products; nothing where these are whole."""
     if summary.partial_products is not None:
         told = step.partial_products(summary.partial_products)
-        st.caption(f":material/content_cut: {told[:1].upper()}{told[1:]}.")
+        icon_note("content_cut", f"{told[:1].upper()}{told[1:]}.")
 
 
 def draw_tasks(summary: RunSummary, look: str) -> None:
@@ -74,7 +74,7 @@ def draw_tasks(summary: RunSummary, look: str) -> None:
         summary.measured_steps,
     )
     number_table(step.task_columns(summary.tasks), "run-task-table")
-    st.caption(f":material/checklist: {step.tasks(summary.tasks)}.")
+    icon_note("checklist", f"{step.tasks(summary.tasks)}.")
 
 
 def draw_experts(summary: RunSummary, look: str) -> None:
@@ -91,7 +91,7 @@ def draw_experts(summary: RunSummary, look: str) -> None:
     number_table(step.expert_columns(summary.experts), "run-expert-table")
     for row in summary.expert_slots:
         told = step.expert_slots(row)
-        st.caption(f":material/stacks: {told[:1].upper()}{told[1:]}.")
+        icon_note("stacks", f"{told[:1].upper()}{told[1:]}.")
 
 
 def draw_sequences(summary: RunSummary) -> None:
@@ -100,7 +100,7 @@ def draw_sequences(summary: RunSummary) -> None:
         st.markdown("**Whole documents**")
         number_table(run_text.document_columns(groups), "run-sequence-table")
         told = run_text.shared_documents(groups, summary.sequence_plans)
-        st.caption(f":material/article: {told[:1].upper()}{told[1:]}.")
+        icon_note("article", f"{told[:1].upper()}{told[1:]}.")
 
 
 def draw_update(summary: RunSummary) -> None:
@@ -109,7 +109,7 @@ def draw_update(summary: RunSummary) -> None:
         st.markdown("**Trained within a budget**")
         number_table(step.update_columns(row), "run-update-table")
         told = step.update(row)
-        st.caption(f":material/memory: {told[:1].upper()}{told[1:]}.")
+        icon_note("memory", f"{told[:1].upper()}{told[1:]}.")
 
 
 def _baseline_comparison(run: str, state: str) -> None:
@@ -120,14 +120,14 @@ def _baseline_comparison(run: str, state: str) -> None:
         return
     st.markdown("**Quality compared with the exact baseline**")
     for line in quality_text.lines(comparison):
-        st.caption(f":material/balance: {line[:1].upper()}{line[1:]}")
+        icon_note("balance", f"{line[:1].upper()}{line[1:]}")
     if comparison["command"]:
         st.code(comparison["command"], language="shell")
     if comparison["curve"]:
         curves = comparison["curve"], comparison["baseline_curve"]
         _chart(*curves, run, json.dumps(curves))
     for note in comparison["notes"]:
-        st.caption(f":material/info: {note[:1].upper()}{note[1:]}.")
+        icon_note("info", f"{note[:1].upper()}{note[1:]}.")
 
 
 def _chart(curve: list[dict[str, Any]], baseline: list[dict[str, Any]], run: str, look: str) -> None:

@@ -14,7 +14,7 @@ from engine.config.run_config import RunConfig, flatten, parse
 from engine.run.run_folder import ForeignJob
 from profilers.model.run_summary import RunSummary
 from workbench.figures.anatomy.schedule import ScheduleSeries, path_columns, schedule, series_of_run
-from workbench.pages.widgets.common import number_table, table
+from workbench.pages.widgets.common import icon_note, number_table, table
 from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.text import run as run_text
 from workbench.text import words
@@ -65,9 +65,11 @@ def draw_job(job: ForeignJob) -> None:
     """What is known of a foreign job: how it was started, and its variables without secrets."""
     st.markdown("**Foreign job**")
     st.code(shlex.join(job.command), language="bash", wrap_lines=True)
-    st.caption(f"Started in `{job.directory}` on {job.host}. It has no configuration of ours.")
+    st.caption(
+        f"Started in {words.code(str(job.directory))} on {words.escape(job.host)}. It has no configuration of ours."
+    )
     for note in job.notes:
-        st.caption(f":material/info: {note}")
+        icon_note("info", note)
     variables = job.environment
     if variables:
         table({"variable": list(variables), "value": list(variables.values())}, "run-job-variables")

@@ -125,7 +125,7 @@ def draw_study(name: str) -> None:
     found = study(name)
     with st.container(horizontal=True, vertical_alignment="center", key="study-badges"):
         badge(found.view.state)
-        st.markdown(f"**`{name}`**", width="content")
+        st.markdown(f"**{words.code(name)}**", width="content")
         st.page_link(
             PAGES["Tune"], label="Tune", icon=":material/tune:", query_params={"view": "watch", "study": name}
         )

@@ -67,7 +67,10 @@ def section(found: StudySnapshot) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="tune-live-run"):
         st.markdown("**The run**", width="content")
         st.page_link(
-            PAGES["Live"], label=report.run, icon=":material/monitoring:", query_params={"run": report.run}
+            PAGES["Live"],
+            label=words.escape(report.run),
+            icon=":material/monitoring:",
+            query_params={"run": report.run},
         )
         st.caption(live_report.run_progress(report))
     if report.measuring and report.state != "ended":

@@ -105,7 +105,7 @@ def _headline(found: StudySnapshot) -> None:
     badges, buttons = st.columns([2.2, 1], vertical_alignment="center")
     with badges.container(horizontal=True, vertical_alignment="center", key="tune-badges"):
         badge(view.state)
-        st.markdown(f"**`{view.name}`**", width="content")
+        st.markdown(f"**{words.code(view.name)}**", width="content")
         if view.alive and status.phase:
             st.badge(status.phase, icon=":material/search:", color="violet")
         for run in _runs_now(view):

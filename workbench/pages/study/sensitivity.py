@@ -164,7 +164,7 @@ def _neighbours(found: Sensitivity) -> None:
     if winner is None:
         st.caption("Nothing has been measured yet, so there is no winner whose neighbours could be shown.")
         return
-    st.markdown(f"**The winner's neighbours**, trial {winner.trial}: `{winner.label}`")
+    st.markdown(f"**The winner's neighbours**, trial {winner.trial}: {words.code(winner.label)}")
     table(
         {
             "knob": [words.short(row.key) for row in rows],

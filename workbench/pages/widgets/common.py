@@ -219,6 +219,11 @@ def backend_note(backend: str | None, reason: str | None) -> None:
         )
 
 
+def icon_note(icon: str, text: str) -> None:
+    """A quiet line with an icon; what it says is shown as it is written."""
+    st.caption(f":material/{icon}: {words.escape(text)}")
+
+
 def metrics(values: Mapping[str, tuple[str, str]], key: str) -> None:
     """A row of tiles: label -> (value, a quiet line below it), each with what its number is."""
     with st.grid(len(values), min_column_width=TILE_PIXELS, gap="small", key=key):
@@ -232,7 +237,11 @@ def table(
     columns: Mapping[str, list[Any]], key: str, config: Mapping[str, Any] | None = None, lines: int = 1
 ) -> None:
     """A read-only table; a column without any value is left out. Words go on in so many lines of a row."""
-    shown = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+    shown = {
+        name: [words.plain_commands(value) if isinstance(value, str) else value for value in values]
+        for name, values in columns.items()
+        if any(value is not None for value in values)
+    }
     st.dataframe(
         shown,
         key=key,

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from workbench.figures.base import as_written
+
 Array = np.ndarray[Any, np.dtype[Any]]
 #: Attributes of a trace that are points: numbers in them go as arrays.
 _POINTS = frozenset({"x", "y", "z"})
@@ -53,7 +55,7 @@ def drawing_of(figure: go.Figure, alt: str) -> Drawing:
     spec = figure.to_plotly_json()
     spec["layout"].pop("template", None)
     traces = [{name: _held(name, value) for name, value in trace.items()} for trace in spec["data"]]
-    return Drawing(traces, spec["layout"], alt)
+    return Drawing([as_written(trace) for trace in traces], as_written(spec["layout"]), alt)
 
 
 def piece_since(known: Sequence[Drawing], now: Drawing) -> dict[str, Any] | None:

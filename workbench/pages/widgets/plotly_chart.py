@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from html import unescape
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
@@ -90,7 +91,14 @@ def _clickable(key: str, data: dict[str, Any], height: int) -> ClickedPoint | No
         on_missing_change=partial(_forget, key),
     )
     point = told.get("clicked")
-    return ClickedPoint(point.get("x"), point.get("about")) if isinstance(point, dict) else None
+    return ClickedPoint(_read(point.get("x")), _read(point.get("about"))) if isinstance(point, dict) else None
+
+
+def _read(value: Any) -> Any:
+    """What a figure said, as it was before it was written for a browser."""
+    if isinstance(value, list):
+        return [_read(part) for part in value]
+    return unescape(value) if isinstance(value, str) else value
 
 
 def _news(key: str, drawing: Drawing) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from profilers.records.schema import ActionSample, SpanSample
 from profilers.records.writer import RecordWriter
 from tests.support.approximate import about
 from tests.support.samples import comm_sample, step_sample
-from workbench.figures import steps
+from workbench.figures import base, steps
 from workbench.figures.anatomy import lanes
 from workbench.figures.anatomy.lanes import lanes_note
 
@@ -82,10 +82,10 @@ def test_the_drawing_names_what_it_shows(tmp_path: Path) -> None:
     assert {trace.name for trace in drawing.data} == {"forward", "bubble", "F: forward", "tp communication"}
     assert drawing.layout.xaxis.title.text == "ms since the step's start"
     assert list(drawing.layout.yaxis.ticktext) == [
-        "<b>rank 0</b>",
+        base.bold("rank 0"),
         "actions",
         "tp",
-        "<b>rank 1</b>",
+        base.bold("rank 1"),
         "actions",
         "tp",
     ]

@@ -23,6 +23,7 @@ from workbench.pages.run.anatomy.steps import draw_lanes
 from workbench.pages.widgets.common import (
     draw_guarded,
     home,
+    icon_note,
     limit_options,
     nothing_yet,
     number_table,
@@ -125,7 +126,9 @@ def _path(row: RunRow, step: int | None, rank: int | None) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="steps-path"):
         if row.study:
             study = {"study": row.study}
-            st.page_link(PAGES["Tune"], label=row.study, icon=":material/tune:", query_params=study)
+            st.page_link(
+                PAGES["Tune"], label=words.escape(row.study), icon=":material/tune:", query_params=study
+            )
         st.page_link(PAGES["Runs"], label=row.id, icon=":material/play_circle:", query_params={"id": row.id})
         place: dict[str, str] = {"run": row.id}
         st.page_link(here, label="all steps", icon=":material/grid_on:", query_params=place)
@@ -172,7 +175,7 @@ def _heat_map(records: Snapshot) -> None:
         _go(step=int(clicked.about[1]), rank=int(clicked.about[0]))
         st.rerun()
     skew = _skew(records.look, name, records)
-    st.caption(f":material/person_alert: {skew}", help=step_text.SKEW_HELP)
+    st.caption(f":material/person_alert: {words.escape(skew)}", help=step_text.SKEW_HELP)
     exceeds_scale = (
         " Colours are those of the measured steps; warm-up lies beyond them." if series.beyond else ""
     )
@@ -366,7 +369,7 @@ def _draw_call(found: CollectiveCall, rank: int, hosts: Mapping[int, Any]) -> No
             st.rerun()
     with right:
         number_table(drill_text.collective_call_columns(found, hosts), "steps-call-table")
-    st.caption(f":material/info: {drill_text.collective_call_note(found)}")
+    icon_note("info", drill_text.collective_call_note(found))
 
 
 if __name__ == "__main__":

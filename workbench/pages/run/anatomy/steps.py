@@ -19,7 +19,7 @@ from workbench.figures import base, steps
 from workbench.figures.anatomy import lanes
 from workbench.figures.anatomy.lanes import lanes_note
 from workbench.figures.steps import RANKS
-from workbench.pages.widgets.common import home, number_table, side_by_side
+from workbench.pages.widgets.common import home, icon_note, number_table, side_by_side
 from workbench.pages.widgets.plotly_chart import chart, shared_chart, shared_clickable_chart
 from workbench.records import archive
 from workbench.records.live_snapshot import Snapshot
@@ -58,9 +58,9 @@ def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
             "Skew between ranks by step",
             snapshot.look,
         )
-        st.caption(f":material/person_alert: {step_text.straggler(summary)}")
+        icon_note("person_alert", step_text.straggler(summary))
     for line in step_text.anatomy(summary):
-        st.markdown(f":material/straighten: {line}")
+        st.markdown(f":material/straighten: {words.escape(line)}")
     if summary.gaps:
         st.markdown("**Gaps in which no recorded phase ran**")
         number_table(step_text.gap_columns(summary.gaps), "run-gaps")
@@ -105,7 +105,7 @@ def _one_step(folder: Path, snapshot: Snapshot) -> None:
         step,
         *chosen,
     )
-    st.caption(f":material/schedule: {lanes_note(timeline)}")
+    icon_note("schedule", lanes_note(timeline))
 
 
 def draw_lanes(snapshot: Snapshot, step: int, rank: int | None, go: Callable[..., None]) -> None:
@@ -115,7 +115,9 @@ def draw_lanes(snapshot: Snapshot, step: int, rank: int | None, go: Callable[...
     if step not in kept:
         near = sorted(sorted(kept, key=lambda other: abs(other - step))[:3])
         instead = f"; the nearest that were: {', '.join(map(words.number, near))}" if near else ""
-        st.caption(f":material/info: The phases of this step were not kept as spans{instead}.")
+        st.caption(
+            f":material/info: {words.escape(f'The phases of this step were not kept as spans{instead}.')}"
+        )
         return
     first = [] if rank is None or rank not in ranks else [rank]
     shown = [*first, *(other for other in ranks if other not in first)][:RANKS]
@@ -132,7 +134,9 @@ def draw_lanes(snapshot: Snapshot, step: int, rank: int | None, go: Callable[...
         number, _, call = clicked.about
         go(rank=number, call=call or None)
         st.rerun()
-    st.caption(f":material/schedule: {lanes_note(timeline)} Click on a call to see it on all its ranks.")
+    st.caption(
+        f":material/schedule: {words.escape(f'{lanes_note(timeline)} Click on a call to see it on all its ranks.')}"
+    )
 
 
 def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[ChangeRow]) -> None:
@@ -152,9 +156,9 @@ def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[Change
         none = _nothing(summary, "no phase was recorded")
         _phase_table(step_text.add_between(summary.phases, summary.between_seconds or 0.0), none)
         if summary.mfu_reason:
-            st.caption(f"MFU: {summary.mfu_reason}.")
+            st.caption(words.escape(f"MFU: {summary.mfu_reason}."))
         for _, note in run_text.note_lines(summary):
-            st.caption(f":material/info: {note}.")
+            icon_note("info", f"{note}.")
 
 
 def _phases(snapshot: Snapshot, marks: Sequence[steps.Mark]) -> go.Figure:
@@ -168,7 +172,7 @@ def _ranks(snapshot: Snapshot, marks: Sequence[steps.Mark]) -> go.Figure:
 
 def _phase_table(phases: dict[str, float], none: str) -> None:
     if not phases:
-        st.caption(f"{none[0].upper()}{none[1:]}.")
+        st.caption(words.escape(f"{none[0].upper()}{none[1:]}."))
         return
     whole = sum(phases.values())
     named = [phase for phase in phases if phases[phase]]
