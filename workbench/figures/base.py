@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from html import escape
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+import plotly.io as plotly_io
 from plotly.subplots import make_subplots
 
 from profilers.records.schema import PHASES, Panel
@@ -42,6 +43,10 @@ LINE_BREAK = "\n"
 _BOLD, _PLAIN = "\ue000", "\ue001"
 #: Attributes that the house writes, in Plotly's own markup; what a user named goes into them by ``in_template``.
 _TEMPLATES = frozenset({"hovertemplate", "texttemplate"})
+#: Layouts of panels that are drawn again and again.
+_LAYOUTS = 64
+# The page has its own colours and fonts. Plotly would copy its template, a hundred settings, into each figure.
+plotly_io.templates.default = None
 
 
 def figure(title: str, x: str, y: str, revision: str = "", height: int = HEIGHT) -> go.Figure:
@@ -84,6 +89,11 @@ def panels(title: str, labels: Sequence[tuple[str, str]], revision: str, height:
     """As :func:`figure`, with several panels; each has the titles of its two axes. At most ``PANELS_IN_A_ROW`` stand
     side by side, so that titles have room on a narrow page; each row has the ``height``. See ``panel_place``.
     """
+    return go.Figure(_empty_panels(title, tuple(labels), revision, height))
+
+
+@lru_cache(maxsize=_LAYOUTS)
+def _empty_panels(title: str, labels: tuple[tuple[str, str], ...], revision: str, height: int) -> go.Figure:
     rows = -(-len(labels) // panels_in_a_row(len(labels)))
     grid = _grid(len(labels))
     layout = grid.layout.to_plotly_json() | frame(title, revision, height * rows)
@@ -102,15 +112,13 @@ def _grid(count: int) -> go.Figure:
     columns = panels_in_a_row(count)
     rows = -(-count // columns)
     cells: list[dict[str, int] | None] = [{} if cell < count else None for cell in range(rows * columns)]
-    grid = make_subplots(
+    return make_subplots(
         rows,
         columns,
         specs=[cells[start : start + columns] for start in range(0, len(cells), columns)],
         horizontal_spacing=0.28 / columns,
         vertical_spacing=0.4 / rows,
     )
-    grid.layout.template = None  # the page has its own colours, and a template takes longest to copy
-    return grid
 
 
 def panels_in_a_row(count: int) -> int:
@@ -167,15 +175,19 @@ def phases(series: PhaseSeries, revision: str = "") -> go.Figure:
     if not series.steps:
         return empty(drawing, "no step has ended yet")
     drawing.update_layout(margin_t=98)  # its legend has three rows where the page is narrow
-    for phase, values in series.milliseconds.items():
-        drawing.add_bar(
-            x=series.steps,
-            y=values,
-            name=PHASE_NAMES[phase],
-            marker_color=PHASE_COLORS[phase],
-            marker_line_width=0,
-            hovertemplate="%{y:,.1f} ms",
-        )
+    drawing.add_traces(
+        [
+            {
+                "type": "bar",
+                "x": numbers(series.steps),
+                "y": numbers(values),
+                "name": PHASE_NAMES[phase],
+                "marker": {"color": PHASE_COLORS[phase], "line": {"width": 0}},
+                "hovertemplate": "%{y:,.1f} ms",
+            }
+            for phase, values in series.milliseconds.items()
+        ]
+    )
     if any(series.undivided):
         drawing.add_bar(
             x=series.steps,
@@ -339,20 +351,26 @@ def draw_lines(
     has the colour of no other. ``first`` lines of other panels have had their looks.
     """
     named = {trace.name for trace in drawing.data if trace.showlegend}
-    own: dict[str, Any] = dict(place or {})
+    traces = []
     for number, trace in enumerate(lines):
-        look = LineLook(NEUTRAL, "solid") if own and len(lines) == 1 else line_look(first + number)
-        drawing.add_scatter(
-            x=numbers(trace.x),
-            y=numbers(trace.y),
-            name=trace.name,
-            mode="lines",
-            line={"color": look.color, "dash": look.dash, "width": 1.6},
-            legendgroup=trace.name,
-            showlegend=len(lines) > 1 and len(trace.x) > 0 and trace.name not in named,
-            hovertemplate=hover,
-            **own,
+        alone = place is not None and len(lines) == 1
+        look = LineLook(NEUTRAL, "solid") if alone else line_look(first + number)
+        traces.append(
+            {
+                "type": "scatter",
+                "x": numbers(trace.x),
+                "y": numbers(trace.y),
+                "name": trace.name,
+                "mode": "lines",
+                "line": {"color": look.color, "dash": look.dash, "width": 1.6},
+                "legendgroup": trace.name,
+                "showlegend": len(lines) > 1 and len(trace.x) > 0 and trace.name not in named,
+                "hovertemplate": hover,
+            }
         )
+    # Together: Plotly checks each of them twice where they are added one by one.
+    places = {f"{name}s": [at] * len(traces) for name, at in (place or {}).items()}
+    drawing.add_traces(traces, **places)
 
 
 def _whole_steps(drawing: go.Figure, steps: int) -> go.Figure:

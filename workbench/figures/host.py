@@ -27,6 +27,7 @@ from workbench.figures.base import (
     empty,
     figure,
     name_panels,
+    numbers,
     panel_place,
     panels,
     set_opacity,
@@ -403,9 +404,9 @@ def cores(series: CoreSeries, revision: str = "") -> go.Figure:
     if not series.cores:
         return empty(drawing, "no reading of the cores")
     drawing.add_heatmap(
-        x=series.seconds,
+        x=numbers(series.seconds),
         y=series.cores,
-        z=series.percent,
+        z=np.array(series.percent, np.float64),  # a gap where nothing was read
         zmin=0,
         zmax=100,
         colorscale=SEQUENTIAL,
@@ -422,17 +423,22 @@ def shares(series: ShareSeries, revision: str = "") -> go.Figure:
     drawing = figure("Processor time by rank", SINCE_START, "% of all cores", revision)
     if not series.lines:
         return empty(drawing, "no reading of the ranks' processes")
+    traces = []
     for number, trace in enumerate(series.lines):
         color = NEUTRAL if trace.name == OTHERS else line_look(number).color
-        drawing.add_scatter(
-            x=trace.x,
-            y=trace.y,
-            name=trace.name,
-            stackgroup="cores",
-            line={"color": color, "width": 0.8},
-            fillcolor=set_opacity(color, 0.55),
-            hovertemplate="%{y:.1f} %",
+        traces.append(
+            {
+                "type": "scatter",
+                "x": numbers(trace.x),
+                "y": numbers(trace.y),
+                "name": trace.name,
+                "stackgroup": "cores",
+                "line": {"color": color, "width": 0.8},
+                "fillcolor": set_opacity(color, 0.55),
+                "hovertemplate": "%{y:.1f} %",
+            }
         )
+    drawing.add_traces(traces)
     return drawing.update_yaxes(range=[0, 105])
 
 

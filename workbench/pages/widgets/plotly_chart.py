@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from html import unescape
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ _component = st.components.v2.component("workbench-chart", js=LOADER, isolate_st
 
 #: Drawings that browsers share: a few looks at a few runs.
 _SHARED = 128
+#: Pieces that browsers share: a second's of a few runs.
+_PIECES = 32
 #: A piece goes on from either of so many versions: the newer one may have been lost.
 _KNOWN = 2
 #: In a session's state, by key: the drawings of which its browser was told last.
@@ -105,11 +107,17 @@ def _news(key: str, drawing: Drawing) -> dict[str, Any]:
     """What this session's browser has to be told, so that it shows a drawing."""
     charts: dict[str, deque[Drawing]] = st.session_state.setdefault(_TOLD, {})
     told = charts.setdefault(key, deque(maxlen=_KNOWN))
-    message = piece_since(told, drawing)
+    message = _shared_piece(tuple(told), drawing)
     if message is None:
         told.clear()
     told.append(drawing)
     return drawing.whole if message is None else message
+
+
+@lru_cache(maxsize=_PIECES)
+def _shared_piece(known: tuple[Drawing, ...], now: Drawing) -> dict[str, Any] | None:
+    """Browsers that look at the same run mostly have the same drawings."""
+    return piece_since(known, now)
 
 
 def _forget(key: str) -> None:
