@@ -26,7 +26,7 @@ from profilers.records.writer import RecordWriter
 from profilers.system import procfs
 from profilers.system.host import Host
 from profilers.system.host_sources import READINGS, ProcSource, PsutilSource
-from profilers.system.processes import LinuxProcess, Processes, PsutilProcess
+from profilers.system.processes import PROCESS_READINGS, LinuxProcess, Processes, PsutilProcess
 from profilers.system.sampler import Sampler
 
 _INTERVAL_SECONDS = 0.1
@@ -91,8 +91,11 @@ def readings(pid: int) -> list[list[str]]:
     pairs = [(name, getattr(ours, name), getattr(theirs, name)) for name in ("cpu", "network")]
     pairs += [(one.name, partial(ours.values, one), partial(theirs.values, one)) for one in READINGS]
     linux, portable = LinuxProcess(pid), PsutilProcess(pid)
-    of_process = ("cpu_seconds", "status", "storage")
-    pairs += [(f"process {name}", getattr(linux, name), getattr(portable, name)) for name in of_process]
+    pairs += [("process cpu_seconds", linux.cpu_seconds, portable.cpu_seconds)]
+    pairs += [
+        (f"process {one.name}", partial(linux.values, one), partial(portable.values, one))
+        for one in PROCESS_READINGS
+    ]
     rows = [[name, f"{cost(files):.1f}", f"{cost(psutil):.1f}"] for name, files, psutil in pairs]
     everything = Processes()
     everything.watch([pid] * 4)

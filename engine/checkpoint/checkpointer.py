@@ -19,7 +19,7 @@ from engine.checkpoint.resume import ResumePoint, changes, find, first_batch, id
 from engine.checkpoint.state import Snapshot, State, state_of
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
-from engine.comm.transport import use_interface
+from engine.comm.transport import group_options
 from engine.config.compression import NO_PLAN
 from engine.config.formulas.batch_ramp import grows, sequences
 from engine.model.stage import Stage
@@ -208,6 +208,6 @@ def _group(rank: RankContext) -> Group | None:
         return None
     # On GPUs names are NCCL's.
     network = rank.groups.transport.between if rank.device.type == "cpu" else None
-    with use_interface(network, "gloo"):
+    with group_options(network, "gloo"):
         group: Group = dist.new_group(backend="gloo", timeout=rank.group_timeout)
     return group

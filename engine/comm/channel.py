@@ -8,7 +8,7 @@ its result into a tensor made for it, the compiler of torch 2.11 found no gradie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -19,9 +19,8 @@ from torch.distributed import distributed_c10d as c10d
 from engine.comm import gloo_exchange, host_values
 from engine.comm.gloo_exchange import Exchange, can_reduce
 from profilers import torch_private
-from profilers.collectives.recorder import active_recorder, pause_recording
+from profilers.collectives.recorder import OperatorCall, active_recorder, pause_recording
 from profilers.collectives.wire_bytes import EXCHANGE
-from profilers.records.operations import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, RECV, REDUCE_SCATTER, SEND
 from profilers.steps.timer import IssuedCall
 from profilers.steps.wait_sampler import waits_here
 from profilers.torch_private import functional_collectives as functional
@@ -39,6 +38,37 @@ all_gather_single = _either("all_gather_single", "all_gather_into_tensor")
 reduce_scatter_single = _either("reduce_scatter_single", "reduce_scatter_tensor")
 
 _REDUCTIONS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+def gather_call(out: Tensor, x: Tensor) -> OperatorCall:
+    """An all-gather of ``x``."""
+    return "_allgather_base_", {"output_tensor": out, "input_tensor": x}
+
+
+def scatter_call(out: Tensor, x: Tensor, reduction: Any = dist.ReduceOp.SUM) -> OperatorCall:
+    """A reduce-scatter of ``x``."""
+    return "_reduce_scatter_base_", {"output_tensor": out, "input_tensor": x, "reduce_op": reduction}
+
+
+def reduce_call(x: Tensor, reduction: Any = dist.ReduceOp.SUM) -> OperatorCall:
+    """An all-reduce in place."""
+    return "allreduce_", {"tensors": [x], "reduce_op": reduction}
+
+
+def exchange_call(out: Tensor, x: Tensor, receive: Sequence[int], send: Sequence[int]) -> OperatorCall:
+    """An all-to-all; no sizes stand for equal parts."""
+    sizes = {"output_split_sizes": receive, "input_split_sizes": send}
+    return "alltoall_base_", {"output": out, "input": x, **sizes}
+
+
+def send_call(x: Tensor, target: int) -> OperatorCall:
+    """One end of a message."""
+    return "send", {"tensors": [x], "dst": target}
+
+
+def receive_call(into: Tensor, source: int) -> OperatorCall:
+    """The other end."""
+    return "recv_", {"tensors": [into], "src": source}
 
 
 class Waitable(Protocol):
@@ -128,9 +158,9 @@ class Channel:
     def all_gather_into(self, out: Tensor, x: Tensor) -> None:
         """``all_gather`` into a contiguous ``out``; outside compiled code."""
         if self._exchange is not None and self._exchange.gathers(x):
-            self._wait(ALL_GATHER.name, out, self._exchange.all_gather, out, x, algorithm=EXCHANGE)
+            self._wait(gather_call(out, x), self._exchange.all_gather, out, x, algorithm=EXCHANGE)
         else:
-            self._wait(ALL_GATHER.name, out, self._gather, out, x, self._all_gather)
+            self._wait(gather_call(out, x), self._gather, out, x, self._all_gather)
 
     def start_all_gather_into(self, out: Tensor, x: Tensor) -> Waitable:
         """``all_gather_into`` beside computation."""
@@ -149,10 +179,11 @@ class Channel:
         """``reduce_scatter`` into a contiguous ``out``; outside compiled code."""
         exchange = self._exchange
         if exchange is not None and can_reduce(operation):
-            self._wait(REDUCE_SCATTER.name, x, exchange.reduce_scatter, out, x, operation, algorithm=EXCHANGE)
+            reduce = exchange.reduce_scatter
+            self._wait(scatter_call(out, x, operation), reduce, out, x, operation, algorithm=EXCHANGE)
             return
         self._reduce_scatter.reduceOp = operation
-        self._wait(REDUCE_SCATTER.name, x, self._scatter, out, x, self._reduce_scatter)
+        self._wait(scatter_call(out, x, operation), self._scatter, out, x, self._reduce_scatter)
 
     def start_reduce_scatter_into(
         self, out: Tensor, x: Tensor, operation: Any = dist.ReduceOp.SUM
@@ -165,19 +196,21 @@ class Channel:
         recorder = active_recorder()
         if recorder is None:
             return exchange.start_reduce_scatter(out, x, operation, lambda: None)
-        call = recorder.issue(REDUCE_SCATTER.name, self.group, x, EXCHANGE)
+        call = recorder.issue(scatter_call(out, x, operation), self.group, EXCHANGE)
         return exchange.start_reduce_scatter(out, x, operation, lambda: recorder.finish(call))
 
     def all_reduce(self, x: Tensor, operation: Literal["sum", "max"] = "sum") -> None:
         """In place, on a contiguous tensor."""
         if torch.compiler.is_compiling():
             dist.all_reduce(x, op=_REDUCTIONS[operation], group=self.group)
-        elif self._exchange is not None and self._exchange.reduces(x):
-            self._wait(
-                ALL_REDUCE.name, x, self._exchange.all_reduce, x, _REDUCTIONS[operation], algorithm=EXCHANGE
-            )
+            return
+        reduction = _REDUCTIONS[operation]
+        if self._exchange is not None and self._exchange.reduces(x):
+            reduce = self._exchange.all_reduce
+            self._wait(reduce_call(x, reduction), reduce, x, reduction, algorithm=EXCHANGE)
         else:
-            self._wait(ALL_REDUCE.name, x, self._backend.allreduce, [x], self._all_reduce[operation])
+            all_reduce = self._backend.allreduce
+            self._wait(reduce_call(x, reduction), all_reduce, [x], self._all_reduce[operation])
 
     def all_to_all(
         self, x: Tensor, send: list[int] | None = None, receive: list[int] | None = None
@@ -195,9 +228,8 @@ class Channel:
         out = x.new_empty((sum(receive) if receive else x.shape[0], *x.shape[1:]))
         others = (sum(send) - send[self.rank]) if send else None
         sent = None if others is None else others * math.prod(x.shape[1:]) * x.itemsize
-        self._wait(
-            ALL_TO_ALL.name, x, self._start_all_to_all, out, x.contiguous(), receive, send, sent_bytes=sent
-        )
+        call, x = exchange_call(out, x, receive, send), x.contiguous()
+        self._wait(call, self._start_all_to_all, out, x, receive, send, sent_bytes=sent)
         return out
 
     def _start_all_to_all(
@@ -211,17 +243,16 @@ class Channel:
 
     def send(self, x: Tensor, target: int) -> Message:
         """Start sending to a member of the group."""
-        return self._start(SEND.name, x, self._backend.send, target)
+        return self._start(send_call(x, target), x, self._backend.send, target)
 
     def receive(self, into: Tensor, source: int) -> Message:
         """Start receiving from a member of the group."""
-        return self._start(RECV.name, into, self._backend.recv, source)
+        return self._start(receive_call(into, source), into, self._backend.recv, source)
 
     @waits_here
     def _wait(
         self,
-        name: str,
-        payload: Tensor,
+        call: OperatorCall,
         function: Callable[..., Any],
         *arguments: Any,
         sent_bytes: int | None = None,
@@ -232,17 +263,17 @@ class Channel:
             if (work := function(*arguments)) is not None:  # NCCL returns none: it is on the current stream
                 work.wait()
             return
-        kind = recorder.kinds[name, self.group, payload.dtype, payload.nbytes, sent_bytes, algorithm]
+        kind = recorder.kind_of(call, self.group, sent_bytes, algorithm)
         mark, note = recorder.mark, recorder.note
         begin = mark()
         if (work := function(*arguments)) is not None:
             work.wait()
         note((begin, mark(), kind))  # as little as can be: after a wait nothing is in a cache
 
-    def _start(self, name: str, payload: Tensor, function: Callable[..., Any], peer: int) -> Message:
+    def _start(self, call: OperatorCall, payload: Tensor, function: Callable[..., Any], peer: int) -> Message:
         recorder = active_recorder()
-        call = recorder.issue(name, self.group, payload) if recorder is not None else None
-        return Message(payload, function([payload], peer, 0), call)
+        issued = recorder.issue(call, self.group) if recorder is not None else None
+        return Message(payload, function([payload], peer, 0), issued)
 
 
 def all_reduce_scalar(value: float, channel: Channel | None) -> float:
@@ -291,8 +322,8 @@ def start_batched(channel: Channel, x: Tensor, target: int, into: Tensor, source
     """``start_hop`` with both messages posted as one batch, on any backend."""
     recorder, group = active_recorder(), channel.group
     calls = [
-        None if recorder is None else recorder.issue(name, group, payload)
-        for name, payload in ((SEND.name, x), (RECV.name, into))
+        None if recorder is None else recorder.issue(call, group)
+        for call in (send_call(x, target), receive_call(into, source))
     ]
     messages = [
         dist.P2POp(dist.isend, x, group=group, group_peer=target),

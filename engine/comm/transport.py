@@ -1,4 +1,4 @@
-"""What each group of ranks sends over, by where its members are (after Holmes, arXiv 2312.03549).
+"""How each group of ranks is made, and what it sends over, by where its members are (after Holmes, arXiv 2312.03549).
 
 gloo takes an interface by name, from a variable that it reads as a group is made; NCCL a network, from a group's
 options.
@@ -44,11 +44,15 @@ class Transport:
     carried: list[GroupNetwork] = field(default_factory=list)
 
     def group(self, axis: str, members: Sequence[int], timeout: timedelta) -> Group:
-        """A group of these ranks; only its members call this."""
+        """A group of these ranks; only its members call this. Every group of a run but the default one and that of
+        checkpoints is made here. ``axis`` is its label in records: ``dp``, ``dp_cp``, ``dp_shard``, ``dp_replicate``
+        and ``edp`` carry gradients, ``outer`` what replicas average; ``tp``, ``cp``, ``ep`` and ``pp`` activations and
+        their gradients, ``pp`` also gradients of parameters that several stages have.
+        """
         inside = None if self.islands is None else len({self.islands[rank] for rank in members}) == 1
         network = (inside and self.inside) or self.between
         self.carried.append(GroupNetwork(axis, network, inside))
-        with use_interface(network, dist.get_backend()) as options:
+        with group_options(network, dist.get_backend()) as options:
             group: Group = dist.new_group(
                 list(members), timeout=timeout, pg_options=options, use_local_synchronization=True
             )
@@ -74,9 +78,9 @@ def transport_of(config: RunConfig) -> Transport:
 
 
 @contextmanager
-def use_interface(network: str | None, backend: str) -> Iterator[Any]:
-    """While this lasts groups of gloo are made over the interface of that name. What is given is for ``pg_options``:
-    NCCL's, or None.
+def group_options(network: str | None, backend: str) -> Iterator[Any]:
+    """How a group is made over a network, or as the backend likes where it is None: what is given is for
+    ``pg_options``, NCCL's or None, and while this lasts groups of gloo are made over the interface of that name.
     """
     if network is None:
         yield None

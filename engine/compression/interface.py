@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm import gloo_exchange
-from engine.comm.channel import Group, Waitable, all_gather_single
+from engine.comm.channel import Group, Waitable, all_gather_single, exchange_call
 from engine.compression.randomness import RandomStreams
 from engine.config.compression import Settings
 from engine.config.methods.compression_methods import COMPRESSION_METHODS, Parameter, Value
@@ -225,8 +225,9 @@ class Link:
             work: Waitable = dist.all_to_all_single(out, x, receive, send, group=self._group, async_op=True)
             return work
         recorder = active_recorder()
-        call = recorder.issue(ALL_TO_ALL.name, self._group, x) if recorder else None
-        return gloo_exchange.start(self._gloo, out, x, receive or (), send or (), call)
+        sizes = receive or (), send or ()
+        call = recorder.issue(exchange_call(out, x, *sizes), self._group) if recorder else None
+        return gloo_exchange.start(self._gloo, out, x, *sizes, call)
 
     def reduce_message(self, count: int, element_bytes: int) -> Message:
         """An all-reduce of so many elements."""

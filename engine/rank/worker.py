@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from engine.comm.context import RankContext, build_groups
-from engine.comm.transport import transport_of, use_interface
+from engine.comm.transport import group_options, transport_of
 from engine.config import environment
 from engine.config.errors import LayoutError
 from engine.config.formulas.network import DATA
@@ -125,7 +125,7 @@ def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
 
 def enter_group(config: RunConfig, backend: str, store: dist.Store, rank: int) -> None:
     """Make the default group, over the network that reaches all ranks."""
-    with use_interface(transport_of(config).between, backend) as options:
+    with group_options(transport_of(config).between, backend) as options:
         dist.init_process_group(
             backend,
             store=store,

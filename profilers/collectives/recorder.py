@@ -9,7 +9,7 @@ work's future. The engine's own do not pass there and tell the ``active()`` reco
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -19,9 +19,8 @@ import torch.distributed as dist
 from torch.library import Library
 
 from profilers import torch_private
-from profilers.collectives.encoder import CallEncoder, Kinds, TimedCall, extend_to_noticed
+from profilers.collectives.encoder import CallEncoder, Kind, Kinds, TimedCall, extend_to_noticed
 from profilers.records import operations
-from profilers.records.operations import Operation
 from profilers.records.schema import CommSample
 from profilers.records.writer import RecordWriter
 from profilers.steps.resolve import StepSeconds
@@ -86,6 +85,11 @@ def active_recorder() -> CollectiveRecorder | None:
     return _paused[0] if _paused and get_ident() in _beside else None
 
 
+#: A call that its caller records: the c10d operator of torch that it is of, or stands in the place of, and arguments of
+#: the call by their names in torch's schema: the payload, and all that some ``Operation.matches`` asks for.
+OperatorCall = tuple[str, Mapping[str, Any]]
+
+
 class Call(NamedTuple):
     """A call outside steps; ``ended`` and waited for at once or not."""
 
@@ -104,9 +108,15 @@ class CollectiveRecorder:
 
     def __init__(self, timer: StepTimer, axes: dict[str, str]) -> None:
         self._timer, self._axes = timer, axes
-        #: What a call that its caller waits for needs: ``kind = kinds[...]``, ``begin = mark()``, the call, and
+        #: What a call that its caller waits for needs: ``kind = kind_of(...)``, ``begin = mark()``, the call, and
         #: ``note((begin, mark(), kind))``, with None as kind for a wait that is no call.
-        self.kinds, self.mark, self.note = Kinds(), timer.clock.mark, timer.note
+        self.mark, self.note = timer.clock.mark, timer.note
+        self._kinds = Kinds()
+        #: By operator, in the order in which they are asked: name, argument that is the payload, and ``matches``.
+        self._operations = {
+            operator: [(one.name, one.operators[operator], one.matches) for one in candidates]
+            for operator, candidates in operations.by_operator().items()
+        }
         self._encoder = CallEncoder(self._place)
         self._futureless: set[str] = set()
         self._library: Library | None = None
@@ -117,10 +127,10 @@ class CollectiveRecorder:
             return
         self._library = Library("c10d", "IMPL")
         _started.append(self)
-        for name, candidates in operations.by_operator().items():
+        for name in self._operations:
             operator = getattr(torch.ops.c10d, name, None)
             if operator is not None:
-                kernel = self._kernel(operator.default, name, candidates)
+                kernel = self._kernel(operator.default, name)
                 self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
 
     def stop(self) -> None:
@@ -137,14 +147,23 @@ class CollectiveRecorder:
             source.remove(self)
             target.append(self)
 
-    def issue(
-        self, operation: str, group: Any, tensor: torch.Tensor, algorithm: str | None = None
-    ) -> IssuedCall:
+    def kind_of(
+        self, call: OperatorCall, group: Any, sent_bytes: int | None = None, algorithm: str | None = None
+    ) -> Kind:
+        """What a call is recorded as: the entries of its operator say which operation it is, and what its payload."""
+        operator, arguments = call
+        for name, payload, matches in self._operations[operator]:
+            if matches is None or matches(arguments):
+                dtype, size = _payload(arguments[payload])
+                return self._kinds[name, group, dtype, size, sent_bytes, algorithm]
+        raise LookupError(f"no operation has this call of {operator}")
+
+    def issue(self, call: OperatorCall, group: Any, algorithm: str | None = None) -> IssuedCall:
         """A call begins that is waited for later."""
-        kind = self.kinds[operation, group, tensor.dtype, tensor.nbytes, None, algorithm]
-        call = IssuedCall(self.mark(), [], kind)
-        self.tell(call)
-        return call
+        kind = self.kind_of(call, group, None, algorithm)
+        issued = IssuedCall(self.mark(), [], kind)
+        self.tell(issued)
+        return issued
 
     def tell(self, call: IssuedCall) -> None:
         """A call that is waited for later, or was."""
@@ -174,19 +193,19 @@ class CollectiveRecorder:
     def _place(self, group: dist.ProcessGroup) -> tuple[str, int]:
         return self._axes.get(group.group_name, "world"), group.size()
 
-    def _kernel(self, operator: Any, name: str, candidates: Sequence[Operation]) -> Callable[..., Any]:
+    def _kernel(self, operator: Any, name: str) -> Callable[..., Any]:
         """A kernel with little in it: it runs between two waits, when nothing it touches is in a cache."""
         schema = torch_private.schema_of(operator)
         names = [argument.name for argument in schema.arguments]
         group_at = names.index("process_group")
         *variants, (general, general_at, _) = [
-            (one.name, names.index(one.operators[name]), one.matches) for one in candidates
+            (one, names.index(payload), matches) for one, payload, matches in self._operations[name]
         ]
         async_at = names.index("async_op") if "async_op" in names else len(names)
         returns = bool(schema.returns)  # a monitored barrier has nothing to wait for: it is over
         below = torch_private.keys_below_backend_select()
         redispatch, unbox, several = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
-        kinds, mark, note, tell = self.kinds, self.mark, self.note, self.tell
+        kinds, mark, note, tell = self._kinds, self.mark, self.note, self.tell
 
         @waits_here
         def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
@@ -254,9 +273,11 @@ def _issued_calls(times: StepSeconds) -> list[TimedCall]:
 
 
 def _payload(tensors: Any) -> tuple[torch.dtype | None, int]:
-    """dtype and bytes of a tensor, or of lists of them."""
-    if isinstance(tensors, torch.Tensor):
+    """dtype and bytes of a tensor, or of lists of them. Whether it is a tensor takes torch longer to say."""
+    if not isinstance(tensors, (list, tuple)):
         return tensors.dtype, tensors.nbytes
+    if len(tensors) == 1:
+        return _payload(tensors[0])
     parts = [_payload(part) for part in tensors]
     return (parts[0][0] if parts else None), sum(size for _, size in parts)
 

@@ -1,11 +1,15 @@
 """Every collective operation that the workbench records: its names in torch and NCCL, its bytes and its passes. Pure.
 
 The recorder, the reader of NCCL's logs and dumps, bandwidths, wire bytes, verdicts, calibration and prediction ask it.
-Who records a call names its entry. What calls an operation to measure it stands in ``engine/launch/measure/rank.py``.
+Who records a call past torch's dispatcher names the operator that it stands in the place of, and its arguments: see
+``OperatorCall`` in ``profilers/collectives/recorder.py``. What calls an operation to measure it stands in
+``engine/launch/measure/rank.py``.
 
 Several operations may be calls of one operator of torch, told apart by the arguments of a call: each but one has a
 predicate on them (``matches``), these are asked first, in the order of ``OPERATIONS``, and all other calls are of the
-one without. A variant of an operation is an entry of its own, and the other one stays as it is.
+one without. A variant of an operation is an entry of its own, and the other one stays as it is. NCCL's log and dumps of
+its Flight Recorder tell no arguments: there a call is of the operation that has its name, and a variant is found only
+where they give it a name of its own (``other_names``, ``nccl_name``).
 
 S is the payload by nccl-tests' definitions (doc/PERFORMANCE.md), n the number of ranks. Shares of S that a rank sends
 are means over the ranks: gloo's by its docs/algorithms.md (its reduce-scatter is, in torch, an all-reduce of which each
@@ -36,12 +40,15 @@ _GLOO_SEGMENT_BYTES = 1 << 20
 class Operation:
     """What is known of one operation.
 
-    ``operators`` are torch's ``c10d`` operators that are calls of it, each with the argument that is its payload. Where
-    another operation has one of them, too, ``matches`` says whether a call is of this one, by its arguments under the
-    names that torch's schema of the operator gives them.
+    ``operators`` are torch's ``c10d`` operators that are calls of it, each with the argument that is its payload. A
+    call that torch has no operator for may have a name of its own here, by which the code that makes it records it.
+    Where another operation has one of them, too, ``matches`` says whether a call is of this one, by its arguments under
+    the names that torch's schema of the operator gives them.
     ``other_names`` is what process groups and dumps call it besides, ``nccl_name`` what NCCL's log does.
     ``bus_factor`` is bus over algorithm bandwidth. ``sent`` and ``gloo_sent`` are the shares of S that a rank sends by
-    the backend's own algorithm (gloo's where it differs), ``exchange_sent`` by one exchange among all ranks.
+    the backend's own algorithm (gloo's where it differs), ``exchange_sent`` by one exchange among all ranks. A call
+    that was recorded with its ``CommSample.sent_bytes`` counts with these instead: the engine's channel tells them of
+    uneven parts, a call through torch's dispatcher never does.
     ``passes`` around a ring are n - 1 messages of S / n each, and ``tree_messages`` as many one after the other as the
     same takes along a tree, where NCCL has one. Without passes no step with the operation is simulated, but for both
     ends of a message: of them one is priced, and the other is ``priced_at_other_end``.

@@ -21,18 +21,19 @@ Values = Sequence[float | int | None] | None
 
 
 class ProcFiles:
-    """Linux' /proc with its files kept open: a third of what psutil costs."""
+    """Linux' /proc, or the folder of one process there, with its files kept open: a third of what psutil costs.
+    ``disks`` are those of the host, as far as whoever made this object asked for them.
+    """
 
-    def __init__(self, proc: Path, block: Path) -> None:
-        self._proc = proc
+    def __init__(self, folder: Path, disks: frozenset[bytes] = frozenset()) -> None:
+        self._folder = folder
         self._files: dict[str, ProcFile] = {}
-        #: The disks that were there when this object was made.
-        self.disks = procfs.physical_disks(block)
+        self.disks = disks
 
     def read(self, name: str) -> bytes:
-        """A file of /proc as it is now. OSError if it cannot be read."""
+        """A file of the folder as it is now. OSError if it cannot be read."""
         if name not in self._files:
-            self._files[name] = ProcFile(self._proc / name)
+            self._files[name] = ProcFile(self._folder / name)
         return self._files[name].read()
 
     def close(self) -> None:
@@ -42,9 +43,10 @@ class ProcFiles:
 
 
 class Reading(NamedTuple):
-    """What is read of a host twice a second: the ``fields`` of ``HostSample`` that it fills, and their values from
-    /proc or, on any other system, from psutil; None where one of the two has no such reading. Both functions raise one
-    of ``ERRORS`` where it is not available, and people are told that ``name`` is missing.
+    """What is read twice a second: the ``fields`` of ``HostSample`` that it fills, and their values from /proc or, on
+    any other system, from psutil; None where one of the two has no such reading. Both functions raise one of ``ERRORS``
+    where it is not available, and people are told that ``name`` is missing. Of a rank's process the fields are those of
+    ``ProcessSample``, and the functions are given the files of /proc/PID, or a ``psutil.Process``.
     """
 
     name: str
@@ -106,7 +108,7 @@ class ProcSource:
     """Linux' /proc."""
 
     def __init__(self, proc: Path = Path("/proc"), block: Path = Path("/sys/block")) -> None:
-        self._files = ProcFiles(proc, block)
+        self._files = ProcFiles(proc, procfs.physical_disks(block))
 
     def cpu(self) -> Cpu:
         """From /proc/stat."""

@@ -6,6 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,43 @@ import psutil
 
 from profilers.records.schema import ProcessSample
 from profilers.system import procfs
-from profilers.system.host_sources import ERRORS
-from profilers.system.procfs import ProcFile, Status
+from profilers.system.host_sources import ERRORS, ProcFiles, Reading, Values
+from profilers.system.procfs import Status
 from profilers.system.sampling_rate import IntervalTimer
 
-#: All but processor time is read this often, and repeated in between: it moves slowly, and costs most.
+#: ``PROCESS_READINGS`` are read this often, and repeated in between: they move slowly, and cost most.
 SLOW_SECONDS = 0.5
 #: Linux' clock number for the processor time of another process (clock_getcpuclockid(3)): nanoseconds, one call.
 _PROCESS_CLOCK = 2
+_NO_READING: dict[str, Any] = dict.fromkeys(one.name for one in fields(ProcessSample))
+
+
+def _psutil_status(process: Any) -> Values:
+    switches = process.num_ctx_switches()
+    rss, threads = process.memory_info().rss, process.num_threads()
+    return Status(rss, threads, switches.voluntary, switches.involuntary)
+
+
+def _psutil_storage(process: Any) -> Values:
+    counters = process.io_counters()
+    return counters.read_bytes, counters.write_bytes
+
+
+#: All but processor time, which is read each time.
+PROCESS_READINGS = (
+    Reading(
+        "status",
+        Status._fields,
+        lambda files: procfs.process_status(files.read("status")),
+        _psutil_status,
+    ),
+    Reading(
+        "storage",
+        ("read_bytes", "written_bytes"),
+        lambda files: procfs.storage_bytes(files.read("io")),
+        _psutil_storage,
+    ),
+)
 
 
 class LinuxProcess:
@@ -28,24 +59,19 @@ class LinuxProcess:
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         self._clock = (~pid << 3) | _PROCESS_CLOCK
-        self._status, self._io = ProcFile(proc / str(pid) / "status"), ProcFile(proc / str(pid) / "io")
+        self._files = ProcFiles(proc / str(pid))
 
     def cpu_seconds(self) -> float:
         """User and system time of all its threads."""
         return time.clock_gettime(self._clock)
 
-    def status(self) -> Status:
-        """Memory, threads and switches."""
-        return procfs.process_status(self._status.read())
-
-    def storage(self) -> tuple[int, int]:
-        """Bytes read and written."""
-        return procfs.storage_bytes(self._io.read())
+    def values(self, reading: Reading) -> Values:
+        """As the reading itself says."""
+        return reading.from_proc and reading.from_proc(self._files)
 
     def close(self) -> None:
         """Lets go of its files."""
-        self._status.close()
-        self._io.close()
+        self._files.close()
 
 
 class PsutilProcess:
@@ -59,16 +85,9 @@ class PsutilProcess:
         times = self._process.cpu_times()
         return float(times.user + times.system)
 
-    def status(self) -> Status:
-        """Memory, threads and switches."""
-        switches = self._process.num_ctx_switches()
-        rss, threads = self._process.memory_info().rss, self._process.num_threads()
-        return Status(rss, threads, switches.voluntary, switches.involuntary)
-
-    def storage(self) -> tuple[int, int]:
-        """Bytes read and written."""
-        counters = self._process.io_counters()
-        return counters.read_bytes, counters.write_bytes
+    def values(self, reading: Reading) -> Values:
+        """As the reading itself says."""
+        return reading.from_psutil and reading.from_psutil(self._process)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -88,7 +107,7 @@ class Processes:
         self._opener, self._wall_clock = opener, wall_clock
         self._ranks: dict[int, tuple[int, Any]] = {}
         self._slow = IntervalTimer(SLOW_SECONDS)
-        self._known: dict[int, tuple[Any, ...]] = {}
+        self._known: dict[int, dict[str, Any]] = {}
         self._missed: dict[str, str] = {}
 
     @property
@@ -107,7 +126,7 @@ class Processes:
         slow = self._slow.due(now)
         for rank, (pid, process) in list(self._ranks.items()):
             errors: dict[str, Exception] = {}
-            cpu_seconds = _read(process, "cpu_seconds", errors)
+            cpu_seconds = _read("cpu_seconds", process.cpu_seconds, errors)
             if slow or errors or rank not in self._known:
                 self._known[rank] = _slow_readings(process, errors)
             if _has_ended(pid, errors):
@@ -115,7 +134,8 @@ class Processes:
                 continue
             for name, error in errors.items():
                 self._missed.setdefault(name, f"process {name}: {error}")
-            found.append(ProcessSample(now, rank, cpu_seconds, *self._known[rank]))
+            known = {"time_unix": now, "rank": rank, "cpu_seconds": cpu_seconds}
+            found.append(ProcessSample(**_NO_READING | self._known[rank] | known))
         return found
 
     def _leave(self, rank: int, pid: int) -> None:
@@ -131,23 +151,26 @@ class Processes:
             process.close()
 
 
-def _slow_readings(process: Any, errors: dict[str, Exception]) -> tuple[Any, ...]:
-    status = _read(process, "status", errors) or (None, None, None, None)
-    return (*status, *(_read(process, "storage", errors) or (None, None)))
+def _slow_readings(process: Any, errors: dict[str, Exception]) -> dict[str, Any]:
+    found = dict[str, Any]()
+    for reading in PROCESS_READINGS:
+        values = _read(reading.name, partial(process.values, reading), errors)
+        found |= dict(zip(reading.fields, values or (None,) * len(reading.fields), strict=True))
+    return found
 
 
-def _read(process: Any, what: str, errors: dict[str, Exception]) -> Any:
+def _read(name: str, read: Callable[[], Any], errors: dict[str, Exception]) -> Any:
     try:
-        return getattr(process, what)()
+        return read()
     except ERRORS as error:
-        errors[what] = error
+        errors[name] = error
         return None
 
 
 def _has_ended(pid: int, errors: dict[str, Exception]) -> bool:
     """Files of a process that has ended say so, even where its number was given again."""
     ended = ProcessLookupError | psutil.NoSuchProcess
-    return isinstance(errors.get("status"), ended) or (bool(errors) and not _alive(pid))
+    return any(isinstance(error, ended) for error in errors.values()) or (bool(errors) and not _alive(pid))
 
 
 def _alive(pid: int) -> bool:

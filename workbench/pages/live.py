@@ -10,7 +10,8 @@ from tuning.storage.study_folder import STUDIES
 from workbench.home import runs
 from workbench.home.store import RunRow, StudyRow
 from workbench.pages.navigation import PAGES
-from workbench.pages.run import live_charts, live_header, quality
+from workbench.pages.run import quality
+from workbench.pages.run.live import charts, header
 from workbench.pages.widgets.common import (
     draw_guarded,
     home,
@@ -73,14 +74,14 @@ def _draw(chosen: str) -> None:
         return
     records = thin_snapshot(row.id)
     state, ending, reason = runs.ending(records.status)
-    live_header.header(records, state, ending, reason)
-    live_header.stall(records if ending is None else None)
+    header.header(records, state, ending, reason)
+    header.stall(records if ending is None else None)
     summary = summary_of(runs.load(home() / row.id))
-    live_header.findings(summary)
+    header.findings(summary)
     if summary is not None:
         quality.draw_trained(records.config, summary)
     _between_trials(records, row, study_rows())
-    live_charts.charts(records, _linked_step(row.id))
+    charts.charts(records, _linked_step(row.id))
 
 
 def _newest(rows: list[RunRow]) -> RunRow | None:

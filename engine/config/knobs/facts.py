@@ -137,7 +137,7 @@ class KnobFacts:
     not_predicted: str = ""
     #: The part of a run that it turns while the run goes (``TURNS``); empty: it is set when a run starts.
     live: str = ""
-    #: Why it is set when a run starts, and what it would take to turn it later.
+    #: Why it is set when a run starts, and what it would take to turn it later; a knob has either this or ``live``.
     why_only_at_start: str = ""
     #: A plan for ``memory.budget_gib`` counts with its value: a run that has such a plan does not turn it.
     in_budget_plan: bool = False
@@ -153,6 +153,13 @@ class KnobFacts:
     degree: bool = False
     #: A form lets people add values to the suggested ones.
     user_extendable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.title and bool(self.live) == bool(self.why_only_at_start):
+            raise ValueError(
+                f"the entry of {self.title!r} needs one of `live`, the part of a run that it turns while the run goes, "
+                "and `why_only_at_start`, why it turns none and what it would take"
+            )
 
     @cached_property
     def decides_loss(self) -> bool:

@@ -14,12 +14,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm import host_values
-from engine.comm.channel import Group, all_gather_single, reduce_scatter_single
+from engine.comm.channel import (
+    Group,
+    all_gather_single,
+    gather_call,
+    reduce_call,
+    reduce_scatter_single,
+    scatter_call,
+)
 from engine.comm.gloo_exchange import Exchange
 from profilers import torch_private
-from profilers.collectives.recorder import active_recorder, pause_recording
+from profilers.collectives.recorder import OperatorCall, active_recorder, pause_recording
 from profilers.collectives.wire_bytes import EXCHANGE
-from profilers.records.operations import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from profilers.steps.timer import IssuedCall, StepTimer
 from profilers.steps.wait_sampler import waits_here
 
@@ -55,20 +61,17 @@ class Link:
 
     def all_reduce(self, x: Tensor) -> Call:
         """Start the sum over replicas, in place."""
-        return self._start(ALL_REDUCE.name, x, lambda: dist.all_reduce(x, group=self._group, async_op=True))
+        return self._start(reduce_call(x), lambda: dist.all_reduce(x, group=self._group, async_op=True))
 
     def reduce_scatter(self, out: Tensor, x: Tensor) -> Call:
         """Start the sum of ``x`` [size * n] over replicas, of which ``out`` [n] gets this rank's part."""
         exchange = self._exchange
         if exchange is None:
             return self._start(
-                REDUCE_SCATTER.name,
-                x,
-                lambda: reduce_scatter_single(out, x, group=self._group, async_op=True),
+                scatter_call(out, x), lambda: reduce_scatter_single(out, x, group=self._group, async_op=True)
             )
         return self._start(
-            REDUCE_SCATTER.name,
-            x,
+            scatter_call(out, x),
             lambda: exchange.start_reduce_scatter(out, x, dist.ReduceOp.SUM, lambda: None),
             EXCHANGE,
         )
@@ -76,7 +79,7 @@ class Link:
     def all_gather(self, out: Tensor, x: Tensor) -> Call:
         """Start gathering ``x`` [n] of every replica into ``out`` [size * n]."""
         return self._start(
-            ALL_GATHER.name, out, lambda: all_gather_single(out, x, group=self._group, async_op=True)
+            gather_call(out, x), lambda: all_gather_single(out, x, group=self._group, async_op=True)
         )
 
     def total(self, value: float, device: torch.device) -> float:
@@ -87,9 +90,7 @@ class Link:
             call.wait()
         return host_values.number(summed)
 
-    def _start(
-        self, operation: str, payload: Tensor, start: Callable[[], Any], algorithm: str | None = None
-    ) -> Call:
+    def _start(self, call: OperatorCall, start: Callable[[], Any], algorithm: str | None = None) -> Call:
         """torch's own record would be of the step in which the call began, where its end is not known yet."""
         recorder = active_recorder()
         begin = None if recorder is None else recorder.mark()
@@ -97,7 +98,7 @@ class Link:
             work = start()
         if recorder is None:
             return Call(work, lambda: None)
-        kind = recorder.kinds[operation, self._group, payload.dtype, payload.nbytes, None, algorithm]
+        kind = recorder.kind_of(call, self._group, None, algorithm)
         ended = list[Any]()
         future = work.get_future() if isinstance(work, dist.Work) else work
         future.add_done_callback(lambda _: ended.append(recorder.mark()))

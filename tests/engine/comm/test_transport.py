@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from engine.comm.transport import GroupNetwork, Transport, transport_of, use_interface
+from engine.comm.transport import GroupNetwork, Transport, group_options, transport_of
 from engine.config.errors import InputError, LayoutError
 from engine.config.layout import islands_of
 from engine.config.run_config import RunConfig, parse
@@ -118,10 +118,10 @@ def test_nccl_gets_the_network_by_name_in_options_of_its_own(monkeypatch: pytest
 
     monkeypatch.setattr(dist, "ProcessGroupNCCL", SimpleNamespace(Options=options), raising=False)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    with use_interface("IB", "nccl") as given, use_interface("Socket", "nccl") as other:
+    with group_options("IB", "nccl") as given, group_options("Socket", "nccl") as other:
         assert (given.config.net_name, other.config.net_name) == ("IB", "Socket")
         assert "GLOO_SOCKET_IFNAME" not in os.environ
-    with use_interface(None, "nccl") as given:
+    with group_options(None, "nccl") as given:
         assert given is None
 
 

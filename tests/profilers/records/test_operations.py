@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
+from engine.comm import gloo_exchange
 from engine.comm.channel import Channel
+from engine.compression.interface import Link as CompressionLink
 from engine.config.errors import InputError
 from engine.launch.measure.plan import Machine, plan
 from engine.launch.measure.rank import CALLS, Cell, prepare, seconds_of
@@ -208,6 +211,40 @@ def test_a_variant_is_told_from_other_calls_of_its_operator_by_their_arguments()
     found = on_ranks(2, recorded_variants)
     assert [calls[0] for calls in found] == [("all_to_all", 16)] * 2
     assert [calls[1:] for calls in found] == [[(UNEVEN.name, size)] * 2 for size in (12, 24)]
+
+
+def recorded_by_the_engine(rank: int) -> list[list[tuple[str, int]]]:
+    """Calls that do not pass torch's dispatcher: of even parts, then of uneven ones."""
+    operations.OPERATIONS = WITH_VARIANT
+    group: Any = dist.group.WORLD
+    channel, link = Channel(group, torch.device("cpu")), CompressionLink(group, torch.device("cpu"))
+    recorder = CollectiveRecorder(StepTimer(CpuClock()), {})
+    send, receive = (((1, 3), (1, 2)), ((2, 2), (3, 2)))[rank]
+
+    def rows(parts: tuple[int, ...]) -> list[int]:
+        return [gloo_exchange.LARGE * part for part in parts]
+
+    into, large = torch.zeros(sum(rows(receive))), torch.zeros(sum(rows(send)))
+    found = []
+    for exchange in (
+        lambda: channel.all_to_all(torch.zeros(4)),
+        lambda: channel.all_to_all(torch.zeros(4), list(send), list(receive)),
+        lambda: link.all_to_all(torch.zeros_like(large), large).wait(),
+        lambda: link.all_to_all(into, large, rows(receive), rows(send)).wait(),
+    ):
+        recorder.start()
+        exchange()
+        recorder.stop()
+        found.append([(call.operation, call.bytes) for call in recorder.take()])
+    return found
+
+
+def test_the_engines_own_calls_are_told_from_each_other_as_those_through_torch() -> None:
+    part = 4 * gloo_exchange.LARGE
+    for received, found in zip((3, 5), on_ranks(2, recorded_by_the_engine), strict=True):
+        even, uneven, large_even, large_uneven = found
+        assert (even, uneven) == ([("all_to_all", 16)], [(UNEVEN.name, 4 * received)])
+        assert (large_even, large_uneven) == ([("all_to_all", 4 * part)], [(UNEVEN.name, received * part)])
 
 
 def test_a_variant_is_summed_up_judged_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,10 +154,10 @@ def test_a_collective_that_was_aborted_has_no_end(tmp_path: Path) -> None:
     rank = Rank(tmp_path)
     timer, recorder = rank.timer, rank.recorder
     timer.begin(0)
-    call = recorder.issue("all_reduce", dist.group.WORLD, torch.ones(2))
+    call = recorder.issue(("allreduce_", {"tensors": [torch.ones(2)]}), dist.group.WORLD)
     future: Any = torch.futures.Future()
     recorder._follow(call, SimpleNamespace(get_future=lambda: future))
-    good = recorder.issue("all_reduce", dist.group.WORLD, torch.ones(2))
+    good = recorder.issue(("allreduce_", {"tensors": [torch.ones(2)]}), dist.group.WORLD)
     kept: Any = torch.futures.Future()
     recorder._follow(good, SimpleNamespace(get_future=lambda: kept))
     future.set_exception(RuntimeError("Connection closed by peer"))

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.support.profilers.proc_files import write_proc
 
@@ -80,30 +81,36 @@ print(json.dumps({
 """
 
 
-def copy_with_it(folder: Path) -> None:
-    """The project's packages; what changes is copied, all other code is the one here."""
+def copy_with(added: dict[str, tuple[str, str]], folder: Path) -> None:
+    """The project's packages with what is added; what changes is copied, all other code is the one here."""
     shutil.copytree(ROOT / "profilers", folder / "profilers", ignore=shutil.ignore_patterns("__pycache__"))
     for package in ("engine", "tuning", "workbench"):
         (folder / package).symlink_to(ROOT / package)
-    for name, (after, text) in ADDED.items():
+    for name, (after, text) in added.items():
         source = (folder / name).read_text(encoding="utf-8")
         assert source.count(after) == 1, f"the end of the entries in {name} is another one now"
         (folder / name).write_text(source.replace(after, after + text), encoding="utf-8")
 
 
-def test_three_entries_are_enough(tmp_path: Path) -> None:
-    code, proc = tmp_path / "code", tmp_path / "proc"
-    proc.mkdir()
-    write_proc(proc)
-    copy_with_it(code)
+def asked_of_it(code: Path, asked: str, *arguments: Path) -> dict[str, Any]:
+    """What a program prints as JSON that runs with a copy of the code."""
     environment = os.environ | {"PYTHONPATH": str(code), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", ASKED, str(proc), str(tmp_path / "run")]
+    command = [sys.executable, "-c", asked, *map(str, arguments)]
     done = subprocess.run(
         command, cwd=code, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told: dict[str, Any] = json.loads(done.stdout)
     assert told["code"].startswith(str(code))
+    return told
+
+
+def test_three_entries_are_enough(tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    write_proc(proc)
+    copy_with(ADDED, tmp_path / "code")
+    told = asked_of_it(tmp_path / "code", ASKED, proc, tmp_path / "run")
     assert told["missing"] == []
     assert told["document"] == 50.0
     assert "context switches 50 per second" in told["line"]

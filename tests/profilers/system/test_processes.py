@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import pytest
 
-from profilers.system.processes import LinuxProcess, Processes, PsutilProcess
+from profilers.system.host_sources import Reading
+from profilers.system.processes import PROCESS_READINGS, LinuxProcess, Processes, PsutilProcess
 from tests.support.waiting import wait_until
 
 #: Works, waits twenty times, and tells the kernel's count of its waits; then it waits for good.
@@ -65,14 +67,14 @@ def test_a_rank_is_read(worker: Worker) -> None:
 def test_both_ways_of_reading_agree(worker: Worker) -> None:
     ours, theirs = LinuxProcess(worker.pid), PsutilProcess(worker.pid)
 
-    def agree() -> bool:
+    def agree(reading: Reading) -> bool:
         """One reading between two equal ones: it may still be on its way to its last wait."""
-        before, between, after = ours.status(), theirs.status(), ours.status()
-        return before == after and before == between
+        before, between, after = ours.values(reading), theirs.values(reading), ours.values(reading)
+        return before is not None and before == after and before == between
 
-    assert wait_until(agree)
+    for reading in PROCESS_READINGS:
+        assert wait_until(partial(agree, reading)), reading.name
     assert ours.cpu_seconds() == pytest.approx(theirs.cpu_seconds(), abs=0.03)
-    assert ours.storage() == theirs.storage()
     ours.close()
 
 
@@ -99,10 +101,8 @@ class Hidden:
     def cpu_seconds(self) -> float:
         return self._real.cpu_seconds()
 
-    def status(self) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    storage = status
+    def values(self, reading: Reading) -> None:
+        raise PermissionError(13, f"Permission denied for {reading.name}")
 
     def close(self) -> None:
         self._real.close()

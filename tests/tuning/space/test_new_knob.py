@@ -72,6 +72,15 @@ def test_without_its_entry_it_acts_under_its_key_and_is_decided_at_the_start() -
         live_changes.change_config(config, {KEY: 5})
 
 
+@pytest.mark.parametrize(("live", "why"), [("", ""), (ACTIVATIONS, "the shelf is built first")])
+def test_an_entry_says_which_part_of_a_run_it_turns_or_why_none(live: str, why: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"'Copies on the shelf' needs one of `live`, .* `why_only_at_start`"
+    ):
+        replace(ENTRY, live=live, why_only_at_start=why)
+    assert replace(ENTRY, live="", why_only_at_start="the shelf is built first").live == ""
+
+
 @pytest.mark.usefixtures("made_up")
 def test_it_is_offered_where_it_says_so_and_usual_where_it_says_so() -> None:
     config = RunConfig()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote_plus
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -13,9 +14,12 @@ from axe_playwright_python.sync_playwright import Axe
 from tests.workbench.pages.conftest import Visit
 from tests.workbench.pages.homes import home_of_every_page
 from workbench.pages.navigation import ENTRIES
+from workbench.pages.run.details import VIEWS
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
+#: "runs" shows the first.
+_, *TABS_BESIDE_THE_FIRST = VIEWS
 CALL = "step=16&rank=0&call=dp.all_reduce.0"
 #: Each page as its entry has it, or as said here, and views of some.
 ADDRESSES = {entry.address: f"/{entry.address}" for entry in ENTRIES} | {
@@ -24,11 +28,7 @@ ADDRESSES = {entry.address: f"/{entry.address}" for entry in ENTRIES} | {
     "a run that goes": "/runs?id={going}",
     "steps": f"/steps?run={{run}}&{CALL}",
     "a study of a run that went on": "/tune?study=live",
-    "anatomy": "/runs?id={run}&section=Anatomy",
-    "collectives": "/runs?id={run}&section=Collectives",
-    "loss and memory": "/runs?id={run}&section=Loss+and+memory",
-    "host": "/runs?id={run}&section=Host",
-    "gpus": "/runs?id={run}&section=GPUs",
+    **{name.lower(): f"/runs?id={{run}}&section={quote_plus(name)}" for name in TABS_BESIDE_THE_FIRST},
     "configuration of a run that goes": "/runs?id={going}&section=Configuration",
     "new study": "/tune?view=new",
     "new study of a command": "/tune?view=new",

@@ -19,7 +19,7 @@ from workbench.home.inputs import assignments, check_tree, read_tree, set_dotted
 from workbench.home.maintenance import PruneResult
 from workbench.home.resolve import Target
 from workbench.home.runs import RunView
-from workbench.pages.run.commands import SNAPSHOT
+from workbench.pages.run.live.commands import SNAPSHOT
 from workbench.pages.widgets import gauge
 from workbench.pages.widgets.common import (
     button_pressed,

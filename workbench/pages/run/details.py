@@ -15,8 +15,9 @@ from workbench.figures.cluster import roofline
 from workbench.home import runs
 from workbench.home.runs import RunView
 from workbench.pages.navigation import PAGES
-from workbench.pages.run import collectives, commands, control, gpus, host, quality, settings, verdicts
+from workbench.pages.run import collectives, control, gpus, host, quality, settings, verdicts
 from workbench.pages.run.anatomy import steps as run_steps
+from workbench.pages.run.live import commands
 from workbench.pages.widgets.common import (
     answer_of_click,
     backend_note,

@@ -11,7 +11,7 @@ import streamlit as st
 from profilers.model.run_summary import RunSummary
 from workbench.figures import gpu
 from workbench.pages.run import host
-from workbench.pages.run.live_charts import gpu_troubles, why_no_gpu
+from workbench.pages.run.live.charts import gpu_troubles, why_no_gpu
 from workbench.pages.widgets.common import icon_note, number_table
 from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.records.live_snapshot import Snapshot

@@ -7,10 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import streamlit as st
 
+from profilers.model.run_summary import RunSummary
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
+from workbench.home.runs import RunView
 from workbench.pages.run import details
+from workbench.records.live_snapshot import Snapshot
 
 
 def test_another_model_is_named_and_no_formula_speaks_of_it(home: Path) -> None:
@@ -46,6 +50,21 @@ def test_only_the_open_view_is_drawn_and_the_address_names_it(
         assert not app.run().exception, name
     assert drawn[-len(details.VIEWS) :] == list(details.VIEWS)
     assert set(drawn[: -len(details.VIEWS)]) == {"Step time"}
+
+
+def test_a_new_tab_is_a_function_and_an_entry(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = full_home(home)
+
+    def draw_sums(view: RunView, records: Snapshot, summary: RunSummary) -> None:
+        st.info(f"{view.id}: {len(records.ranks)} of {summary.world_size} ranks")
+
+    monkeypatch.setitem(details.VIEWS, "Sums", draw_sums)
+    app = visit("runs", id=run)
+    assert [tab.label for tab in app.tabs] == list(details.VIEWS)
+    assert not app.info
+    app.query_params["section"] = "Sums"
+    app.run()
+    assert [info.value for info in app.info] == [f"{run}: 4 of 4 ranks"]
 
 
 def change(file: Path, values: dict[str, object]) -> None:

@@ -12,7 +12,7 @@ from profilers.analysis.rounds import recent_steps
 from profilers.records.schema import Event
 from workbench.figures import base, gpu, steps
 from workbench.pages.run import host
-from workbench.pages.run.live_header import ranks_table
+from workbench.pages.run.live.header import ranks_table
 from workbench.pages.widgets.common import icon_note
 from workbench.pages.widgets.plotly_chart import shared_chart
 from workbench.records.columns import slowest_rank
