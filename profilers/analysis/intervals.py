@@ -47,10 +47,3 @@ def union_seconds(spans: Spans) -> float:
     """How long at least one of the spans lasts."""
     merged = merge(spans)
     return float((merged[:, 1] - merged[:, 0]).sum())
-
-
-def overlap_seconds(these: Spans, those: Spans) -> float:
-    """How long a span of ``these`` and one of ``those`` last at the same time."""
-    left, right = merge(these), merge(those)
-    both = union_seconds(np.concatenate([left, right]))
-    return max(0.0, union_seconds(left) + union_seconds(right) - both)

@@ -12,14 +12,12 @@ import io
 import json
 import os
 import pickle
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from profilers.records.operations import operation_of
-from profilers.records.schema import CommSample
 
 #: torch's name of a scalar type -> dtype, bytes of an element.
 _DTYPES: dict[str, tuple[str, int]] = {
@@ -144,34 +142,6 @@ def parse(data: bytes, since_unix: float = 0.0) -> Dump:
     whole = not entries or entries[0].order == 0 or entries[0].created_unix < since_unix
     recent = [entry for entry in entries if entry.created_unix >= since_unix]
     return Dump(str(tree["version"]), library, recent, members, whole)
-
-
-def comm_samples(
-    dump: Dump,
-    axes: Mapping[str, str],
-    sizes: Mapping[str, int],
-    starts: Sequence[float],
-    first_step: int = 0,
-) -> list[CommSample]:
-    """The calls as records. ``starts`` are the times at which steps began, from ``first_step`` on.
-
-    A call that has no duration, or did not end, has none here either.
-    """
-    return [
-        CommSample(
-            step=first_step + max(0, bisect_right(starts, entry.created_unix) - 1),
-            operation=entry.operation,
-            axis=axes.get(entry.group, "world"),
-            dtype=entry.dtype,
-            group_size=sizes.get(entry.group, len(dump.members.get(entry.group, ()))),
-            bytes=entry.bytes,
-            start_unix=entry.created_unix,
-            seconds=entry.seconds if entry.ended else None,
-            exposed_seconds=None,
-        )
-        for entry in dump.entries
-        if entry.operation != "coalesced"
-    ]
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -91,11 +91,6 @@ class Shape:
         return [island for island, hosts in enumerate(self.islands) for _ in range(hosts)]
 
 
-def even(hosts: int, rate_mbit: float | None = None) -> Shape:
-    """One island, all links of one rate in 10^6 bits per second, or without one."""
-    return Shape((hosts,), (_kbit(rate_mbit),))
-
-
 def shape_of(asked: Lab) -> Shape | None:
     """What a configuration asks for; None if it asks for no lab.
 

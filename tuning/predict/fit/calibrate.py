@@ -35,9 +35,6 @@ _LEAST, _PER_DOUBLING = 0.03, 0.06
 #: Two measurements of one configuration that differ by more contradict each other.
 CONTRADICTION = 1.5
 _LOW, _HIGH = 5, 95
-#: Rows of published tables count as so many independent ones at the most: those of one layout share what the formulas
-#: leave out. Of 12 to 240, errors of left-out groups over all tables are least about here.
-MOST = 25.0
 
 
 #: Ends of constants by their names.

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 from engine.config.errors import InputError
 from profilers.records.operations import operation_of
-from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.model.hardware import Cluster, Link
 from tuning.predict.placement.links import Links
 
 #: A link that takes no time.
@@ -215,13 +215,6 @@ class Ports:
         share = max(self.share(source, inside), self.share(target, inside))
         out, into = self.ports(source, inside)[_OUT], self.ports(target, inside)[_IN]
         return Route(link.alpha_seconds, share / link.bytes_per_second, out, into)
-
-
-def instant(ranks: int, delay: float = 0.0) -> Machine:
-    """As many devices on links that take ``delay`` seconds for a message, whatever its size, and never wait."""
-    device = Accelerator("a device", {}, 0, 0.0)
-    link = Link(delay, float("inf"))
-    return Machine(Cluster("instant links", (Group(1, ranks, device, link, link, "none"),)))
 
 
 def transfer(operation: str, ranks: int, bytes_: float, link: Link) -> tuple[float, float]:
