@@ -346,7 +346,9 @@ def _partial_products(config: RunConfig) -> PartialProductsRow | None:
 
 def _with_registers(row: PipelineRow, records: RunRecords) -> PipelineRow:
     """With what ranks told of the registers between their stages, if there is a bound."""
-    told = [one.data for rank in records.ranks() for one in records.events(rank) if one.kind == REGISTERS]
+    told = [
+        event.data for rank in records.ranks() for event in records.events(rank) if event.kind == REGISTERS
+    ]
     if not told:
         return row
     return replace(

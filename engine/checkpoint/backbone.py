@@ -31,7 +31,7 @@ class Backbone:
         self._trained = 0
         for model in models:
             self._frozen |= model.frozen_parameters()
-            self._trained += sum(one.numel() for one in model.trained_parameters().values())
+            self._trained += sum(parameter.numel() for parameter in model.trained_parameters().values())
         self._source: Path | None = None
         self._digest = ""
 

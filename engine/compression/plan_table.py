@@ -40,7 +40,7 @@ def share_of(
     other ranks hold.
     """
     told = {"squares": squares, "bytes": sizes, "gradient": [energy, magnitude]}
-    return {key: [float(one) / copies for one in values] for key, values in told.items()}
+    return {key: [float(value) / copies for value in values] for key, values in told.items()}
 
 
 @dataclass(frozen=True, slots=True)

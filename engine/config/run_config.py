@@ -198,7 +198,7 @@ _ALTERNATIVE = re.compile(r"function-|constrained-|list\[")
 def input_error(error: ValidationError, root: type[BaseModel]) -> InputError:
     """The first problem of a pydantic error as one line with field, value and remedy."""
     errors = error.errors()
-    same = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
+    same = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
     # Of a key that may be a section or a list, too: what is wrong in that.
     first = max(same, key=lambda one: (len(one["loc"]), _is_of_list(one), one["type"] == "finite_number"))
     path = _path(first["loc"], root)

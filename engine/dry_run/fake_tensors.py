@@ -62,7 +62,7 @@ class AllocationRecorder(TorchDispatchMode):
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the memory behind some tensors, each counted once."""
-    return sum({memory_identity(one): one.untyped_storage().nbytes() for one in tensors}.values())
+    return sum({memory_identity(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -74,16 +74,16 @@ def local(tensor: Tensor) -> Tensor:
 @contextmanager
 def parameters_of(module: nn.Module) -> Iterator[set[int]]:
     """Identities of all parameters: as they are between forwards, and as each submodule meets them in its own."""
-    seen = {memory_identity(local(one)) for one in module.parameters()}
+    seen = {memory_identity(local(parameter)) for parameter in module.parameters()}
 
     def note(submodule: nn.Module, _: object) -> None:
-        seen.update(memory_identity(local(one)) for one in submodule.parameters())
+        seen.update(memory_identity(local(parameter)) for parameter in submodule.parameters())
 
     handles = [submodule.register_forward_pre_hook(note) for submodule in module.modules()]
     yield seen
     for handle in handles:
         handle.remove()
-    seen.update(memory_identity(local(one)) for one in module.parameters())
+    seen.update(memory_identity(local(parameter)) for parameter in module.parameters())
 
 
 def put_in(decoder: Decoder) -> None:

@@ -99,7 +99,11 @@ class _Run:
 
     def waiting_bytes(self) -> int:
         """Bytes that the first part of a split backward leaves for the second; 0 where backwards are not split."""
-        late = [one.deferred for one in self.decoder.modules() if isinstance(one, Linear) and one.deferred]
+        late = [
+            module.deferred
+            for module in self.decoder.modules()
+            if isinstance(module, Linear) and module.deferred
+        ]
         if not late or not isinstance(late[0], DeferredGradients):
             return 0
         x, targets, made = self._input(), self._tokens(), AllocationRecorder()
@@ -190,13 +194,13 @@ def count(replica: Replica, train: Train, known: set[torch.nn.Parameter]) -> Par
 
     Parameters that are ``known`` were counted with another stage; this one's are added to them.
     """
-    parameters = [one for one in replica.model.parameters() if one not in known]
+    parameters = [parameter for parameter in replica.model.parameters() if parameter not in known]
     known.update(parameters)
     pieces = replica.pieces()
-    parts = [local(one) for one in parameters]
+    parts = [local(parameter) for parameter in parameters]
     return ParameterCounts(
         parameters=sum(part.numel() for part in parts),
-        whole=sum(one.numel() for one in parameters if one.requires_grad),
+        whole=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
         parameter_bytes=storage_bytes(parts),
         gradient_bytes=storage_bytes([piece.gradient() for piece in pieces]),
         optimizer_bytes=_optimizer_bytes(pieces, [local(one) for one in known], train),

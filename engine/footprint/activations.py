@@ -270,7 +270,7 @@ def spared_flops(config: RunConfig, part: Part) -> int:
 
 def _sampled_by_stage(config: RunConfig, part: Part) -> list[tuple[int, int, int, int]]:
     sizes = sizes_of(config)
-    return [one for kind in _recomputed(config, part) for one in _sampled_inputs(config, sizes, kind)]
+    return [sample for kind in _recomputed(config, part) for sample in _sampled_inputs(config, sizes, kind)]
 
 
 def _recomputed(config: RunConfig, part: Part) -> list[Recompute]:

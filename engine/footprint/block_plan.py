@@ -96,7 +96,7 @@ def best(choices: Choices, around: StageOverhead, budget: float) -> BlockPlan | 
     plans = [evaluate(choices, label.actions(), around) for label in _shortest(front, around, budget)] + [
         one for one in uniform(choices, around) if one.peak_bytes <= budget
     ]
-    return min(plans, key=lambda one: (one.seconds, one.peak_bytes), default=None)
+    return min(plans, key=lambda plan: (plan.seconds, plan.peak_bytes), default=None)
 
 
 def least_bytes(choices: Choices, around: StageOverhead) -> int:
@@ -274,7 +274,9 @@ def _quantize(value: float, grain: float) -> float:
 def _staircase(labels: list[_Label], grain: _Grain) -> Iterator[_Label]:
     """In order of bytes; a label stays if none before it is as early by both times."""
     steps: list[tuple[float, float]] = []  # reached rises, arrived falls
-    for label in sorted(labels, key=lambda one: (_quantize(one.held, grain.size), one.reached, one.arrived)):
+    for label in sorted(
+        labels, key=lambda label: (_quantize(label.held, grain.size), label.reached, label.arrived)
+    ):
         place = bisect_left(steps, (label.reached + grain.seconds, math.inf))
         if place and steps[place - 1][1] <= label.arrived + grain.seconds:
             continue
@@ -288,7 +290,7 @@ def _staircase(labels: list[_Label], grain: _Grain) -> Iterator[_Label]:
 def _lightest(labels: list[_Label]) -> list[_Label]:
     """Without those that another one with the same block in transit beats in bytes."""
     kept: list[_Label] = []
-    for label in sorted(labels, key=lambda one: (one.transit, one.held, one.most)):
+    for label in sorted(labels, key=lambda label: (label.transit, label.held, label.most)):
         same = [one for one in kept if one.transit == label.transit]
         if not any(one.held <= label.held and one.most <= label.most for one in same):
             kept.append(label)

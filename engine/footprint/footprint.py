@@ -107,8 +107,10 @@ def parts_of(config: RunConfig, chosen: Plan) -> list[Part]:
     shape = resolve(config.model)
     layers = layers_of_stages(shape.layers, chosen.stages, config.schedule.stage_layers)
     return [
-        Part(len(one), one.start == 0, one.stop == shape.layers, chosen.turns_at_once(stage), one.start)
-        for stage, one in enumerate(layers)
+        Part(
+            len(layer), layer.start == 0, layer.stop == shape.layers, chosen.turns_at_once(stage), layer.start
+        )
+        for stage, layer in enumerate(layers)
     ]
 
 
@@ -149,10 +151,10 @@ def _footprint(config: RunConfig, chosen: Plan, place: int, flying: float) -> Fo
     stages = trained_parameters(config, list(own.values()))
     frozen = parameters_by_stage(config, list(own.values())) if adapts(config) else []
     elements = sum(kept_elements(one, layout) for one in (*frozen, *stages))
-    whole = sum(one.elements for one in stages)
+    whole = sum(stage.elements for stage in stages)
     kept = {stage: kept_of(config, part) for stage, part in own.items()}
     layers = sum(part.layers for part in own.values())
-    optimizer = sum(optimizer_bytes(config, one) for one in stages)
+    optimizer = sum(optimizer_bytes(config, stage) for stage in stages)
     device, host = activation_bytes(chosen.actions[place], kept)
     device = clip_to_budget(config, device)
     published = published_bytes(config, layers)

@@ -118,7 +118,10 @@ def column_ranks(config: RunConfig, matrices: TensorPart) -> int:
 
 def sharded_elements(held: StageWeights, layout: Layout) -> int:
     """Elements of a rank's slices under ZeRO 2 and 3: rows are dealt out evenly, the last ranks' may be padding."""
-    return sum(-(-one.rows // _sharers(one, layout)) * one.columns * one.copies for one in held.weights)
+    return sum(
+        -(-weight.rows // _sharers(weight, layout)) * weight.columns * weight.copies
+        for weight in held.weights
+    )
 
 
 def parameter_bytes(config: RunConfig, elements: int) -> int:
@@ -161,7 +164,7 @@ def buffer_bytes(config: RunConfig, stages: Sequence[StageWeights], place: int, 
         + _gradient_buffers(config, stages)
         + _messages(config, place, chosen)
         + _gathered_again(config)
-        + outer_bytes(config, sum(updated_elements(one, layout_of(config)) for one in stages))
+        + outer_bytes(config, sum(updated_elements(stage, layout_of(config)) for stage in stages))
     )
 
 
@@ -227,12 +230,12 @@ def _parameter_buffers(config: RunConfig, stages: Sequence[StageWeights]) -> int
     if config.parallel.zero_stage < 2:
         return 0
     element = sizes_of(config).element
-    blocks = [_gathered_elements(one.block) for one in stages]
-    roots = [_gathered_elements(one.root) for one in stages]
+    blocks = [_gathered_elements(stage.block) for stage in stages]
+    roots = [_gathered_elements(stage.root) for stage in stages]
     if config.parallel.zero_stage == 2:
-        gathered = sum(_gathered_elements(one.weights) for one in stages)
+        gathered = sum(_gathered_elements(stage.weights) for stage in stages)
     elif SCHEDULES[config.schedule.kind].chunk_by_chunk and accumulation(config) > 1:
-        gathered = max(_gathered_elements(one.weights) for one in stages)
+        gathered = max(_gathered_elements(stage.weights) for stage in stages)
     else:
         gathered = max(map(sum, zip(blocks, roots, strict=True)))
     unit, ahead = max(*blocks, *roots), config.overlap.prefetch
@@ -252,7 +255,7 @@ def _gathered_elements(weights: Sequence[Weight]) -> int:
 def _gradient_buffers(config: RunConfig, stages: Sequence[StageWeights]) -> int:
     """What compression left out, and its messages; under ZeRO 1 a slice of a bucket; gradients that are delayed."""
     layout, settings = layout_of(config), settings_of(config.compression)
-    elements = sum(one.elements for one in stages)
+    elements = sum(stage.elements for stage in stages)
     if layout.inner == 1:
         return 0
     kept = FP32_BYTES * elements * (settings.error_feedback + (config.compression.plan != "none"))
@@ -264,14 +267,17 @@ def _gradient_buffers(config: RunConfig, stages: Sequence[StageWeights]) -> int:
         keep = config.train.slice_keep
         return kept + (round(FP32_BYTES * elements * keep) if keep < 1 else 0)  # slices leave packed
     sides = sum(
-        (one.rows + one.columns) * one.copies for held in stages for one in held.weights if one.columns > 1
+        (weight.rows + weight.columns) * weight.copies
+        for held in stages
+        for weight in held.weights
+        if weight.columns > 1
     )
     method, traffic = COMPRESSION_METHODS[settings.method], _traffic(settings, layout.inner, sides / elements)
     return kept + round(method.message_bytes(traffic) * elements)
 
 
 def _slice_bytes(config: RunConfig, stages: Sequence[StageWeights]) -> int:
-    biggest = max(weight.rows * weight.columns for one in stages for weight in one.weights)
+    biggest = max(weight.rows * weight.columns for stage in stages for weight in stage.weights)
     return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout_of(config).inner
 
 

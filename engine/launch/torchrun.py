@@ -115,7 +115,9 @@ def choose_devices(config: RunConfig, store: dist.Store, place: int, places: int
         shared.set(f"{place}", msgspec.json.encode(own).decode())
         choices = [msgspec.json.decode(shared.get(f"{number}"), type=_Choice) for number in range(places)]
         shared.set(f"heard-{place}", "")
-        without_gpu = (one for one in choices if one.devices is None or one.devices.kind != "cuda")
+        without_gpu = (
+            choice for choice in choices if choice.devices is None or choice.devices.kind != "cuda"
+        )
         decisive = next(without_gpu, own)
         if decisive.devices is None and place == 0:
             # This process may hold the store, which is to outlive the others' questions.
@@ -199,10 +201,10 @@ def _train_beside(
 def _dead(folder: Path, kills_before: int, ranks: Sequence[int]) -> list[ProcessExit]:
     """Those of these ranks whose process on this host is gone; how, only torchrun is told."""
     found = []
-    for one in standings(folder):
-        if one.rank in ranks and not is_running(one.pid):
-            known = ending.ending_of_process((), ending.was_killed(one.pid, kills_before))
-            found.append(ProcessExit(one.rank, None, one.phase, (), known))
+    for standing in standings(folder):
+        if standing.rank in ranks and not is_running(standing.pid):
+            known = ending.ending_of_process((), ending.was_killed(standing.pid, kills_before))
+            found.append(ProcessExit(standing.rank, None, standing.phase, (), known))
     return found
 
 

@@ -106,7 +106,7 @@ class PinnedCopy:
 
     def __init__(self, hosts: list[Tensor], flats: list[Tensor], event: torch.cuda.Event) -> None:
         self.hosts, self.event = hosts, event
-        self.nbytes = sum(one.nbytes for one in hosts)
+        self.nbytes = sum(host.nbytes for host in hosts)
         self.flats = flats
 
     def leave(self) -> Callable[[], None]:
@@ -128,7 +128,7 @@ class StreamCopies:
         self._down, self._up = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def start_offload(self, flats: Sequence[Tensor]) -> PinnedCopy:
-        hosts = [torch.empty_like(one, device="cpu", pin_memory=True) for one in flats]
+        hosts = [torch.empty_like(flat, device="cpu", pin_memory=True) for flat in flats]
         self._down.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._down):
             for host, flat in zip(hosts, flats, strict=True):
@@ -189,7 +189,7 @@ class ThreadCopies:
         self._pool = Pool()
 
     def start_offload(self, flats: Sequence[Tensor]) -> HostCopy:
-        size, given = sum(one.nbytes for one in flats), list(flats)
+        size, given = sum(flat.nbytes for flat in flats), list(flats)
         return HostCopy(self._down.submit(lambda: self._copy_all(given), size), size)
 
     def start_fetch(self, away: OffloadedCopy) -> _PendingHostCopy:
@@ -203,9 +203,9 @@ class ThreadCopies:
 
     def _copy_all(self, tensors: list[Tensor]) -> list[Tensor]:
         """Copies, made by this thread alone: torch would start as many more as an operator has. The list is emptied."""
-        found = [self._pool.take(one.nbytes) for one in tensors]
-        for copy, one in zip(found, tensors, strict=True):
-            np.copyto(copy.numpy(), one.detach().numpy())
+        found = [self._pool.take(tensor.nbytes) for tensor in tensors]
+        for copy, tensor in zip(found, tensors, strict=True):
+            np.copyto(copy.numpy(), tensor.detach().numpy())
         tensors.clear()
         return found
 
@@ -310,7 +310,7 @@ class DiskCopies:
         self._staged = StreamCopies(device) if device.type == "cuda" else None
 
     def start_offload(self, flats: Sequence[Tensor]) -> _DiskCopy:
-        places = [(self._file.take(one.nbytes), one.nbytes) for one in flats]
+        places = [(self._file.take(flat.nbytes), flat.nbytes) for flat in flats]
         staged = None if self._staged is None else self._staged.start_offload(flats)
         given = [] if staged is not None else list(flats)
 

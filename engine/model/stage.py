@@ -56,11 +56,17 @@ class Stage(nn.Module):
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
         """Those of them that learn; the others are frozen."""
-        return {name: one for name, one in self.model_parameters().items() if one.requires_grad}
+        return {
+            name: parameter for name, parameter in self.model_parameters().items() if parameter.requires_grad
+        }
 
     def frozen_parameters(self) -> dict[str, nn.Parameter]:
         """Those of them that stay as they are."""
-        return {name: one for name, one in self.model_parameters().items() if not one.requires_grad}
+        return {
+            name: parameter
+            for name, parameter in self.model_parameters().items()
+            if not parameter.requires_grad
+        }
 
     def groups(self) -> list[list[nn.Module]]:
         """Its blocks in order, those together that share parameters."""

@@ -239,7 +239,9 @@ def _replicas(
     parts = {
         stage: _averaged_parameters(rank, map(shared.select_immediate, of)) for stage, of in whole.items()
     }
-    known = {name: one for model in models.values() for name, one in model.trained_parameters().items()}
+    known = {
+        name: parameter for model in models.values() for name, parameter in model.trained_parameters().items()
+    }
     last = max(models)
     at_end = _averaged_parameters(
         rank,
@@ -321,7 +323,7 @@ def _messages_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> Pipel
     """Messages between the stages of this rank's pipeline, as large as its micro-batches."""
     config, groups = rank.config, rank.groups
     layers = layers_of_stages(blueprint.blocks, chosen.stages, config.schedule.stage_layers)
-    ends = [one.stop - 1 for one in layers[:-1]]
+    ends = [layer.stop - 1 for layer in layers[:-1]]
     kinds = blueprint.messages(ends, _axes(rank), config.batch.micro_batch)
     registers = config.schedule.registers
     return PipelineMessages(chosen, groups.at.pp, groups.pp, groups.pp_back, kinds, rank.device, registers)

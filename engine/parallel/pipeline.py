@@ -82,7 +82,11 @@ class PipelineExecutor:
 
     def mixtures(self) -> dict[int, Mixture]:
         """Of all this rank's stages, by layer."""
-        return {layer: one for stage in self.stages.values() for layer, one in stage.model.mixtures().items()}
+        return {
+            layer: mixture
+            for stage in self.stages.values()
+            for layer, mixture in stage.model.mixtures().items()
+        }
 
     def follow(self, training: RankPlan, whole: RankPlan) -> None:
         """From the next step on work by these, which have the same stages on the same ranks, and the same kind of

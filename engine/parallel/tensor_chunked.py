@@ -30,7 +30,9 @@ def regathered_products(x: Tensor, channel: Channel, matrices: Sequence[Matrix])
     """A rank's slice [sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix."""
     function: type[torch.autograd.Function] = _RegatheredProducts
     deferrals = [matrix.deferred for matrix in matrices]
-    products: tuple[Tensor, ...] = function.apply(x, channel, deferrals, *(one.weight for one in matrices))
+    products: tuple[Tensor, ...] = function.apply(
+        x, channel, deferrals, *(matrix.weight for matrix in matrices)
+    )
     return products
 
 
@@ -135,7 +137,7 @@ def chunked_columns(x: Tensor, cut: Chunking, matrices: Sequence[Matrix]) -> tup
     """A rank's slice [sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix."""
     function: type[torch.autograd.Function] = _Columns
     deferrals = [matrix.deferred for matrix in matrices]
-    products: tuple[Tensor, ...] = function.apply(x, cut, deferrals, *(one.weight for one in matrices))
+    products: tuple[Tensor, ...] = function.apply(x, cut, deferrals, *(matrix.weight for matrix in matrices))
     return products
 
 

@@ -128,15 +128,15 @@ class Planner:
     ) -> Row | None:
         """A slice that is left alone loses nothing."""
         values = candidates(settings)
-        price = prices.layer_price(part, tuple(one.shape for one in slices), settings, values)
+        price = prices.layer_price(part, tuple(slice.shape for slice in slices), settings, values)
         if all(map(all, price.alone)):
             return None
         squares = np.zeros(len(values))
-        for place, (one, own) in enumerate(
+        for place, (slice, own) in enumerate(
             zip(slices, gradient.split([s.count for s in slices]), strict=True)
         ):
             coded = [at for at, alone in enumerate(price.alone) if not alone[place]]
-            lost = layer_errors(own, one.shape, settings, [values[at] for at in coded]) if coded else []
+            lost = layer_errors(own, slice.shape, settings, [values[at] for at in coded]) if coded else []
             squares[coded] += np.square(lost)
         energy, magnitude = float(sum_of_squares(gradient)), float(torch.linalg.vector_norm(gradient, 1))
         return share_of(squares.tolist(), price.bytes, energy, magnitude, part.copies)
@@ -168,11 +168,13 @@ class GradientSums:
         for name, slices in group_by_layer(content).items():
             if settings.gives(name):
                 continue
-            views = [content.flat[one.start : one.stop] for one in slices]
+            views = [content.flat[slice.start : slice.stop] for slice in slices]
             if name not in self.sums:
                 self.sums[name] = torch.cat(views)
                 continue
-            for part, view in zip(self.sums[name].split([one.count for one in slices]), views, strict=True):
+            for part, view in zip(
+                self.sums[name].split([slice.count for slice in slices]), views, strict=True
+            ):
                 part.add_(view)
 
 

@@ -140,7 +140,7 @@ class GrowingBatch:
 
     def sequences_and_batch(self, step: int) -> tuple[int, int]:
         """Sequences of all steps before ``step``, and of the last of them."""
-        told = (one for one in reversed(self._stretches) if one.step < step)
+        told = (stretch for stretch in reversed(self._stretches) if stretch.step < step)
         stretch = next(told, self._stretches[0])
         return stretch.count_sequences(step), stretch.batch
 

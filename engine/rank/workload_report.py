@@ -38,7 +38,7 @@ def workload_facts(config: RunConfig) -> WorkloadFacts:
 
 def report_slots(rank: RankContext, mixtures: Iterable[Mixture]) -> None:
     """What became of requests for experts that lie elsewhere, in the whole run."""
-    slots = next((one.slots for one in mixtures if one.slots is not None), None)
+    slots = next((mixture.slots for mixture in mixtures if mixture.slots is not None), None)
     if slots is not None:
         known = {
             "slots": slots.count,

@@ -103,7 +103,8 @@ def _with_lists(whole: Plan, paths: Sequence[Path], lists: Lists) -> Plan:
     entered = [one.micro_batch for one in first if one.work is Work.FORWARD and not one.stage]
     number = {old: new for new, old in enumerate(entered)}
     named = tuple(
-        tuple(one._replace(micro_batch=number[one.micro_batch]) for one in actions) for actions in lists
+        tuple(action._replace(micro_batch=number[action.micro_batch]) for action in actions)
+        for actions in lists
     )
     in_turn = tuple(paths[old] for old in entered)
     return Plan(whole.kind, whole.ranks, whole.stages, whole.micro_batches, whole.rank_of, named, in_turn)

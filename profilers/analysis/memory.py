@@ -53,8 +53,8 @@ def add_outside_bytes(rows: Sequence[MemoryRow], gpus: Sequence[GpuRow]) -> list
     """
     found = list[MemoryRow]()
     for row in rows:
-        gpu = next((one for one in gpus if row.rank in (one.ranks or ())), None)
-        there = [one.reserved_bytes for one in rows if gpu is not None and one.rank in (gpu.ranks or ())]
+        gpu = next((gpu for gpu in gpus if row.rank in (gpu.ranks or ())), None)
+        there = [row.reserved_bytes for row in rows if gpu is not None and row.rank in (gpu.ranks or ())]
         reserved = [one for one in there if one is not None]
         if gpu is None or gpu.ranks_memory_bytes is None or len(reserved) != len(gpu.ranks or ()):
             found.append(row)

@@ -61,7 +61,7 @@ def find(dumps: Mapping[int, Dump], axes: Mapping[str, str], world_size: int) ->
     members = _Members(dumps, world_size)
     groups = sorted({entry.group for dump in dumps.values() for entry in dump.entries})
     found = [one for group in groups for one in _collective(group, dumps, members)]
-    found += [one for group in groups for one in _messages(group, dumps, members)]
+    found += [message for group in groups for message in _messages(group, dumps, members)]
     found = [replace(one, group=axes.get(one.group, one.group)) for one in found]
 
     found = [replace(one, circular=_waits_elsewhere(one, found)) for one in found]

@@ -180,7 +180,8 @@ class CollectiveRecorder:
         names = [argument.name for argument in schema.arguments]
         group_at = names.index("process_group")
         *variants, (general, general_at, _) = [
-            (one.name, names.index(one.operators[name]), one.matches) for one in candidates
+            (candidate.name, names.index(candidate.operators[name]), candidate.matches)
+            for candidate in candidates
         ]
         async_at = names.index("async_op") if "async_op" in names else len(names)
         returns = bool(schema.returns)  # a monitored barrier has nothing to wait for: it is over

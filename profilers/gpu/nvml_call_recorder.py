@@ -99,8 +99,8 @@ def _plain(function: str, answer: Any) -> Any:
         metrics = answer.metrics[: answer.numMetrics]
         return {
             "metrics": [
-                {name: getattr(each, name) for name in ("metricId", "nvmlReturn", "value")}
-                for each in metrics
+                {name: getattr(metric, name) for name in ("metricId", "nvmlReturn", "value")}
+                for metric in metrics
             ]
         }
     if isinstance(answer, bytes):

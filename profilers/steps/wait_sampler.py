@@ -103,7 +103,7 @@ class WaitSampler:
         if frame is None:
             return False
         if frame.f_code in _backwards:
-            return any(is_waiting(one) for thread, one in frames.items() if thread not in _ours())
+            return any(is_waiting(frame) for thread, frame in frames.items() if thread not in _ours())
         return is_waiting(frame)
 
     def _run(self) -> None:

@@ -15,7 +15,7 @@ from profilers.system.sampling_rate import IntervalTimer
 
 _LOOPBACK = ("lo", "lo0")
 _NETWORK_FIELDS = ("network_sent_bytes", "network_received_bytes", "loopback_sent_bytes")
-_NO_READING: dict[str, Any] = dict.fromkeys(one.name for one in fields(HostSample))
+_NO_READING: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostSample))
 #: ``READINGS`` are read this often, and repeated in between: they move slowly, and cost most.
 SLOW_SECONDS = 0.5
 

@@ -35,7 +35,7 @@ def generalize_advice(summary: RunSummary) -> RunSummary:
         wire_bytes_reason=summary.wire_bytes_reason and summary.wire_bytes_reason.removesuffix(_LAB),
         findings=[_neutral(finding) for finding in summary.findings],
         verdicts=[_neutral(verdict) for verdict in summary.verdicts],
-        episodes=[replace(one, verdict=_neutral(one.verdict)) for one in summary.episodes],
+        episodes=[replace(episode, verdict=_neutral(episode.verdict)) for episode in summary.episodes],
     )
 
 

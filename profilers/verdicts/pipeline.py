@@ -32,7 +32,11 @@ def pipeline_findings(
     rest = max(0.0, waited - by_schedule - float(work.max() - work.mean()))
     rest = rest if ran is None else min(waited, ran.transfer_seconds)
     yield _bubble(inputs, by_schedule, waited)
-    messages = [one for one in inputs.exposures if (one.axis, one.operation) == ("pp", POINT_TO_POINT)]
+    messages = [
+        exposure
+        for exposure in inputs.exposures
+        if (exposure.axis, exposure.operation) == ("pp", POINT_TO_POINT)
+    ]
     sent = messages[0] if messages else Exposure("pp", POINT_TO_POINT, 0.0, 0.0)
     if rest + sent.seconds > 0:
         more = f"; {seconds(rest)} of it between stages, beyond the schedule's own bubble"

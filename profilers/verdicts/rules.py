@@ -37,7 +37,7 @@ def findings_of(
     calls = [records.table(rank, "comm") for rank in measured.ranks]
     waits = exposures(calls, measured, setting.groups)
     inputs = RuleInputs(measured, setting, waits, hosts_of(records), _of_tasks(records, measured))
-    gpus = [GpuReadings(one.gpu, one.ranks, records.table(one.process, "gpu")) for one in used.gpus]
+    gpus = [GpuReadings(gpu.gpu, gpu.ranks, records.table(gpu.process, "gpu")) for gpu in used.gpus]
     hosts = {host_name(host): records.table(host, "host") for host in records.hosts()}
     stages = list(pipeline_findings(inputs, rows, shown["pipeline"]))
     exposed = [

@@ -55,14 +55,14 @@ class QuantizedReduceScatter(Method):
         """One message to each rank."""
         noise = self._noise(flat, streams)
         for stretches, messages in zip(self._stretches, self._sent.split(self._sizes), strict=True):
-            for one in stretches:
-                one.codec.encode(values[one.start : one.stop], one.message(messages), noise)
+            for stretch in stretches:
+                stretch.codec.encode(values[stretch.start : stretch.stop], stretch.message(messages), noise)
         own = self._sizes[self._link.rank]
         yield self._link.all_to_all(self._received, self._sent, [own] * self._link.size, self._sizes)
-        for one in self._stretches[self._link.rank]:
-            mean = flat[one.start : one.stop].zero_()
+        for stretch in self._stretches[self._link.rank]:
+            mean = flat[stretch.start : stretch.stop].zero_()
             for messages in self._received.split(own):
-                one.codec.decode(one.message(messages), mean, share=1 / self._link.size)
+                stretch.codec.decode(stretch.message(messages), mean, share=1 / self._link.size)
 
     def messages(self) -> list[Message]:
         """Each rank's slice to it, whatever it holds; this one's own counts as sent, as in any all-to-all."""
@@ -81,10 +81,12 @@ class QuantizedReduceScatter(Method):
         """One block for all blocks: each value is rounded without bias, if not on its own."""
         if not self._noisy:
             return None
-        stretches = [one for stretches in self._stretches for one in stretches]
-        longest = max([max(one.stop - one.start, one.codec.length) for one in stretches], default=0)
+        stretches = [stretch for stretches in self._stretches for stretch in stretches]
+        longest = max(
+            [max(stretch.stop - stretch.start, stretch.codec.length) for stretch in stretches], default=0
+        )
         count = (
-            max(BLOCK_VALUES, *(one.codec.length for one in stretches))
+            max(BLOCK_VALUES, *(stretch.codec.length for stretch in stretches))
             if like.device.type == "cpu"
             else longest
         )
@@ -92,7 +94,7 @@ class QuantizedReduceScatter(Method):
 
 
 def _bytes(stretches: list[_Stretch]) -> int:
-    return sum(one.codec.size(one.stop - one.start) for one in stretches)
+    return sum(stretch.codec.size(stretch.stop - stretch.start) for stretch in stretches)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,9 +106,9 @@ def overlap_problems(config: RunConfig) -> Iterator[LayoutError]:
     if config.outer.method == "none":
         return
     # An outer loop takes weights and gives new ones between steps: nothing may be under way then.
-    for one in refused_settings(config, Context.OUTER_LOOP):
-        why = one.why or f"not beside outer.method {config.outer.method}"
-        yield LayoutError(one.key, one.value, f"{why}; {one.remedy}")
+    for setting in refused_settings(config, Context.OUTER_LOOP):
+        why = setting.why or f"not beside outer.method {config.outer.method}"
+        yield LayoutError(setting.key, setting.value, f"{why}; {setting.remedy}")
 
 
 def _chunk_rules(config: RunConfig) -> Iterator[LayoutError]:

@@ -22,8 +22,8 @@ def skip_problems(config: RunConfig) -> Iterator[LayoutError]:
     schedule, share = config.schedule, config.schedule.skip_share
     if not share:
         return
-    for one in refused_settings(config, Context.SKIPPED_STAGES):
-        yield LayoutError(one.key, one.value, f"{one.why}; {one.remedy}")
+    for setting in refused_settings(config, Context.SKIPPED_STAGES):
+        yield LayoutError(setting.key, setting.value, f"{setting.why}; {setting.remedy}")
     if not SCHEDULES[schedule.kind].skips:
         fitting = " or ".join(name for name, kind in SCHEDULES.items() if kind.skips)
         yield LayoutError(

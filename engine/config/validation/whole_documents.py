@@ -35,8 +35,8 @@ def document_problems(config: RunConfig) -> Iterator[LayoutError]:
     if config.data.tasks:
         tasks = [task.name for task in config.data.tasks]
         yield LayoutError("data.tasks", tasks, f"{_WHY}; leave them out, {_WINDOWS}")
-    for one in refused_settings(config, Context.WHOLE_DOCUMENTS):
-        yield LayoutError(one.key, one.value, f"{one.why or _WHY}; {one.remedy}, {_WINDOWS}")
+    for setting in refused_settings(config, Context.WHOLE_DOCUMENTS):
+        yield LayoutError(setting.key, setting.value, f"{setting.why or _WHY}; {setting.remedy}, {_WINDOWS}")
     yield from _group_problems(config)
     most, held = config.data.longest_document, group_document_tokens(config)
     if most is not None and most > held:

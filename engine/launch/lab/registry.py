@@ -33,12 +33,12 @@ class LabRank(NamedTuple):
 def list_labs() -> list[Lab]:
     """Every lab of which at least a part is there, whoever owns it."""
     labs = {lab.from_namespace(path.name) for path in netns.FOLDER.glob("workbench-lab-*")} - {None}
-    return sorted((one for one in labs if one), key=lambda one: (one.pid, one.serial, one.shape.code()))
+    return sorted((lab for lab in labs if lab), key=lambda lab: (lab.pid, lab.serial, lab.shape.code()))
 
 
 def sweep() -> list[Lab]:
     """Remove the labs whose owners are gone, and tell which they were."""
-    gone = [one for one in list_labs() if one.deserted]
+    gone = [lab for lab in list_labs() if lab.deserted]
     for one in gone:
         one.tear_down()
     return gone
@@ -69,13 +69,13 @@ def take_down() -> tuple[list[Lab], list[Lab]]:
     """Remove kept labs and leftovers; returns those and the ones that somebody uses, which stay."""
     with _registry_lock():
         removed, left = sweep(), []
-        for one in list_labs():
-            held = _lock(one) if one.is_lasting else None
+        for lab in list_labs():
+            held = _lock(lab) if lab.is_lasting else None
             if held is None:
-                left.append(one)
+                left.append(lab)
                 continue
-            one.tear_down()
-            removed.append(one)
+            lab.tear_down()
+            removed.append(lab)
             os.close(held)
     return removed, left
 

@@ -164,7 +164,9 @@ class ExpertSlots:
         """Gate, up and down of a layer's experts, [experts, out, in] each: their values move home, and what is left of
         them takes no memory. ``home`` of each is what an optimizer updates.
         """
-        self._homes[layer] = tuple(self._move_home(layer, place, one) for place, one in enumerate(weights))
+        self._homes[layer] = tuple(
+            self._move_home(layer, place, weight) for place, weight in enumerate(weights)
+        )
         self._cache = ExpertCache(self.count, sorted(self._homes))
         for weight, home in zip(weights, self._homes[layer], strict=True):
             weight.untyped_storage().resize_(0)
@@ -292,7 +294,7 @@ class _SlottedProducts(torch.autograd.Function):
             into_up.copy_(F.linear(x, up))
             into.copy_(F.linear(F.silu(into_gate) * into_up, down))
         ctx.save_for_backward(rows, gates, ups)
-        ctx.known = sizes, layer, slots, chosen, [tuple(one.shape) for one in weights]
+        ctx.known = sizes, layer, slots, chosen, [tuple(weight.shape) for weight in weights]
         return out
 
     @staticmethod

@@ -177,7 +177,7 @@ def freeze(model: nn.Module) -> None:
 
 def stand_beside_linears(blocks: nn.Module, rank: int) -> None:
     """Factors for each of torch's own matrices."""
-    for matrix in [one for one in blocks.modules() if isinstance(one, nn.Linear)]:
+    for matrix in [module for module in blocks.modules() if isinstance(module, nn.Linear)]:
         matrix.side = LowRank(matrix.out_features, matrix.in_features, rank)
         matrix.register_forward_hook(_add_side)
 

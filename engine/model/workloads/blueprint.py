@@ -66,10 +66,10 @@ def _check_workload(config: RunConfig, made: object) -> Workload:
         if axis not in ("tp", "cp"):
             raise InputError(FIELD, spec, f"splits over {axis!r}; it can name tp and cp")
     functions = {"loss": made.loss, "first": made.first, "last": made.last, "metric": made.metric}
-    functions |= {f"blocks[{place}]": one for place, one in enumerate(made.blocks)}
-    for what, one in functions.items():
-        if not callable(one) and (one is not None or what == "loss"):
-            raise InputError(FIELD, spec, f"its {what} is {type(one).__name__}, not a function")
+    functions |= {f"blocks[{place}]": block for place, block in enumerate(made.blocks)}
+    for what, function in functions.items():
+        if not callable(function) and (function is not None or what == "loss"):
+            raise InputError(FIELD, spec, f"its {what} is {type(function).__name__}, not a function")
     return made
 
 

@@ -50,14 +50,14 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
 
 def elements(module: nn.Module) -> int:
     """Parameters of a module."""
-    return sum(math.prod(one.shape) for one in module.parameters())
+    return sum(math.prod(parameter.shape) for parameter in module.parameters())
 
 
 def _narrowest(parts: dict[str, nn.Module]) -> int | None:
     """Side of a block's matrix."""
     blocks = [module for name, module in parts.items() if name.startswith("blocks.")]
-    matrices = [one for block in blocks for one in block.modules() if isinstance(one, nn.Linear)]
-    return min((min(one.in_features, one.out_features) for one in matrices), default=None)
+    matrices = [module for block in blocks for module in block.modules() if isinstance(module, nn.Linear)]
+    return min((min(matrix.in_features, matrix.out_features) for matrix in matrices), default=None)
 
 
 def _places_width(blueprint: ListedBlueprint) -> tuple[int, int] | None:
@@ -65,8 +65,8 @@ def _places_width(blueprint: ListedBlueprint) -> tuple[int, int] | None:
     if _why_no_shapes(blueprint):
         return None
     shapes = set(blueprint.shapes(1))
-    alike = len(shapes) == 1 and all(len(one) == 3 for one in shapes)
-    return next((one[1], one[2]) for one in shapes) if alike else None
+    alike = len(shapes) == 1 and all(len(shape) == 3 for shape in shapes)
+    return next((shape[1], shape[2]) for shape in shapes) if alike else None
 
 
 def _why_no_shapes(blueprint: ListedBlueprint) -> str:

@@ -185,7 +185,7 @@ class ListedBlueprint:
         """Found by running the parts on meta tensors, which have shapes alone."""
         shapes = self.shapes(micro_batch) if blocks else []
         cut = axes.tensor.size * axes.context.size  # of the sequence, which comes first where it is split
-        return [((shapes[one][0] // cut, *shapes[one][1:]), torch.float32) for one in blocks]
+        return [((shapes[block][0] // cut, *shapes[block][1:]), torch.float32) for block in blocks]
 
     def samples(self, stage: Stage) -> Tensors:
         assert isinstance(stage, ListedStage)
@@ -272,9 +272,9 @@ class ListedBlueprint:
     def _fill(self, name: str, module: nn.Module, tp: TensorAxis, on_meta: bool) -> None:
         """Values from ``weights``; on meta only what can be told from their shapes."""
         dims = {
-            id(one): getattr(owner, "tp_dim", None)
+            id(parameter): getattr(owner, "tp_dim", None)
             for owner in module.modules()
-            for one in owner.parameters(recurse=False)
+            for parameter in owner.parameters(recurse=False)
         }
         given, spec = self.workload.weights, self.config.model.workload
         assert given is not None

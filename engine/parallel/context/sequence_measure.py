@@ -42,7 +42,7 @@ def measure_costs(rank: RankContext, model: Decoder) -> SequenceCosts:
     most, degrees = longest_document(config), sequence_degrees(config)
     shapes = [shape for degree in degrees for shape in shapes_of(degree, longest, most)]
     found = {shape: _seconds(rank, model, *shape) for shape in shapes}
-    for shape in (one for one in shapes if one[0] == 1):  # short, and a core has its moments
+    for shape in (shape for shape in shapes if shape[0] == 1):  # short, and a core has its moments
         found[shape] += _seconds(rank, model, *shape)
     means = _means(rank, [median(each) for each in found.values()])
     costs = fit_coefficients(dict(zip(map(middle_of, shapes), means, strict=True)), exchanged_bytes(config))

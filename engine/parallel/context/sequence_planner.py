@@ -117,7 +117,9 @@ def plan_documents(
 
 def slowest(lengths: Sequence[int], plan: Sequence[SequenceGroup], costs: SequenceCosts) -> float:
     """Seconds of a micro-batch."""
-    return max(costs.group((lengths[one] for one in group.documents), group.degree) for group in plan)
+    return max(
+        costs.group((lengths[document] for document in group.documents), group.degree) for group in plan
+    )
 
 
 def search_exhaustively(
@@ -127,7 +129,7 @@ def search_exhaustively(
     soonest with it; None where that fits nowhere.
     """
     best: tuple[float, list[SequenceGroup]] | None = None
-    order = sorted(members, key=lambda one: (-lengths[one], one))
+    order = sorted(members, key=lambda member: (-lengths[member], member))
     for degrees in ranks.divisions():
         groups = _assign_documents(lengths, order, degrees, ranks.capacity, costs)
         if groups is None:
@@ -147,7 +149,7 @@ def solve_program(
     budget: float,
 ) -> tuple[list[SequenceGroup], bool]:
     """The plan of a mixed-integer program, or the ``known`` one where that is as good, and whether it was solved."""
-    order = sorted(members, key=lambda one: (lengths[one], one))
+    order = sorted(members, key=lambda member: (lengths[member], member))
     buckets = bucket_lengths([lengths[one] for one in order], BUCKETS)
     found, solved = _solve(buckets, ranks, costs, slowest(lengths, known, costs), budget)
     if found is None:
@@ -163,7 +165,7 @@ def solve_program(
     groups = [
         SequenceGroup(degree, tuple(sorted(of))) for (degree, _), of in zip(found, documents, strict=True)
     ]
-    groups.sort(key=lambda one: -one.degree)
+    groups.sort(key=lambda group: -group.degree)
     better = slowest(lengths, groups, costs) < slowest(lengths, known, costs)
     return (groups if better else known), solved
 

@@ -61,12 +61,12 @@ class Share(NamedTuple):
 
 def share_of(documents: Sequence[Tensor], degree: int, place: int) -> Share:
     """Of documents as int64 [length + 1] each, for one of so many ranks; without documents it is padding alone."""
-    lengths = [len(one) - 1 for one in documents]
+    lengths = [len(document) - 1 for document in documents]
     real = sum(lengths)
     padding = -real % degree or (0 if real else degree)
     blank = torch.zeros(padding, dtype=torch.int64)
-    inputs = torch.cat([*(one[:-1] for one in documents), blank])
-    targets = torch.cat([*(one[1:] for one in documents), blank])
+    inputs = torch.cat([*(document[:-1] for document in documents), blank])
+    targets = torch.cat([*(document[1:] for document in documents), blank])
     lengths += [padding] if padding else []
     places = torch.cat([torch.arange(length) for length in lengths])
     each = len(inputs) // degree
@@ -158,7 +158,7 @@ class DocumentSteps:
                 self._replica.backward(loss, None, last=place == len(parts) - 1)
             losses.append(loss.detach())
             self.tokens += mine.real
-            lengths = [self._documents.length(batch.numbers[one]) for one in group.documents]
+            lengths = [self._documents.length(batch.numbers[document]) for document in group.documents]
             planned = costs.group(lengths, group.degree) if lengths else 0.0
             row = [number, group.degree, len(lengths), sum(lengths), planned, self._now() - began]
             told.append(row)
@@ -191,7 +191,9 @@ class DocumentSteps:
         the share.
         """
         number, group, place = my_group(groups, self._rank.groups.at.dp)
-        documents = [torch.from_numpy(self._documents.tokens(numbers[one])) for one in group.documents]
+        documents = [
+            torch.from_numpy(self._documents.tokens(numbers[document])) for document in group.documents
+        ]
         mine = share_of(documents, group.degree, place)
         device = self._rank.device
         self._axis.begin(group.degree, mine.lengths)

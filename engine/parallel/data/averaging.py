@@ -225,7 +225,7 @@ class AveragedParameters:
         if self.compressor is None:
             return memories
         return memories + [
-            one for content in self.contents for one in error_memories(self.compressor, content, owner)
+            memory for content in self.contents for memory in error_memories(self.compressor, content, owner)
         ]
 
     @property

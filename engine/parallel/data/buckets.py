@@ -138,7 +138,7 @@ class GradientBuckets:
         self.gradients = {parameter: view for bucket in self.buckets for parameter, view in bucket.views()}
         self.averaged, self.averages = self.buckets, self.gradients
         if self._delayed:
-            self.averaged = [replace(one, flat=torch.zeros_like(one.flat)) for one in self.buckets]
+            self.averaged = [replace(bucket, flat=torch.zeros_like(bucket.flat)) for bucket in self.buckets]
             self.averages = {parameter: view for one in self.averaged for parameter, view in one.views()}
         self._handles = [self._watch(parameter) for parameter in self.gradients]
 

@@ -248,7 +248,9 @@ def _units(model: Stage, meshes: Meshes, options: dict[str, Any], reductions: Re
     names, units = list(model.model_parameters()), list[Unit]()
     for group in model.groups() if meshes.experts is not None else ():
         assert meshes.experts is not None
-        of_blocks = [[one for one in block.modules() if isinstance(one, ExpertLinear)] for block in group]
+        of_blocks = [
+            [module for module in block.modules() if isinstance(module, ExpertLinear)] for block in group
+        ]
         for experts in zip(*of_blocks, strict=True):
             units.append(Unit(experts, meshes.experts, options, meshes.spread, reductions, len(units)))
     for modules in [*model.groups(), whole]:

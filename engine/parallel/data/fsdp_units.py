@@ -71,31 +71,31 @@ class Unit:
         """Learn what it holds; ``names`` of the parameters that sharding made."""
         self.parameters = tuple(
             UnitParameter(
-                names[one.sharded_param],
-                torch_private.whole_shape(one),
-                one.padded_sharded_param_size.numel(),
+                names[parameter.sharded_param],
+                torch_private.whole_shape(parameter),
+                parameter.padded_sharded_param_size.numel(),
             )
             for group in torch_private.fsdp_groups(self.sharded)
-            for one in group.fsdp_params
+            for parameter in group.fsdp_params
         )
         self.reduce.parts = tuple(self._parts())
 
     def use(self, weights: str, block: int, dtype: torch.dtype, fused: bool = True) -> None:
         """What parameters are gathered in from now on, and whether all of them at once."""
-        slices = [Slice(one.padded, len(one.shape) == 1) for one in self.parameters]
-        coarse = weights != "none" and self.channel.size > 1 and not all(one.is_vector for one in slices)
+        slices = [Slice(parameter.padded, len(parameter.shape) == 1) for parameter in self.parameters]
+        coarse = weights != "none" and self.channel.size > 1 and not all(slice.is_vector for slice in slices)
         self.gather.coarse = CoarseShards(slices, self.channel.size, block, dtype) if coarse else None
-        self.gather.apart = () if fused else tuple(one.count for one in slices)
+        self.gather.apart = () if fused else tuple(slice.count for slice in slices)
 
     def _parts(self) -> list[Part]:
         """What each rank gets of each parameter, one rank after the other."""
         found, start, ranks = list[Part](), 0, self.channel.size
         for rank in range(ranks):
-            for one in self.parameters:
-                count = one.own(rank, ranks)
+            for parameter in self.parameters:
+                count = parameter.own(rank, ranks)
                 if count:
-                    found.append(Part(one.name, (count,), start, start + count))
-                start += one.padded
+                    found.append(Part(parameter.name, (count,), start, start + count))
+                start += parameter.padded
         return found
 
 
@@ -123,7 +123,7 @@ def prefetch(model: Stage, layers: int) -> None:
 
 
 def _members(block: nn.Module) -> Sequence[FSDPModule]:
-    experts = [one for one in block.modules() if isinstance(one, ExpertLinear)]
+    experts = [module for module in block.modules() if isinstance(module, ExpertLinear)]
     return [one for one in (block, *experts) if isinstance(one, FSDPModule)]
 
 
@@ -231,5 +231,5 @@ class CoarseGradients:
 
 def content_of_unit(unit: Unit, device: torch.device) -> Content:
     """As large as its gradients, without their values."""
-    size = sum(one.padded for one in unit.parameters) * unit.channel.size
+    size = sum(parameter.padded for parameter in unit.parameters) * unit.channel.size
     return unit.reduce.content(torch.empty(size, device=device))

@@ -53,10 +53,10 @@ class WholeNorms:
         """
         device = parts.device
         places = torch.tensor(
-            [self._places[id(one.weight)] for one in pieces], dtype=torch.int64, device=device
+            [self._places[id(piece.weight)] for piece in pieces], dtype=torch.int64, device=device
         )
         shares = torch.tensor(
-            [self._shares[id(one.weight)] for one in pieces], dtype=torch.float64, device=device
+            [self._shares[id(piece.weight)] for piece in pieces], dtype=torch.float64, device=device
         )
         whole = torch.zeros(len(parts), self._count, dtype=torch.float64, device=device)
         whole.index_add_(1, places, parts.double() * shares)
@@ -71,7 +71,7 @@ Make = Callable[[Sequence[Piece], Train, WholeNorms], list[UpdateRule]]
 
 def rules_of(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[UpdateRule]:
     """What updates these pieces as ``train`` asks for, matrices with weight decay and vectors without."""
-    return MAKERS[train.optimizer]([one for one in pieces if one.weight.numel()], train, norms)
+    return MAKERS[train.optimizer]([piece for piece in pieces if piece.weight.numel()], train, norms)
 
 
 def first_state(piece: Piece, train: Train) -> dict[str, Tensor]:
@@ -146,7 +146,9 @@ class _LayerwiseOptimizer:
         parts = torch.zeros(2, 0, dtype=torch.float64)
         if directions:
             weights = [_square(piece.weight) for piece in self._pieces]
-            parts = torch.stack([torch.stack(weights), torch.stack([_square(one) for one in directions])])
+            parts = torch.stack(
+                [torch.stack(weights), torch.stack([_square(direction) for direction in directions])]
+            )
         of_weights, of_directions = self._norms.squares(self._pieces, parts).sqrt()
         return of_weights, of_directions
 

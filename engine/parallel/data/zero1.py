@@ -44,7 +44,9 @@ class SlicedParameters(AveragedParameters):
         self._weights = [_flatten_parameters(bucket) for bucket in self.buckets.buckets]
         self._masters_of = [MasterWeights(config.memory) for _ in self._weights]
         self._arriving = dict[int, _PendingGather]()
-        self._bucket_of = {one: bucket.index for bucket in self.buckets.buckets for one in bucket.parameters}
+        self._bucket_of = {
+            parameter: bucket.index for bucket in self.buckets.buckets for parameter in bucket.parameters
+        }
 
     @cached_property
     def _channel(self) -> Channel:
@@ -68,7 +70,9 @@ class SlicedParameters(AveragedParameters):
     def wait_for_weights(self, parameters: Iterable[nn.Parameter]) -> None:
         """Wait for the buckets that hold them."""
         if self._arriving:
-            for index in {self._bucket_of[one] for one in parameters if one in self._bucket_of}:
+            for index in {
+                self._bucket_of[parameter] for parameter in parameters if parameter in self._bucket_of
+            }:
                 self._wait_for(index)
 
     def drain(self) -> None:

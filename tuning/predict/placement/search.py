@@ -53,12 +53,12 @@ def island_orders(layout: Layout, islands: Sequence[int]) -> Iterator[tuple[int,
 def stages_fit(layout: Layout, islands: Sequence[int]) -> bool:
     """Whether each island has room for a whole number of stages."""
     stage = layout.world_size // layout.pp
-    return all(islands.count(one) % stage == 0 for one in set(islands))
+    return all(islands.count(island) % stage == 0 for island in set(islands))
 
 
 def fitting_stages(layout: Layout, islands: Sequence[int]) -> list[int]:
     """The numbers of stages with which whole ones fit on each island, at the same number of ranks."""
-    common = math.gcd(*(islands.count(one) for one in set(islands)))
+    common = math.gcd(*(islands.count(island) for island in set(islands)))
     return [len(islands) // size for size in range(common, 0, -1) if common % size == 0]
 
 
@@ -275,7 +275,7 @@ def _simple(layout: Layout, links: Links) -> Iterator[tuple[Method, list[tuple[i
     """Orders that are easy to explain. Nested ones may part ranks whose devices are on one node."""
     if len(set(links.islands)) > 1 and (by_islands := list(island_orders(layout, links.islands))):
         yield "islands", by_islands
-    yield "nested axes", [one.devices for one in nested_orders(layout)]
+    yield "nested axes", [order.devices for order in nested_orders(layout)]
 
 
 def _search_orders(

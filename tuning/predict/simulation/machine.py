@@ -187,10 +187,10 @@ class Ports:
         """The link of a ring through places, of so many ``ranks`` of each, the ports that it keeps, and how much of
         their time a byte takes.
         """
-        devices = [self.device(one) for one in places]
+        devices = [self.device(place) for place in places]
         inside = all(self.same_node(devices[0], device) for device in devices[1:])
-        held = dict.fromkeys(port for one in places for port in self.ports(one, inside))
-        return self.slowest(devices), tuple(held), max(self.share(one, inside) for one in places)
+        held = dict.fromkeys(port for place in places for port in self.ports(place, inside))
+        return self.slowest(devices), tuple(held), max(self.share(place, inside) for place in places)
 
     def ports(self, place: int, inside: bool) -> tuple[int, int]:
         """Out and in."""

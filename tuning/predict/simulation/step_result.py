@@ -110,7 +110,7 @@ class SimulatedStep:
 
     def calls(self, place: int) -> Iterator[CollectiveSpan]:
         """Its collectives, in the order in which they begin."""
-        waits = [one for one in self.phases(place) if one.phase == _EXPOSED and one.end > one.start]
+        waits = [phase for phase in self.phases(place) if phase.phase == _EXPOSED and phase.end > phase.start]
         for op, start, end in zip(self.program(place), self.starts[place], self.ends[place], strict=True):
             if op.code == Code.WORK:
                 scale = (end - start) / op.seconds if op.seconds else 0.0

@@ -42,8 +42,8 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
     for remedy, applies in reasons.items():
         if applies:
             yield LayoutError(KEY, slots, remedy)
-    for one in refused_settings(config, Context.EXPERT_SLOTS):
-        yield LayoutError(KEY, slots, f"{one.why}; {one.named_remedy}")
+    for setting in refused_settings(config, Context.EXPERT_SLOTS):
+        yield LayoutError(KEY, slots, f"{setting.why}; {setting.named_remedy}")
 
 
 def _limit_remedy(limit: float | None, size: int) -> str:

@@ -25,9 +25,9 @@ def task_problems(config: RunConfig) -> Iterator[LayoutError]:
     twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
         yield LayoutError(_TASKS, names, f"names {twice} twice; give each task a name of its own")
-    for one in refused_settings(config, Context.TASKS):
+    for setting in refused_settings(config, Context.TASKS):
         # Ranks of one group may have unequal numbers of micro-batches where they meet once a step alone.
-        yield LayoutError(_TASKS, names, f"{one.why}; {one.named_remedy}, or leave out the tasks")
+        yield LayoutError(_TASKS, names, f"{setting.why}; {setting.named_remedy}, or leave out the tasks")
     sizes = list(_size_problems(config))
     yield from sizes or _rank_problems(config)
 

@@ -66,7 +66,7 @@ class _Extragradient:
         return self._star.round_trip(operator, 2 * given.step + turn)
 
     def _point(self) -> Tensor:
-        return torch.cat([one.detach().flatten() for one in self._parameters])
+        return torch.cat([parameter.detach().flatten() for parameter in self._parameters])
 
     @torch.no_grad()
     def _go_to(self, point: Tensor) -> None:

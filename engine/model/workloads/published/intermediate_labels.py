@@ -93,7 +93,7 @@ class Parts:
         """AdamW of this rank's own, on the same memory: the engine's asks all ranks for the norm."""
         if self._optimizer is None:
             train = self._setting.config.train
-            same = [nn.Parameter(one.detach()) for one in parameters]
+            same = [nn.Parameter(parameter.detach()) for parameter in parameters]
             self._optimizer = torch.optim.AdamW(
                 same, rate, (train.beta1, train.beta2), train.epsilon, train.weight_decay
             )
@@ -102,7 +102,7 @@ class Parts:
         for weight, gradient in zip(group["params"], gradients, strict=True):
             weight.grad = gradient
         self._optimizer.step()
-        return float(torch.linalg.vector_norm(torch.stack([one.norm() for one in gradients])))
+        return float(torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in gradients])))
 
 
 def _parts(setting: StepSetting, cut: int) -> tuple[bool, bool]:

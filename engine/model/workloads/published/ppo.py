@@ -93,7 +93,7 @@ class Ppo:
             loss = self._loss(batch)
         with self._setting.phase("backward"):
             gradients = torch.autograd.grad(loss, parameters)
-        flat = self._mean(torch.cat([one.flatten() for one in gradients]))
+        flat = self._mean(torch.cat([gradient.flatten() for gradient in gradients]))
         with self._setting.phase("optimizer"):
             norm = self._update(parameters, flat, given.rate)
         return StepResult(float(loss.detach()), norm)
@@ -122,13 +122,13 @@ class Ppo:
 
     def _update(self, parameters: list[nn.Parameter], flat: Tensor, rate: float) -> float:
         if self._optimizer is None:
-            same = [nn.Parameter(one.detach()) for one in parameters]
+            same = [nn.Parameter(parameter.detach()) for parameter in parameters]
             self._optimizer = torch.optim.Adam(same, rate, eps=_EPSILON)
         (group,) = self._optimizer.param_groups
         group["lr"], norm = rate, float(flat.norm())
         flat = flat * min(1.0, _NORM / (norm + 1e-6))
         for weight, part in zip(
-            group["params"], flat.split([one.numel() for one in parameters]), strict=True
+            group["params"], flat.split([parameter.numel() for parameter in parameters]), strict=True
         ):
             weight.grad = part.view_as(weight)
         self._optimizer.step()
@@ -139,7 +139,9 @@ class Ppo:
         """So many steps of each of this rank's environments, by chance as the policy has it."""
         if not self._environments:
             self._environments = [self._rule.make() for _ in self._numbers]
-            self._seen = [one.reset(self._draw(n)) for n, one in enumerate(self._environments)]
+            self._seen = [
+                environment.reset(self._draw(n)) for n, environment in enumerate(self._environments)
+            ]
         device, steps = self._setting.model.device, list[tuple[Tensor, ...]]()
         for _ in range(self._rule.rollout):
             seen = torch.from_numpy(np.stack(self._seen)).to(device)

@@ -97,7 +97,7 @@ ROW = OperatorSharding((WIDTH,), PARTIAL, ROWS)
 
 def same(inputs: int, *signatures: Signature) -> tuple[OperatorSharding, ...]:
     """Of an operator that reads all inputs, and gives its output, as one of these."""
-    return tuple(OperatorSharding((one,) * inputs, one) for one in signatures)
+    return tuple(OperatorSharding((signature,) * inputs, signature) for signature in signatures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def workload(
     )  # fmt: skip
     return Workload(
         name="sparse_update",
-        blocks=[_builder(one) for one in shapes[:-1]],
+        blocks=[_builder(shape) for shape in shapes[:-1]],
         last=lambda: Layer(shapes[-1].inputs, classes, head=True),
         batches=task.new,
         loss=F.cross_entropy,
@@ -129,7 +129,7 @@ def _parse_shares(update: str, shapes: Sequence[LayerShape]) -> dict[int, float]
     Raises:
         ValueError: a layer is unknown, or its share no share.
     """
-    places, found = {one.name: place for place, one in enumerate(shapes)}, dict[int, float]()
+    places, found = {shape.name: place for place, shape in enumerate(shapes)}, dict[int, float]()
     for part in update.split(","):
         name, _, share = (one.strip() for one in part.partition("="))
         with suppress(ValueError):
@@ -161,7 +161,7 @@ class SparseTraining:
             with contribution.one_thread():
                 self._update, self._gains = self._prepare(rule, train.learning_rate)
             self._updating = SparseOptimizer(self._layers, replace(rule, scaled=task.scaled))
-            self._saved = SavedBytes([one.stored_values()[0] for one in self._layers])
+            self._saved = SavedBytes([layer.stored_values()[0] for layer in self._layers])
             self._first = True
 
     def take(self, given: StepInput) -> StepResult:
@@ -204,13 +204,15 @@ class SparseTraining:
         """What is trained, and its bytes by formula and, in int8, as they are found in memory."""
         layers, updating = self._layers, self._updating
         grids = [layer.grid for layer in layers if layer.grid is not None]
-        held = [one for grid in grids for one in (grid.codes, grid.worth)] + [one.bias for one in layers]
+        held = [layer for grid in grids for layer in (grid.codes, grid.worth)] + [
+            layer.bias for layer in layers
+        ]
         found = {
             "weights": sum(map(_bytes, held)) + 8 * len(grids),
             "activations": self._saved.total,
             "gradients": _bytes(updating.gradient),
             "optimizer": 0 if updating.momentum is None else _bytes(updating.momentum),
-            "channels": sum(len(one.chosen) for one in layers if 0 < len(one.chosen) < len(one.bias)),
+            "channels": sum(len(layer.chosen) for layer in layers if 0 < len(layer.chosen) < len(layer.bias)),
         }  # fmt: skip
         self._setting.tell(
             UPDATE_EVENT,

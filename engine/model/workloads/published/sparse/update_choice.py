@@ -57,7 +57,7 @@ class Costs:
         """By what they are for: a weight is a byte, a channel has a bias and a worth, a layer two steps."""
         trained = self.numbers(update)
         return {
-            "weights": sum(one.outputs * (one.row + 8) + 8 for one in self.layers),
+            "weights": sum(layer.outputs * (layer.row + 8) + 8 for layer in self.layers),
             "activations": self._of_loss() + self._of_passing(update.since)
             + sum(self._of_reading(place) for place in update.shares),
             "gradients": 4 * trained,
@@ -74,7 +74,7 @@ class Costs:
         weights = sum(
             self.layers[at].rows(share) * self.layers[at].row for at, share in update.shares.items()
         )
-        return weights + sum(one.outputs for one in self.layers[update.since :])
+        return weights + sum(layer.outputs for layer in self.layers[update.since :])
 
     def more(self, place: int, share: float) -> int:
         """What a layer's weights add."""
@@ -88,7 +88,9 @@ class Costs:
 
     def _of_passing(self, since: int) -> int:
         """A bit of each output that a gradient passes."""
-        passed = (self.samples * one.outputs * one.gives for one in self.layers[since:] if not one.head)
+        passed = (
+            self.samples * layer.outputs * layer.gives for layer in self.layers[since:] if not layer.head
+        )
         return sum(math.ceil(one / 8) for one in passed)
 
     def _of_loss(self) -> int:
@@ -150,7 +152,7 @@ def _worth_keeping(
 ) -> list[tuple[int, float, dict[int, float]]]:
     """The cheapest first, each gaining more than all before it."""
     kept: list[tuple[int, float, dict[int, float]]] = []
-    for state in sorted(states, key=lambda one: (one[0], -one[1])):
+    for state in sorted(states, key=lambda state: (state[0], -state[1])):
         if not kept or state[1] > kept[-1][1]:
             kept.append(state)
     return kept

@@ -38,7 +38,7 @@ class SparseOptimizer:
             one.bias.shape if not is_weight else one.leaf.shape for one, is_weight in self._parts()
         ]
         device = layers[0].bias.device
-        self.gradient = torch.zeros(sum(one.numel() for one in self._shapes), device=device)
+        self.gradient = torch.zeros(sum(shape.numel() for shape in self._shapes), device=device)
         self.momentum = torch.zeros_like(self.gradient) if rule.momentum else None
 
     def take(self, loss: Tensor) -> None:
