@@ -19,11 +19,11 @@ def growth(counter: Column) -> int | None:
 
     None without a reading.
     """
-    known = counter.compressed()
-    if not len(known):
+    counts = counter.compressed()
+    if not len(counts):
         return None
-    steps = np.diff(known)
-    return int(np.where(steps >= 0, steps, known[1:]).sum())
+    steps = np.diff(counts)
+    return int(np.where(steps >= 0, steps, counts[1:]).sum())
 
 
 Array = np.ndarray[Any, np.dtype[np.float64]]

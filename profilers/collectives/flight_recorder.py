@@ -162,11 +162,11 @@ def _tree(data: bytes) -> Any:
 
 def _entry(raw: dict[str, Any]) -> Entry:
     name, _, pair = raw["profiling_name"].partition(":")[2].partition(" ")
-    known = operation_of(name.lower())
-    operation = known.name if known else name.lower()
+    definition = operation_of(name.lower())
+    operation = definition.name if definition else name.lower()
     created, completed = raw["time_created_ns"], raw.get("time_discovered_completed_ns")
     point_to_point = bool(pair) or bool(raw.get("is_p2p"))
-    side = "output" if known and known.payload_is_output else "input"
+    side = "output" if definition and definition.payload_is_output else "input"
     dtypes = [_DTYPES.get(dtype, (dtype.lower(), 0)) for dtype in raw[f"{side}_dtypes"]]
     group, description = raw["process_group"]
     return Entry(
@@ -199,9 +199,9 @@ def _state(raw: dict[str, Any], created_ns: int, completed_ns: int | None) -> st
 def _pair(text: str) -> tuple[int, int] | None:
     """ "0->1" of a send and "1<-0" of its receive are the same message."""
     for arrow in ("->", "<-"):
-        one, found, other = text.partition(arrow)
-        if found:
-            return (int(one), int(other)) if arrow == "->" else (int(other), int(one))
+        sender, separator, receiver = text.partition(arrow)
+        if separator:
+            return (int(sender), int(receiver)) if arrow == "->" else (int(receiver), int(sender))
     return None
 
 

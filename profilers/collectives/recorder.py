@@ -64,9 +64,9 @@ def collect_background_calls() -> Iterator[list[IssuedCall]]:
     What is recorded of a step is written when it ends, and the end of such a call would not be known by then.
     """
     me = get_ident()
-    found = _beside[me] = []
+    calls = _beside[me] = []
     try:
-        yield found
+        yield calls
     finally:
         del _beside[me]
 
@@ -148,8 +148,8 @@ class CollectiveRecorder:
 
     def tell(self, call: IssuedCall) -> None:
         """A call that is waited for later, or was."""
-        held = _beside.get(get_ident()) if _beside else None
-        (self._timer.issue if held is None else held.append)(call)
+        background_calls = _beside.get(get_ident()) if _beside else None
+        (self._timer.issue if background_calls is None else background_calls.append)(call)
 
     def finish(self, call: IssuedCall) -> None:
         """A call that was issued has been waited for."""
@@ -237,8 +237,8 @@ class CollectiveRecorder:
         future.add_done_callback(note)
 
 
-def _group(known: Any) -> dist.ProcessGroup:
-    return known if isinstance(known, dist.ProcessGroup) else dist.ProcessGroup.unbox(known)
+def _group(group: Any) -> dist.ProcessGroup:
+    return group if isinstance(group, dist.ProcessGroup) else dist.ProcessGroup.unbox(group)
 
 
 def _issued_calls(times: StepSeconds) -> list[TimedCall]:

@@ -86,11 +86,11 @@ class WaitSampler:
         if noted is None:
             self._seen = None
             return
-        seen = self._timer.step, noted, self._is_waiting()
-        if seen != self._seen:
-            self._seen, self._seen_at, self._told = seen, time.monotonic(), False
+        state = self._timer.step, noted, self._is_waiting()
+        if state != self._seen:
+            self._seen, self._seen_at, self._told = state, time.monotonic(), False
             self._status.tell_moving(self._seen_at)
-        elif seen[-1] and not self._told:
+        elif state[-1] and not self._told:
             self._told = True
             self._status.tell_waiting(self._seen_at)
 

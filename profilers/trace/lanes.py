@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]:
     """The lanes of one rank by name."""
-    found = {
+    named = {
         "steps": _spans(records.table(rank, "step"), steps, _step),
         "phases": _spans(records.table(rank, "span"), steps, _phase),
         "pipeline actions": _spans(records.table(rank, "action"), steps, _action),
@@ -41,31 +41,31 @@ def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]
     calls = _spans(records.table(rank, "comm"), steps, _call)
     for axis in dict.fromkeys(call.about["axis"] for call in calls):
         for number, lane in enumerate(assign_lanes(call for call in calls if call.about["axis"] == axis)):
-            found[f"communication {axis}" + (f" ({number + 1})" if number else "")] = lane
-    return {name: spans for name, spans in found.items() if spans}
+            named[f"communication {axis}" + (f" ({number + 1})" if number else "")] = lane
+    return {name: spans for name, spans in named.items() if spans}
 
 
 def assign_lanes(spans: Iterable[Span]) -> list[list[Span]]:
     """As few lanes as it takes for spans that overlap."""
-    made: list[list[Span]] = []
+    lanes: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: span.start_unix):
-        free = (lane for lane in made if lane[-1].start_unix + lane[-1].seconds <= span.start_unix)
+        free = (lane for lane in lanes if lane[-1].start_unix + lane[-1].seconds <= span.start_unix)
         lane = next(free, None)
         if lane is None:
-            made.append([span])
+            lanes.append([span])
         else:
             lane.append(span)
-    return made
+    return lanes
 
 
 def lane_events(
-    named: dict[str, list[Span]], rank: int, base_ns: int, taken: Collection[int] = ()
+    named: dict[str, list[Span]], rank: int, base_ns: int, used_numbers: Collection[int] = ()
 ) -> Iterator[Event]:
-    """All lanes as threads of process ``rank``, above those of the profiler, whose numbers are ``taken``.
+    """All lanes as threads of process ``rank``, above those of the profiler, whose numbers are ``used_numbers``.
 
     Perfetto sorts threads by number and asks for no other order; one with its process's number comes first.
     """
-    free = (number for number in count(1) if number != rank and number not in taken)
+    free = (number for number in count(1) if number != rank and number not in used_numbers)
     for number, ((name, spans), thread_number) in enumerate(zip(named.items(), free, strict=False)):
         thread = {"pid": rank, "tid": thread_number}
         yield {"ph": "M", "name": "thread_name", **thread, "args": {"name": name}}

@@ -40,7 +40,11 @@ def generalize_advice(summary: RunSummary) -> RunSummary:
 
 
 def _neutral(verdict: Verdict) -> Verdict:
-    own = [one.foreign_advice for one in operations.OPERATIONS if verdict.name == f"exposed_{one.verdict}"]
+    advice = [
+        operation.foreign_advice
+        for operation in operations.OPERATIONS
+        if verdict.name == f"exposed_{operation.verdict}"
+    ]
     fitting = [name for name in _ADVICE if verdict.name.startswith(name)]
     general = _ADVICE[max(fitting, key=len)] if fitting else ""
-    return replace(verdict, knob=next(filter(None, own), general), knobs=[])
+    return replace(verdict, knob=next(filter(None, advice), general), knobs=[])

@@ -57,13 +57,13 @@ def findings_of(
 
 def _of_tasks(records: RunRecords, measured: JoinedSteps) -> dict[int, int]:
     """Micro-batches of each rank in the last measured step."""
-    last, found = int(measured.steps[-1]), dict[int, int]()
+    last, last_steps = int(measured.steps[-1]), dict[int, int]()
     for rank in measured.ranks:
         table = records.table(rank, "task")
         if len(table):
             counts = table.column("micro_batches").filled(0)
-            found[rank] = int(counts[table.column("step").filled(-1) == last].sum())
-    return found
+            last_steps[rank] = int(counts[table.column("step").filled(-1) == last].sum())
+    return last_steps
 
 
 def _compute_bound(inputs: RuleInputs) -> Verdict:

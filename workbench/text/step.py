@@ -295,8 +295,8 @@ def update(row: UpdateRow) -> str:
         told = "; as many were counted"
     return (
         f"{row.way}: weights of {len(trained)} of {len(row.layers)} layers, biases of "
-        f"{sum(layer.biases for layer in row.layers)}, in {_kib(used)} of {_kib(row.budget_bytes)} ({parts}{told}); a data "
-        f"rank sends {_kib(row.sent_bytes)}"
+        f"{sum(layer.biases for layer in row.layers)}, in {_kib(used)} of {_kib(row.budget_bytes)} ({parts}{told}); a "
+        f"data rank sends {_kib(row.sent_bytes)}"
     )
 
 
