@@ -31,7 +31,7 @@ def trace_name(first: int, steps: int) -> str:
 
 @dataclass(slots=True)
 class RankRegistration:
-    """One rank's place; ``restarted`` if a process before this one had it. ``told`` is what its file says."""
+    """One rank's place; ``restarted`` if a process before this one had it. ``facts`` are what its file says."""
 
     folder: Path
     rank: int

@@ -55,9 +55,9 @@ def _uneven_slices(config: RunConfig) -> Iterator[LayoutError]:
         sizes.append(("ffn_hidden / tp", shape.ffn_hidden, parallel.tp))
     if any(size % ranks for _, size, ranks in sizes):
         return  # another rule tells
-    each = {name: size // ranks for name, size, ranks in sizes}
-    parts = math.gcd(*each.values())
+    slices = {name: size // ranks for name, size, ranks in sizes}
+    parts = math.gcd(*slices.values())
     nearest = max(1, round(keep * parts)) / parts
     if abs(keep - nearest) > _ROUNDING:
-        of = " and ".join(f"{name} = {size}" for name, size in each.items())
+        of = " and ".join(f"{name} = {size}" for name, size in slices.items())
         yield LayoutError(_SLICE, keep, f"of {of} it keeps no whole number; nearest legal: {nearest:.6g}")

@@ -149,8 +149,8 @@ class _GatherWork(dist.Work):
 
     def wait(self, *_: Any) -> bool:
         """Return when the parameters are there."""
-        for one in self._under_way:
-            one.wait()
+        for work in self._under_way:
+            work.wait()
         if self._read is not None:
             self._read()
         return True

@@ -122,10 +122,10 @@ class SlicedParameters(AveragedParameters):
 
     def _pieces_of(self, bucket: Bucket, weights: Tensor) -> list[Piece]:
         names = {parameter: name for name, parameter in self.shared.named.items()}
-        each = len(weights) // self.group.size()
-        first, offset, pieces = self.group.rank() * each, 0, []
+        slice_size = len(weights) // self.group.size()
+        first, offset, pieces = self.group.rank() * slice_size, 0, []
         for parameter in bucket.parameters:
-            start, stop = max(offset, first), min(offset + parameter.numel(), first + each)
+            start, stop = max(offset, first), min(offset + parameter.numel(), first + slice_size)
             if start < stop:
                 values = self._values[parameter].flatten()[start - offset : stop - offset]
                 weight = self._masters_of[bucket.index].weight(weights[start:stop], values)

@@ -20,8 +20,8 @@ def workload_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Every broken rule."""
     model = config.model
     if model.workload not in SHIPPED and not all(model.workload.rpartition(":")[::2]):
-        known = ", ".join(["decoder", *SHIPPED])
-        remedy = f"is no workload; give package.module:factory, file.py:factory, or one of {known}"
+        names = ", ".join(["decoder", *SHIPPED])
+        remedy = f"is no workload; give package.module:factory, file.py:factory, or one of {names}"
         yield LayoutError(FIELD, model.workload, remedy)
     yield from _foreign_keys(model)
     facts, stages = facts_of(model), config.parallel.pp * config.schedule.chunks

@@ -115,11 +115,11 @@ class Analysis:
             updating.update(1, None, self.rate, turn)
         with torch.no_grad():
             inputs, classes = self.held_out
-            found = float(F.cross_entropy(forward(self.layers, inputs), classes))
+            loss = float(F.cross_entropy(forward(self.layers, inputs), classes))
             for layer, values in zip(self.layers, before, strict=True):
                 for mine, value in zip(layer.stored_values(), values, strict=True):
                     mine.copy_(value)
-        return found
+        return loss
 
 
 def everything(shapes: Sequence[LayerShape]) -> Update:

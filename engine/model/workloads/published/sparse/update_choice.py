@@ -91,7 +91,7 @@ class Costs:
         passed = (
             self.samples * layer.outputs * layer.gives for layer in self.layers[since:] if not layer.head
         )
-        return sum(math.ceil(one / 8) for one in passed)
+        return sum(math.ceil(count / 8) for count in passed)
 
     def _of_loss(self) -> int:
         """Logarithms of all classes' probabilities, the classes, and a number."""
@@ -126,10 +126,10 @@ def choose_best(costs: Costs, gains: Gains, budget: int) -> Update | None:
         fixed = costs.total(Update(since, {head: 1.0}))
         if fixed > budget:
             continue
-        found = _knapsack(costs, gains, range(since, head), budget - fixed)
-        gain = gains.biases[since] + found[0]
+        chosen_layers = _knapsack(costs, gains, range(since, head), budget - fixed)
+        gain = gains.biases[since] + chosen_layers[0]
         if best is None or gain > best[0]:
-            best = gain, Update(since, {**found[1], head: 1.0})
+            best = gain, Update(since, {**chosen_layers[1], head: 1.0})
     return None if best is None else best[1]
 
 
@@ -151,11 +151,11 @@ def _worth_keeping(
     states: list[tuple[int, float, dict[int, float]]],
 ) -> list[tuple[int, float, dict[int, float]]]:
     """The cheapest first, each gaining more than all before it."""
-    kept: list[tuple[int, float, dict[int, float]]] = []
+    undominated: list[tuple[int, float, dict[int, float]]] = []
     for state in sorted(states, key=lambda state: (state[0], -state[1])):
-        if not kept or state[1] > kept[-1][1]:
-            kept.append(state)
-    return kept
+        if not undominated or state[1] > undominated[-1][1]:
+            undominated.append(state)
+    return undominated
 
 
 def choose_last_layers(costs: Costs, budget: int) -> Update | None:
